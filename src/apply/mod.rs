@@ -1,0 +1,1 @@
+//! Steps, in order, undone in reverse on failure.

@@ -1,0 +1,376 @@
+//! The command line, as types. Man pages and completions are made from these; help text is written here only.
+
+use crate::bdf::Bdf;
+use crate::memsize::MemSize;
+use crate::request::{DomainName, PageSize, PinPolicy, Profile};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use std::path::PathBuf;
+
+/// Plan, create, tune, verify and undo GPU virtual machines on libvirt
+///
+/// Reads the host's NUMA, SMT, PCIe and NVLink layout, plans where a GPU guest goes, writes the libvirt domain, and
+/// creates and deletes it. Verbs that change nothing also run on a recorded host (--host FILE).
+#[derive(Debug, Parser)]
+#[command(name = "gpuvm", version, max_term_width = 100, propagate_version = true)]
+#[command(
+    after_help = "Exit codes: 0 done or already so, 1 failed, 2 usage, 3 a check found something, 70 our bug."
+)]
+pub struct Cli {
+    /// What holds for every verb.
+    #[command(flatten)]
+    pub global: Global,
+    /// The verb.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// Is what holds for every verb.
+#[derive(Debug, Clone, Args)]
+pub struct Global {
+    /// Use a recorded host instead of this machine: a file of `gpuvm host capture`, an lstopo XML of format 2, or a
+    /// directory that holds its sys/ and proc/
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    pub host: Option<PathBuf>,
+    /// libvirt connection
+    #[arg(short, long, global = true, value_name = "URI", env = "LIBVIRT_DEFAULT_URI")]
+    #[arg(default_value = "qemu:///system", hide_env_values = true)]
+    pub connect: String,
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print no progress and no warnings
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+/// Is the verb.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Show, compare or record hosts
+    #[command(subcommand)]
+    Host(HostVerb),
+    /// Plan where a guest goes, and print the plan
+    Plan(PlanArgs),
+    /// Plan a guest and print its domain XML
+    Export(ExportArgs),
+    /// Plan, define and start a guest
+    Create(CreateArgs),
+    /// List all domains of the host with what they hold
+    List,
+    /// Show one domain: what it holds, its addresses, how it was planned
+    Show(NameArgs),
+    /// Start a defined domain
+    Start(StartArgs),
+    /// Stop a running domain
+    Stop(StopArgs),
+    /// Delete a domain and what was made for it
+    Delete(DeleteArgs),
+    /// Check a domain for what libvirt accepts although it is wrong
+    Check(CheckArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Print a man page, or write all of them into a directory
+    Man(ManArgs),
+}
+
+/// Is a verb on hosts.
+#[derive(Debug, Subcommand)]
+pub enum HostVerb {
+    /// Show packages, nodes, cores, memory, the PCIe tree, GPUs, NICs and drives
+    Show(HostShowArgs),
+    /// Show how near GPUs, NICs and NVMe drives are to each other
+    ///
+    /// NV# = so many NVLinks, PIX = at most one PCIe bridge between them, PXB = several bridges but no host bridge,
+    /// PHB = over the host bridge, NODE = over host bridges of one NUMA node, SYS = over the link between nodes.
+    Matrix(MatrixArgs),
+    /// Record this machine in a file that --host takes
+    ///
+    /// Serial numbers, MAC addresses and the host name are left out unless --identify is given.
+    Capture(CaptureArgs),
+}
+
+/// Is what `host show` takes.
+#[derive(Debug, Args)]
+pub struct HostShowArgs {
+    /// Show every PCI function, not only GPUs, NVSwitches, NICs, NVMe drives and the bridges above them
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// Is what `host matrix` takes.
+#[derive(Debug, Args)]
+pub struct MatrixArgs {
+    /// Add NVMe drives
+    #[arg(long)]
+    pub nvme: bool,
+    /// Separate columns by tabs, in the form of `nvidia-smi topo -m`, with an address column
+    #[arg(long)]
+    pub tsv: bool,
+}
+
+/// Is what `host capture` takes.
+#[derive(Debug, Args)]
+pub struct CaptureArgs {
+    /// File to write; `-` is standard output
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// Keep serial numbers, MAC addresses, partition UUIDs and the host name
+    #[arg(long)]
+    pub identify: bool,
+    /// Replace the file if it is there
+    #[arg(long)]
+    pub overwrite: bool,
+}
+
+/// Is what describes a guest, on every verb that plans one.
+#[derive(Debug, Clone, Args)]
+pub struct GuestArgs {
+    /// Number of GPUs
+    #[arg(long, visible_alias = "gpu-count", value_name = "N", conflicts_with = "gpu")]
+    pub gpus: Option<u32>,
+    /// Exactly this GPU, by PCI address; repeat for more
+    #[arg(long, value_name = "BDF")]
+    pub gpu: Vec<Bdf>,
+    /// Index of the first GPU of a run of consecutive ones, by PCI address from 0
+    #[arg(long, value_name = "I", conflicts_with = "gpu")]
+    pub gpu_index: Option<u32>,
+    /// vCPUs; default: the share of the GPUs, or 2 without GPUs
+    #[arg(long, value_name = "N")]
+    pub vcpus: Option<u32>,
+    /// Memory with its unit, such as 180G; default: the share of the GPUs, or 2G without GPUs
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<MemSize>,
+    /// Back the memory with huge pages of this size
+    #[arg(long, value_name = "SIZE", value_enum)]
+    pub huge_pages: Option<HugePagesArg>,
+    /// Rule for sizes and pins
+    #[arg(long, value_name = "PROFILE", value_enum, default_value = "share")]
+    pub profile: ProfileArg,
+    /// How vCPUs are pinned
+    #[arg(long, value_name = "POLICY", value_enum, default_value = "core")]
+    pub pins: PinsArg,
+    /// Guest NUMA cells; only with --pins none. Default: one per host node in use
+    #[arg(long, value_name = "N")]
+    pub cells: Option<u32>,
+    /// Threads per core that the guest sees; only with --pins none. Default: as the host's
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u32>,
+    /// Domain XML that the guest is made from; default: the built-in gpu-guest.xml
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub template: Option<PathBuf>,
+    /// Name of the domain, as it is
+    #[arg(long, value_name = "NAME", conflicts_with = "domain")]
+    pub name: Option<DomainName>,
+    /// Base of the name, to which the GPUs are added as nvidia-vm did: base-2g0-1
+    #[arg(long, value_name = "BASE")]
+    pub domain: Option<DomainName>,
+    /// Kind of virtual machine: kvm, or qemu for emulation without /dev/kvm
+    #[arg(long, value_name = "TYPE", value_enum, default_value = "kvm")]
+    pub virt_type: VirtTypeArg,
+    /// Disk image or block device to use as it is; repeat for more. Default: a new blank disk of 50G
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub disk: Vec<PathBuf>,
+    /// Directory for new disks
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/libvirt/images")]
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub disk_dir: PathBuf,
+    /// libvirt network for a NIC; repeat for more. Default: the template's
+    #[arg(long, value_name = "NETWORK")]
+    pub network: Vec<String>,
+    /// Plan as if no domain held anything; always so with --host
+    #[arg(long)]
+    pub assume_empty: bool,
+}
+
+/// Is a huge-page size on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum HugePagesArg {
+    /// 2 MiB pages
+    #[value(name = "2M")]
+    TwoMib,
+    /// 1 GiB pages
+    #[value(name = "1G")]
+    OneGib,
+}
+
+impl From<HugePagesArg> for PageSize {
+    fn from(arg: HugePagesArg) -> PageSize {
+        match arg {
+            HugePagesArg::TwoMib => PageSize::TwoMib,
+            HugePagesArg::OneGib => PageSize::OneGib,
+        }
+    }
+}
+
+/// Is a profile on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum ProfileArg {
+    /// Each GPU brings its share of its node's cores and memory
+    Share,
+    /// The sizes and the pin order of nvidia-vm
+    NvidiaVm,
+}
+
+impl From<ProfileArg> for Profile {
+    fn from(arg: ProfileArg) -> Profile {
+        match arg {
+            ProfileArg::Share => Profile::Share,
+            ProfileArg::NvidiaVm => Profile::NvidiaVm,
+        }
+    }
+}
+
+/// Is a pin policy on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PinsArg {
+    /// vCPU pairs on the two threads of one core
+    Core,
+    /// No pins
+    None,
+}
+
+impl From<PinsArg> for PinPolicy {
+    fn from(arg: PinsArg) -> PinPolicy {
+        match arg {
+            PinsArg::Core => PinPolicy::Core,
+            PinsArg::None => PinPolicy::None,
+        }
+    }
+}
+
+/// Is a domain type on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum VirtTypeArg {
+    /// Hardware virtualization
+    Kvm,
+    /// Emulation
+    Qemu,
+}
+
+/// Is what `plan` takes.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// The guest.
+    #[command(flatten)]
+    pub guest: GuestArgs,
+    /// Say why each choice was made
+    #[arg(long)]
+    pub explain: bool,
+}
+
+/// Is what `export` takes.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The guest.
+    #[command(flatten)]
+    pub guest: GuestArgs,
+    /// Write to this file instead of standard output
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+}
+
+/// Is what `create` takes.
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// The guest.
+    #[command(flatten)]
+    pub guest: GuestArgs,
+    /// Size of the data volume in GB below /raid; 0 is none
+    #[arg(long = "volGB", visible_alias = "vol-gb", value_name = "GB")]
+    pub vol_gb: Option<u64>,
+    /// Add a second NIC on the network `private-net`
+    #[arg(long = "privateIP", visible_alias = "private")]
+    pub private_ip: bool,
+    /// Only define the guest
+    #[arg(long)]
+    pub no_start: bool,
+    /// Do not wait for the guest's address
+    #[arg(long)]
+    pub no_wait: bool,
+    /// How long to wait for the guest's address, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub wait: u64,
+    /// Print the steps and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Is a domain's name.
+#[derive(Debug, Args)]
+pub struct NameArgs {
+    /// Name of the domain
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}
+
+/// Is what `start` takes.
+#[derive(Debug, Args)]
+pub struct StartArgs {
+    /// Name of the domain
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Print the steps and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Is what `stop` takes.
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// Name of the domain
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Cut the power instead of asking the guest; may lose data
+    #[arg(long)]
+    pub force: bool,
+    /// How long the guest may take to shut down, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub wait: u64,
+    /// Print the steps and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Is what `delete` takes.
+#[derive(Debug, Args)]
+pub struct DeleteArgs {
+    /// Name of the domain
+    #[arg(value_name = "NAME", required_unless_present = "domain", conflicts_with = "domain")]
+    pub name: Option<String>,
+    /// Name of the domain, as nvidia-vm took it
+    #[arg(long, value_name = "NAME")]
+    pub domain: Option<String>,
+    /// Do not ask
+    #[arg(short, long, visible_alias = "force")]
+    pub yes: bool,
+    /// Print the steps and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Is what `check` takes.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Domain XML file, `-` for standard input, or the name of a domain
+    #[arg(value_name = "FILE|NAME", value_hint = ValueHint::FilePath)]
+    pub target: String,
+}
+
+/// Is what `completions` takes.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// Shell
+    #[arg(value_name = "SHELL", value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// Is what `man` takes.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Verb whose page is printed: create, host-show; default: gpuvm itself
+    #[arg(value_name = "VERB", conflicts_with = "dir")]
+    pub verb: Option<String>,
+    /// Write every page into this directory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}

@@ -1,0 +1,10 @@
+//! `create`.
+
+use super::args::CreateArgs;
+use super::context::Context;
+
+/// Runs the verb.
+pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let _ = (args, cx.output);
+    Err(super::error::hinted("not merged yet", ""))
+}

@@ -1,0 +1,10 @@
+//! `delete`.
+
+use super::args::DeleteArgs;
+use super::context::Context;
+
+/// Runs the verb.
+pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let _ = (args, cx.output);
+    Err(super::error::hinted("not merged yet", ""))
+}

@@ -1,0 +1,106 @@
+//! Errors as people see them: headline, causes level by level, hint. The only place that knows exit codes.
+
+use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
+use crate::placement::PlanError;
+use std::fmt::Write as _;
+
+/// Done, already so, or the reader went away.
+pub const EXIT_DONE: u8 = 0;
+/// Cannot, or failed.
+pub const EXIT_FAILED: u8 = 1;
+/// The command line cannot be meant.
+pub const EXIT_USAGE: u8 = 2;
+/// A check found something.
+pub const EXIT_FOUND: u8 = 3;
+/// Our bug.
+pub const EXIT_BUG: u8 = 70;
+
+/// Is an error with a hint of the place that raised it.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Hinted {
+    /// What went wrong.
+    pub message: String,
+    /// A command to run, or what to change.
+    pub hint: String,
+    /// Exit code.
+    pub exit: u8,
+}
+
+/// Makes an error with a hint that ends the program with [`EXIT_FAILED`].
+pub fn hinted(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
+    Hinted { message: message.into(), hint: hint.into(), exit: EXIT_FAILED }.into()
+}
+
+/// Makes an error with a hint that ends the program with [`EXIT_USAGE`].
+pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
+    Hinted { message: message.into(), hint: hint.into(), exit: EXIT_USAGE }.into()
+}
+
+/// The text of an error for people; ends with a newline.
+pub fn report(error: &anyhow::Error) -> String {
+    let mut text = format!("error: {error}\n");
+    let mut said = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !said.contains(&cause) {
+            writeln!(text, "  {cause}").expect("text");
+            said.push_str(&cause);
+        }
+    }
+    let planned = error.chain().find_map(|cause| cause.downcast_ref::<PlanError>());
+    if let Some(PlanError::Taken { holders, .. }) = planned {
+        for holder in holders {
+            writeln!(text, "  {holder}").expect("text");
+        }
+    }
+    if let Some(hint) = error.chain().find_map(hint) {
+        writeln!(text, "hint: {hint}").expect("text");
+    }
+    text
+}
+
+/// The exit code of an error.
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    let broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+    };
+    if error.chain().any(broken_pipe) {
+        return EXIT_DONE;
+    }
+    let hinted = error.chain().find_map(|cause| cause.downcast_ref::<Hinted>());
+    hinted.map_or(EXIT_FAILED, |hinted| hinted.exit)
+}
+
+/// The hint that one cause carries.
+fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
+    if let Some(hinted) = cause.downcast_ref::<Hinted>() {
+        return Some(hinted.hint.clone()).filter(|hint| !hint.is_empty());
+    }
+    let planned = cause.downcast_ref::<PlanError>();
+    if let Some(PlanError::Impossible { hint, .. } | PlanError::Taken { hint, .. }) = planned {
+        return Some(hint.clone()).filter(|hint| !hint.is_empty());
+    }
+    cause.downcast_ref::<HypervisorError>().and_then(hypervisor_hint)
+}
+
+/// What helps against a hypervisor's error.
+fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
+    let hint = match error.kind {
+        HypervisorErrorKind::NoLibrary => "install libvirt's client library: apt install libvirt0",
+        HypervisorErrorKind::NoConnection => {
+            "is libvirtd running there? `systemctl start libvirtd`, or name another connection with --connect URI"
+        }
+        HypervisorErrorKind::Denied => {
+            "run as root, or join the group libvirt: `sudo usermod -aG libvirt $USER`, then log in again"
+        }
+        HypervisorErrorKind::NoDomain => "`gpuvm list` shows the domains that are there",
+        HypervisorErrorKind::Exists => {
+            "choose another --name, or `gpuvm delete` the domain that is there"
+        }
+        HypervisorErrorKind::WrongState => "`gpuvm list` shows the state of each domain",
+        HypervisorErrorKind::BadXml | HypervisorErrorKind::Other => return None,
+    };
+    Some(hint.into())
+}

@@ -1,0 +1,67 @@
+//! The command: one file per verb. Only this module prints.
+
+pub mod args;
+pub mod error;
+pub mod output;
+
+pub mod check;
+pub mod context;
+pub mod create;
+pub mod delete;
+pub mod export;
+pub mod host;
+pub mod list;
+pub mod meta;
+pub mod plan;
+pub mod show;
+pub mod start;
+pub mod stop;
+
+use args::{Cli, Verb};
+use clap::Parser;
+use context::Context;
+use error::{EXIT_BUG, EXIT_DONE, EXIT_USAGE};
+use std::ffi::OsString;
+use std::io::Write;
+
+/// Runs a command line, the program's name first, and returns the exit code.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() { EXIT_USAGE } else { EXIT_DONE };
+            return if error.print().is_ok() { code } else { EXIT_DONE };
+        }
+    };
+    let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&cli)));
+    match run {
+        Ok(Ok(code)) => code,
+        Ok(Err(error)) => {
+            let code = error::exit_code(&error);
+            if code != EXIT_DONE {
+                let _ = write!(std::io::stderr(), "{}", error::report(&error));
+            }
+            code
+        }
+        Err(_) => EXIT_BUG,
+    }
+}
+
+/// Runs the verb.
+fn run(cli: &Cli) -> anyhow::Result<u8> {
+    let cx = Context::new(&cli.global);
+    match &cli.verb {
+        Verb::Host(verb) => host::run(verb, &cx),
+        Verb::Plan(args) => plan::run(args, &cx),
+        Verb::Export(args) => export::run(args, &cx),
+        Verb::Create(args) => create::run(args, &cx),
+        Verb::List => list::run(&cx),
+        Verb::Show(args) => show::run(args, &cx),
+        Verb::Start(args) => start::run(args, &cx),
+        Verb::Stop(args) => stop::run(args, &cx),
+        Verb::Delete(args) => delete::run(args, &cx),
+        Verb::Check(args) => check::run(args, &cx),
+        Verb::Completions(args) => meta::completions(args, &cx),
+        Verb::Man(args) => meta::man(args, &cx),
+    }
+}

@@ -1,0 +1,10 @@
+//! `show`.
+
+use super::args::NameArgs;
+use super::context::Context;
+
+/// Runs the verb.
+pub fn run(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let _ = (args, cx.output);
+    Err(super::error::hinted("not merged yet", ""))
+}

@@ -1,0 +1,10 @@
+//! `start`.
+
+use super::args::StartArgs;
+use super::context::Context;
+
+/// Runs the verb.
+pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let _ = (args, cx.output);
+    Err(super::error::hinted("not merged yet", ""))
+}

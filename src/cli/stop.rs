@@ -1,0 +1,10 @@
+//! `stop`.
+
+use super::args::StopArgs;
+use super::context::Context;
+
+/// Runs the verb.
+pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let _ = (args, cx.output);
+    Err(super::error::hinted("not merged yet", ""))
+}

@@ -1,0 +1,389 @@
+//! Sets of pcpus and of NUMA nodes, in the kernel's list form (`0-23,48-71`).
+//!
+//! One implementation, [`IdSet`], for both kinds; the kinds cannot be mixed. A set knows nothing of the host: whether
+//! a pcpu exists is the topology's question.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+/// The largest id that a set takes: eight times the largest CPU count that Linux is built for.
+pub const MAX_ID: u32 = 65_535;
+
+/// A host logical CPU, by the kernel's number (`os_index`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PcpuId(pub u32);
+
+/// A host NUMA node, by the kernel's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub u32);
+
+/// Is a number that identifies one kind of thing.
+pub trait Id: Copy + Ord {
+    /// What the number counts, for error texts.
+    const KIND: &'static str;
+    /// Wraps the number.
+    fn from_u32(value: u32) -> Self;
+    /// The number.
+    fn as_u32(self) -> u32;
+}
+
+impl Id for PcpuId {
+    const KIND: &'static str = "pcpu";
+    fn from_u32(value: u32) -> Self {
+        PcpuId(value)
+    }
+    fn as_u32(self) -> u32 {
+        self.0
+    }
+}
+
+impl Id for NodeId {
+    const KIND: &'static str = "node";
+    fn from_u32(value: u32) -> Self {
+        NodeId(value)
+    }
+    fn as_u32(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for PcpuId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Set of pcpus.
+pub type CpuSet = IdSet<PcpuId>;
+/// Set of host NUMA nodes.
+pub type NodeSet = IdSet<NodeId>;
+
+/// Is a set of ids from 0 to [`MAX_ID`], ascending.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IdSet<I> {
+    /// Bit `id % 64` of word `id / 64`; the last word is never zero.
+    words: Vec<u64>,
+    /// The kind.
+    kind: PhantomData<I>,
+}
+
+/// Says why a text is no set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdSetError {
+    /// A part is neither a number nor a range, or the range runs backwards.
+    #[error("`{part}` in {kind} list `{text}` is not a number or a range such as 0-23")]
+    Part {
+        /// The faulty part.
+        part: String,
+        /// What the list holds.
+        kind: &'static str,
+        /// The whole list, shortened.
+        text: String,
+    },
+    /// An id is above [`MAX_ID`].
+    #[error("{kind} {id} is above {max}", max = MAX_ID)]
+    TooLarge {
+        /// What the list holds.
+        kind: &'static str,
+        /// The id.
+        id: u64,
+    },
+}
+
+impl<I> Default for IdSet<I> {
+    fn default() -> Self {
+        IdSet { words: Vec::new(), kind: PhantomData }
+    }
+}
+
+impl<I: Id> IdSet<I> {
+    /// Makes the empty set.
+    pub fn new() -> Self {
+        IdSet::default()
+    }
+
+    /// Makes the set of one id.
+    pub fn of(id: I) -> Self {
+        [id].into_iter().collect()
+    }
+
+    /// Adds an id; ids above [`MAX_ID`] are refused by the parsers and cannot come from a checked host.
+    pub fn insert(&mut self, id: I) {
+        let id = id.as_u32();
+        assert!(id <= MAX_ID, "{} {id} is above {MAX_ID}", I::KIND);
+        let word = (id / 64) as usize;
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
+        }
+        self.words[word] |= 1 << (id % 64);
+    }
+
+    /// Takes an id out.
+    pub fn remove(&mut self, id: I) {
+        let id = id.as_u32();
+        if let Some(word) = self.words.get_mut((id / 64) as usize) {
+            *word &= !(1 << (id % 64));
+        }
+        self.trim();
+    }
+
+    /// Whether the id is in the set.
+    pub fn contains(&self, id: I) -> bool {
+        let id = id.as_u32();
+        self.words.get((id / 64) as usize).is_some_and(|word| word >> (id % 64) & 1 == 1)
+    }
+
+    /// How many ids are in the set.
+    pub fn len(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// The smallest id.
+    pub fn first(&self) -> Option<I> {
+        self.iter().next()
+    }
+
+    /// The largest id.
+    pub fn last(&self) -> Option<I> {
+        let top = self.words.last()?;
+        let id = (self.words.len() - 1) * 64 + 63 - top.leading_zeros() as usize;
+        Some(I::from_u32(u32::try_from(id).expect("ids are at most MAX_ID")))
+    }
+
+    /// The ids, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = I> + '_ {
+        self.words.iter().enumerate().flat_map(|(index, &word)| {
+            (0..64u32).filter(move |bit| word >> bit & 1 == 1).map(move |bit| {
+                I::from_u32(u32::try_from(index).expect("ids are at most MAX_ID") * 64 + bit)
+            })
+        })
+    }
+
+    /// Whether every id of `self` is in `other`.
+    pub fn is_subset(&self, other: &Self) -> bool {
+        self.minus(other).is_empty()
+    }
+
+    /// Whether some id is in both.
+    pub fn intersects(&self, other: &Self) -> bool {
+        !self.and(other).is_empty()
+    }
+
+    /// The ids in both.
+    pub fn and(&self, other: &Self) -> Self {
+        self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect::<Words>().into()
+    }
+
+    /// The ids in either.
+    pub fn or(&self, other: &Self) -> Self {
+        let (long, short) =
+            if self.words.len() < other.words.len() { (other, self) } else { (self, other) };
+        let mut words = long.words.clone();
+        for (word, other) in words.iter_mut().zip(&short.words) {
+            *word |= other;
+        }
+        Words(words).into()
+    }
+
+    /// The ids in `self` and not in `other`.
+    pub fn minus(&self, other: &Self) -> Self {
+        let word = |i: usize| other.words.get(i).copied().unwrap_or(0);
+        self.words.iter().enumerate().map(|(i, a)| a & !word(i)).collect::<Words>().into()
+    }
+
+    /// Drops zero words at the end, so that equal sets compare equal.
+    fn trim(&mut self) {
+        while self.words.last() == Some(&0) {
+            self.words.pop();
+        }
+    }
+}
+
+/// Is a set's words before trimming.
+struct Words(Vec<u64>);
+
+impl FromIterator<u64> for Words {
+    fn from_iter<T: IntoIterator<Item = u64>>(iter: T) -> Self {
+        Words(iter.into_iter().collect())
+    }
+}
+
+impl<I: Id> From<Words> for IdSet<I> {
+    fn from(words: Words) -> Self {
+        let mut set = IdSet { words: words.0, kind: PhantomData };
+        set.trim();
+        set
+    }
+}
+
+impl<I: Id> FromIterator<I> for IdSet<I> {
+    fn from_iter<T: IntoIterator<Item = I>>(iter: T) -> Self {
+        let mut set = IdSet::new();
+        set.extend(iter);
+        set
+    }
+}
+
+impl<I: Id> Extend<I> for IdSet<I> {
+    fn extend<T: IntoIterator<Item = I>>(&mut self, iter: T) {
+        for id in iter {
+            self.insert(id);
+        }
+    }
+}
+
+impl<I: Id> fmt::Display for IdSet<I> {
+    /// Prints the kernel's list form; the empty set prints nothing.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut ids = self.iter().map(I::as_u32).peekable();
+        let mut comma = "";
+        while let Some(first) = ids.next() {
+            let mut last = first;
+            while ids.next_if_eq(&(last + 1)).is_some() {
+                last += 1;
+            }
+            if first == last {
+                write!(f, "{comma}{first}")?;
+            } else {
+                write!(f, "{comma}{first}-{last}")?;
+            }
+            comma = ",";
+        }
+        Ok(())
+    }
+}
+
+impl<I: Id> fmt::Debug for IdSet<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{{{self}}}")
+    }
+}
+
+impl<I: Id> FromStr for IdSet<I> {
+    type Err = IdSetError;
+
+    /// Reads the kernel's list form (`0-23,48-71`, `0-30:2`) and libvirt's exclusions (`0-7,^3`). White space around
+    /// parts is passed over; an empty text is the empty set.
+    fn from_str(text: &str) -> Result<Self, IdSetError> {
+        let (mut set, mut out) = (IdSet::new(), IdSet::new());
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let bad = || IdSetError::Part {
+                part: part.chars().take(40).collect(),
+                kind: I::KIND,
+                text: text.chars().take(80).collect(),
+            };
+            let number = |digits: &str| -> Result<u32, IdSetError> {
+                if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+                    return Err(bad());
+                }
+                let id = digits.parse::<u64>().map_err(|_| bad())?;
+                match u32::try_from(id) {
+                    Ok(id) if id <= MAX_ID => Ok(id),
+                    _ => Err(IdSetError::TooLarge { kind: I::KIND, id }),
+                }
+            };
+            if let Some(excluded) = part.strip_prefix('^') {
+                out.insert(I::from_u32(number(excluded)?));
+                continue;
+            }
+            let (range, stride) = match part.split_once(':') {
+                Some((range, stride)) => (range, number(stride)?),
+                None => (part, 1),
+            };
+            let (first, last) = match range.split_once('-') {
+                Some((first, last)) => (number(first)?, number(last)?),
+                None => (number(range)?, number(range)?),
+            };
+            if first > last || stride == 0 {
+                return Err(bad());
+            }
+            set.extend((first..=last).step_by(stride as usize).map(I::from_u32));
+        }
+        Ok(set.minus(&out))
+    }
+}
+
+impl<I: Id> Serialize for IdSet<I> {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de, I: Id> Deserialize<'de> for IdSet<I> {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn refuses_what_is_no_list() {
+        for text in
+            ["a", "1-", "-1", "3-1", "1--2", "1-2-3", "0x1", "1;2", "^", "1:2:3", "0-4:0", "+1"]
+        {
+            assert!(text.parse::<CpuSet>().is_err(), "{text:?} was accepted");
+        }
+        assert!(matches!(
+            "0-4294967295".parse::<CpuSet>(),
+            Err(IdSetError::TooLarge { id: 4_294_967_295, .. })
+        ));
+    }
+
+    #[test]
+    fn reads_and_prints_the_kernels_lists() {
+        for (text, printed) in [
+            ("", ""),
+            (" 0-23,48-71\n", "0-23,48-71"),
+            ("3,2,1,7", "1-3,7"),
+            ("0-7,^3", "0-2,4-7"),
+            ("0-6:2", "0,2,4,6"),
+            ("65535", "65535"),
+        ] {
+            assert_eq!(text.parse::<CpuSet>().unwrap().to_string(), printed);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn print_then_read_is_the_same(ids in proptest::collection::btree_set(0u32..2000, 0..200)) {
+            let set: CpuSet = ids.iter().map(|&id| PcpuId(id)).collect();
+            prop_assert_eq!(&set.to_string().parse::<CpuSet>().unwrap(), &set);
+            prop_assert_eq!(set.len(), ids.len());
+            prop_assert_eq!(set.last().map(|p| p.0), ids.last().copied());
+            prop_assert!(set.iter().map(|p| p.0).eq(ids.iter().copied()));
+        }
+
+        #[test]
+        fn operations_are_those_of_sets(a in proptest::collection::btree_set(0u32..300, 0..60),
+                                        b in proptest::collection::btree_set(0u32..300, 0..60)) {
+            let set = |ids: &std::collections::BTreeSet<u32>| -> NodeSet { ids.iter().map(|&i| NodeId(i)).collect() };
+            let (x, y) = (set(&a), set(&b));
+            prop_assert_eq!(x.and(&y), set(&a.intersection(&b).copied().collect()));
+            prop_assert_eq!(x.or(&y), set(&a.union(&b).copied().collect()));
+            prop_assert_eq!(x.minus(&y), set(&a.difference(&b).copied().collect()));
+            prop_assert_eq!(x.is_subset(&y), a.is_subset(&b));
+            let mut without = x.clone();
+            b.iter().for_each(|&i| without.remove(NodeId(i)));
+            prop_assert_eq!(without, x.minus(&y));
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! From a host's files to a [`crate::topology::Topology`].

@@ -1,0 +1,66 @@
+//! Loads libvirt when it is first needed.
+//!
+//! Loading `libvirt.so.0` with its 50 libraries costs about 12 ms and 16 MiB, and a program linked to it does not
+//! start where it is not installed. `plan`, `export` and `host` need none of it. So the functions that the binding
+//! calls are jump stubs (`build.rs` makes them from `libvirt.symbols`), and [`load`] fills in where they lead.
+#![allow(unsafe_code)] // a table of code addresses, written once before the first call
+
+use std::sync::OnceLock;
+
+/// What libvirt's client library is called on every Linux distribution.
+const LIBRARY: &str = "libvirt.so.0";
+
+/// The outcome of loading, kept for later calls.
+static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
+
+/// Loads libvirt, once; the error says what the dynamic loader says. Must come before the first use of `virt`.
+pub fn load() -> Result<(), String> {
+    LOADED.get_or_init(stubs::fill).clone()
+}
+
+/// The stubs and their table.
+#[cfg(lazy_libvirt)]
+mod stubs {
+    use std::ffi::{CStr, c_void};
+    use std::ptr;
+
+    /// Functions, in the order of their slots.
+    static NAMES: &[&CStr] = &include!(concat!(env!("OUT_DIR"), "/libvirt_names.rs"));
+    /// How many.
+    const SLOTS: usize = NAMES.len();
+
+    core::arch::global_asm!(include_str!(concat!(env!("OUT_DIR"), "/libvirt_stubs.s")));
+
+    /// Where each stub jumps to.
+    #[unsafe(no_mangle)]
+    #[allow(non_upper_case_globals)]
+    static mut gpuvm_libvirt_slots: [*const c_void; SLOTS] = [ptr::null(); SLOTS];
+
+    /// Loads the library, for good, and fills every slot.
+    pub fn fill() -> Result<(), String> {
+        // SAFETY: libvirt's initialisers have no preconditions.
+        let library =
+            unsafe { libloading::Library::new(super::LIBRARY) }.map_err(|e| e.to_string())?;
+        for (slot, name) in NAMES.iter().enumerate() {
+            // SAFETY: only the address is taken; its type is that of the binding's declaration.
+            let symbol = unsafe { library.get::<*const c_void>(name.to_bytes_with_nul()) };
+            let address = *symbol.map_err(|e| format!("{} is too old: {e}", super::LIBRARY))?;
+            // SAFETY: within the table; `OnceLock` lets one thread write, before any stub is called.
+            unsafe {
+                (&raw mut gpuvm_libvirt_slots).cast::<*const c_void>().add(slot).write(address)
+            };
+        }
+        std::mem::forget(library);
+        Ok(())
+    }
+}
+
+/// Without stubs libvirt is linked, so it is there.
+#[cfg(not(lazy_libvirt))]
+mod stubs {
+    /// Nothing to do.
+    pub fn fill() -> Result<(), String> {
+        let _ = super::LIBRARY;
+        Ok(())
+    }
+}

@@ -1,0 +1,1 @@
+//! The hypervisor behind libvirt; the only file that knows the binding.

@@ -1,0 +1,126 @@
+//! The hypervisor as the rest of the program sees it: few methods, plain values. [`Hypervisor`] is the edge; the one
+//! that speaks to libvirt is in `libvirt`, the only file that knows the binding.
+
+#[cfg(feature = "libvirt")]
+pub mod lazy;
+#[cfg(feature = "libvirt")]
+pub mod libvirt;
+
+use serde::Serialize;
+use std::net::IpAddr;
+
+/// Is whether a domain runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DomainState {
+    /// Running or blocked on a resource.
+    Running,
+    /// Paused by a user or by an error.
+    Paused,
+    /// On its way down.
+    ShuttingDown,
+    /// Off.
+    ShutOff,
+    /// Ended by a crash of the guest or of QEMU.
+    Crashed,
+}
+
+/// Is one row of the list of domains.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DomainSummary {
+    /// Its name.
+    pub name: String,
+    /// Its UUID, with dashes.
+    pub uuid: String,
+    /// Whether it runs.
+    pub state: DomainState,
+    /// Whether its definition outlives it.
+    pub persistent: bool,
+}
+
+/// Is which definition of a domain is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XmlOf {
+    /// The one that the next start takes, with secrets.
+    Inactive,
+    /// The running one; the same as the inactive one where it does not run.
+    Live,
+}
+
+/// Is where an address of a guest was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AddressSource {
+    /// DHCP lease of a libvirt network.
+    Lease,
+    /// The guest agent's answer: as trustworthy as the guest.
+    Agent,
+    /// The host's ARP table.
+    Arp,
+}
+
+/// Is an address of a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct GuestAddress {
+    /// MAC address of the guest's interface, lower case.
+    pub mac: String,
+    /// The address.
+    pub ip: IpAddr,
+    /// Where it was found.
+    pub source: AddressSource,
+}
+
+/// Is what went wrong, by what the caller can do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HypervisorErrorKind {
+    /// `libvirt.so.0` is not installed, or the program was built without it.
+    NoLibrary,
+    /// Nobody answers at the URI.
+    NoConnection,
+    /// The user may not.
+    Denied,
+    /// No domain of that name.
+    NoDomain,
+    /// A domain of that name is there already.
+    Exists,
+    /// The domain is not in the state for it.
+    WrongState,
+    /// The definition is refused.
+    BadXml,
+    /// Anything else.
+    Other,
+}
+
+/// Says what the hypervisor could not do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{doing}: {message}")]
+pub struct HypervisorError {
+    /// What the caller can do about it.
+    pub kind: HypervisorErrorKind,
+    /// What was tried: "connect to qemu:///system", "define domain `x`".
+    pub doing: String,
+    /// What libvirt says, one line.
+    pub message: String,
+}
+
+/// Is a hypervisor that domains can be defined on.
+pub trait Hypervisor {
+    /// The URI of the connection, for messages.
+    fn uri(&self) -> &str;
+    /// Every domain, running or defined, by name.
+    fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError>;
+    /// A domain's definition.
+    fn xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError>;
+    /// Defines a domain after checking it against libvirt's schema; never replaces one of another UUID.
+    fn define(&self, xml: &str) -> Result<(), HypervisorError>;
+    /// Removes a definition together with NVRAM, managed save and snapshot metadata.
+    fn undefine(&self, name: &str) -> Result<(), HypervisorError>;
+    /// Starts a defined domain.
+    fn start(&self, name: &str) -> Result<(), HypervisorError>;
+    /// Asks a guest to shut down; returns at once.
+    fn shutdown(&self, name: &str) -> Result<(), HypervisorError>;
+    /// Ends a guest at once, as a power cut; not running any more is success.
+    fn destroy(&self, name: &str) -> Result<(), HypervisorError>;
+    /// Addresses of a running guest that its hypervisor knows now; none known is not an error.
+    fn addresses(&self, name: &str) -> Result<Vec<GuestAddress>, HypervisorError>;
+}

@@ -1,0 +1,36 @@
+//! gpuvm: plan, create, tune, verify and undo GPU virtual machines on libvirt.
+//!
+//! One direction; each arrow is one function, every value on it prints as JSON, only the ends touch the machine:
+//!
+//! ```text
+//! host ───discover──▶ Topology ──┐
+//! libvirt ─domains──▶ Occupancy ─┼─plan──▶ Placement ──edits──▶ DomainXml ──steps──▶ [Step] ──apply──▶ verify
+//! args ───resolve───▶ Request ───┘  pure               pure                 pure       └ --dry-run prints here
+//! ```
+//!
+//! Modules in reading order. `topology`, `request`, `placement` and `domain` do no I/O and print nothing; only
+//! `discover` and `apply` touch the machine; only `cli` prints. Imports point left along the pipe.
+
+pub mod bdf;
+pub mod cpuset;
+pub mod memsize;
+
+pub mod fsroot;
+
+pub mod topology;
+
+pub mod discover;
+
+pub mod request;
+
+pub mod placement;
+
+pub mod domain;
+
+pub mod check;
+
+pub mod hypervisor;
+
+pub mod apply;
+
+pub mod cli;

@@ -1,0 +1,180 @@
+//! Amounts of memory, in KiB as libvirt and the kernel count them.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, Sub};
+use std::str::FromStr;
+
+/// Is an amount of memory in KiB. JSON shows the number of KiB.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct MemSize(u64);
+
+/// Says why a text is no amount of memory.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MemSizeError {
+    /// Not a number with a unit that is known.
+    #[error("`{text}` is not a size such as 180G, 1536M or 4194304K (powers of 1024)")]
+    Form {
+        /// What was given.
+        text: String,
+    },
+    /// Larger than 2^63 bytes.
+    #[error("`{text}` is more memory than any machine has")]
+    TooLarge {
+        /// What was given.
+        text: String,
+    },
+}
+
+impl MemSize {
+    /// An amount of KiB.
+    pub const fn from_kib(kib: u64) -> MemSize {
+        MemSize(kib)
+    }
+
+    /// An amount of GiB.
+    pub const fn from_gib(gib: u64) -> MemSize {
+        MemSize(gib << 20)
+    }
+
+    /// The amount in KiB.
+    pub const fn kib(self) -> u64 {
+        self.0
+    }
+
+    /// Whether it is nothing.
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The largest multiple of `unit` that is not above `self`; `unit` is not zero.
+    pub fn round_down(self, unit: MemSize) -> MemSize {
+        MemSize(self.0 / unit.0 * unit.0)
+    }
+
+    /// `self` times `part` over `whole`, rounded down to KiB; `whole` is not zero.
+    pub fn share(self, part: u64, whole: u64) -> MemSize {
+        let kib = u128::from(self.0) * u128::from(part) / u128::from(whole);
+        MemSize(u64::try_from(kib).unwrap_or(u64::MAX))
+    }
+
+    /// `self` less `other`, or nothing where `other` is more.
+    pub fn saturating_sub(self, other: MemSize) -> MemSize {
+        MemSize(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Add for MemSize {
+    type Output = MemSize;
+    fn add(self, other: MemSize) -> MemSize {
+        MemSize(self.0.saturating_add(other.0))
+    }
+}
+
+impl Sub for MemSize {
+    type Output = MemSize;
+    fn sub(self, other: MemSize) -> MemSize {
+        self.saturating_sub(other)
+    }
+}
+
+impl Sum for MemSize {
+    fn sum<I: Iterator<Item = MemSize>>(iter: I) -> MemSize {
+        iter.fold(MemSize(0), Add::add)
+    }
+}
+
+impl fmt::Display for MemSize {
+    /// Prints the largest binary unit with at most one decimal, JSON has the exact figure.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(30u32, "TiB"), (20, "GiB"), (10, "MiB")];
+        let Some((shift, unit)) = units.into_iter().find(|(shift, _)| self.0 >> shift != 0) else {
+            return write!(f, "{} KiB", self.0);
+        };
+        if self.0.is_multiple_of(1 << shift) {
+            write!(f, "{} {unit}", self.0 >> shift)
+        } else {
+            #[allow(clippy::cast_precision_loss)] // one decimal is printed
+            let value = self.0 as f64 / (1u64 << shift) as f64;
+            write!(f, "{value:.1} {unit}")
+        }
+    }
+}
+
+impl FromStr for MemSize {
+    type Err = MemSizeError;
+
+    /// Reads a whole number with K, M, G or T (also KiB, KB as 1024 bytes to the KiB, as `virt-install` and QEMU do);
+    /// a bare number is refused, since peers read it as KiB, MiB or bytes.
+    fn from_str(text: &str) -> Result<MemSize, MemSizeError> {
+        let short = || text.chars().take(40).collect::<String>();
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = text.split_at(digits);
+        let shift = match unit.trim().to_ascii_lowercase().as_str() {
+            "k" | "kib" | "kb" => 0,
+            "m" | "mib" | "mb" => 10,
+            "g" | "gib" | "gb" => 20,
+            "t" | "tib" | "tb" => 30,
+            _ => return Err(MemSizeError::Form { text: short() }),
+        };
+        if number.is_empty() {
+            return Err(MemSizeError::Form { text: short() });
+        }
+        let number: u64 = number.parse().map_err(|_| MemSizeError::TooLarge { text: short() })?;
+        match number.checked_mul(1 << shift) {
+            Some(kib) if kib < 1 << 53 => Ok(MemSize(kib)),
+            _ => Err(MemSizeError::TooLarge { text: short() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_is_no_size() {
+        for text in [
+            "",
+            "G",
+            "12",
+            "1.5G",
+            "-1G",
+            "1 0G",
+            "1P",
+            "0x10G",
+            "99999999999999999999G",
+            "9007199254740992K",
+        ] {
+            assert!(text.parse::<MemSize>().is_err(), "{text:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn reads_units_of_1024() {
+        for (text, kib) in
+            [("4K", 4), ("2M", 2048), ("1 GiB", 1 << 20), ("2TB", 2 << 30), ("0g", 0)]
+        {
+            assert_eq!(text.parse::<MemSize>().unwrap().kib(), kib, "{text}");
+        }
+    }
+
+    #[test]
+    fn prints_for_people() {
+        for (kib, text) in
+            [(4, "4 KiB"), (2048, "2 MiB"), (1_516_912_640, "1.4 TiB"), (189_614_080, "180.8 GiB")]
+        {
+            assert_eq!(MemSize::from_kib(kib).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_share_does_not_overflow() {
+        assert_eq!(MemSize::from_kib(u64::MAX).share(1, 1).kib(), u64::MAX);
+        assert_eq!(MemSize::from_kib(1_516_912_640).share(1, 16).kib(), 94_807_040);
+    }
+}

@@ -1,0 +1,371 @@
+//! A host as values: what it has and how it hangs together. No I/O.
+//!
+//! [`Parts`] is the plain data, as it stands in a recorded host's file; [`Topology::new`] checks that every
+//! cross-reference resolves and refuses the rest, so code that holds a [`Topology`] need not check again. This module
+//! does not know where the data came from, and not what is taken: that is [`crate::placement::Occupancy`].
+
+pub mod cpu;
+pub mod drive;
+pub mod fabric;
+pub mod file;
+pub mod pci;
+
+pub use cpu::{Core, HugePagePool, L3, NumaNode};
+pub use drive::{Drive, DriveUse, PartitionTableEntry};
+pub use fabric::{Fabric, FabricModel, NvLink, Partition, PartitionId};
+pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov};
+
+use crate::bdf::Bdf;
+use crate::cpuset::{CpuSet, NodeId, PcpuId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Is what a host is, apart from its processors and devices.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Maker, from DMI `sys_vendor`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor: Option<String>,
+    /// Product, from DMI `product_name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub product: Option<String>,
+    /// Architecture as `uname -m` prints it, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
+    /// `vendor_id` of /proc/cpuinfo: `GenuineIntel`, `AuthenticAMD`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_vendor: Option<String>,
+    /// `model name` of /proc/cpuinfo.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_model: Option<String>,
+    /// Physical address bits, from `address sizes` of /proc/cpuinfo.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub physical_address_bits: Option<u8>,
+    /// Arguments of the kernel command line that concern VMs (iommu, hugepages, isolcpus, vfio), in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernel_arguments: Vec<String>,
+    /// Kernel release, as `uname -r` prints it, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_release: Option<String>,
+    /// Whether automatic NUMA balancing is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_balancing: Option<bool>,
+    /// Host name; only where the admin asked for identifying data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_name: Option<String>,
+}
+
+/// Is a host's data, unchecked; the `host` of a recorded host's file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parts {
+    /// The machine itself.
+    pub machine: Machine,
+    /// NUMA nodes, by id; CPU-less and memory-less ones included.
+    pub nodes: Vec<NumaNode>,
+    /// Cores with at least one online pcpu, by their lowest pcpu.
+    pub cores: Vec<Core>,
+    /// Last-level caches of level 3, by their lowest pcpu.
+    #[serde(default)]
+    pub l3: Vec<L3>,
+    /// Pcpus that are present but offline.
+    #[serde(default)]
+    pub offline: CpuSet,
+    /// Pcpus that the kernel keeps tasks off (`isolcpus=`).
+    #[serde(default)]
+    pub isolated: CpuSet,
+    /// Every PCI function, by address.
+    #[serde(default)]
+    pub devices: Vec<PciDevice>,
+    /// Block devices that are whole drives, by name.
+    #[serde(default)]
+    pub drives: Vec<Drive>,
+    /// NVLink and NVSwitch.
+    #[serde(default)]
+    pub fabric: Fabric,
+    /// What could not be read or contradicts itself, for people; a host with notes is still usable.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// Says which part of a host's data contradicts another.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TopologyError {
+    /// The same thing stands twice.
+    #[error("{kind} {id} stands twice")]
+    Twice {
+        /// What it is.
+        kind: &'static str,
+        /// Its id.
+        id: String,
+    },
+    /// Something names what is not there.
+    #[error("{kind} {id} names {names} {missing}, which is not there")]
+    Dangling {
+        /// What names it.
+        kind: &'static str,
+        /// Its id.
+        id: String,
+        /// The kind of what is missing.
+        names: &'static str,
+        /// The id of what is missing.
+        missing: String,
+    },
+    /// A value contradicts another.
+    #[error("{kind} {id}: {reason}")]
+    Contradiction {
+        /// What it is.
+        kind: &'static str,
+        /// Its id.
+        id: String,
+        /// In what way.
+        reason: String,
+    },
+}
+
+/// Is a host whose every cross-reference resolves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topology {
+    /// The data.
+    parts: Parts,
+    /// Index into `parts.devices` by address.
+    device_index: BTreeMap<Bdf, usize>,
+    /// Index into `parts.cores` by pcpu.
+    core_index: BTreeMap<PcpuId, usize>,
+    /// IOMMU groups, by number.
+    groups: BTreeMap<u32, IommuGroup>,
+}
+
+impl Topology {
+    /// Checks every cross-reference and makes the host.
+    pub fn new(parts: Parts) -> Result<Topology, TopologyError> {
+        let device_index = index("PCI function", parts.devices.iter().map(|d| d.bdf))?;
+        let nodes = index("node", parts.nodes.iter().map(|n| n.os_index))?;
+        let mut core_index = BTreeMap::new();
+        for (position, core) in parts.cores.iter().enumerate() {
+            check_core(core, &parts, &nodes)?;
+            for pcpu in core.pcpus.iter() {
+                if core_index.insert(pcpu, position).is_some() {
+                    return Err(TopologyError::Twice { kind: "pcpu", id: pcpu.to_string() });
+                }
+            }
+        }
+        for node in &parts.nodes {
+            let distances = node.distances.len();
+            if distances != 0 && distances != parts.nodes.len() {
+                let reason = format!("{distances} distances for {} nodes", parts.nodes.len());
+                let id = node.os_index.to_string();
+                return Err(TopologyError::Contradiction { kind: "node", id, reason });
+            }
+            if let Some(pcpu) = node.pcpus.iter().find(|p| !core_index.contains_key(p)) {
+                return Err(dangling("node", node.os_index, "pcpu", pcpu));
+            }
+        }
+        if parts.cores.is_empty() {
+            let reason = "it has no online pcpu".into();
+            return Err(TopologyError::Contradiction { kind: "host", id: String::new(), reason });
+        }
+        check_devices(&parts, &device_index, &nodes)?;
+        let groups = groups(&parts);
+        Ok(Topology { parts, device_index, core_index, groups })
+    }
+
+    /// The data, for JSON and for what has no query of its own.
+    pub fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// The machine itself.
+    pub fn machine(&self) -> &Machine {
+        &self.parts.machine
+    }
+
+    /// NUMA nodes by id.
+    pub fn nodes(&self) -> &[NumaNode] {
+        &self.parts.nodes
+    }
+
+    /// A node.
+    pub fn node(&self, id: NodeId) -> Option<&NumaNode> {
+        self.parts.nodes.iter().find(|n| n.os_index == id)
+    }
+
+    /// Cores with at least one online pcpu, by lowest pcpu.
+    pub fn cores(&self) -> &[Core] {
+        &self.parts.cores
+    }
+
+    /// Cores of a node, by lowest pcpu.
+    pub fn cores_of(&self, node: NodeId) -> impl Iterator<Item = &Core> {
+        self.parts.cores.iter().filter(move |core| core.node == node)
+    }
+
+    /// The core that a pcpu belongs to; none where the pcpu is absent or offline.
+    pub fn core_of(&self, pcpu: PcpuId) -> Option<&Core> {
+        self.core_index.get(&pcpu).map(|&position| &self.parts.cores[position])
+    }
+
+    /// Online pcpus of the host.
+    pub fn pcpus(&self) -> CpuSet {
+        self.core_index.keys().copied().collect()
+    }
+
+    /// Every PCI function, by address.
+    pub fn devices(&self) -> &[PciDevice] {
+        &self.parts.devices
+    }
+
+    /// A PCI function.
+    pub fn device(&self, bdf: Bdf) -> Option<&PciDevice> {
+        self.device_index.get(&bdf).map(|&position| &self.parts.devices[position])
+    }
+
+    /// GPUs by address: the index of a GPU (`--gpu-index`) is its place in this order, as in the replaced tool.
+    pub fn gpus(&self) -> impl Iterator<Item = &PciDevice> {
+        self.of_kind(DeviceKind::Gpu)
+    }
+
+    /// Functions of a kind, by address.
+    pub fn of_kind(&self, kind: DeviceKind) -> impl Iterator<Item = &PciDevice> {
+        self.parts.devices.iter().filter(move |d| d.kind() == kind)
+    }
+
+    /// The function and the bridges above it: endpoint first, root port last. Empty for an unknown function.
+    pub fn path_to_root(&self, bdf: Bdf) -> Vec<Bdf> {
+        let mut path = Vec::new();
+        let mut next = self.device(bdf);
+        while let Some(device) = next {
+            path.push(device.bdf);
+            next = device.parent.and_then(|parent| self.device(parent));
+        }
+        path
+    }
+
+    /// The IOMMU group of a function; none where the IOMMU is off.
+    pub fn iommu_group(&self, bdf: Bdf) -> Option<&IommuGroup> {
+        self.groups.get(&self.device(bdf)?.iommu_group?)
+    }
+
+    /// NVLink and NVSwitch.
+    pub fn fabric(&self) -> &Fabric {
+        &self.parts.fabric
+    }
+
+    /// Sets of GPUs that may form a guest; empty where any set may.
+    pub fn partitions(&self) -> &[Partition] {
+        &self.parts.fabric.partitions
+    }
+}
+
+/// Indexes values by key; an error where a key stands twice.
+fn index<K: Ord + ToString + Copy>(
+    kind: &'static str,
+    keys: impl Iterator<Item = K>,
+) -> Result<BTreeMap<K, usize>, TopologyError> {
+    let mut map = BTreeMap::new();
+    for (position, key) in keys.enumerate() {
+        if map.insert(key, position).is_some() {
+            return Err(TopologyError::Twice { kind, id: key.to_string() });
+        }
+    }
+    Ok(map)
+}
+
+/// Makes the error that `id` of `kind` names a missing thing.
+fn dangling(
+    kind: &'static str,
+    id: impl ToString,
+    names: &'static str,
+    missing: impl ToString,
+) -> TopologyError {
+    TopologyError::Dangling { kind, id: id.to_string(), names, missing: missing.to_string() }
+}
+
+/// Checks that a core has pcpus and that its node holds them.
+fn check_core(
+    core: &Core,
+    parts: &Parts,
+    nodes: &BTreeMap<NodeId, usize>,
+) -> Result<(), TopologyError> {
+    let id = || format!("{} of package {}", core.core_id, core.package);
+    let Some(&position) = nodes.get(&core.node) else {
+        return Err(dangling("core", id(), "node", core.node));
+    };
+    if core.pcpus.is_empty() {
+        let reason = "no online pcpu".into();
+        return Err(TopologyError::Contradiction { kind: "core", id: id(), reason });
+    }
+    if !core.pcpus.is_subset(&parts.nodes[position].pcpus) {
+        let reason = format!("pcpus {} are not all on node {}", core.pcpus, core.node);
+        return Err(TopologyError::Contradiction { kind: "core", id: id(), reason });
+    }
+    Ok(())
+}
+
+/// Checks that parents, nodes, partitions and drives name what is there, and that no bridge is above itself.
+fn check_devices(
+    parts: &Parts,
+    devices: &BTreeMap<Bdf, usize>,
+    nodes: &BTreeMap<NodeId, usize>,
+) -> Result<(), TopologyError> {
+    for device in &parts.devices {
+        if let Some(node) = device.node.filter(|node| !nodes.contains_key(node)) {
+            return Err(dangling("PCI function", device.bdf, "node", node));
+        }
+        let mut above = device.parent;
+        for _ in 0..=parts.devices.len() {
+            let Some(bdf) = above else { break };
+            let Some(&position) = devices.get(&bdf) else {
+                return Err(dangling("PCI function", device.bdf, "bridge", bdf));
+            };
+            above = parts.devices[position].parent;
+        }
+        if above.is_some() {
+            let reason = "it stands above itself".into();
+            let id = device.bdf.to_string();
+            return Err(TopologyError::Contradiction { kind: "PCI function", id, reason });
+        }
+        if let Some(Sriov::Vf { pf }) = device.sriov
+            && !devices.contains_key(&pf)
+        {
+            return Err(dangling("virtual function", device.bdf, "physical function", pf));
+        }
+    }
+    index("partition", parts.fabric.partitions.iter().map(|p| p.id))?;
+    for partition in &parts.fabric.partitions {
+        for bdf in partition.gpus.iter().chain(&partition.nvswitch_pool) {
+            if !devices.contains_key(bdf) {
+                return Err(dangling("partition", partition.id, "PCI function", bdf));
+            }
+        }
+    }
+    let fabric = &parts.fabric;
+    let ends = fabric.links.iter().flat_map(|link| [link.a, link.b]);
+    for bdf in ends.chain(fabric.module_ids.iter().map(|(bdf, _)| *bdf)) {
+        if !devices.contains_key(&bdf) {
+            return Err(dangling("fabric", "NVLink", "PCI function", bdf));
+        }
+    }
+    for drive in &parts.drives {
+        if let Some(bdf) = drive.bdf.filter(|bdf| !devices.contains_key(bdf)) {
+            return Err(dangling("drive", &drive.name, "PCI function", bdf));
+        }
+    }
+    Ok(())
+}
+
+/// Collects IOMMU groups from their members.
+fn groups(parts: &Parts) -> BTreeMap<u32, IommuGroup> {
+    let mut groups = BTreeMap::new();
+    for device in &parts.devices {
+        if let Some(number) = device.iommu_group {
+            groups
+                .entry(number)
+                .or_insert_with(|| IommuGroup { number, members: Vec::new() })
+                .members
+                .push(device.bdf);
+        }
+    }
+    groups
+}

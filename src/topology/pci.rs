@@ -1,0 +1,205 @@
+//! PCI functions of a host.
+
+use crate::bdf::Bdf;
+use crate::cpuset::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// PCI vendor NVIDIA.
+pub const VENDOR_NVIDIA: u16 = 0x10de;
+/// PCI vendor Mellanox.
+pub const VENDOR_MELLANOX: u16 = 0x15b3;
+
+/// Is a base address register that asks for memory or ports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bar {
+    /// Number: 0 to 5 for BARs, 6 for the expansion ROM, 7 and up for bridge windows and VF BARs.
+    pub index: u8,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Whether it is an I/O port range.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub io: bool,
+    /// Whether it may stand above 4 GiB.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_64bit: bool,
+    /// Whether it is prefetchable.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prefetchable: bool,
+}
+
+/// Is a PCIe link as sysfs shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// Speed in units of 0.1 GT/s (25 is 2.5 GT/s); none where the kernel says "Unknown".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed_dgts: Option<u32>,
+    /// Width in lanes; none where the kernel says 0 or 255.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub width: Option<u8>,
+}
+
+/// Is a function's part in SR-IOV.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Sriov {
+    /// A physical function.
+    Pf {
+        /// VFs that it can have.
+        total: u32,
+        /// VFs that it has.
+        enabled: u32,
+    },
+    /// A virtual function.
+    Vf {
+        /// Its physical function.
+        pf: Bdf,
+    },
+}
+
+/// Is a network device or an RDMA device of a PCI function, as the kernel names them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetFace {
+    /// Network devices (`enp134s0f0`, `ib0`), by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub netdevs: Vec<String>,
+    /// RDMA devices (`mlx5_0`), by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rdma: Vec<String>,
+    /// MAC addresses by network device; only where the admin asked for identifying data.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub macs: Vec<String>,
+    /// Why the host needs it (default route, member of a bridge or bond); empty: it does not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub used_by: Vec<String>,
+}
+
+/// Is one PCI function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PciDevice {
+    /// Its address.
+    pub bdf: Bdf,
+    /// The bridge right above it; none below a root complex.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Bdf>,
+    /// Root complex it hangs below, as the kernel names it (`pci0000:2b`); none where the record does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
+    /// Class, subclass and programming interface, 24 bits.
+    #[serde(with = "hex")]
+    pub class: u32,
+    /// Vendor id; 0xffff or 0 where the device does not answer.
+    #[serde(with = "hex")]
+    pub vendor: u16,
+    /// Device id.
+    #[serde(with = "hex")]
+    pub device: u16,
+    /// Subsystem vendor id.
+    #[serde(with = "hex", default)]
+    pub subsystem_vendor: u16,
+    /// Subsystem device id.
+    #[serde(with = "hex", default)]
+    pub subsystem_device: u16,
+    /// Node as the kernel says it; none for -1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
+    /// Driver that it is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// IOMMU group; none where the IOMMU is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iommu_group: Option<u32>,
+    /// Base address registers, by number; empty where the record has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bars: Vec<Bar>,
+    /// Link now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
+    /// The best link it can have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_max: Option<Link>,
+    /// Its part in SR-IOV.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sriov: Option<Sriov>,
+    /// Reset methods in the kernel's order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reset_methods: Vec<String>,
+    /// Its network and RDMA devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub net: Option<NetFace>,
+}
+
+/// Is what a function is to a planner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceKind {
+    /// A data-centre or graphics GPU of any maker: class 0x03, VGA adapters of management controllers excluded.
+    Gpu,
+    /// NVIDIA, class 0x0680.
+    NvSwitch,
+    /// Ethernet, InfiniBand: class 0x02.
+    Nic,
+    /// Class 0x0108.
+    Nvme,
+    /// Class 0x0604: root port, switch port, PCI bridge.
+    Bridge,
+    /// Class 0x0600.
+    HostBridge,
+    /// Anything else.
+    Other,
+}
+
+/// Is a set of functions that the IOMMU cannot keep apart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct IommuGroup {
+    /// The kernel's number.
+    pub number: u32,
+    /// Functions in it, by address.
+    pub members: Vec<Bdf>,
+}
+
+impl PciDevice {
+    /// What the function is. NVSwitches are class 0x0680, so only 0x0600 and 0x0604 count as bridges
+    /// (spec/nvidia-vm.md 6).
+    pub fn kind(&self) -> DeviceKind {
+        match self.class >> 8 {
+            0x0600 => DeviceKind::HostBridge,
+            0x0604 => DeviceKind::Bridge,
+            0x0680 if self.vendor == VENDOR_NVIDIA => DeviceKind::NvSwitch,
+            0x0108 => DeviceKind::Nvme,
+            0x0300 | 0x0302 | 0x0380 if matches!(self.vendor, VENDOR_NVIDIA | 0x1002 | 0x8086) => {
+                DeviceKind::Gpu
+            }
+            class if class >> 8 == 0x02 => DeviceKind::Nic,
+            _ => DeviceKind::Other,
+        }
+    }
+}
+
+/// Writes ids as `0x10de` and reads that form only.
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Writes at least four digits.
+    pub fn serialize<T: Copy + Into<u32>, S: Serializer>(
+        value: &T,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
+        s.collect_str(&format_args!("{:#06x}", (*value).into()))
+    }
+
+    /// Reads `0x` and digits.
+    pub fn deserialize<'de, T: TryFrom<u32>, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
+        let text = String::deserialize(d)?;
+        text.strip_prefix("0x")
+            .filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()))
+            .and_then(|digits| u32::from_str_radix(digits, 16).ok())
+            .and_then(|value| T::try_from(value).ok())
+            .ok_or_else(|| {
+                serde::de::Error::custom(format!("`{text}` is not an id such as 0x10de"))
+            })
+    }
+}

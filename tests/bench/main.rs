@@ -1,0 +1,2 @@
+//! Speed against peers, as ratios of one run.
+fn main() {}

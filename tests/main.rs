@@ -1,0 +1,10 @@
+//! The one integration binary: the program from outside, and the library on recorded hosts.
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::missing_docs_in_private_items)]
+
+mod support;
+
+mod cli;
+mod hosts;
+mod libvirt;
+mod plans;
+mod xml;

@@ -1,0 +1,33 @@
+//! What the integration tests share: the program, the recorded hosts, the machine's means.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The program under test, with an environment that no caller's setting reaches.
+pub fn gpuvm(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
+    command.args(args).env_remove("LIBVIRT_DEFAULT_URI").env("COLUMNS", "100").env("LC_ALL", "C");
+    command
+}
+
+/// Runs a command and returns its exit code, standard output and standard error.
+pub fn run(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().expect("the command starts");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (status.code().unwrap_or(-1), text(stdout), text(stderr))
+}
+
+/// The project's root.
+pub fn project() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The recorded hosts beside the project, where they are there; tests that need them say that they were skipped.
+pub fn shared_hosts() -> Option<PathBuf> {
+    let dir = project().join("../shared/hosts");
+    if dir.is_dir() {
+        return dir.canonicalize().ok();
+    }
+    eprintln!("skipped: no recorded hosts beside the project");
+    None
+}
