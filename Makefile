@@ -1,0 +1,62 @@
+# The two commands of the README are `make demo` and `make test`; both install what is missing by apt.
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+CARGO   ?= cargo
+BINDIR   = $(DESTDIR)$(PREFIX)/bin
+SHARE    = $(DESTDIR)$(PREFIX)/share
+TARGET   = $(or $(CARGO_TARGET_DIR),target)
+GPUVM    = $(TARGET)/release/gpuvm
+
+.PHONY: build demo test lint bench install uninstall clean
+
+build:
+	tests/setup build
+	$(CARGO) build --release --locked
+
+# The main job on a recorded DGX-2, with real libvirt and without GPU or daemon; then this machine's own layout.
+demo:
+	tests/setup demo
+	$(CARGO) build --release --locked
+	tests/demo $(GPUVM)
+
+# Every test. Those that need root run the whole test binary with sudo where the caller is not root.
+test:
+	tests/setup test
+	tests/with-root $(CARGO) test --locked
+
+# What .ci/run checks besides the tests.
+lint:
+	tests/setup build
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --no-default-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items
+	if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check licenses bans sources; \
+	else echo "lint: cargo-deny is not installed; licences were not checked"; fi
+
+# Speed against peers, as ratios of one run.
+bench:
+	tests/setup test
+	tests/with-root $(CARGO) bench --locked
+
+install: build
+	install -Dm755 $(GPUVM) $(BINDIR)/gpuvm
+	ln -sf gpuvm $(BINDIR)/nvidia-vm
+	install -d $(SHARE)/man/man1 $(SHARE)/gpuvm/templates $(SHARE)/gpuvm/topologies
+	install -m644 man/*.1 $(SHARE)/man/man1/
+	install -m644 templates/*.xml $(SHARE)/gpuvm/templates/
+	install -m644 topologies/*.json $(SHARE)/gpuvm/topologies/
+	install -d $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	$(GPUVM) completions bash >$(SHARE)/bash-completion/completions/gpuvm
+	$(GPUVM) completions zsh >$(SHARE)/zsh/site-functions/_gpuvm
+	$(GPUVM) completions fish >$(SHARE)/fish/vendor_completions.d/gpuvm.fish
+
+uninstall:
+	rm -f $(BINDIR)/gpuvm $(BINDIR)/nvidia-vm $(SHARE)/man/man1/gpuvm.1 $(SHARE)/man/man1/gpuvm-*.1
+	rm -f $(SHARE)/bash-completion/completions/gpuvm $(SHARE)/zsh/site-functions/_gpuvm
+	rm -f $(SHARE)/fish/vendor_completions.d/gpuvm.fish
+	rm -rf $(SHARE)/gpuvm
+
+clean:
+	$(CARGO) clean
