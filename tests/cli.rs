@@ -1,1 +1,153 @@
-//! Filled by the area's owner.
+//! The command line from outside: help, man pages, completions, the README's examples, bad host files.
+
+use crate::support::{gpuvm, project, run};
+use std::fs;
+
+/// Whether golden files are to be written anew.
+fn renew() -> bool {
+    std::env::var_os("GPUVM_RENEW").is_some()
+}
+
+#[test]
+fn man_pages_are_those_of_the_arguments() {
+    let dir = project().join("man");
+    let pages = gpuvm::cli::meta::pages().unwrap();
+    if renew() {
+        for (name, page) in &pages {
+            fs::write(dir.join(name), page).unwrap();
+        }
+    }
+    let mut there: Vec<String> = fs::read_dir(&dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    there.sort();
+    let made: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(there, made, "man/ holds other pages; GPUVM_RENEW=1 cargo test writes them");
+    for (name, page) in &pages {
+        let text = fs::read_to_string(dir.join(name)).unwrap();
+        assert!(text == *page, "man/{name} is stale; GPUVM_RENEW=1 cargo test writes it");
+    }
+}
+
+#[test]
+fn every_verb_has_help_with_its_options_explained() {
+    let pages = gpuvm::cli::meta::pages().unwrap();
+    for (name, _) in &pages {
+        let verb = name.trim_end_matches(".1").trim_start_matches("gpuvm").trim_start_matches('-');
+        let mut args: Vec<&str> = verb.split('-').filter(|word| !word.is_empty()).collect();
+        args.push("--help");
+        let (code, out, err) = run(&mut gpuvm(&args));
+        assert_eq!((code, err.as_str()), (0, ""), "{args:?}");
+        assert!(out.contains("Usage: gpuvm"), "{args:?}: {out}");
+    }
+}
+
+#[test]
+fn completions_are_made_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let (code, out, _) = run(&mut gpuvm(&["completions", shell]));
+        assert_eq!(code, 0);
+        assert!(out.contains("export") && out.contains("gpu-index"), "{shell}");
+    }
+    let (code, _, err) = run(&mut gpuvm(&["completions", "csh"]));
+    assert_eq!(code, 2);
+    assert!(err.contains("csh"), "{err}");
+}
+
+#[test]
+fn usage_errors_end_with_2_and_say_what_is_wrong() {
+    let cases: &[(&[&str], &str)] = &[
+        (&[], "Usage"),
+        (&["frobnicate"], "frobnicate"),
+        (&["plan", "--gpus", "two"], "two"),
+        (&["plan", "--gpus", "-1"], "-1"),
+        (&["plan", "--memory", "12"], "180G"),
+        (&["plan", "--gpu", "34:00"], "0000:34:00.0"),
+        (&["plan", "--gpus", "1", "--gpu", "34:00.0"], "cannot be used with"),
+        (&["plan", "--huge-pages", "4K"], "2M"),
+        (&["plan", "--name", "a/b"], "'/' at 2"),
+        (&["plan", "--name", ".."], "'.' at 1"),
+        (&["plan", "--name", "a\nb"], "a\\nb"),
+        (&["plan", "--name", "\"x\""], "\\\"x"),
+        (&["delete"], "<NAME>"),
+        (&["create", "--host", "x", "--domain", "a", "--name", "b"], "cannot be used with"),
+        (&["man", "frobnicate"], "no man page"),
+    ];
+    for (args, text) in cases {
+        let (code, out, err) = run(&mut gpuvm(args));
+        assert_eq!(code, 2, "{args:?}: {err}");
+        assert_eq!(out, "", "{args:?}");
+        assert!(err.contains(text), "{args:?}: {err}");
+    }
+    let long = "x".repeat(300);
+    let (code, _, err) = run(&mut gpuvm(&["plan", "--name", &long]));
+    assert_eq!(code, 2);
+    assert!(err.contains("1 to 128 characters"), "{err}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = gpuvm(&["man", "create"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn libvirt_is_not_loaded_before_it_is_needed() {
+    let output = std::process::Command::new("ldd").arg(env!("CARGO_BIN_EXE_gpuvm")).output();
+    let Ok(output) = output else {
+        eprintln!("skipped: no ldd");
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("libc.so"), "{text}");
+    if cfg!(all(target_arch = "x86_64", target_os = "linux")) {
+        assert!(!text.contains("libvirt"), "a libvirt function has no stub: {text}");
+    }
+}
+
+#[test]
+fn host_files_that_are_none_are_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.into_os_string().into_string().unwrap()
+    };
+    let deep = "[".repeat(100_000);
+    let bomb = "<!DOCTYPE a [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;\">]><topology version=\"2.0\">&b;</topology>";
+    let cases = [
+        (write("empty", b""), "empty"),
+        (write("new.json", br#"{"format":"gpuvm-host","version":99,"host":{}}"#), "version 99"),
+        (write("other.json", br#"{"format":"x","version":1}"#), "`x`"),
+        (write("none.json", b"{}"), "missing"),
+        (write("broken.json", b"{\n\"format\": \"gpuvm-host\",\n\"version\": }"), "line 3"),
+        (write("deep.json", deep.as_bytes()), "line 1"),
+        (write("binary", &[0xff, 0xfe, 0, 1, 2]), "binary"),
+        (write("bomb.xml", bomb.as_bytes()), "DOCTYPE"),
+        (dir.path().join("absent").into_os_string().into_string().unwrap(), "absent"),
+        (dir.path().join("").into_os_string().into_string().unwrap(), "sys/"),
+    ];
+    for (path, text) in &cases {
+        for args in [&["host", "show"][..], &["plan", "--gpus", "1"], &["export", "--gpus", "1"]] {
+            let (code, out, err) = run(gpuvm(args).args(["--host", path]));
+            assert_eq!((code, out.as_str()), (1, ""), "{path} {args:?}: {err}");
+            assert!(err.starts_with("error: ") && err.contains(text), "{path} {args:?}: {err}");
+        }
+    }
+}
+
+#[test]
+fn the_readme_does_what_it_says() {
+    let bin = env!("CARGO_BIN_EXE_gpuvm");
+    trycmd::TestCases::new()
+        .register_bin("gpuvm", trycmd::schema::Bin::Path(bin.into()))
+        .case("README.md");
+}

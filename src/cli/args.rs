@@ -6,6 +6,28 @@ use crate::request::{DomainName, PageSize, PinPolicy, Profile};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
+/// Examples at the end of a verb's help.
+mod examples {
+    /// Of `plan`.
+    pub const PLAN: &str = "Examples:
+  gpuvm plan --gpus 2 --explain
+  gpuvm plan --host topologies/dgx-2.json --gpus 8 --gpu-index 8 --json";
+    /// Of `export`.
+    pub const EXPORT: &str = "Examples:
+  gpuvm export --gpus 4 --name train-a --huge-pages 1G -o train-a.xml
+  gpuvm export --host topologies/dgx-a100.json --gpus 8 --name train-a";
+    /// Of `create`.
+    pub const CREATE: &str = "Examples:
+  gpuvm create --gpus 2 --name train-a
+  gpuvm create --domain testme --gpu-count 8 --gpu-index 8
+  gpuvm create --gpus 1 --name try --dry-run";
+    /// Of `check`.
+    pub const CHECK: &str = "Examples:
+  gpuvm check train-a
+  virsh dumpxml --inactive train-a | gpuvm check -
+  gpuvm check train-a.xml --host topologies/dgx-2.json";
+}
+
 /// Plan, create, tune, verify and undo GPU virtual machines on libvirt
 ///
 /// Reads the host's NUMA, SMT, PCIe and NVLink layout, plans where a GPU guest goes, writes the libvirt domain, and
@@ -26,20 +48,28 @@ pub struct Cli {
 
 /// Is what holds for every verb.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Options of every verb")]
 pub struct Global {
     /// Use a recorded host instead of this machine: a file of `gpuvm host capture`, an lstopo XML of format 2, or a
     /// directory that holds its sys/ and proc/
-    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    #[arg(long, global = true, display_order = 100, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub host: Option<PathBuf>,
     /// libvirt connection
-    #[arg(short, long, global = true, value_name = "URI", env = "LIBVIRT_DEFAULT_URI")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        display_order = 101,
+        value_name = "URI",
+        env = "LIBVIRT_DEFAULT_URI"
+    )]
     #[arg(default_value = "qemu:///system", hide_env_values = true)]
     pub connect: String,
     /// Print JSON instead of text
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 102)]
     pub json: bool,
     /// Print no progress and no warnings
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, display_order = 103)]
     pub quiet: bool,
 }
 
@@ -50,10 +80,22 @@ pub enum Verb {
     #[command(subcommand)]
     Host(HostVerb),
     /// Plan where a guest goes, and print the plan
+    ///
+    /// Changes nothing. What is taken is read from every domain that libvirt knows, whoever made it; on a recorded
+    /// host (--host) nothing is taken.
+    #[command(after_help = examples::PLAN)]
     Plan(PlanArgs),
     /// Plan a guest and print its domain XML
+    ///
+    /// Changes nothing: the XML is what `create` would define, for review or for `virsh define`.
+    #[command(after_help = examples::EXPORT)]
     Export(ExportArgs),
     /// Plan, define and start a guest
+    ///
+    /// Plans as `plan` does, checks the domain as `check` does, makes its disk, defines it, starts it and waits for its
+    /// address. What fails on the way is undone. The options of nvidia-vm are taken too: --domain, --gpu-count,
+    /// --gpu-index, --volGB, --privateIP.
+    #[command(after_help = examples::CREATE)]
     Create(CreateArgs),
     /// List all domains of the host with what they hold
     List,
@@ -64,8 +106,16 @@ pub enum Verb {
     /// Stop a running domain
     Stop(StopArgs),
     /// Delete a domain and what was made for it
+    ///
+    /// Names everything that goes, then asks for the domain's name, or takes --yes. Disks that `create` did not make
+    /// stay.
     Delete(DeleteArgs),
     /// Check a domain for what libvirt accepts although it is wrong
+    ///
+    /// Pins to absent pcpus, two vCPUs on one pcpu, memory on another node than the vCPUs, devices that are not there
+    /// or belong to another domain, guest PCIe trees that cannot work, and more; each with its place in the XML. Ends
+    /// with 3 when something is found.
+    #[command(after_help = examples::CHECK)]
     Check(CheckArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),

@@ -1,2 +1,40 @@
-//! Speed against peers, as ratios of one run.
-fn main() {}
+//! Speed against peers, as ratios of one run: `make bench`, or `cargo bench -- NAME` for some.
+//!
+//! Commands run in rotation (ours, peer, ours, ..), so that a busy machine slows all alike; medians are compared. A
+//! ratio above its target ends the run with exit code 1. `--quick` takes fewer rounds.
+#![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
+#![allow(clippy::missing_docs_in_private_items)]
+
+mod cold;
+mod measure;
+mod planner;
+#[allow(dead_code)]
+#[path = "../support/mod.rs"]
+mod support;
+
+use measure::Verdict;
+
+fn main() -> std::process::ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    if let [first, command @ ..] = args.as_slice()
+        && first == "measure"
+    {
+        return measure::child(command);
+    }
+    let quick = args.iter().any(|arg| arg == "--quick");
+    let wanted: Vec<&String> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
+    let mut verdicts: Vec<Verdict> = Vec::new();
+    for (name, bench) in
+        [("cold", cold::bench as fn(bool) -> Vec<Verdict>), ("planner", planner::bench)]
+    {
+        if wanted.is_empty() || wanted.iter().any(|w| *w == name) {
+            verdicts.extend(bench(quick));
+        }
+    }
+    println!("\n{:<58} {:>12} {:>12}", "figure", "measured", "target");
+    for verdict in &verdicts {
+        let mark = if verdict.met() { "" } else { "  MISSED" };
+        println!("{:<58} {:>12} {:>12}{mark}", verdict.what, verdict.measured(), verdict.target());
+    }
+    std::process::ExitCode::from(u8::from(!verdicts.iter().all(Verdict::met)))
+}

@@ -1,0 +1,111 @@
+//! Cold commands against `virt-install --print-xml` and `lstopo`: the whole process, from outside.
+
+use crate::measure::{Subject, Verdict, rotate};
+use crate::support;
+use std::process::Command;
+
+/// The most of virt-install's time that `host show` and `export` may take.
+const OF_VIRT_INSTALL: f64 = 0.05;
+/// The most memory that they may take, in MiB.
+const PEAK_MIB: f64 = 30.0;
+
+/// Measures and compares.
+pub fn bench(quick: bool) -> Vec<Verdict> {
+    let gpuvm = env!("CARGO_BIN_EXE_gpuvm");
+    let tree = support::host_tree("dgx-2");
+    let tree = tree.to_str().expect("a temporary path is UTF-8");
+    let json = support::project().join("topologies/dgx-2.json");
+    let json = json.to_str().expect("the project's path is UTF-8");
+    let mut subjects = vec![
+        Subject::new("gpuvm host show, DGX-2 tree", &[gpuvm, "host", "show", "--host", tree]),
+        Subject::new("gpuvm host show, DGX-2 JSON", &[gpuvm, "host", "show", "--host", json]),
+        Subject::new(
+            "gpuvm export, DGX-2 tree",
+            &[gpuvm, "export", "--gpus", "2", "--name", "a", "--host", tree],
+        ),
+        Subject::new(
+            "gpuvm export, DGX-2 JSON",
+            &[gpuvm, "export", "--gpus", "2", "--name", "a", "--host", json],
+        ),
+        Subject::new(
+            "gpuvm plan, DGX-2 tree",
+            &[gpuvm, "plan", "--gpus", "2", "--name", "a", "--host", tree],
+        ),
+    ];
+    let ours = subjects.len();
+    if works("virt-install") {
+        subjects.push(virt_install());
+    }
+    if works("lstopo-no-graphics") {
+        let args = ["lstopo-no-graphics", "--input", tree, "--whole-io", "--of", "xml", "-"];
+        subjects.push(Subject::new("lstopo --of xml, DGX-2 tree", &args));
+    }
+    rotate(&mut subjects, if quick { 5 } else { 21 });
+    println!("{:<34} {:>10} {:>10}", "command", "median ms", "peak MiB");
+    for subject in &subjects {
+        println!("{:<34} {:>10.1} {:>10.1}", subject.name, subject.median_ms(), subject.peak_mib);
+    }
+    let mut verdicts = Vec::new();
+    let peer =
+        |name: &str| subjects.iter().find(|s| s.name.starts_with(name)).map(Subject::median_ms);
+    for subject in &subjects[..ours] {
+        if let Some(peer) = peer("virt-install") {
+            let what = format!("{} / virt-install --print-xml", subject.name);
+            let value = subject.median_ms() / peer;
+            verdicts.push(Verdict { what, value, limit: OF_VIRT_INSTALL, unit: "x" });
+        }
+        let what = format!("{}, peak memory", subject.name);
+        verdicts.push(Verdict { what, value: subject.peak_mib, limit: PEAK_MIB, unit: " MiB" });
+    }
+    if let Some(peer) = peer("lstopo") {
+        let what = "gpuvm host show, DGX-2 tree / lstopo --of xml".to_owned();
+        let value = subjects[0].median_ms() / peer;
+        verdicts.push(Verdict { what, value, limit: 0.35, unit: "x" });
+    }
+    verdicts
+}
+
+/// virt-install with a guest of the same kind: 10 vCPUs, pins, NUMA memory, two GPUs.
+fn virt_install() -> Subject {
+    let mut args = vec![
+        "virt-install",
+        "--connect",
+        "test:///default",
+        "--print-xml",
+        "--name",
+        "a",
+        "--memory",
+        "4096",
+    ];
+    args.extend([
+        "--vcpus",
+        "10,sockets=1,cores=5,threads=2",
+        "--import",
+        "--disk",
+        "none",
+        "--network",
+        "none",
+    ]);
+    args.extend([
+        "--osinfo",
+        "detect=off,require=off",
+        "--graphics",
+        "none",
+        "--numatune",
+        "0,mode=strict",
+    ]);
+    args.extend([
+        "--cputune",
+        "vcpupin0.vcpu=0,vcpupin0.cpuset=0,vcpupin1.vcpu=1,vcpupin1.cpuset=48",
+    ]);
+    Subject::new("virt-install --print-xml", &args)
+}
+
+/// Whether a program is there and starts.
+fn works(program: &str) -> bool {
+    let there = Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success());
+    if !there {
+        println!("skipped: no {program} to compare with");
+    }
+    there
+}

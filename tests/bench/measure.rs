@@ -1,0 +1,126 @@
+//! Time and peak memory of whole commands, measured by a child of our own for each, and medians of rotations.
+
+use nix::sys::resource::{UsageWho, getrusage};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+/// One figure with its target.
+pub struct Verdict {
+    /// What was measured.
+    pub what: String,
+    /// The value.
+    pub value: f64,
+    /// The largest value that is good.
+    pub limit: f64,
+    /// Unit, after the number.
+    pub unit: &'static str,
+}
+
+impl Verdict {
+    /// Whether the target is met.
+    pub fn met(&self) -> bool {
+        self.value <= self.limit
+    }
+
+    /// The value as text.
+    pub fn measured(&self) -> String {
+        format!("{:.3}{}", self.value, self.unit)
+    }
+
+    /// The target as text.
+    pub fn target(&self) -> String {
+        format!("<= {:.3}{}", self.limit, self.unit)
+    }
+}
+
+/// A command with what its runs took.
+pub struct Subject {
+    /// Name in the table.
+    pub name: &'static str,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Wall time of each run, in ms.
+    pub times_ms: Vec<f64>,
+    /// Largest resident set seen, in MiB.
+    pub peak_mib: f64,
+}
+
+impl Subject {
+    /// A command that has not run.
+    pub fn new(name: &'static str, command: &[&str]) -> Subject {
+        let command = command.iter().map(ToString::to_string).collect();
+        Subject { name, command, times_ms: Vec::new(), peak_mib: 0.0 }
+    }
+
+    /// Median time, in ms.
+    pub fn median_ms(&self) -> f64 {
+        median(&self.times_ms)
+    }
+}
+
+/// The middle value; NaN for none.
+pub fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
+}
+
+/// The value below which the share `q` of the values lies; NaN for none.
+pub fn quantile(values: &[f64], q: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let at = ((sorted.len() as f64 - 1.0) * q).round().max(0.0) as usize;
+    sorted.get(at).copied().unwrap_or(f64::NAN)
+}
+
+/// Runs every subject once per round, in rotation; the first round warms caches and does not count.
+pub fn rotate(subjects: &mut [Subject], rounds: usize) {
+    for round in 0..=rounds {
+        for subject in subjects.iter_mut() {
+            let (ms, mib) = once(&subject.command);
+            if round > 0 {
+                subject.times_ms.push(ms);
+                subject.peak_mib = subject.peak_mib.max(mib);
+            }
+        }
+    }
+}
+
+/// Runs a command in a child of its own that measures it: time in ms, peak memory in MiB.
+fn once(command: &[String]) -> (f64, f64) {
+    let me = std::env::current_exe().expect("the benchmark knows its own path");
+    let output = Command::new(me).arg("measure").args(command).output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut fields = text.split_whitespace().map(str::parse::<f64>);
+    match (fields.next(), fields.next()) {
+        (Some(Ok(ms)), Some(Ok(mib))) if output.status.success() => (ms, mib),
+        _ => panic!("{command:?} failed: {text}{}", String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+/// The measuring child: runs the command, prints time in ms and peak memory in MiB.
+pub fn child(command: &[String]) -> ExitCode {
+    let started = Instant::now();
+    let output = Command::new(&command[0])
+        .args(&command[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .output();
+    let ms = started.elapsed().as_secs_f64() * 1000.0;
+    match output {
+        Ok(output) if output.status.success() && !output.stdout.is_empty() => {}
+        Ok(output) => {
+            eprintln!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+            return ExitCode::FAILURE;
+        }
+        Err(error) => {
+            eprintln!("{}: {error}", command[0]);
+            return ExitCode::FAILURE;
+        }
+    }
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("children were waited for");
+    #[allow(clippy::cast_precision_loss)]
+    let mib = usage.max_rss() as f64 / 1024.0;
+    println!("{ms} {mib}");
+    ExitCode::SUCCESS
+}
