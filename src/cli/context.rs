@@ -27,7 +27,7 @@ impl<'a> Context<'a> {
 
     /// The hypervisor of `--connect`.
     pub fn hypervisor(&self) -> anyhow::Result<Box<dyn Hypervisor>> {
-        Err(super::error::hinted("libvirt is not merged", ""))
+        open(&self.global.connect)
     }
 
     /// What every domain of the host holds; nothing on a recorded host.
@@ -55,4 +55,21 @@ impl<'a> Context<'a> {
             )),
         }
     }
+}
+
+/// Connects to a hypervisor.
+#[cfg(feature = "libvirt")]
+fn open(uri: &str) -> anyhow::Result<Box<dyn Hypervisor>> {
+    Ok(Box::new(crate::hypervisor::libvirt::Libvirt::open(uri)?))
+}
+
+/// Says that this program has no hypervisor.
+#[cfg(not(feature = "libvirt"))]
+fn open(uri: &str) -> anyhow::Result<Box<dyn Hypervisor>> {
+    let error = crate::hypervisor::HypervisorError {
+        kind: crate::hypervisor::HypervisorErrorKind::NoLibrary,
+        doing: format!("connect to {uri}"),
+        message: "this gpuvm was built without libvirt (cargo feature `libvirt`)".into(),
+    };
+    Err(error.into())
 }

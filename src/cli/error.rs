@@ -100,6 +100,9 @@ fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
             "choose another --name, or `gpuvm delete` the domain that is there"
         }
         HypervisorErrorKind::WrongState => "`gpuvm list` shows the state of each domain",
+        HypervisorErrorKind::NoNetwork => {
+            "`virsh net-list --all` shows the networks, `virsh net-start NETWORK` starts one, --network names another"
+        }
         HypervisorErrorKind::BadXml | HypervisorErrorKind::Other => return None,
     };
     Some(hint.into())

@@ -1,1 +1,343 @@
-//! The hypervisor behind libvirt; the only file that knows the binding.
+//! The hypervisor behind libvirt; the only file that knows the binding. It knows nothing of plans, files or flags of
+//! the command line.
+
+use super::{
+    AddressSource, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError,
+    HypervisorErrorKind, XmlOf, lazy,
+};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use virt::connect::Connect;
+use virt::domain::{Domain, DomainState as State};
+use virt::error::{Error, ErrorNumber};
+use virt::{event, sys};
+
+/// How long a domain that is being ended may take to be gone. With the embedded driver of a second process the end is
+/// seen a moment after libvirt said that the domain does not run.
+const END_WAIT: Duration = Duration::from_secs(10);
+
+/// Is a connection to libvirt.
+pub struct Libvirt {
+    /// The connection.
+    connection: Connect,
+    /// Its URI as it was asked for.
+    uri: String,
+    /// Why the connection is only for reading; none: it is for everything.
+    read_only: Option<HypervisorError>,
+}
+
+impl Libvirt {
+    /// Connects; for reading only where the user may not do more.
+    pub fn open(uri: &str) -> Result<Libvirt, HypervisorError> {
+        let doing = format!("connect to {uri}");
+        if let Err(message) = lazy::load() {
+            return Err(HypervisorError { kind: HypervisorErrorKind::NoLibrary, doing, message });
+        }
+        virt::error::clear_error_callback();
+        if uri.contains("/embed") {
+            run_event_loop().map_err(|e| error(&doing, &e))?;
+        }
+        let denied = match Connect::open(Some(uri)) {
+            Ok(connection) => {
+                return Ok(Libvirt { connection, uri: uri.to_owned(), read_only: None });
+            }
+            Err(e) => error(&doing, &e),
+        };
+        if denied.kind == HypervisorErrorKind::Denied
+            && let Ok(connection) = Connect::open_read_only(Some(uri))
+        {
+            return Ok(Libvirt { connection, uri: uri.to_owned(), read_only: Some(denied) });
+        }
+        Err(denied)
+    }
+
+    /// Finds a domain.
+    fn find(&self, doing: &str, name: &str) -> Result<Domain, HypervisorError> {
+        self.connection.lookup_domain_by_name(name).map_err(|e| error(doing, &e))
+    }
+
+    /// Finds a domain that is to be changed.
+    fn find_to_change(&self, doing: &str, name: &str) -> Result<Domain, HypervisorError> {
+        self.may_change()?;
+        self.find(doing, name)
+    }
+
+    /// Refuses a change on a connection that is only for reading, with the reason of that.
+    fn may_change(&self) -> Result<(), HypervisorError> {
+        self.read_only.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Hypervisor for Libvirt {
+    fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
+        let doing = format!("list the domains of {}", self.uri);
+        let all = self.connection.list_all_domains(0).map_err(|e| error(&doing, &e))?;
+        let mut rows = Vec::with_capacity(all.len());
+        for domain in &all {
+            match summary(domain) {
+                Ok(row) => rows.push(row),
+                // Deleted since it was listed.
+                Err(e) if e.code().is(ErrorNumber::NoDomain) => {}
+                Err(e) => return Err(error(&doing, &e)),
+            }
+        }
+        rows.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(rows)
+    }
+
+    fn xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError> {
+        let doing = format!("read the definition of domain `{name}`");
+        let domain = self.find(&doing, name)?;
+        let flags = match which {
+            XmlOf::Inactive => sys::VIR_DOMAIN_XML_INACTIVE,
+            XmlOf::Live => 0,
+        };
+        // Secrets are for those who may change: a connection for reading would be refused them.
+        let secrets = if self.read_only.is_none() { sys::VIR_DOMAIN_XML_SECURE } else { 0 };
+        domain.xml_desc(flags | secrets).map_err(|e| error(&doing, &e))
+    }
+
+    fn define(&self, xml: &str) -> Result<(), HypervisorError> {
+        self.may_change()?;
+        let defined = self.connection.define_domain_xml_flags(xml, sys::VIR_DOMAIN_DEFINE_VALIDATE);
+        defined.map(|_| ()).map_err(|e| error("define the domain", &e))
+    }
+
+    fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
+        let doing = format!("undefine domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        let saved =
+            sys::VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | sys::VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA;
+        // Drivers without firmware, such as the test driver, refuse the flag for it, and some refuse every flag.
+        for flags in [saved | sys::VIR_DOMAIN_UNDEFINE_NVRAM, saved] {
+            match domain.undefine_flags(flags) {
+                Err(e) if is_unsupported(&e) => {}
+                other => return other.map_err(|e| error(&doing, &e)),
+            }
+        }
+        domain.undefine().map_err(|e| error(&doing, &e))
+    }
+
+    fn start(&self, name: &str) -> Result<(), HypervisorError> {
+        let doing = format!("start domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        domain.create().map_err(|e| error(&doing, &e))
+    }
+
+    fn shutdown(&self, name: &str) -> Result<(), HypervisorError> {
+        let doing = format!("shut down domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        domain.shutdown().map_err(|e| error(&doing, &e))
+    }
+
+    fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
+        let doing = format!("end domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        match domain.destroy() {
+            Err(e) if e.code().is(ErrorNumber::OperationInvalid) && ends(&domain) => Ok(()),
+            other => other.map_err(|e| error(&doing, &e)),
+        }
+    }
+
+    fn addresses(&self, name: &str) -> Result<Vec<GuestAddress>, HypervisorError> {
+        let domain = self.find(&format!("read the addresses of domain `{name}`"), name)?;
+        let sources = [
+            (AddressSource::Lease, sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_LEASE),
+            (AddressSource::Agent, sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT),
+            (AddressSource::Arp, sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_ARP),
+        ];
+        for (source, number) in sources {
+            // A source that this driver has not, or an agent that does not answer, knows no address.
+            let interfaces = domain.interface_addresses(number, 0).unwrap_or_default();
+            let found: Vec<GuestAddress> =
+                interfaces.iter().flat_map(|interface| usable(interface, source)).collect();
+            if !found.is_empty() {
+                return Ok(found);
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// The addresses of one interface by which the guest can be reached.
+fn usable(interface: &virt::domain::Interface, source: AddressSource) -> Vec<GuestAddress> {
+    let Some(mac) = interface.hwaddr.as_deref().map(str::to_ascii_lowercase) else {
+        return Vec::new();
+    };
+    let parsed = interface.addrs.iter().filter_map(|a| a.addr.parse::<std::net::IpAddr>().ok());
+    parsed
+        .filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+        .map(|ip| GuestAddress { mac: mac.clone(), ip, source })
+        .collect()
+}
+
+/// One row of the list.
+fn summary(domain: &Domain) -> Result<DomainSummary, Error> {
+    let state = match domain.state()?.0.known() {
+        Some(State::Running | State::Blocked | State::NoState) => DomainState::Running,
+        Some(State::Paused | State::PMSuspended) => DomainState::Paused,
+        Some(State::Shutdown) => DomainState::ShuttingDown,
+        Some(State::Shutoff) => DomainState::ShutOff,
+        Some(State::Crashed) => DomainState::Crashed,
+        None if domain.is_active()? => DomainState::Running,
+        None => DomainState::ShutOff,
+    };
+    let (name, uuid) = (domain.name()?, domain.uuid_string()?);
+    Ok(DomainSummary { name, uuid, state, persistent: domain.is_persistent()? })
+}
+
+/// Whether a domain is, or within [`END_WAIT`] comes to be, not running.
+fn ends(domain: &Domain) -> bool {
+    let until = Instant::now() + END_WAIT;
+    loop {
+        match domain.is_active() {
+            Ok(false) => return true,
+            // A transient domain is gone with its end.
+            Err(e) if e.code().is(ErrorNumber::NoDomain) => return true,
+            Ok(true) | Err(_) if Instant::now() > until => return false,
+            Ok(true) | Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// Runs libvirt's event loop for the rest of the process. An embedded driver learns from it that a QEMU has ended;
+/// it must run before the connection is opened.
+fn run_event_loop() -> Result<(), Error> {
+    /// Whether the loop runs, or why not.
+    static RUNS: OnceLock<Result<(), Error>> = OnceLock::new();
+    let start = || {
+        event::event_register_default_impl()?;
+        // Wakes the loop, so that it sees what another thread has registered.
+        event::event_add_timeout(100, |_, _| {}, std::ptr::null_mut())?;
+        std::thread::spawn(|| {
+            loop {
+                if event::event_run_default_impl().is_err() {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        });
+        Ok(())
+    };
+    RUNS.get_or_init(start).clone()
+}
+
+/// Our error for one of libvirt's.
+fn error(doing: &str, error: &Error) -> HypervisorError {
+    let message = error.message().trim().replace('\n', "; ");
+    let kind = kind(error.code().known(), &message);
+    HypervisorError { kind, doing: doing.to_owned(), message }
+}
+
+/// Whether a driver does not know a call or a flag of it.
+fn is_unsupported(error: &Error) -> bool {
+    match error.code().known() {
+        Some(ErrorNumber::NoSupport | ErrorNumber::ArgumentUnsupported) => true,
+        Some(ErrorNumber::InvalidArg) => error.message().contains("unsupported flags"),
+        _ => false,
+    }
+}
+
+/// What the caller can do about an error. libvirt gives a number, but many causes share one, so its text counts too.
+fn kind(code: Option<ErrorNumber>, message: &str) -> HypervisorErrorKind {
+    use ErrorNumber as N;
+    use HypervisorErrorKind as K;
+    let says = |text: &str| message.contains(text);
+    match code {
+        Some(N::NoDomain) => K::NoDomain,
+        Some(N::DomExist) => K::Exists,
+        Some(N::OperationFailed) if says("already exists") || says("already defined") => K::Exists,
+        Some(N::NoNetwork) => K::NoNetwork,
+        Some(N::OperationInvalid) if says("network '") && says("is not active") => K::NoNetwork,
+        Some(N::OperationInvalid) => K::WrongState,
+        Some(N::XmlError | N::XmlDetail | N::XmlInvalidSchema | N::ParseFailed) => K::BadXml,
+        Some(N::OsType | N::NoOs | N::NoName | N::InvalidMac) => K::BadXml,
+        Some(N::AuthFailed | N::AuthCancelled | N::AuthUnavailable) => K::Denied,
+        Some(N::OperationDenied | N::AccessDenied) => K::Denied,
+        Some(N::SystemError | N::InternalError | N::Rpc)
+            if says("socket") && says("Permission denied") =>
+        {
+            K::Denied
+        }
+        Some(N::NoConnect | N::InvalidConn | N::UnknownHost | N::GnutlsError | N::Ssh) => {
+            K::NoConnection
+        }
+        Some(N::Libssh | N::ConfSyntax) => K::NoConnection,
+        Some(N::SystemError | N::InternalError | N::Rpc)
+            if says("socket") || says("onnection re") || says("unable to connect") =>
+        {
+            K::NoConnection
+        }
+        _ => K::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_sorted_by_what_helps() {
+        use ErrorNumber as N;
+        use HypervisorErrorKind as K;
+        let socket = "Failed to connect socket to '/run/libvirt/libvirt-sock': ";
+        let cases = [
+            (N::NoDomain, "Domain not found: no domain with matching name 'x'", K::NoDomain),
+            (
+                N::OperationFailed,
+                "operation failed: domain 'x' already exists with uuid",
+                K::Exists,
+            ),
+            (N::OperationFailed, "operation failed: disk full", K::Other),
+            (N::SystemError, &format!("{socket}No such file or directory"), K::NoConnection),
+            (N::SystemError, &format!("{socket}Connection refused"), K::NoConnection),
+            (N::SystemError, &format!("{socket}Permission denied"), K::Denied),
+            (N::SystemError, "cannot open file '/x': Permission denied", K::Other),
+            (N::AuthUnavailable, "authentication unavailable: no polkit agent", K::Denied),
+            (N::OperationDenied, "operation virDomainCreate forbidden", K::Denied),
+            (N::NoNetwork, "Network not found: no network with matching name 'x'", K::NoNetwork),
+            (N::OperationInvalid, "network 'default' is not active", K::NoNetwork),
+            (N::OperationInvalid, "domain is not running", K::WrongState),
+            (N::XmlInvalidSchema, "XML document failed to validate", K::BadXml),
+        ];
+        for (code, message, expected) in cases {
+            assert_eq!(kind(Some(code), message), expected, "{code:?} {message}");
+        }
+    }
+
+    #[test]
+    fn a_uri_of_no_driver_is_an_error() {
+        let Err(error) = Libvirt::open("nonsense:///x") else { panic!("connected to nonsense") };
+        let kinds = [HypervisorErrorKind::NoConnection, HypervisorErrorKind::NoLibrary];
+        assert!(kinds.contains(&error.kind), "{error:?}");
+    }
+
+    #[test]
+    fn the_test_driver_goes_through_a_life() {
+        let Ok(libvirt) = Libvirt::open("test:///default") else {
+            eprintln!("skipped: libvirt.so.0 is not installed");
+            return;
+        };
+        let xml = "<domain type='test'><name>a</name><memory>4096</memory><os><type>hvm</type>\
+                   </os></domain>";
+        libvirt.define(xml).unwrap();
+        assert_eq!(libvirt.define(xml).unwrap_err().kind, HypervisorErrorKind::Exists);
+        assert_eq!(libvirt.define("<domain").unwrap_err().kind, HypervisorErrorKind::BadXml);
+        let bogus = xml.replace("<memory>", "<memory bogus='1'>").replace(">a<", ">b<");
+        assert_eq!(libvirt.define(&bogus).unwrap_err().kind, HypervisorErrorKind::BadXml);
+        assert!(libvirt.xml("a", XmlOf::Inactive).unwrap().contains("<name>a</name>"));
+        libvirt.start("a").unwrap();
+        assert_eq!(libvirt.start("a").unwrap_err().kind, HypervisorErrorKind::WrongState);
+        let rows = libvirt.domains().unwrap();
+        let row = rows.iter().find(|row| row.name == "a").unwrap();
+        assert_eq!((row.state, row.persistent), (DomainState::Running, true));
+        assert_eq!(libvirt.addresses("a").unwrap(), []);
+        libvirt.destroy("a").unwrap();
+        libvirt.destroy("a").unwrap();
+        libvirt.undefine("a").unwrap();
+        assert_eq!(libvirt.undefine("a").unwrap_err().kind, HypervisorErrorKind::NoDomain);
+    }
+}

@@ -85,6 +85,8 @@ pub enum HypervisorErrorKind {
     Exists,
     /// The domain is not in the state for it.
     WrongState,
+    /// A network that the domain names is not there, or does not run.
+    NoNetwork,
     /// The definition is refused.
     BadXml,
     /// Anything else.
