@@ -9,6 +9,7 @@ pub mod context;
 pub mod create;
 pub mod delete;
 pub mod export;
+pub mod guest;
 pub mod host;
 pub mod list;
 pub mod meta;
