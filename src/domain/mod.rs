@@ -1,12 +1,16 @@
 //! Domain XML: read, changed in place, compared. What is not ours stays byte-identical. No I/O.
 
+mod element;
+mod tree;
+
 use crate::placement::Held;
+pub use element::Element;
 
 /// Is a libvirt domain's XML, well-formed and with `<domain>` at its root.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct DomainXml {
-    /// The document.
-    text: String,
+    /// The document and where its elements stand.
+    tree: tree::Tree,
 }
 
 /// Says why a text is no domain XML, or why an edit cannot be made.
@@ -33,16 +37,45 @@ pub enum DomainXmlError {
 impl DomainXml {
     /// Reads a document.
     pub fn parse(text: &str) -> Result<DomainXml, DomainXmlError> {
-        Ok(DomainXml { text: text.to_owned() })
+        Ok(DomainXml { tree: tree::Tree::parse(text.to_owned())? })
     }
 
     /// The document.
     pub fn text(&self) -> &str {
-        &self.text
+        &self.tree.text
+    }
+
+    /// Its root, to read.
+    pub fn root(&self) -> Element<'_> {
+        self.tree.root()
+    }
+
+    /// The domain's name; empty where it has none.
+    pub fn name(&self) -> String {
+        self.root().child("name").map(|name| name.text().into_owned()).unwrap_or_default()
+    }
+
+    /// The domain's UUID; none where libvirt is to choose one.
+    pub fn uuid(&self) -> Option<String> {
+        self.root().child("uuid").map(|uuid| uuid.text().into_owned())
     }
 
     /// What the domain holds of its host.
     pub fn held(&self, active: bool) -> Result<Held, DomainXmlError> {
         Ok(Held { active, ..Held::default() })
+    }
+}
+
+impl PartialEq for DomainXml {
+    fn eq(&self, other: &DomainXml) -> bool {
+        self.text() == other.text()
+    }
+}
+
+impl Eq for DomainXml {}
+
+impl std::fmt::Debug for DomainXml {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.text())
     }
 }
