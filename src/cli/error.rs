@@ -1,5 +1,6 @@
 //! Errors as people see them: headline, causes level by level, hint. The only place that knows exit codes.
 
+use crate::apply::{ApplyError, DiskError, LockError};
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::placement::PlanError;
 use std::fmt::Write as _;
@@ -53,6 +54,10 @@ pub fn report(error: &anyhow::Error) -> String {
             writeln!(text, "  {holder}").expect("text");
         }
     }
+    let applied = error.chain().find_map(|cause| cause.downcast_ref::<ApplyError>());
+    for left in applied.iter().flat_map(|error| error.left()) {
+        writeln!(text, "  {left}").expect("text");
+    }
     if let Some(hint) = error.chain().find_map(hint) {
         writeln!(text, "hint: {hint}").expect("text");
     }
@@ -82,7 +87,25 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(PlanError::Impossible { hint, .. } | PlanError::Taken { hint, .. }) = planned {
         return Some(hint.clone()).filter(|hint| !hint.is_empty());
     }
+    if let Some(disk) = cause.downcast_ref::<DiskError>() {
+        return disk_hint(disk);
+    }
+    if let Some(LockError::Held { .. }) = cause.downcast_ref::<LockError>() {
+        return Some("wait until it is done, and try again".into());
+    }
     cause.downcast_ref::<HypervisorError>().and_then(hypervisor_hint)
+}
+
+/// What helps against an error with an image.
+fn disk_hint(error: &DiskError) -> Option<String> {
+    let hint = match error {
+        DiskError::Exists { .. } => "use it as it is with --disk PATH, or choose another --name",
+        DiskError::NoDirectory { .. } | DiskError::Denied { .. } | DiskError::Full { .. } => {
+            "--disk-dir DIR names another directory for new disks"
+        }
+        DiskError::NotAFile { .. } | DiskError::Other { .. } => return None,
+    };
+    Some(hint.into())
 }
 
 /// What helps against a hypervisor's error.

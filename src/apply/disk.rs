@@ -1,0 +1,133 @@
+//! Disk images as files. Knows neither domains nor storage pools.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Says what could not be done with an image.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    /// The file is there already.
+    #[error("{} is there already and is not replaced", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The directory is not there.
+    #[error("directory {} is not there", dir.display())]
+    NoDirectory {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// No space is left.
+    #[error("no space is left for {}: {source}", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The user may not.
+    #[error("not permitted on {}: {source}", path.display())]
+    Denied {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Not a file, so not one of ours.
+    #[error("{} is not a regular file and is left alone", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Anything else.
+    #[error("{}: {source}", path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// Makes a sparse image of zeros for its owner alone; libvirt hands it to QEMU's user when the domain starts.
+pub fn create(path: &Path, bytes: u64) -> Result<(), DiskError> {
+    let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let file: File = new.map_err(|e| error(path, e))?;
+    if let Err(e) = file.set_len(bytes).and_then(|()| file.sync_all()) {
+        // The file is of this call, so nobody else can miss it; the first error is the one to tell.
+        let _ = std::fs::remove_file(path);
+        return Err(error(path, e));
+    }
+    Ok(())
+}
+
+/// Removes an image; one that is not there any more is as good as removed.
+pub fn delete(path: &Path) -> Result<(), DiskError> {
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(error(path, e)),
+        Ok(meta) if !meta.is_file() => {
+            return Err(DiskError::NotAFile { path: path.to_owned() });
+        }
+        Ok(_) => {}
+    }
+    std::fs::remove_file(path).map_err(|e| error(path, e))
+}
+
+/// Our error for one of the system's.
+fn error(path: &Path, source: io::Error) -> DiskError {
+    let path = path.to_owned();
+    match source.kind() {
+        ErrorKind::AlreadyExists => DiskError::Exists { path },
+        ErrorKind::NotFound => {
+            let dir = path.parent().unwrap_or(&path).to_owned();
+            DiskError::NoDirectory { dir }
+        }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            DiskError::Full { path, source }
+        }
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            DiskError::Denied { path, source }
+        }
+        _ => DiskError::Other { path, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn an_image_is_sparse_and_never_replaces_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        create(&path, 50 << 30).unwrap();
+        let meta = path.metadata().unwrap();
+        assert_eq!(meta.len(), 50 << 30);
+        assert!(meta.blocks() < 64, "{} blocks are used", meta.blocks());
+        assert!(matches!(create(&path, 1), Err(DiskError::Exists { .. })));
+        assert_eq!(path.metadata().unwrap().len(), 50 << 30);
+        delete(&path).unwrap();
+        delete(&path).unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_no_file_or_has_no_place_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let absent = dir.path().join("absent/a.img");
+        assert!(matches!(create(&absent, 1), Err(DiskError::NoDirectory { .. })));
+        assert!(matches!(delete(dir.path()), Err(DiskError::NotAFile { .. })));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        assert!(matches!(delete(&link), Err(DiskError::NotAFile { .. })));
+        assert!(matches!(create(&link, 1), Err(DiskError::Exists { .. })));
+        let huge = dir.path().join("huge.img");
+        assert!(create(&huge, u64::MAX).is_err());
+        assert!(!huge.exists(), "a file is left of a size that cannot be");
+    }
+}

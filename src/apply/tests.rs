@@ -1,0 +1,218 @@
+//! The steps on a hypervisor that fails where it is told to.
+
+use super::*;
+use crate::hypervisor::{DomainSummary, GuestAddress, HypervisorErrorKind, XmlOf};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+/// Is a hypervisor in memory: each domain with whether it runs.
+#[derive(Default)]
+struct Fake {
+    /// Domains by name.
+    domains: RefCell<BTreeMap<String, bool>>,
+    /// Calls that change something, so far.
+    calls: Cell<usize>,
+    /// The calls that fail.
+    fails: Vec<usize>,
+}
+
+impl Fake {
+    /// Counts a call, and fails it where it is told to.
+    fn call(&self, doing: &str) -> Result<(), HypervisorError> {
+        let number = self.calls.replace(self.calls.get() + 1);
+        if !self.fails.contains(&number) {
+            return Ok(());
+        }
+        let (doing, message) = (doing.to_owned(), format!("call {number} fails"));
+        Err(HypervisorError { kind: HypervisorErrorKind::Other, doing, message })
+    }
+
+    /// Says whether a domain runs.
+    fn set(&self, name: &str, runs: bool) {
+        self.domains.borrow_mut().insert(name.to_owned(), runs);
+    }
+}
+
+impl Hypervisor for Fake {
+    fn uri(&self) -> &str {
+        "fake:///"
+    }
+    fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
+        let row = |(name, runs): (&String, &bool)| DomainSummary {
+            name: name.clone(),
+            uuid: String::new(),
+            state: if *runs { DomainState::Running } else { DomainState::ShutOff },
+            persistent: true,
+        };
+        Ok(self.domains.borrow().iter().map(row).collect())
+    }
+    fn xml(&self, name: &str, _: XmlOf) -> Result<String, HypervisorError> {
+        Ok(name.to_owned())
+    }
+    fn define(&self, xml: &str) -> Result<(), HypervisorError> {
+        self.call("define")?;
+        self.set(xml, false);
+        Ok(())
+    }
+    fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
+        self.call("undefine")?;
+        let was = self.domains.borrow_mut().remove(name);
+        assert_eq!(was, Some(false), "undefined while it runs, or twice");
+        Ok(())
+    }
+    fn start(&self, name: &str) -> Result<(), HypervisorError> {
+        self.call("start")?;
+        self.set(name, true);
+        Ok(())
+    }
+    fn shutdown(&self, name: &str) -> Result<(), HypervisorError> {
+        self.call("shutdown")?;
+        self.set(name, name == "stubborn");
+        Ok(())
+    }
+    fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
+        self.call("destroy")?;
+        self.set(name, false);
+        Ok(())
+    }
+    fn addresses(&self, _: &str) -> Result<Vec<GuestAddress>, HypervisorError> {
+        Ok(Vec::new())
+    }
+}
+
+/// Watches, and is interrupted when so many steps have begun.
+#[derive(Default)]
+struct Watch {
+    /// What was told.
+    log: Vec<String>,
+    /// Steps after which a signal comes.
+    signal_after: Option<usize>,
+}
+
+impl Observer for Watch {
+    fn doing(&mut self, step: &Step) {
+        self.log.push(step.to_string());
+    }
+    fn undoing(&mut self, step: &Step) {
+        self.log.push(format!("undo {step}"));
+    }
+    fn interrupted(&mut self) -> Option<String> {
+        let begun = self.log.len();
+        self.signal_after.filter(|&after| begun >= after).map(|_| "SIGTERM".to_owned())
+    }
+}
+
+/// The steps of a create with two disks.
+fn create(dir: &std::path::Path) -> Vec<Step> {
+    let name = || "a".to_owned();
+    vec![
+        Step::CreateDisk { path: dir.join("os.img"), bytes: 1 << 20 },
+        Step::CreateDisk { path: dir.join("data.img"), bytes: 1 << 20 },
+        Step::DefineDomain { name: name(), xml: name() },
+        Step::StartDomain { name: name() },
+    ]
+}
+
+/// How many files a directory holds.
+fn files(dir: &std::path::Path) -> usize {
+    std::fs::read_dir(dir).unwrap().count()
+}
+
+#[test]
+fn a_create_that_fails_at_any_step_leaves_nothing() {
+    for failing in 0..4 {
+        let dir = tempfile::tempdir().unwrap();
+        let mut steps = create(dir.path());
+        let mut fake = Fake::default();
+        match failing {
+            // The disks fail because their directory is not there.
+            0 | 1 => {
+                let path = dir.path().join("absent/x.img");
+                steps[failing] = Step::CreateDisk { path, bytes: 1 };
+            }
+            _ => fake.fails = vec![failing - 2],
+        }
+        let error = apply(&steps, &fake, &mut Watch::default()).unwrap_err();
+        assert!(error.left().is_empty(), "{error}");
+        assert_eq!(files(dir.path()), 0, "step {failing} left a file");
+        assert_eq!(fake.domains().unwrap(), [], "step {failing} left a domain");
+        assert!(error.to_string().contains(&steps[failing].to_string()), "{error}");
+        assert_eq!(error.to_string().contains("is undone"), failing > 0, "{error}");
+    }
+}
+
+#[test]
+fn a_create_that_is_interrupted_leaves_nothing() {
+    for after in 0..4 {
+        let dir = tempfile::tempdir().unwrap();
+        let fake = Fake::default();
+        let mut watch = Watch { signal_after: Some(after), ..Watch::default() };
+        let error = apply(&create(dir.path()), &fake, &mut watch).unwrap_err();
+        assert!(matches!(error, ApplyError::Interrupted { .. }));
+        assert_eq!((files(dir.path()), fake.domains().unwrap().len()), (0, 0));
+    }
+}
+
+#[test]
+fn a_signal_after_the_last_step_undoes_it_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    let mut watch = Watch { signal_after: Some(4), ..Watch::default() };
+    let mut transaction = Transaction::new(&fake, &mut watch);
+    transaction.run(&create(dir.path())).unwrap();
+    assert!(fake.domains.borrow()["a"]);
+    let error = transaction.go_on().unwrap_err();
+    assert_eq!(error.to_string(), "interrupted by SIGTERM; what was done before is undone");
+    assert_eq!((files(dir.path()), fake.domains().unwrap().len()), (0, 0));
+    let undone: Vec<&str> = watch.log[4..].iter().map(|text| &text[..10]).collect();
+    assert_eq!(undone, ["undo start", "undo defin", "undo creat", "undo creat"]);
+}
+
+#[test]
+fn what_cannot_be_undone_is_told_with_the_first_error() {
+    let dir = tempfile::tempdir().unwrap();
+    // Define goes well, start fails, and so does the undefine that undoes the define.
+    let fake = Fake { fails: vec![1, 2], ..Fake::default() };
+    let error = apply(&create(dir.path()), &fake, &mut Watch::default()).unwrap_err();
+    assert!(error.to_string().starts_with("cannot start domain `a`"), "{error}");
+    assert!(error.to_string().ends_with("only in part"), "{error}");
+    let left: Vec<String> = error.left().iter().map(ToString::to_string).collect();
+    assert_eq!(left, ["not undone: define domain `a`: undefine: call 2 fails"]);
+    assert_eq!(files(dir.path()), 0, "the undoing stopped at the first failure");
+}
+
+#[test]
+fn a_delete_that_cannot_remove_a_disk_keeps_the_domain() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    fake.set("a", true);
+    let name = || "a".to_owned();
+    let steps = [
+        Step::EndDomain { name: name() },
+        Step::UndefineDomain { name: name(), xml: name() },
+        // A directory is no image of ours.
+        Step::DeleteDisk { path: dir.path().to_owned() },
+    ];
+    let error = apply(&steps, &fake, &mut Watch::default()).unwrap_err();
+    assert!(error.to_string().contains("cannot delete disk"), "{error}");
+    assert_eq!(fake.domains.borrow().get("a"), Some(&false));
+}
+
+#[test]
+fn a_guest_that_does_not_shut_down_in_time_is_told() {
+    for (name, goes) in [("docile", true), ("stubborn", false)] {
+        let fake = Fake::default();
+        fake.set(name, true);
+        let steps = [Step::ShutDownDomain { name: name.to_owned(), wait_s: 0 }];
+        let end = apply(&steps, &fake, &mut Watch::default());
+        assert_eq!(end.is_ok(), goes, "{name}");
+    }
+}
+
+#[test]
+fn steps_print_as_json() {
+    let steps = create(std::path::Path::new("/d"));
+    let json = serde_json::to_value(&steps[0]).unwrap();
+    assert_eq!(json["step"], "create-disk");
+    assert_eq!(json["bytes"], 1 << 20);
+}
