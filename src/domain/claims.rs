@@ -1,0 +1,337 @@
+//! What a domain's XML asks of its host: pcpus, memory, PCI functions, each with its place in the XML. Reads any
+//! libvirt domain and passes over what it does not know; does not know whether the host has any of it.
+
+use super::DomainXml;
+use super::Element;
+use super::read::{At, Fault, GuestAddress, Reader, Spot, memory, number, set};
+use crate::bdf::Bdf;
+use crate::cpuset::{CpuSet, Id, IdSet, NodeSet};
+use crate::memsize::MemSize;
+use std::collections::BTreeMap;
+
+/// The most vCPUs and I/O threads that are believed: eight times QEMU's limit of 4096 and far below what would
+/// exhaust memory here.
+const MAX_THREADS: u32 = 32_768;
+
+/// A guest CPU, by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VcpuId(pub u32);
+
+impl Id for VcpuId {
+    const KIND: &'static str = "vcpu";
+    fn from_u32(value: u32) -> Self {
+        VcpuId(value)
+    }
+    fn as_u32(self) -> u32 {
+        self.0
+    }
+}
+
+/// Set of guest CPUs.
+pub type VcpuSet = IdSet<VcpuId>;
+
+/// Is the pin of one vCPU or I/O thread.
+#[derive(Debug, Clone)]
+pub struct Pin<'t> {
+    /// Number of the vCPU or id of the I/O thread.
+    pub of: At<'t, u32>,
+    /// Where it may run.
+    pub cpuset: At<'t, CpuSet>,
+}
+
+/// Is a guest NUMA cell.
+#[derive(Debug, Clone)]
+pub struct Cell<'t> {
+    /// Its number.
+    pub id: u32,
+    /// Its vCPUs; none: a cell of memory only.
+    pub vcpus: Option<At<'t, VcpuSet>>,
+    /// Its memory.
+    pub memory: At<'t, MemSize>,
+}
+
+/// Is how memory is bound to host nodes.
+#[derive(Debug, Clone)]
+pub struct Binding<'t> {
+    /// Cell that it holds for; none: the whole guest.
+    pub cell: Option<At<'t, u32>>,
+    /// `strict` (the default), `restrictive`, `interleave`, `preferred`.
+    pub mode: String,
+    /// Host nodes.
+    pub nodes: At<'t, NodeSet>,
+}
+
+impl Binding<'_> {
+    /// Whether memory outside the nodes is never used. `preferred` falls back to other nodes.
+    pub fn is_hard(&self) -> bool {
+        self.mode != "preferred"
+    }
+}
+
+/// Is a page size that memory is backed by.
+#[derive(Debug, Clone)]
+pub struct Page<'t> {
+    /// The size.
+    pub size: At<'t, MemSize>,
+    /// Guest cells that it holds for; none: all that no other page names.
+    pub cells: Option<NodeSet>,
+}
+
+/// Is a PCI function of the host that is passed to the guest.
+#[derive(Debug, Clone)]
+pub struct Passed<'t> {
+    /// Its address on the host.
+    pub bdf: At<'t, Bdf>,
+    /// The `<hostdev>`, `<interface>` or `<disk>`.
+    pub device: Spot<'t>,
+    /// Its place in the guest; none where libvirt chooses it.
+    pub at: Option<At<'t, GuestAddress>>,
+}
+
+/// Is a memory module (`<memory model='dimm'>`) that is there at start.
+#[derive(Debug, Clone)]
+pub struct Module {
+    /// Its size.
+    pub size: MemSize,
+    /// Guest cell that it belongs to.
+    pub cell: Option<u32>,
+    /// Host nodes it names itself.
+    pub nodes: Option<NodeSet>,
+}
+
+/// Is what a domain asks of its host.
+#[derive(Debug, Clone)]
+pub struct Claims<'t> {
+    /// Its name; empty where it has none.
+    pub name: String,
+    /// vCPUs, those that can be plugged later included.
+    pub vcpus: At<'t, u32>,
+    /// Pin of every thread that has none of its own: `<vcpu cpuset=..>`.
+    pub default_pin: Option<At<'t, CpuSet>>,
+    /// Pins of vCPUs, in document order.
+    pub vcpu_pins: Vec<Pin<'t>>,
+    /// Pin of the emulator.
+    pub emulator_pin: Option<At<'t, CpuSet>>,
+    /// Pins of I/O threads, in document order.
+    pub iothread_pins: Vec<Pin<'t>>,
+    /// I/O threads by id, each with the place that defines it.
+    pub iothreads: BTreeMap<u32, Spot<'t>>,
+    /// Memory of the whole guest.
+    pub memory: At<'t, MemSize>,
+    /// Guest NUMA cells, in document order.
+    pub cells: Vec<Cell<'t>>,
+    /// How memory is bound: the whole guest's first, then those of cells.
+    pub bindings: Vec<Binding<'t>>,
+    /// Memory modules.
+    pub modules: Vec<Module>,
+    /// Huge pages: none where normal pages are used, empty where the host's default size is asked for.
+    pub huge_pages: Option<At<'t, Vec<Page<'t>>>>,
+    /// Passed-through functions, in document order.
+    pub passed: Vec<Passed<'t>>,
+    /// What could not be understood.
+    pub faults: Vec<Fault<'t>>,
+}
+
+impl<'t> Claims<'t> {
+    /// Reads a domain.
+    pub fn read(domain: &'t DomainXml) -> Claims<'t> {
+        let root = domain.root();
+        let mut reader = Reader::default();
+        let (vcpus, default_pin) = vcpus(root, &mut reader);
+        let tune = root.child("cputune");
+        let pins =
+            |name: &'static str, of: &'static str, reader: &mut Reader<'t>| -> Vec<Pin<'t>> {
+                let all = tune.into_iter().flat_map(|tune| tune.children(name));
+                all.filter_map(|element| pin(element, of, reader)).collect()
+            };
+        let vcpu_pins = pins("vcpupin", "vcpu", &mut reader);
+        let iothread_pins = pins("iothreadpin", "iothread", &mut reader);
+        let emulator = tune.and_then(|tune| tune.child("emulatorpin"));
+        let memory = root.child("memory").and_then(|element| reader.size(element));
+        let none = At { value: MemSize::default(), spot: Spot::of(root) };
+        let devices = root.child("devices");
+        Claims {
+            name: root.child("name").map(|name| name.text().trim().to_owned()).unwrap_or_default(),
+            vcpus,
+            default_pin,
+            vcpu_pins,
+            emulator_pin: emulator.and_then(|e| reader.required(e, "cpuset", set)),
+            iothread_pins,
+            iothreads: iothreads(root, &mut reader),
+            memory: memory.unwrap_or(none),
+            cells: cells(root, &mut reader),
+            bindings: bindings(root, &mut reader),
+            modules: modules(devices, &mut reader),
+            huge_pages: huge_pages(root, &mut reader),
+            passed: passed(devices, &mut reader),
+            faults: reader.faults,
+        }
+    }
+
+    /// How the memory of a cell is bound: by its own memnode, else as the whole guest's; `None` asks for the latter.
+    pub fn binding(&self, cell: Option<u32>) -> Option<&Binding<'t>> {
+        let own = |b: &&Binding| b.cell.as_ref().is_some_and(|id| Some(id.value) == cell);
+        self.bindings.iter().find(own).or_else(|| self.bindings.iter().find(|b| b.cell.is_none()))
+    }
+
+    /// The page size of a cell's memory, or of the guest's where it has no cells; none: the host's default size or
+    /// normal pages.
+    pub fn page_of(&self, cell: u32) -> Option<&At<'t, MemSize>> {
+        let pages = self.huge_pages.as_ref()?;
+        let names = |page: &&Page| {
+            let cell = crate::cpuset::NodeId(cell);
+            page.cells.as_ref().is_some_and(|cells| cells.contains(cell))
+        };
+        let page = pages.iter().find(names).or_else(|| pages.iter().find(|p| p.cells.is_none()));
+        page.map(|page| &page.size)
+    }
+}
+
+/// Reads the number of vCPUs and the default pin; a domain without `<vcpu>` has one vCPU.
+fn vcpus<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> (At<'t, u32>, Option<At<'t, CpuSet>>) {
+    let Some(element) = root.child("vcpu") else {
+        return (At { value: 1, spot: Spot::of(root) }, None);
+    };
+    let count = reader.text(element, |text| bounded(text, "vcpus"));
+    let count = count.unwrap_or(At { value: 0, spot: Spot::of(element) });
+    (count, reader.attribute(element, "cpuset", set))
+}
+
+/// Reads a count of threads.
+fn bounded(text: &str, what: &str) -> Result<u32, String> {
+    match number(text)? {
+        count if count <= MAX_THREADS => Ok(count),
+        count => Err(format!("{count} {what} are more than {MAX_THREADS}")),
+    }
+}
+
+/// Reads a `<vcpupin>` or `<iothreadpin>`.
+fn pin<'t>(element: Element<'t>, of: &'static str, reader: &mut Reader<'t>) -> Option<Pin<'t>> {
+    let of = reader.required(element, of, number);
+    let cpuset = reader.required(element, "cpuset", set);
+    Some(Pin { of: of?, cpuset: cpuset? })
+}
+
+/// Reads the I/O threads: those of `<iothreadids>`, and as many more of the lowest free ids as `<iothreads>` asks for.
+fn iothreads<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> BTreeMap<u32, Spot<'t>> {
+    let ids = root.child("iothreadids");
+    let mut threads: BTreeMap<u32, Spot<'t>> = ids
+        .into_iter()
+        .flat_map(|ids| ids.children("iothread"))
+        .filter_map(|element| reader.required(element, "id", number))
+        .map(|id| (id.value, id.spot))
+        .collect();
+    let count = root.child("iothreads");
+    let count = count.and_then(|e| reader.text(e, |text| bounded(text, "I/O threads")));
+    if let Some(count) = count {
+        let missing = (count.value as usize).saturating_sub(threads.len());
+        let free: Vec<u32> = (1..).filter(|id| !threads.contains_key(id)).take(missing).collect();
+        threads.extend(free.into_iter().map(|id| (id, count.spot.clone())));
+    }
+    threads
+}
+
+/// Reads the guest's NUMA cells.
+fn cells<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Vec<Cell<'t>> {
+    let numa = root.child("cpu").and_then(|cpu| cpu.child("numa"));
+    let elements = numa.into_iter().flat_map(|numa| numa.children("cell"));
+    let mut cells = Vec::new();
+    for (position, element) in elements.enumerate() {
+        let id = match element.attr("id") {
+            None => u32::try_from(position).ok(),
+            Some(_) => reader.attribute(element, "id", number).map(|id| id.value),
+        };
+        let unit = element.attr("unit");
+        let size = reader.required(element, "memory", |text| memory(text, unit.as_deref()));
+        let vcpus = reader.attribute(element, "cpus", set);
+        if let (Some(id), Some(memory)) = (id, size) {
+            cells.push(Cell { id, vcpus, memory });
+        }
+    }
+    cells
+}
+
+/// Reads `<numatune>`: what binds the whole guest, then what binds cells. `placement='auto'` binds nothing yet.
+fn bindings<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Vec<Binding<'t>> {
+    let Some(tune) = root.child("numatune") else { return Vec::new() };
+    let mode = |element: Element<'t>| element.attr("mode").map_or("strict".into(), String::from);
+    let mut bindings = Vec::new();
+    if let Some(element) = tune.child("memory")
+        && let Some(nodes) = reader.attribute(element, "nodeset", set)
+    {
+        bindings.push(Binding { cell: None, mode: mode(element), nodes });
+    }
+    for element in tune.children("memnode") {
+        let cell = reader.required(element, "cellid", number);
+        let nodes = reader.required(element, "nodeset", set);
+        if let (Some(cell), Some(nodes)) = (cell, nodes) {
+            bindings.push(Binding { cell: Some(cell), mode: mode(element), nodes });
+        }
+    }
+    bindings
+}
+
+/// Reads the memory modules.
+fn modules<'t>(devices: Option<Element<'t>>, reader: &mut Reader<'t>) -> Vec<Module> {
+    let mut modules = Vec::new();
+    for element in devices.into_iter().flat_map(|devices| devices.children("memory")) {
+        if element.attr("model").as_deref() != Some("dimm") {
+            continue;
+        }
+        let target = element.child("target");
+        let size = target.and_then(|t| t.child("size")).and_then(|size| reader.size(size));
+        let cell = target.and_then(|t| t.child("node")).and_then(|node| reader.text(node, number));
+        let mask = element.child("source").and_then(|source| source.child("nodemask"));
+        let nodes = mask.and_then(|mask| reader.text(mask, set));
+        if let Some(size) = size {
+            let (cell, nodes) = (cell.map(|cell| cell.value), nodes.map(|nodes| nodes.value));
+            modules.push(Module { size: size.value, cell, nodes });
+        }
+    }
+    modules
+}
+
+/// Reads `<memoryBacking><hugepages>`.
+fn huge_pages<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Option<At<'t, Vec<Page<'t>>>> {
+    let element = root.child("memoryBacking")?.child("hugepages")?;
+    let mut pages = Vec::new();
+    for page in element.children("page") {
+        let unit = page.attr("unit");
+        let size = reader.required(page, "size", |text| match memory(text, unit.as_deref())? {
+            size if size.is_zero() => Err("a page of size 0".into()),
+            size => Ok(size),
+        });
+        let cells = reader.attribute(page, "nodeset", set).map(|cells| cells.value);
+        pages.extend(size.map(|size| Page { size, cells }));
+    }
+    Some(At { value: pages, spot: Spot::of(element) })
+}
+
+/// Reads the passed-through PCI functions: hostdevs, interfaces of type hostdev, NVMe disks.
+fn passed<'t>(devices: Option<Element<'t>>, reader: &mut Reader<'t>) -> Vec<Passed<'t>> {
+    let mut passed = Vec::new();
+    for device in devices.into_iter().flat_map(|devices| devices.elements()) {
+        let kind = device.attr("type");
+        let address = match (device.name(), kind.as_deref()) {
+            ("hostdev", Some("pci")) | ("interface", Some("hostdev")) | ("disk", Some("nvme")) => {
+                device.child("source").and_then(|source| source.child("address"))
+            }
+            _ => continue,
+        };
+        let Some(address) = address else {
+            if device.name() != "interface" {
+                reader.fault(Spot::of(device), "it names no PCI address of the host");
+            }
+            continue;
+        };
+        if address.attr("type").is_some_and(|kind| &*kind != "pci") {
+            continue;
+        }
+        if let Some(bdf) = reader.host_address(address) {
+            // A fault in the guest's address is nothing to those who ask what is held.
+            let at = Reader::default().guest_address(device);
+            passed.push(Passed { bdf, device: Spot::of(device), at });
+        }
+    }
+    passed
+}
