@@ -22,7 +22,10 @@ impl<'a> Context<'a> {
 
     /// The host: the recorded one of `--host`, or this machine.
     pub fn topology(&self) -> anyhow::Result<Topology> {
-        Err(super::error::hinted("discovery is not merged", ""))
+        Ok(match &self.global.host {
+            Some(path) => crate::discover::source::load(path)?,
+            None => crate::discover::discover(&crate::fsroot::FsRoot::live()?)?,
+        })
     }
 
     /// The hypervisor of `--connect`.

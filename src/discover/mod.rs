@@ -1,1 +1,69 @@
-//! From a host's files to a [`crate::topology::Topology`].
+//! From a host's files to a [`Topology`]: `discover(&FsRoot) -> Topology`.
+//!
+//! One file per area; each reads what the kernel shows and writes into [`Parts`]. What the kernel leaves out stays
+//! empty; what contradicts itself without harm becomes a note; what cannot be read as what it should be is an error
+//! that names file and line. Nothing here judges whether the host suits a guest.
+
+mod cpu;
+mod drives;
+mod fabric;
+mod machine;
+mod memory;
+mod nics;
+mod pci;
+pub mod source;
+
+use crate::fsroot::{FsError, FsRoot};
+use crate::topology::{Parts, Topology, TopologyError};
+
+/// Says why a host cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum DiscoverError {
+    /// A file of the host.
+    #[error(transparent)]
+    File(#[from] FsError),
+    /// There is nothing to read.
+    #[error("{path} holds no sys/devices/system/cpu with an online pcpu")]
+    NoHost {
+        /// The root directory.
+        path: String,
+    },
+    /// The files contradict each other.
+    #[error("the files below {path} contradict each other: {source}")]
+    Contradiction {
+        /// The root directory.
+        path: String,
+        /// In what way.
+        source: TopologyError,
+    },
+}
+
+/// Reads a host; leaves out what identifies it: serial numbers, MAC addresses, host name, partition UUIDs.
+pub fn discover(root: &FsRoot) -> Result<Topology, DiscoverError> {
+    read(root, false)
+}
+
+/// Reads a host with what identifies it.
+pub fn discover_identified(root: &FsRoot) -> Result<Topology, DiscoverError> {
+    read(root, true)
+}
+
+/// Reads a host; `identify`: with what identifies it.
+fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
+    let path = || root.path().display().to_string();
+    let mut parts = Parts { machine: machine::machine(root, identify)?, ..Parts::default() };
+    let pcpus = cpu::pcpus(root)?;
+    if pcpus.online.is_empty() {
+        return Err(DiscoverError::NoHost { path: path() });
+    }
+    parts.nodes = memory::nodes(root, &pcpus.online, &mut parts.notes)?;
+    parts.cores = cpu::cores(root, &pcpus.online, &parts.nodes, &mut parts.notes)?;
+    parts.l3 = cpu::l3(root, &pcpus.online)?;
+    parts.offline = pcpus.offline;
+    parts.isolated = pcpus.isolated;
+    pci::devices(root, &mut parts)?;
+    nics::faces(root, identify, &mut parts)?;
+    drives::drives(root, identify, &mut parts)?;
+    parts.fabric = fabric::fabric(&parts);
+    Topology::new(parts).map_err(|source| DiscoverError::Contradiction { path: path(), source })
+}

@@ -179,16 +179,17 @@ impl PciDevice {
     }
 }
 
-/// Writes ids as `0x10de` and reads that form only.
+/// Writes ids as `0x10de`, classes as `0x030200`, and reads hexadecimal with `0x` only.
 mod hex {
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// Writes at least four digits.
+    /// Writes all digits of an id, or the six of a class.
     pub fn serialize<T: Copy + Into<u32>, S: Serializer>(
         value: &T,
         s: S,
     ) -> Result<S::Ok, S::Error> {
-        s.collect_str(&format_args!("{:#06x}", (*value).into()))
+        let width = 2 + (2 * size_of::<T>()).min(6);
+        s.collect_str(&format_args!("{:#0width$x}", (*value).into()))
     }
 
     /// Reads `0x` and digits.
