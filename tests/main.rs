@@ -6,5 +6,6 @@ mod support;
 mod cli;
 mod hosts;
 mod libvirt;
+mod lstopo;
 mod plans;
 mod xml;

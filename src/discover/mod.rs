@@ -6,7 +6,8 @@
 
 mod cpu;
 mod drives;
-mod fabric;
+pub mod fabric;
+pub mod lstopo;
 mod machine;
 mod memory;
 mod nics;

@@ -1,6 +1,7 @@
 //! Recorded hosts of every kind that `--host` takes: our JSON, a directory with `sys` in it, lstopo's XML. Knows
 //! nothing of what a host holds.
 
+use super::lstopo::{LstopoError, from_lstopo_xml};
 use super::{DiscoverError, discover};
 use crate::fsroot::{FsError, FsRoot};
 use crate::topology::Topology;
@@ -36,6 +37,14 @@ pub enum LoadError {
         path: String,
         /// What is wrong with it.
         source: FileError,
+    },
+    /// The file is XML, but no lstopo record that is read.
+    #[error("{path}: {source}")]
+    Lstopo {
+        /// The path.
+        path: String,
+        /// What is wrong with it.
+        source: LstopoError,
     },
     /// The directory cannot be read as a host.
     #[error(transparent)]
@@ -78,7 +87,9 @@ pub fn load(path: &Path) -> Result<Topology, LoadError> {
     match text.trim_start().chars().next() {
         None => Err(unknown("it is empty".into())),
         Some('{') => from_json(&text).map_err(|source| LoadError::Json { path: shown, source }),
-        Some('<') => Err(unknown("lstopo XML is not read yet".into())),
+        Some('<') => {
+            from_lstopo_xml(&text).map_err(|source| LoadError::Lstopo { path: shown, source })
+        }
         Some(_) => Err(unknown(
             "it is neither JSON of `gpuvm host capture` nor XML of `lstopo --of xml`".into(),
         )),

@@ -9,11 +9,13 @@ pub mod drive;
 pub mod fabric;
 pub mod file;
 pub mod pci;
+pub mod proximity;
 
 pub use cpu::{Core, HugePagePool, L3, NumaNode};
 pub use drive::{Drive, DriveUse, PartitionTableEntry};
 pub use fabric::{Fabric, FabricModel, NvLink, Partition, PartitionId};
 pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov};
+pub use proximity::Proximity;
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};

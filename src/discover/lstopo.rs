@@ -1,0 +1,318 @@
+//! From an lstopo XML to a [`Topology`], through hwloc's own reader.
+//!
+//! Such a record holds processors, memory and the PCI tree, and lacks drivers, IOMMU groups, BARs, link widths, free
+//! huge pages and who uses a drive; the notes of the result say so. Nothing is read from this machine.
+
+mod guard;
+mod io;
+
+use crate::cpuset::{CpuSet, Id, IdSet, MAX_ID, NodeId, PcpuId};
+use crate::memsize::MemSize;
+use crate::topology::{Core, HugePagePool, L3, Machine, NumaNode, Parts, Topology, TopologyError};
+use hwlocality::object::TopologyObject;
+use hwlocality::object::attributes::ObjectAttributes;
+use hwlocality::object::types::ObjectType;
+use hwlocality::topology::builder::{BuildFlags, TypeFilter};
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+
+/// Says why a text is no lstopo record that can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LstopoError {
+    /// Longer than any host's.
+    #[error("lstopo record of {bytes} bytes; at most {most} are read")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// Nested deeper than any host's.
+    #[error("elements nested more than {most} deep (line {line})")]
+    TooDeep {
+        /// Where.
+        line: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// Not well-formed.
+    #[error("not well-formed XML (line {line}): {reason}")]
+    Xml {
+        /// Where.
+        line: usize,
+        /// What the XML reader says.
+        reason: String,
+    },
+    /// Declares or uses entities.
+    #[error(
+        "document type with declarations, or an entity (line {line}); neither belongs into an lstopo record"
+    )]
+    Doctype {
+        /// Where.
+        line: usize,
+    },
+    /// XML of another kind.
+    #[error("not an lstopo record: {found} where `topology` belongs (line {line})")]
+    NotLstopo {
+        /// What stands there.
+        found: String,
+        /// Where.
+        line: usize,
+    },
+    /// A format that hwloc 2 does not read.
+    #[error("lstopo record of format {version} (line {line}); formats 1 and 2 are read")]
+    Version {
+        /// The format.
+        version: String,
+        /// Where.
+        line: usize,
+    },
+    /// A number out of range.
+    #[error("{name}=\"{value}\" is out of range (line {line})")]
+    Value {
+        /// Attribute.
+        name: String,
+        /// What stands there, shortened.
+        value: String,
+        /// Where.
+        line: usize,
+    },
+    /// hwloc refuses it.
+    #[error("hwloc does not accept the record: {reason}")]
+    Hwloc {
+        /// What hwloc says.
+        reason: String,
+    },
+    /// A number is above what a host can have.
+    #[error("{kind} set of {owner} is without end or above {max}", max = MAX_ID)]
+    Set {
+        /// What the set holds.
+        kind: &'static str,
+        /// Whose set.
+        owner: &'static str,
+    },
+    /// The objects contradict each other.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+}
+
+/// Reads a host from an lstopo XML of format 2 (or 1), as `lstopo FILE.xml` of hwloc 2 writes.
+pub fn from_lstopo_xml(text: &str) -> Result<Topology, LstopoError> {
+    guard::check(text)?;
+    let refused = |reason: String| LstopoError::Hwloc { reason };
+    let hwloc = hwlocality::Topology::builder()
+        .from_xml(text)
+        .map_err(|e| refused(e.to_string()))?
+        // Else pcpus outside of the recording process's cgroup vanish.
+        .with_flags(BuildFlags::INCLUDE_DISALLOWED)
+        .map_err(|e| refused(e.to_string()))?
+        .with_io_type_filter(TypeFilter::KeepAll)
+        .map_err(|e| refused(e.to_string()))?
+        .build()
+        .map_err(|e| refused(e.to_string()))?;
+    let (nodes, node_of) = nodes(&hwloc)?;
+    let mut parts = Parts {
+        machine: machine(&hwloc),
+        nodes,
+        cores: cores(&hwloc, &node_of),
+        l3: l3(&hwloc)?,
+        offline: offline(&hwloc)?,
+        ..Parts::default()
+    };
+    io::read(&hwloc, &node_of, &mut parts);
+    parts.fabric = super::fabric::fabric(&parts);
+    parts.notes.push(
+        "read from an lstopo record, which has no drivers, IOMMU groups, BARs, link widths, free huge pages or uses \
+         of drives"
+            .into(),
+    );
+    Ok(Topology::new(parts)?)
+}
+
+/// A text of hwloc's as ours.
+fn text(text: &CStr) -> String {
+    text.to_string_lossy().trim().to_owned()
+}
+
+/// An info attribute that says something.
+fn info(object: &TopologyObject, key: &str) -> Option<String> {
+    object.info(key).map(text).filter(|value| !value.is_empty())
+}
+
+/// A set of hwloc's as ours; none where it is endless or above [`MAX_ID`].
+fn set<I: Id>(ids: impl Iterator<Item = usize>, last: Option<usize>) -> Option<IdSet<I>> {
+    // Without a last id a set is empty or endless.
+    let last = last.unwrap_or(0);
+    let ids = ids.take_while(|&id| id <= last);
+    ids.map(|id| u32::try_from(id).ok().filter(|&id| id <= MAX_ID).map(I::from_u32)).collect()
+}
+
+/// The pcpus of an object.
+fn pcpus(object: &TopologyObject, owner: &'static str) -> Result<CpuSet, LstopoError> {
+    let Some(cpuset) = object.cpuset() else { return Ok(CpuSet::new()) };
+    let bad = LstopoError::Set { kind: "pcpu", owner };
+    if cpuset.weight().is_none() {
+        return Err(bad);
+    }
+    let last = cpuset.last_set().map(usize::from);
+    set(cpuset.iter_set().map(usize::from), last).ok_or(bad)
+}
+
+/// The number that the kernel gave an object, where it fits.
+fn os_index(object: &TopologyObject) -> Option<u32> {
+    object.os_index().and_then(|index| u32::try_from(index).ok())
+}
+
+/// The machine itself.
+fn machine(hwloc: &hwlocality::Topology) -> Machine {
+    let root = hwloc.root_object();
+    let package = hwloc.objects_with_type(ObjectType::Package).next();
+    let cpu = |key| package.and_then(|p| info(p, key)).or_else(|| info(root, key));
+    Machine {
+        vendor: info(root, "DMISysVendor").or_else(|| info(root, "DMIBoardVendor")),
+        product: info(root, "DMIProductName"),
+        architecture: info(root, "Architecture"),
+        cpu_vendor: cpu("CPUVendor"),
+        cpu_model: cpu("CPUModel"),
+        kernel_release: info(root, "OSRelease"),
+        ..Machine::default()
+    }
+}
+
+/// Nodes by number, and the node of each pcpu. hwloc gives memory-only nodes the pcpus that are near; the kernel
+/// gives each pcpu one node, which is the one with the fewest pcpus and, among these, the lowest number.
+fn nodes(
+    hwloc: &hwlocality::Topology,
+) -> Result<(Vec<NumaNode>, BTreeMap<PcpuId, NodeId>), LstopoError> {
+    let mut found: Vec<(CpuSet, NodeId, &TopologyObject)> = Vec::new();
+    for object in hwloc.objects_with_type(ObjectType::NUMANode) {
+        let id = NodeId(os_index(object).unwrap_or(0));
+        found.push((pcpus(object, "a NUMA node")?, id, object));
+    }
+    found.sort_by_key(|(pcpus, id, _)| (pcpus.len(), *id));
+    let mut node_of = BTreeMap::new();
+    for (pcpus, id, _) in &found {
+        for pcpu in pcpus.iter() {
+            node_of.entry(pcpu).or_insert(*id);
+        }
+    }
+    found.sort_by_key(|(_, id, _)| *id);
+    let distances = distances(hwloc, &found);
+    let mut own: BTreeMap<NodeId, CpuSet> = BTreeMap::new();
+    for (pcpu, id) in &node_of {
+        own.entry(*id).or_default().insert(*pcpu);
+    }
+    let nodes = found
+        .iter()
+        .zip(distances)
+        .map(|((_, id, object), distances)| {
+            let (memory_kib, huge_pages) = memory(object);
+            let pcpus = own.remove(id).unwrap_or_default();
+            NumaNode { os_index: *id, pcpus, memory_kib, distances, huge_pages }
+        })
+        .collect();
+    Ok((nodes, node_of))
+}
+
+/// Memory and pools of huge pages of a node. How many are free is not recorded: all are taken to be.
+fn memory(node: &TopologyObject) -> (MemSize, Vec<HugePagePool>) {
+    let Some(ObjectAttributes::NUMANode(numa)) = node.attributes() else {
+        return (MemSize::default(), Vec::new());
+    };
+    let memory = MemSize::from_kib(numa.local_memory().map_or(0, |bytes| bytes.get() >> 10));
+    let mut pools: Vec<HugePagePool> = numa
+        .page_types()
+        .iter()
+        .filter(|page| page.size().get() > 64 << 10)
+        .map(|page| HugePagePool {
+            page_kib: MemSize::from_kib(page.size().get() >> 10),
+            total: page.count(),
+            free: page.count(),
+        })
+        .collect();
+    pools.sort_by_key(|pool| pool.page_kib);
+    (memory, pools)
+}
+
+/// The kernel's distances, a row for each node in their order; empty rows where not all are recorded.
+fn distances(
+    hwloc: &hwlocality::Topology,
+    nodes: &[(CpuSet, NodeId, &TopologyObject)],
+) -> Vec<Vec<u32>> {
+    let none = vec![Vec::new(); nodes.len()];
+    let matrices = hwloc.distances(None).unwrap_or_default();
+    for matrix in &matrices {
+        if matrix.name().is_none_or(|name| name.to_bytes() != b"NUMALatency") {
+            continue;
+        }
+        let of: BTreeMap<u64, usize> = matrix
+            .objects()
+            .enumerate()
+            .filter_map(|(place, object)| Some((object?.global_persistent_index(), place)))
+            .collect();
+        let places: Option<Vec<usize>> = nodes
+            .iter()
+            .map(|(_, _, node)| of.get(&node.global_persistent_index()).copied())
+            .collect();
+        let side = matrix.num_objects();
+        let values = matrix.distances();
+        let Some(places) = places else { continue };
+        let value = |a: usize, b: usize| {
+            values.get(a * side + b).and_then(|value| u32::try_from(*value).ok())
+        };
+        let rows: Option<Vec<Vec<u32>>> =
+            places.iter().map(|&a| places.iter().map(|&b| value(a, b)).collect()).collect();
+        return rows.unwrap_or(none);
+    }
+    none
+}
+
+/// Cores by lowest pcpu; a pcpu without a core is one of its own.
+fn cores(hwloc: &hwlocality::Topology, node_of: &BTreeMap<PcpuId, NodeId>) -> Vec<Core> {
+    let mut cores: BTreeMap<u64, Core> = BTreeMap::new();
+    for pu in hwloc.objects_with_type(ObjectType::PU) {
+        let Some(pcpu) = os_index(pu).filter(|&id| id <= MAX_ID).map(PcpuId) else { continue };
+        let ancestor = |kind| pu.first_ancestor_with_type(kind);
+        let core = ancestor(ObjectType::Core).unwrap_or(pu);
+        let entry = cores.entry(core.global_persistent_index()).or_insert_with(|| Core {
+            package: ancestor(ObjectType::Package).and_then(os_index).unwrap_or(0),
+            die: ancestor(ObjectType::Die).and_then(os_index),
+            core_id: os_index(core).unwrap_or(pcpu.0),
+            node: node_of.get(&pcpu).copied().unwrap_or(NodeId(0)),
+            pcpus: CpuSet::new(),
+        });
+        entry.pcpus.insert(pcpu);
+    }
+    let mut cores: Vec<Core> = cores.into_values().collect();
+    cores.sort_by_key(|core| core.pcpus.first());
+    cores
+}
+
+/// Level-3 caches by lowest pcpu.
+fn l3(hwloc: &hwlocality::Topology) -> Result<Vec<L3>, LstopoError> {
+    let mut caches = Vec::new();
+    for object in hwloc.objects_with_type(ObjectType::L3Cache) {
+        let size_kib = match object.attributes() {
+            Some(ObjectAttributes::Cache(cache)) => {
+                cache.size().map(|bytes| MemSize::from_kib(bytes.get() >> 10))
+            }
+            _ => None,
+        };
+        caches.push(L3 { pcpus: pcpus(object, "a cache")?, size_kib });
+    }
+    caches.sort_by_key(|cache| cache.pcpus.first());
+    Ok(caches)
+}
+
+/// Pcpus that are there but not online.
+fn offline(hwloc: &hwlocality::Topology) -> Result<CpuSet, LstopoError> {
+    let root = hwloc.root_object();
+    let online = pcpus(root, "the machine")?;
+    let bad = LstopoError::Set { kind: "pcpu", owner: "the machine" };
+    let Some(complete) = root.complete_cpuset().filter(|set| set.weight().is_some()) else {
+        return Ok(CpuSet::new());
+    };
+    let last = complete.last_set().map(usize::from);
+    let complete: CpuSet = set(complete.iter_set().map(usize::from), last).ok_or(bad)?;
+    Ok(complete.minus(&online))
+}

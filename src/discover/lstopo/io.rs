@@ -1,0 +1,130 @@
+//! PCI functions, network names and drives of an lstopo record.
+
+use super::{info, pcpus, text};
+use crate::bdf::Bdf;
+use crate::cpuset::{NodeId, PcpuId};
+use crate::topology::{Drive, NetFace, Parts, PciDevice};
+use hwlocality::object::TopologyObject;
+use hwlocality::object::attributes::{
+    DownstreamAttributes, ObjectAttributes, PCIDeviceAttributes, UpstreamAttributes,
+};
+use hwlocality::object::types::{OSDeviceType, ObjectType};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Adds what hangs on PCI, and drives that do not.
+pub fn read(hwloc: &hwlocality::Topology, node_of: &BTreeMap<PcpuId, NodeId>, parts: &mut Parts) {
+    let mut devices: BTreeMap<Bdf, PciDevice> = BTreeMap::new();
+    for object in hwloc.io_objects() {
+        let Some((bdf, ids)) = function(object) else { continue };
+        let parent = object.parent().and_then(function).map(|(bdf, _)| bdf);
+        let device = PciDevice {
+            bdf,
+            parent,
+            root: root(object),
+            // The record has no programming interface.
+            class: u32::from(ids.class_id()) << 8,
+            vendor: ids.vendor_id(),
+            device: ids.device_id(),
+            subsystem_vendor: ids.subvendor_id(),
+            subsystem_device: ids.subdevice_id(),
+            node: node(object, node_of),
+            driver: None,
+            iommu_group: None,
+            bars: Vec::new(),
+            link: None,
+            link_max: None,
+            sriov: None,
+            reset_methods: Vec::new(),
+            net: None,
+        };
+        // hwloc itself tells no function twice; of a forged record the first one counts.
+        devices.entry(bdf).or_insert(device);
+    }
+    let mut drives: BTreeMap<String, Drive> = BTreeMap::new();
+    for object in hwloc.objects_with_type(ObjectType::OSDevice) {
+        let Some(ObjectAttributes::OSDevice(attributes)) = object.attributes() else { continue };
+        let Some(name) = object.name().map(text).filter(|name| !name.is_empty()) else { continue };
+        let on = object.ancestors().find_map(function).map(|(bdf, _)| bdf);
+        let device = on.and_then(|bdf| devices.get_mut(&bdf));
+        match attributes.device_type() {
+            OSDeviceType::Storage => {
+                let bdf = device.map(|device| device.bdf);
+                if let Some(drive) = drive(object, &name, bdf) {
+                    drives.entry(name).or_insert(drive);
+                }
+            }
+            OSDeviceType::Network => {
+                if let Some(device) = device {
+                    device.net.get_or_insert_with(NetFace::default).netdevs.push(name);
+                }
+            }
+            OSDeviceType::OpenFabrics => {
+                if let Some(device) = device {
+                    device.net.get_or_insert_with(NetFace::default).rdma.push(name);
+                }
+            }
+            _ => {}
+        }
+    }
+    for net in devices.values_mut().filter_map(|device| device.net.as_mut()) {
+        net.netdevs.sort_unstable();
+        net.rdma.sort_unstable();
+    }
+    parts.devices = devices.into_values().collect();
+    parts.drives = drives.into_values().collect();
+}
+
+/// Address and ids of a PCI function, endpoint or bridge; none for anything else.
+fn function(object: &TopologyObject) -> Option<(Bdf, &PCIDeviceAttributes)> {
+    let ids = match object.attributes()? {
+        ObjectAttributes::PCIDevice(ids) => ids,
+        ObjectAttributes::Bridge(bridge) => match bridge.upstream_attributes()? {
+            UpstreamAttributes::PCI(ids) => ids,
+        },
+        _ => return None,
+    };
+    let segment = u32::from(ids.domain());
+    Some((Bdf::new(segment, ids.bus_id(), ids.bus_device(), ids.function()).ok()?, ids))
+}
+
+/// The root complex above a function, in the kernel's spelling.
+fn root(object: &TopologyObject) -> Option<String> {
+    let top = object.ancestors().take_while(|above| above.object_type().is_io()).last()?;
+    match top.attributes()? {
+        ObjectAttributes::Bridge(bridge) if bridge.upstream_attributes().is_none() => {
+            let DownstreamAttributes::PCI(bus) = bridge.downstream_attributes()?;
+            Some(format!("pci{:04x}:{:02x}", bus.domain(), bus.secondary_bus()))
+        }
+        _ => None,
+    }
+}
+
+/// The node of a function: that of the pcpus near to it, where these are of one.
+fn node(object: &TopologyObject, node_of: &BTreeMap<PcpuId, NodeId>) -> Option<NodeId> {
+    let near = pcpus(object.first_non_io_ancestor()?, "an I/O object").ok()?;
+    let nodes: BTreeSet<NodeId> =
+        near.iter().filter_map(|pcpu| node_of.get(&pcpu).copied()).collect();
+    match nodes.into_iter().collect::<Vec<_>>()[..] {
+        [node] => Some(node),
+        _ => None,
+    }
+}
+
+/// A drive; none for a non-volatile memory module and a tape.
+fn drive(object: &TopologyObject, name: &str, bdf: Option<Bdf>) -> Option<Drive> {
+    let subtype = object.subtype().map(text).or_else(|| info(object, "Type"));
+    if subtype.is_some_and(|kind| kind != "Disk") {
+        return None;
+    }
+    let kib = info(object, "Size").and_then(|size| size.parse::<u64>().ok()).unwrap_or(0);
+    Some(Drive {
+        name: name.to_owned(),
+        bdf,
+        bytes: kib.saturating_mul(1024),
+        model: info(object, "Model"),
+        rotational: false,
+        stable_ids: Vec::new(),
+        partitions: Vec::new(),
+        used_by: Vec::new(),
+    })
+}
