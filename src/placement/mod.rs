@@ -1,12 +1,32 @@
 //! Where a guest goes: [`plan`] chooses devices, pcpus, memory and the guest's PCIe tree together. Pure: the same
 //! host, occupancy and request give the same answer; no clock, no I/O, no environment.
 
+mod connect;
+mod cpus;
+mod devices;
+mod explain;
+mod groups;
+mod home;
+mod isolation;
+mod memory;
+mod pages;
+mod partitions;
+mod pcie;
+mod pcpus;
+mod taken;
+mod whycores;
+
 use crate::bdf::Bdf;
-use crate::cpuset::{CpuSet, NodeId, NodeSet};
+use crate::cpuset::{CpuSet, NodeSet};
 use crate::memsize::MemSize;
-use crate::request::{PageSize, Request, RequestError};
+use crate::request::{PageSize, PinPolicy, Profile, Request, RequestError};
 use crate::topology::{PartitionId, Topology};
+use explain::Reasons;
+use home::Homes;
+use memory::Memory;
+use pcpus::Cores;
 use serde::{Deserialize, Serialize};
+use taken::Taken;
 
 /// Is what one domain of the host holds, whoever made it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +65,7 @@ pub struct GuestCell {
     pub memory_kib: MemSize,
     /// Host nodes that the memory is bound to; empty: not bound.
     pub host_nodes: NodeSet,
-    /// Distance to each cell, in cell order; empty where the host knows none.
+    /// Distance to each cell, in cell order; empty where the host knows none or there is one cell.
     pub distances: Vec<u32>,
 }
 
@@ -79,7 +99,8 @@ pub struct GuestPcie {
 /// Is why one choice was made, one line for `--explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// What was chosen: `gpus`, `nvswitches`, `vcpus`, `emulator`, `memory`, `pcie`, `isolation`.
+    /// What was chosen: `gpus`, `nvswitches`, `vcpus`, `emulator`, `memory`, `pcie`, `isolation`,
+    /// `nodes`, `drivers`, `huge-pages`.
     pub choice: String,
     /// The reason, a sentence without full stop.
     pub because: String,
@@ -93,7 +114,8 @@ pub struct Reason {
 pub struct Placement {
     /// NVLink partition; none where the host has none.
     pub partition: Option<PartitionId>,
-    /// Passed-through functions in guest order: GPUs, then NVSwitches.
+    /// Passed-through functions in guest order: GPUs, then NVSwitches, then functions that the IOMMU cannot keep apart
+    /// from these; each by address.
     pub devices: Vec<Bdf>,
     /// Pin of each vCPU, by vCPU; all empty: not pinned.
     pub vcpu_pins: Vec<CpuSet>,
@@ -153,11 +175,45 @@ pub enum PlanError {
 
 /// Finds a guest's place.
 pub fn plan(
-    _topology: &Topology,
-    _held: &Occupancy,
+    topology: &Topology,
+    held: &Occupancy,
     request: &Request,
 ) -> Result<Placement, PlanError> {
     request.check()?;
-    let _ = NodeId(0);
-    Err(PlanError::Impossible { what: "planner not merged".into(), hint: String::new() })
+    let pinned = request.pins == PinPolicy::Core;
+    cpus::check_shape(request, pinned)?;
+    let mut reasons = Reasons::default();
+    let taken = Taken::new(topology, held);
+    let homes = Homes::new(topology);
+    let chosen = devices::choose(topology, &taken, &request.gpus, &mut reasons)?;
+    let (homes, taken, gpus) = (&homes, &taken, &chosen.gpus[..]);
+    let cores = Cores { topology, homes, taken, gpus };
+    let cpus = if !pinned {
+        let cpus = cpus::floating(&cores, request)?;
+        let (because, compromise) = cpus::why_floating(&cpus, request, topology.pcpus().len());
+        reasons.0.push(Reason { choice: "vcpus".into(), because, compromise });
+        cpus
+    } else {
+        let cores = cores.choose(request, &mut reasons)?;
+        match request.profile {
+            Profile::Share => cpus::by_core(&cores),
+            Profile::NvidiaVm => cpus::vendor(&cores, request, gpus.len()),
+        }
+    };
+    let memory = Memory { topology, homes, taken, gpus, request };
+    let cells = memory.cells(&cpus, &mut reasons)?;
+    let devices = chosen.all();
+    let guest_pcie = pcie::tree(homes, &devices, &cpus, &mut reasons);
+    Ok(Placement {
+        partition: chosen.partition,
+        devices,
+        vcpu_pins: cpus.vcpu_pins,
+        emulator_pin: cpus.emulator_pin,
+        iothread_pins: cpus.iothread_pins,
+        topology: cpus.topology,
+        cells,
+        huge_pages: request.huge_pages,
+        guest_pcie,
+        reasons: reasons.0,
+    })
 }

@@ -1,0 +1,83 @@
+//! What a guest of this size on this board can reach over NVLink, said plainly (spec/nvswitch.md 2.3). Chooses nothing.
+
+use super::devices::Devices;
+use super::explain::{Reasons, count, domains, list};
+use super::taken::Taken;
+use crate::bdf::Bdf;
+use crate::topology::{DeviceKind, FabricModel, Topology};
+
+/// Adds the reason.
+pub(super) fn explain(
+    topology: &Topology,
+    taken: &Taken<'_>,
+    devices: &Devices,
+    reasons: &mut Reasons,
+) {
+    let gpus = topology.gpus().count();
+    let switches: Vec<Bdf> = topology.of_kind(DeviceKind::NvSwitch).map(|d| d.bdf).collect();
+    match topology.fabric().model {
+        FabricModel::SharedNvswitch => reasons.say(
+            "isolation",
+            "the NVSwitches stay with Fabric Manager, which opens only the NVLinks of this \
+             partition; it has to run and the partition has to be activated before start"
+                .into(),
+        ),
+        FabricModel::FullPassthrough if devices.gpus.len() == gpus => {
+            let text = "the guest owns every GPU of the host: no other guest is on its NVLinks";
+            reasons.say("isolation", text.into());
+        }
+        FabricModel::FullPassthrough if !devices.switches.is_empty() => reasons.compromise(
+            "isolation",
+            format!(
+                "not isolated on NVLink: the guest holds {} and can reprogram {}, since stock QEMU \
+                 filters no access to an NVSwitch; isolated are one guest with all {gpus} GPUs, or \
+                 guests of 1 GPU while no guest holds an NVSwitch",
+                count(devices.switches.len(), "NVSwitch"),
+                if devices.switches.len() == 1 { "it" } else { "them" },
+            ),
+        ),
+        FabricModel::FullPassthrough => {
+            let holders: Vec<&str> = switches.iter().filter_map(|&b| taken.device(b)).collect();
+            if holders.is_empty() {
+                reasons.say(
+                    "isolation",
+                    "no NVSwitch is handed out: isolated on NVLink as long as no other guest holds one"
+                        .into(),
+                );
+            } else {
+                let names = domains(holders);
+                let text = format!(
+                    "not isolated on NVLink: {names} holds NVSwitches that these GPUs have links to, \
+                     and stock QEMU filters no access to an NVSwitch"
+                );
+                reasons.compromise("isolation", text);
+            }
+        }
+        FabricModel::None => direct_links(topology, devices, reasons),
+    }
+}
+
+/// Says where direct NVLinks leave the set.
+fn direct_links(topology: &Topology, devices: &Devices, reasons: &mut Reasons) {
+    let inside = |bdf: &Bdf| devices.gpus.contains(bdf);
+    let mut out: Vec<Bdf> = Vec::new();
+    for link in &topology.fabric().links {
+        match (inside(&link.a), inside(&link.b)) {
+            (true, false) => out.push(link.b),
+            (false, true) => out.push(link.a),
+            _ => {}
+        }
+    }
+    out.sort();
+    out.dedup();
+    if out.is_empty() {
+        let text = "no NVLink leads out of the set: the IOMMU keeps guests apart";
+        reasons.say("isolation", text.into());
+    } else {
+        let text = format!(
+            "direct NVLinks lead to {}, which stay outside: nothing in stock QEMU blocks them",
+            list(out)
+        );
+        reasons.compromise("isolation", text);
+    }
+}
