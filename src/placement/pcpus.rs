@@ -75,7 +75,7 @@ impl<'a> Cores<'a> {
     }
 
     /// Free cores of a node.
-    fn free(&self, node: NodeId) -> impl Iterator<Item = &'a Core> + '_ {
+    pub(super) fn free(&self, node: NodeId) -> impl Iterator<Item = &'a Core> + '_ {
         self.homes.cores(node).iter().copied().filter(|core| self.taken.core_is_free(core))
     }
 

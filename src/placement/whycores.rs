@@ -1,6 +1,6 @@
 //! Why the cores of a plan were chosen, in sentences. Chooses nothing.
 
-use super::explain::{Reasons, count, domains, list};
+use super::explain::{Reasons, count, domains, list, numbers};
 use super::home::Moved;
 use super::pcpus::{Cores, GuestCores, NodeCores};
 use crate::bdf::Bdf;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 impl Cores<'_> {
     /// Adds why these cores were chosen.
-    fn explain(
+    pub(super) fn explain(
         &self,
         request: &Request,
         cores: &GuestCores<'_>,
