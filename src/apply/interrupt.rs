@@ -29,6 +29,17 @@ impl Interrupt {
         Ok(Interrupt { queue, before, came: Cell::new(None) })
     }
 
+    /// Lets signals through while `action` runs, so that they end the program as usual.
+    pub fn let_through<T>(&self, action: impl FnOnce() -> T) -> T {
+        let held = self.before.thread_swap_mask(SigmaskHow::SIG_SETMASK);
+        let result = action();
+        if let Ok(held) = held {
+            // Only an invalid mask can be refused, and this one came from the kernel.
+            let _ = held.thread_set_mask();
+        }
+        result
+    }
+
     /// The signal that came first, if one has.
     pub fn came(&self) -> Option<Signal> {
         if self.came.get().is_none()

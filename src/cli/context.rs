@@ -2,9 +2,13 @@
 
 use super::args::Global;
 use super::output::Output;
-use crate::hypervisor::Hypervisor;
-use crate::placement::Occupancy;
+use crate::domain::DomainXml;
+use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::placement::{Held, Occupancy};
 use crate::topology::Topology;
+use anyhow::Context as _;
+use std::cell::OnceCell;
+use std::rc::Rc;
 
 /// Is what a verb works on.
 pub struct Context<'a> {
@@ -12,12 +16,14 @@ pub struct Context<'a> {
     pub global: &'a Global,
     /// How to print.
     pub output: Output,
+    /// The hypervisor, once it was asked for.
+    hypervisor: OnceCell<Rc<dyn Hypervisor>>,
 }
 
 impl<'a> Context<'a> {
     /// Makes the context of a run.
     pub fn new(global: &'a Global) -> Context<'a> {
-        Context { global, output: Output::new(global) }
+        Context { global, output: Output::new(global), hypervisor: OnceCell::new() }
     }
 
     /// The host: the recorded one of `--host`, or this machine.
@@ -28,9 +34,13 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// The hypervisor of `--connect`.
-    pub fn hypervisor(&self) -> anyhow::Result<Box<dyn Hypervisor>> {
-        open(&self.global.connect)
+    /// The hypervisor of `--connect`; a run has one connection.
+    pub fn hypervisor(&self) -> anyhow::Result<Rc<dyn Hypervisor>> {
+        if let Some(open) = self.hypervisor.get() {
+            return Ok(Rc::clone(open));
+        }
+        let opened = open(&self.global.connect)?;
+        Ok(Rc::clone(self.hypervisor.get_or_init(|| opened)))
     }
 
     /// What every domain of the host holds; nothing on a recorded host.
@@ -39,11 +49,25 @@ impl<'a> Context<'a> {
             return Ok(Occupancy::default());
         }
         let hypervisor = self.hypervisor()?;
-        let mut domains = Vec::new();
+        let mut domains: Vec<Held> = Vec::new();
         for summary in hypervisor.domains()? {
-            let active = summary.state != crate::hypervisor::DomainState::ShutOff;
-            let xml = hypervisor.xml(&summary.name, crate::hypervisor::XmlOf::Inactive)?;
-            domains.push(crate::domain::DomainXml::parse(&xml)?.held(active)?);
+            let active = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+            // What a running domain holds now, and what it will hold after its next start, may differ.
+            let kinds =
+                if active { &[XmlOf::Live, XmlOf::Inactive][..] } else { &[XmlOf::Inactive] };
+            for &which in kinds {
+                let text = match hypervisor.xml(&summary.name, which) {
+                    // Deleted since it was listed.
+                    Err(error) if error.kind == HypervisorErrorKind::NoDomain => continue,
+                    text => text?,
+                };
+                let held = DomainXml::parse(&text).and_then(|xml| xml.held(active));
+                let held = held
+                    .with_context(|| format!("cannot tell what domain `{}` holds", summary.name))?;
+                if domains.last() != Some(&held) {
+                    domains.push(held);
+                }
+            }
         }
         Ok(Occupancy { domains })
     }
@@ -62,13 +86,13 @@ impl<'a> Context<'a> {
 
 /// Connects to a hypervisor.
 #[cfg(feature = "libvirt")]
-fn open(uri: &str) -> anyhow::Result<Box<dyn Hypervisor>> {
-    Ok(Box::new(crate::hypervisor::libvirt::Libvirt::open(uri)?))
+fn open(uri: &str) -> anyhow::Result<Rc<dyn Hypervisor>> {
+    Ok(Rc::new(crate::hypervisor::libvirt::Libvirt::open(uri)?))
 }
 
 /// Says that this program has no hypervisor.
 #[cfg(not(feature = "libvirt"))]
-fn open(uri: &str) -> anyhow::Result<Box<dyn Hypervisor>> {
+fn open(uri: &str) -> anyhow::Result<Rc<dyn Hypervisor>> {
     let error = crate::hypervisor::HypervisorError {
         kind: crate::hypervisor::HypervisorErrorKind::NoLibrary,
         doing: format!("connect to {uri}"),

@@ -1,10 +1,103 @@
-//! `delete`.
+//! `delete`: the domain, its NVRAM and saved state, and the disks that were made for it.
 
 use super::args::DeleteArgs;
+use super::change::{Reporter, print_steps};
 use super::context::Context;
+use super::error::{EXIT_DONE, hinted, usage};
+use super::show::find;
+use super::view::View;
+use crate::apply::{Step, apply};
+use crate::domain::DomainXml;
+use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::path::PathBuf;
 
 /// Runs the verb.
 pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let _ = (args, cx.output);
-    Err(super::error::hinted("not merged yet", ""))
+    cx.refuse_recorded("delete")?;
+    let Some(name) = args.name.as_deref().or(args.domain.as_deref()) else {
+        return Err(usage("no domain is named", "gpuvm delete NAME"));
+    };
+    let mut reporter = Reporter::new(cx.output)?;
+    let hypervisor = cx.hypervisor()?;
+    if args.dry_run {
+        print_steps(&plan(&*hypervisor, name, cx)?, cx)?;
+        return Ok(EXIT_DONE);
+    }
+    if !args.yes {
+        let steps = plan(&*hypervisor, name, cx)?;
+        reporter.ask(|| confirm(&steps, name))?;
+    }
+    let _lock = reporter.lock()?;
+    // Once more: it may have been changed while the question stood.
+    let steps = plan(&*hypervisor, name, cx)?;
+    apply(&steps, &*hypervisor, &mut reporter)?;
+    cx.output.progress(&format!("domain `{name}` is deleted"));
+    Ok(EXIT_DONE)
+}
+
+/// The steps of a deletion.
+fn plan(hypervisor: &dyn Hypervisor, name: &str, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
+    let summary = find(hypervisor, name)?;
+    let xml = hypervisor.xml(name, XmlOf::Inactive)?;
+    let view = View::of(&DomainXml::parse(&xml)?, None)?;
+    let mut steps = Vec::new();
+    if !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed) {
+        steps.push(Step::EndDomain { name: name.to_owned() });
+    }
+    if summary.persistent {
+        steps.push(Step::UndefineDomain { name: name.to_owned(), xml });
+    }
+    let made = view.remembered.map(|remembered| remembered.made_disks).unwrap_or_default();
+    if !made.is_empty() {
+        let others = disks_of_others(hypervisor, &summary)?;
+        for path in made {
+            match others.iter().find(|(_, disk)| *disk == path) {
+                None => steps.push(Step::DeleteDisk { path }),
+                Some((other, _)) => cx.output.warning(&format!(
+                    "disk {} stays, because domain `{other}` has it too",
+                    path.display()
+                )),
+            }
+        }
+    }
+    Ok(steps)
+}
+
+/// The disks of all other domains.
+fn disks_of_others(
+    hypervisor: &dyn Hypervisor,
+    deleted: &DomainSummary,
+) -> anyhow::Result<Vec<(String, PathBuf)>> {
+    let mut disks = Vec::new();
+    for other in hypervisor.domains()?.into_iter().filter(|other| other.name != deleted.name) {
+        let xml = DomainXml::parse(&hypervisor.xml(&other.name, XmlOf::Inactive)?)?;
+        let of_it = View::of(&xml, None)?.disks.into_iter();
+        disks.extend(of_it.map(|disk| (other.name.clone(), PathBuf::from(disk.source))));
+    }
+    Ok(disks)
+}
+
+/// Names all that goes, and asks for the domain's name.
+fn confirm(steps: &[Step], name: &str) -> anyhow::Result<()> {
+    let mut err = std::io::stderr().lock();
+    for step in steps {
+        writeln!(err, "will {step}")?;
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(usage(
+            format!(
+                "deleting domain `{name}` is not confirmed, and there is no terminal to ask at"
+            ),
+            "--yes deletes without asking",
+        ));
+    }
+    write!(err, "type the domain's name to delete it: ")?;
+    err.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    if answer.trim() == name {
+        return Ok(());
+    }
+    Err(hinted(format!("domain `{name}` is not deleted: the name was not repeated"), ""))
 }

@@ -4,6 +4,7 @@ pub mod args;
 pub mod error;
 pub mod output;
 
+pub mod change;
 pub mod check;
 pub mod context;
 pub mod create;
@@ -17,6 +18,7 @@ pub mod plan;
 pub mod show;
 pub mod start;
 pub mod stop;
+pub mod view;
 
 use args::{Cli, Verb};
 use clap::Parser;

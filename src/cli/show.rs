@@ -1,10 +1,110 @@
-//! `show`.
+//! `show`: one domain, what it holds, its addresses, how it was planned.
 
 use super::args::NameArgs;
 use super::context::Context;
+use super::error::EXIT_DONE;
+use super::list::state_text;
+use super::view::View;
+use crate::domain::DomainXml;
+use crate::hypervisor::{
+    AddressSource, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError,
+    HypervisorErrorKind, XmlOf,
+};
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// Is all that is shown.
+#[derive(Debug, Serialize)]
+struct Shown {
+    /// Name, state and UUID.
+    #[serde(flatten)]
+    summary: DomainSummary,
+    /// What it is and holds.
+    #[serde(flatten)]
+    view: View,
+    /// Its addresses, while it runs.
+    addresses: Vec<GuestAddress>,
+}
 
 /// Runs the verb.
 pub fn run(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let _ = (args, cx.output);
-    Err(super::error::hinted("not merged yet", ""))
+    let hypervisor = cx.hypervisor()?;
+    let summary = find(&*hypervisor, &args.name)?;
+    let xml = DomainXml::parse(&hypervisor.xml(&args.name, XmlOf::Live)?)?;
+    let view = View::of(&xml, cx.topology().ok().as_ref())?;
+    let runs = summary.state != DomainState::ShutOff;
+    let addresses = if runs { hypervisor.addresses(&args.name)? } else { Vec::new() };
+    let shown = Shown { summary, view, addresses };
+    if cx.output.json {
+        cx.output.json(&shown)?;
+    } else {
+        cx.output.text(&text(&shown))?;
+    }
+    Ok(EXIT_DONE)
+}
+
+/// The domain of this name among those that are there.
+pub fn find(hypervisor: &dyn Hypervisor, name: &str) -> Result<DomainSummary, HypervisorError> {
+    let found = hypervisor.domains()?.into_iter().find(|row| row.name == name);
+    found.ok_or_else(|| HypervisorError {
+        kind: HypervisorErrorKind::NoDomain,
+        doing: format!("find domain `{name}`"),
+        message: format!("{} has no domain of this name", hypervisor.uri()),
+    })
+}
+
+/// A domain for people, one fact a line.
+fn text(shown: &Shown) -> String {
+    let Shown { summary, view, addresses } = shown;
+    let mut text = String::new();
+    let mut line = |what: &str, value: String| {
+        if !value.is_empty() {
+            writeln!(text, "{what:<10}{value}").expect("text");
+        }
+    };
+    line("name", summary.name.clone());
+    line("uuid", summary.uuid.clone());
+    let kept = if summary.persistent { "" } else { ", gone when it ends" };
+    line("state", format!("{}{kept}", state_text(summary.state)));
+    line("made by", if view.remembered.is_some() { "gpuvm" } else { "other" }.into());
+    let pinned = if view.pcpus.is_empty() {
+        "not pinned".to_owned()
+    } else {
+        format!("on pcpus {}", view.pcpus)
+    };
+    line("vcpus", format!("{}, {pinned}", view.vcpus));
+    let bound = match view.nodes.len() {
+        0 => String::new(),
+        1 => format!(", on node {}", view.nodes),
+        _ => format!(", on nodes {}", view.nodes),
+    };
+    let pages = view.huge_page_kib.map(|page| format!(", huge pages of {page}"));
+    line("memory", format!("{}{bound}{}", view.memory_kib, pages.unwrap_or_default()));
+    let indexes: Vec<String> = view.gpus.iter().map(usize::to_string).collect();
+    line("gpus", indexes.join(", "));
+    for device in &view.devices {
+        line("device", device.to_string());
+    }
+    for disk in &view.disks {
+        let source = if disk.source.is_empty() { "no medium" } else { &disk.source };
+        let made = if disk.made { ", made for it" } else { "" };
+        let format = if disk.format.is_empty() { "" } else { ", " };
+        line("disk", format!("{}: {source}{format}{}{made}", disk.target, disk.format));
+    }
+    for nic in &view.nics {
+        line("nic", format!("{} on {}", nic.mac, nic.source));
+    }
+    for address in addresses {
+        let source = match address.source {
+            AddressSource::Lease => "DHCP lease",
+            AddressSource::Agent => "said by the guest",
+            AddressSource::Arp => "seen in the host's ARP table",
+        };
+        line("address", format!("{} of {} ({source})", address.ip, address.mac));
+    }
+    let request = view.remembered.as_ref().and_then(|remembered| remembered.request.as_ref());
+    let request =
+        request.map(|request| serde_json::to_string(request).expect("a request has no map"));
+    line("request", request.unwrap_or_default());
+    text
 }

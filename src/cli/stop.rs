@@ -1,10 +1,44 @@
 //! `stop`.
 
 use super::args::StopArgs;
+use super::change::{Reporter, print_steps};
 use super::context::Context;
+use super::error::{EXIT_DONE, Hinted};
+use super::show::find;
+use crate::apply::{ApplyError, Step, StepError, apply};
+use crate::hypervisor::DomainState;
 
 /// Runs the verb.
 pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let _ = (args, cx.output);
-    Err(super::error::hinted("not merged yet", ""))
+    cx.refuse_recorded("stop")?;
+    let mut reporter = Reporter::new(cx.output)?;
+    let hypervisor = cx.hypervisor()?;
+    let name = args.name.clone();
+    let steps = match find(&*hypervisor, &name)?.state {
+        DomainState::ShutOff | DomainState::Crashed => Vec::new(),
+        _ if args.force => vec![Step::EndDomain { name }],
+        _ => vec![Step::ShutDownDomain { name, wait_s: args.wait }],
+    };
+    if args.dry_run {
+        print_steps(&steps, cx)?;
+    } else if steps.is_empty() {
+        cx.output.progress(&format!("domain `{}` is stopped already", args.name));
+    } else {
+        apply(&steps, &*hypervisor, &mut reporter).map_err(|error| hinted(error, args))?;
+    }
+    Ok(EXIT_DONE)
+}
+
+/// Adds to the failure of a guest to shut down what helps.
+fn hinted(error: ApplyError, args: &StopArgs) -> anyhow::Error {
+    let ApplyError::Failed { source: StepError::StillRuns { .. }, .. } = &error else {
+        return error.into();
+    };
+    let message = "the guest did not shut down".to_owned();
+    let hint = format!(
+        "it may be slow (--wait SECONDS) or not listen; `gpuvm stop --force {}` cuts its power and may lose data",
+        args.name
+    );
+    let exit = super::error::EXIT_FAILED;
+    anyhow::Error::from(error).context(Hinted { message, hint, exit })
 }

@@ -1,0 +1,207 @@
+//! A domain as `list`, `show`, `create` and `delete` need it: read from its XML, whoever made it. Asks no hypervisor.
+
+use super::guest::gpu_indexes;
+use crate::bdf::Bdf;
+use crate::cpuset::{CpuSet, NodeSet};
+use crate::domain::claims::Claims;
+use crate::domain::{DomainXml, DomainXmlError, Element};
+use crate::memsize::MemSize;
+use crate::placement::Held;
+use crate::request::Request;
+use crate::topology::Topology;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// The namespace of our metadata.
+const NAMESPACE: &str = "urn:gpuvm:domain:1";
+
+/// Is a disk of a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DiskView {
+    /// Its name in the guest, as libvirt calls it.
+    pub target: String,
+    /// File, block device or volume on the host; empty for a drive without medium.
+    pub source: String,
+    /// Layout of its bytes.
+    pub format: String,
+    /// Whether it was made for the guest, so that it goes with it.
+    pub made: bool,
+}
+
+/// Is a NIC of a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NicView {
+    /// MAC address, lower case.
+    pub mac: String,
+    /// What it is connected to: network, bridge or host interface, by name.
+    pub source: String,
+}
+
+/// Is what we remember of a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Remembered {
+    /// What was wanted; none: it cannot be read, for instance as a later version wrote it.
+    pub request: Option<Request>,
+    /// Disks that were made for it.
+    pub made_disks: Vec<PathBuf>,
+}
+
+/// Is what a domain is and holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct View {
+    /// Its vCPUs.
+    pub vcpus: u32,
+    /// Its memory.
+    pub memory_kib: MemSize,
+    /// Indexes of its GPUs on this host, by PCI address from 0.
+    pub gpus: Vec<usize>,
+    /// Passed-through functions.
+    pub devices: Vec<Bdf>,
+    /// pcpus that it is pinned to.
+    pub pcpus: CpuSet,
+    /// Host nodes that its memory is bound to.
+    pub nodes: NodeSet,
+    /// Page size of its memory, where it asks for huge pages.
+    pub huge_page_kib: Option<MemSize>,
+    /// Its disks.
+    pub disks: Vec<DiskView>,
+    /// Its NICs.
+    pub nics: Vec<NicView>,
+    /// What we remember of it; none: it is not one of ours.
+    pub remembered: Option<Remembered>,
+}
+
+impl View {
+    /// Reads a domain; `topology` is the host that its GPUs are counted on.
+    pub fn of(xml: &DomainXml, topology: Option<&Topology>) -> Result<View, DomainXmlError> {
+        let held = xml.held(true)?;
+        let claims = Claims::read(xml);
+        let remembered = remembered(xml);
+        let made = remembered.as_ref().map_or(&[][..], |r| &r.made_disks);
+        let devices = |name| {
+            let devices = xml.root().children("devices");
+            devices.flat_map(move |devices| devices.children(name))
+        };
+        let nodes = held.memory.iter().flat_map(|(nodes, _)| nodes.iter()).collect();
+        Ok(View {
+            vcpus: claims.vcpus.value,
+            memory_kib: claims.memory.value,
+            gpus: topology.map(|host| gpu_indexes(host, &held.devices)).unwrap_or_default(),
+            pcpus: pcpus(&held),
+            nodes,
+            huge_page_kib: held.huge_page_kib,
+            devices: held.devices,
+            disks: devices("disk").map(|disk| disk_view(disk, made)).collect(),
+            nics: devices("interface").map(nic_view).collect(),
+            remembered,
+        })
+    }
+
+    /// Its GPUs in words: indexes on this host, else the passed-through functions.
+    pub fn gpu_text(&self) -> String {
+        if !self.gpus.is_empty() {
+            let indexes: Vec<String> = self.gpus.iter().map(usize::to_string).collect();
+            return indexes.join(",");
+        }
+        match self.devices.as_slice() {
+            [] => "-".into(),
+            devices => devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+        }
+    }
+}
+
+/// Every pcpu that a domain is pinned to.
+fn pcpus(held: &Held) -> CpuSet {
+    let threads = held.vcpu_pins.iter().chain(&held.iothread_pins).chain(&held.emulator_pin);
+    threads.fold(CpuSet::new(), |all, pin| all.or(pin))
+}
+
+/// Reads one disk.
+fn disk_view(disk: Element<'_>, made: &[PathBuf]) -> DiskView {
+    let attr = |element: Option<Element<'_>>, name: &str| {
+        element.and_then(|e| e.attr(name)).map(|value| value.into_owned()).unwrap_or_default()
+    };
+    let source = disk.child("source");
+    let source = ["file", "dev", "dir", "volume", "name"]
+        .into_iter()
+        .map(|name| attr(source, name))
+        .find(|value| !value.is_empty())
+        .unwrap_or_default();
+    DiskView {
+        target: attr(disk.child("target"), "dev"),
+        format: attr(disk.child("driver"), "type"),
+        made: made.iter().any(|path| path.to_str() == Some(&source)),
+        source,
+    }
+}
+
+/// Reads one NIC.
+fn nic_view(nic: Element<'_>) -> NicView {
+    let attr = |element: Option<Element<'_>>, name: &str| {
+        element.and_then(|e| e.attr(name)).map(|value| value.into_owned())
+    };
+    let source = nic.child("source");
+    let kinds = ["network", "bridge", "dev"].into_iter();
+    NicView {
+        mac: attr(nic.child("mac"), "address").unwrap_or_default().to_ascii_lowercase(),
+        source: kinds.filter_map(|name| attr(source, name)).next().unwrap_or_default(),
+    }
+}
+
+/// Reads our metadata.
+fn remembered(xml: &DomainXml) -> Option<Remembered> {
+    let ours = |element: &Element<'_>| element.namespace() == Some(NAMESPACE);
+    let guest = xml.root().child("metadata")?.elements().find(ours)?;
+    let local = |element: Element<'_>, name: &str| element.name().rsplit(':').next() == Some(name);
+    let below = |name: &'static str| guest.elements().filter(move |e| local(*e, name));
+    let request = below("request").next().map(|element| element.text().into_owned());
+    let disks = below("made").flat_map(|made| made.elements().filter(move |e| local(*e, "disk")));
+    Some(Remembered {
+        request: request.and_then(|text| serde_json::from_str(&text).ok()),
+        made_disks: disks.filter_map(|disk| disk.attr("path")).map(|p| (*p).into()).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A domain of ours with a made disk, a drive without medium and two NICs.
+    const OURS: &str = "<domain type='kvm'><name>a</name><metadata><x:y xmlns:x='urn:other'/>
+        <g:guest xmlns:g='urn:gpuvm:domain:1'><g:request>{}</g:request><g:made><g:disk path='/d/a.raw'/>
+        </g:made></g:guest></metadata><memory>4096</memory><vcpu>2</vcpu>
+        <cputune><vcpupin vcpu='0' cpuset='1'/><vcpupin vcpu='1' cpuset='5'/><emulatorpin cpuset='7'/>
+        </cputune><devices>
+        <disk type='file'><driver type='raw'/><source file='/d/a.raw'/><target dev='vda'/></disk>
+        <disk type='block'><driver type='raw'/><source dev='/dev/sdb'/><target dev='vdb'/></disk>
+        <disk type='file' device='cdrom'><target dev='sda'/></disk>
+        <interface type='network'><mac address='52:54:00:AB:00:01'/><source network='default'/></interface>
+        <interface type='direct'><mac address='52:54:00:ab:00:02'/><source dev='eth0' mode='bridge'/>
+        </interface><interface type='user'/></devices></domain>";
+
+    #[test]
+    fn reads_what_a_guest_of_ours_is() {
+        let view = View::of(&DomainXml::parse(OURS).unwrap(), None).unwrap();
+        assert_eq!((view.vcpus, view.memory_kib), (2, MemSize::from_kib(4096)));
+        assert_eq!(view.pcpus.to_string(), "1,5,7");
+        let disks: Vec<_> =
+            view.disks.iter().map(|d| (&d.target[..], &d.source[..], d.made)).collect();
+        let expected = [("vda", "/d/a.raw", true), ("vdb", "/dev/sdb", false), ("sda", "", false)];
+        assert_eq!(disks, expected);
+        let nics: Vec<_> = view.nics.iter().map(|n| (&n.mac[..], &n.source[..])).collect();
+        let first = ("52:54:00:ab:00:01", "default");
+        assert_eq!(nics, [first, ("52:54:00:ab:00:02", "eth0"), ("", "")]);
+        let remembered = view.remembered.clone().unwrap();
+        assert_eq!(remembered.made_disks, [PathBuf::from("/d/a.raw")]);
+        assert_eq!(remembered.request, None, "an unreadable request was made up");
+        assert_eq!(view.gpu_text(), "-");
+    }
+
+    #[test]
+    fn another_tools_metadata_is_not_ours() {
+        let text = OURS.replace("urn:gpuvm:domain:1", "urn:gpuvm:domain:9");
+        let view = View::of(&DomainXml::parse(&text).unwrap(), None).unwrap();
+        assert_eq!(view.remembered, None);
+        assert!(view.disks.iter().all(|disk| !disk.made));
+    }
+}

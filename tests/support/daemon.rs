@@ -1,0 +1,216 @@
+//! A libvirtd of the tests' own, apart from the machine's: private mounts, network and processes, gone with the test
+//! run however that ends. And a small Linux guest that says on its console what it sees.
+
+use super::{gpuvm, project, run};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Runs as the first process of its namespaces: sets up a private libvirt, waits until its standard input ends, and
+/// ends; all other processes of the namespace, guests too, end with it.
+const INIT: &str = r#"
+dir=$1
+for private in /run/libvirt /var/lib/libvirt /etc/libvirt /var/log/libvirt /var/cache/libvirt; do
+  mkdir -p $private && mount -t tmpfs -o mode=755 tmpfs $private || exit 1
+done
+ip link set lo up
+printf '%s\n' "unix_sock_dir = \"$dir\"" 'unix_sock_rw_perms = "0770"' 'unix_sock_ro_perms = "0777"' \
+  'auth_unix_rw = "none"' 'auth_unix_ro = "none"' 'unix_sock_group = "root"' >/etc/libvirt/libvirtd.conf
+virtlogd --pid-file $dir/virtlogd.pid &
+libvirtd --config /etc/libvirt/libvirtd.conf --pid-file $dir/libvirtd.pid &
+cat >/dev/null
+rm -rf "$dir"
+"#;
+
+/// The networks of the private libvirt: one with DHCP as on every host, one without the host.
+const NETWORKS: [&str; 2] = [
+    "<network><name>default</name><forward mode='open'/><bridge name='virbr0'/>\
+     <ip address='192.168.122.1' netmask='255.255.255.0'><dhcp><range start='192.168.122.2' \
+     end='192.168.122.254'/></dhcp></ip></network>",
+    "<network><name>private-net</name><bridge name='virbr1'/></network>",
+];
+
+/// Is a libvirtd of the tests' own.
+pub struct Daemon {
+    /// Sockets, disks and consoles.
+    dir: PathBuf,
+    /// The holder of its namespaces.
+    _holder: Child,
+    /// What keeps it alive: its end is the daemon's end, also where the test run is killed.
+    _alive: ChildStdin,
+}
+
+/// Says that a test is skipped, and why.
+pub fn skip<T>(why: &str) -> Option<T> {
+    eprintln!("skipped: {why}");
+    None
+}
+
+/// Whether the machine lets the tests make namespaces.
+pub fn namespaces() -> bool {
+    Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|out| out.status.success())
+}
+
+/// The one daemon of this test run; none, with the reason told, where the machine cannot have it.
+pub fn daemon() -> Option<&'static Daemon> {
+    /// It, once it was asked for.
+    static DAEMON: OnceLock<Result<Daemon, String>> = OnceLock::new();
+    match DAEMON.get_or_init(Daemon::start) {
+        Ok(daemon) => Some(daemon),
+        Err(why) => skip(why),
+    }
+}
+
+impl Daemon {
+    /// Starts it and waits until it answers.
+    fn start() -> Result<Daemon, String> {
+        for program in ["libvirtd", "virtlogd", "virsh", "qemu-system-x86_64", "ip", "dnsmasq"] {
+            let known = Command::new("which").arg(program).output();
+            if !known.is_ok_and(|out| out.status.success()) {
+                return Err(format!("{program} is not installed"));
+            }
+        }
+        if !namespaces() {
+            return Err("namespaces need root".into());
+        }
+        let dir = tempfile::Builder::new().prefix("gpuvm-test-").tempdir().unwrap().keep();
+        open_to_all(&dir);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(["--propagation", "private", "bash", "-c", INIT, "init"]).arg(&dir);
+        let log = std::fs::File::create(dir.join("daemon.log")).unwrap();
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
+        let mut holder = command.spawn().unwrap();
+        let alive = holder.stdin.take().unwrap();
+        let daemon = Daemon { dir, _holder: holder, _alive: alive };
+        let until = Instant::now() + Duration::from_secs(90);
+        while !daemon.virsh(&["version"]).0 {
+            if Instant::now() > until {
+                let log = std::fs::read_to_string(daemon.dir.join("daemon.log"));
+                panic!("the private libvirtd does not answer:\n{}", log.unwrap_or_default());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        for (number, network) in NETWORKS.iter().enumerate() {
+            let file = daemon.dir.join(format!("network-{number}.xml"));
+            std::fs::write(&file, network).unwrap();
+            let (done, text) = daemon.virsh(&["net-create", file.to_str().unwrap()]);
+            assert!(done, "{text}");
+        }
+        Ok(daemon)
+    }
+
+    /// How to reach it.
+    pub fn uri(&self) -> String {
+        format!("qemu+unix:///system?socket={}/libvirt-sock", self.dir.display())
+    }
+
+    /// A fresh directory that QEMU's user can enter.
+    pub fn fresh_dir(&self, name: &str) -> PathBuf {
+        let dir = self.dir.join(name);
+        std::fs::create_dir(&dir).unwrap();
+        open_to_all(&dir);
+        dir
+    }
+
+    /// The program under test, on it.
+    pub fn gpuvm(&self, args: &[&str]) -> Command {
+        let mut command = gpuvm(args);
+        command.env("LIBVIRT_DEFAULT_URI", self.uri());
+        command
+    }
+
+    /// Another client on it: whether it succeeded, and what it said.
+    pub fn virsh(&self, args: &[&str]) -> (bool, String) {
+        let mut command = Command::new("virsh");
+        command.args(["-q", "-c", &self.uri()]).args(args).env("LC_ALL", "C");
+        let (code, out, err) = run(&mut command);
+        (code == 0, out + &err)
+    }
+}
+
+/// Lets everyone enter a directory.
+fn open_to_all(dir: &Path) {
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Is a small Linux guest, ready to be made.
+pub struct Tiny {
+    /// The template that it is made from.
+    pub template: PathBuf,
+    /// Where its console writes.
+    pub console: PathBuf,
+}
+
+impl Tiny {
+    /// Puts kernel, initial file system and template into a directory; none, with the reason told, where the machine
+    /// cannot have them.
+    pub fn new(dir: &Path) -> Option<Tiny> {
+        /// Where kernel and initial file system stay for later runs.
+        static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+        let made = match MADE.get_or_init(make) {
+            Ok(made) => made,
+            Err(why) => return skip(why),
+        };
+        for file in ["vmlinuz", "initramfs"] {
+            std::fs::copy(made.join(file), dir.join(file)).unwrap();
+        }
+        let xml = std::fs::read_to_string(project().join("tests/tiny/domain.xml")).unwrap();
+        let template = dir.join("tiny.xml");
+        std::fs::write(&template, xml.replace("/tiny/", &format!("{}/", dir.display()))).unwrap();
+        Some(Tiny { template, console: dir.join("console.log") })
+    }
+
+    /// Waits until the console shows a text, and returns all that it shows.
+    pub fn wait_for(&self, text: &str) -> String {
+        let until = Instant::now() + Duration::from_secs(300);
+        loop {
+            let shown = std::fs::read(&self.console).unwrap_or_default();
+            let shown = String::from_utf8_lossy(&shown).into_owned();
+            if shown.contains(text) {
+                return shown;
+            }
+            assert!(Instant::now() < until, "the guest does not say `{text}`:\n{shown}");
+            std::thread::sleep(Duration::from_millis(250));
+        }
+    }
+}
+
+/// Fetches the kernel, unless it was fetched before, and packs the initial file system.
+fn make() -> Result<PathBuf, String> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tiny");
+    std::fs::create_dir_all(&dir).unwrap();
+    let (code, _, err) = run(Command::new(project().join("tests/fetch-kernel")).arg(&dir));
+    if code != 0 {
+        return Err(format!("no kernel for the test guest: {}", err.trim()));
+    }
+    let busybox = Path::new("/bin/busybox");
+    let is_static = run(Command::new("ldd").arg(busybox)).0 != 0;
+    if !busybox.exists() || !is_static {
+        return Err("busybox-static is not installed".into());
+    }
+    let root = tempfile::tempdir_in(&dir).unwrap();
+    for below in ["bin", "modules"] {
+        std::fs::create_dir(root.path().join(below)).unwrap();
+    }
+    std::fs::copy(busybox, root.path().join("bin/busybox")).unwrap();
+    std::fs::copy(project().join("tests/tiny/init"), root.path().join("init")).unwrap();
+    let mut names = String::from(".\nbin\nbin/busybox\ninit\nmodules\n");
+    for module in std::fs::read_dir(dir.join("modules")).unwrap() {
+        let module = module.unwrap().path();
+        let name = module.file_name().unwrap().to_str().unwrap();
+        std::fs::copy(&module, root.path().join("modules").join(name)).unwrap();
+        names += &format!("modules/{name}\n");
+    }
+    let archive = std::fs::File::create(dir.join("initramfs")).unwrap();
+    let mut cpio = Command::new("cpio");
+    cpio.args(["-o", "-H", "newc", "--quiet"]).current_dir(root.path());
+    let child = cpio.stdin(Stdio::piped()).stdout(archive).spawn();
+    let mut child = child.map_err(|_| "cpio is not installed".to_owned())?;
+    child.stdin.take().unwrap().write_all(names.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "cpio failed");
+    Ok(dir)
+}
