@@ -65,7 +65,7 @@ pub fn load(path: &Path) -> Result<Topology, LoadError> {
     let meta = std::fs::metadata(path).map_err(unreadable)?;
     if meta.is_dir() {
         let root = sysfs_root(path).ok_or_else(|| {
-            unknown("the directory holds no `sys`, also not up to two levels below".into())
+            unknown("the directory holds no `sys/devices`, also not up to two levels below".into())
         })?;
         return Ok(discover(&FsRoot::at(&root)?)?);
     }
@@ -100,7 +100,7 @@ pub fn load(path: &Path) -> Result<Topology, LoadError> {
 fn sysfs_root(path: &Path) -> Option<PathBuf> {
     let mut level = vec![path.to_owned()];
     for _ in 0..3 {
-        if let Some(root) = level.iter().find(|dir| dir.join("sys").is_dir()) {
+        if let Some(root) = level.iter().find(|dir| dir.join("sys/devices").is_dir()) {
             return Some(root.clone());
         }
         let mut below: Vec<PathBuf> = level

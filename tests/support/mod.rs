@@ -1,5 +1,9 @@
 //! What the integration tests share: the program, the recorded hosts, the machine's means.
 
+pub mod tree;
+
+pub use tree::host_tree;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
