@@ -5,7 +5,7 @@ use gpuvm::discover::source;
 use gpuvm::topology::file::to_json;
 
 /// Our recorded hosts.
-const HOSTS: [&str; 4] = ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100"];
+const HOSTS: [&str; 5] = ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "dual-socket"];
 
 /// Set to renew `topologies` from `tests/hosts`.
 const RENEW: &str = "GPUVM_RENEW";
