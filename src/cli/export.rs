@@ -1,10 +1,61 @@
-//! `export`.
+//! `export`: plans a guest and prints its domain XML.
 
 use super::args::ExportArgs;
 use super::context::Context;
+use super::error::EXIT_DONE;
+use super::render::{Extra, render};
+use anyhow::Context as _;
+use serde::Serialize;
+use std::io::Write as _;
+use std::path::Path;
+
+/// Is the answer as JSON.
+#[derive(Debug, Serialize)]
+struct Exported<'a> {
+    /// Name of the domain.
+    name: &'a str,
+    /// Its XML.
+    xml: &'a str,
+}
 
 /// Runs the verb.
 pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let _ = (args, cx.output);
-    Err(super::error::hinted("not merged yet", ""))
+    let planned = super::guest::resolve(&args.guest, cx)?;
+    let xml = render(&args.guest, &planned, &Extra::default())?;
+    let exported = Exported { name: planned.name.as_str(), xml: xml.text() };
+    match &args.output {
+        Some(path) => {
+            let mut text = match cx.output.json {
+                true => serde_json::to_string_pretty(&exported)?,
+                false => exported.xml.to_owned(),
+            };
+            if !text.ends_with('\n') {
+                text.push('\n');
+            }
+            write(path, &text).with_context(|| format!("cannot write `{}`", path.display()))?;
+        }
+        None if cx.output.json => cx.output.json(&exported)?,
+        None => cx.output.text(exported.xml)?,
+    }
+    Ok(EXIT_DONE)
+}
+
+/// Writes a file so that it is complete or as before. What is no regular file, such as a pipe, is written as it is.
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    if path.exists() && !path.is_file() {
+        return std::fs::write(path, text);
+    }
+    // A link's target is replaced, not the link.
+    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    // Readable as a file that is made in the ordinary way: the umask takes its part.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    let mut file = builder.permissions(mode).tempfile_in(dir)?;
+    file.write_all(text.as_bytes())?;
+    if let Ok(there) = std::fs::metadata(path) {
+        file.as_file().set_permissions(there.permissions())?;
+    }
+    file.persist(path)?;
+    Ok(())
 }

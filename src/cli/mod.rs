@@ -15,6 +15,7 @@ pub mod host;
 pub mod list;
 pub mod meta;
 pub mod plan;
+pub mod render;
 pub mod show;
 pub mod start;
 pub mod stop;

@@ -1,12 +1,28 @@
 //! Domain XML: read, changed in place, compared. What is not ours stays byte-identical. No I/O.
 
 pub mod claims;
+mod device;
+pub mod edit;
+mod edits;
 mod element;
+mod fragment;
+pub mod guest;
 mod held;
+mod nics;
+mod order;
+pub mod pci;
 pub mod read;
+mod record;
+mod seats;
+mod splice;
 mod tree;
+mod window;
 
+pub use edit::DomainEdit;
+pub use edits::edits;
 pub use element::Element;
+use fragment::Fragment;
+use splice::Splicer;
 
 /// Is a libvirt domain's XML, well-formed and with `<domain>` at its root.
 #[derive(Clone)]
@@ -60,6 +76,49 @@ impl DomainXml {
     /// The domain's UUID; none where libvirt is to choose one.
     pub fn uuid(&self) -> Option<String> {
         self.root().child("uuid").map(|uuid| uuid.text().into_owned())
+    }
+
+    /// Makes one edit. Nothing is changed where it fails.
+    pub fn apply(&mut self, edit: &DomainEdit) -> Result<(), DomainXmlError> {
+        self.apply_all(std::slice::from_ref(edit))
+    }
+
+    /// Makes several edits, which the document is read and written for only once. Nothing is changed where one fails.
+    pub fn apply_all(&mut self, edits: &[DomainEdit]) -> Result<(), DomainXmlError> {
+        let mut wanted = Fragment::new("domain");
+        for edit in edits {
+            wanted.join(edit.fragment());
+        }
+        let splicer = Splicer::new(&self.tree, &wanted);
+        if !splicer.is_empty() {
+            self.tree = tree::Tree::parse(splicer.finish())?;
+        }
+        Ok(())
+    }
+
+    /// Whether an edit would change something.
+    pub fn would_change(&self, edit: &DomainEdit) -> bool {
+        !Splicer::new(&self.tree, &edit.fragment()).is_empty()
+    }
+
+    /// Whether the machine type has PCI Express.
+    pub fn is_pcie(&self) -> bool {
+        let machine = self.root().find("os/type").and_then(|kind| kind.attr("machine"));
+        machine.is_some_and(|machine| {
+            let named = |name: &str| {
+                machine
+                    .strip_prefix(name)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+            };
+            named("q35") || named("pc-q35") || named("virt")
+        })
+    }
+
+    /// Whether the guest's architecture is x86; libvirt's default on hosts that run this is the host's, so an unnamed one
+    /// counts as x86.
+    pub fn is_x86(&self) -> bool {
+        let arch = self.root().find("os/type").and_then(|kind| kind.attr("arch"));
+        arch.is_none_or(|arch| matches!(arch.as_ref(), "x86_64" | "i686"))
     }
 }
 

@@ -1,0 +1,104 @@
+//! From a planned guest to its domain XML: reads the template and looks at the disks. Defines and makes nothing.
+
+use super::args::{GuestArgs, VirtTypeArg};
+use super::error::hinted;
+use super::guest::Planned;
+use crate::domain::guest::{Disk, DiskFormat, DiskKind, Guest, Record, VirtType};
+use crate::domain::{DomainXml, edits};
+use anyhow::Context as _;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+/// The template where the admin names none.
+pub const TEMPLATE: &str = include_str!("../../templates/gpu-guest.xml");
+
+/// Is what a verb adds to a guest beyond its arguments.
+#[derive(Debug, Clone, Default)]
+pub struct Extra {
+    /// Disks after those of the arguments, such as a data volume.
+    pub disks: Vec<Disk>,
+    /// Networks that get a NIC unless the guest has one there already.
+    pub networks: Vec<String>,
+    /// Paths that are made for the guest and go with it; the boot disk of [`boot_disk`] is added by [`render`].
+    pub made_disks: Vec<PathBuf>,
+}
+
+/// The disk that is made for a guest whose arguments name none: `<disk-dir>/<name>.raw`.
+pub fn boot_disk(args: &GuestArgs, planned: &Planned) -> Option<PathBuf> {
+    args.disk.is_empty().then(|| args.disk_dir.join(format!("{}.raw", planned.name)))
+}
+
+/// Makes a planned guest's domain XML from its template.
+pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Result<DomainXml> {
+    let mut xml = template(args.template.as_deref())?;
+    let made = boot_disk(args, planned);
+    let mut disks = args.disk.iter().map(|path| disk(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some(path) = &made {
+        disks.push(Disk { path: text(path)?, format: DiskFormat::Raw, kind: DiskKind::File });
+    }
+    disks.extend(extra.disks.iter().cloned());
+    let made = made.iter().chain(&extra.made_disks).map(|path| text(path));
+    let record =
+        Record { request: planned.request.clone(), made_disks: made.collect::<Result<_, _>>()? };
+    let guest = Guest {
+        name: planned.name.clone(),
+        virt: match args.virt_type {
+            VirtTypeArg::Kvm => VirtType::Kvm,
+            VirtTypeArg::Qemu => VirtType::Qemu,
+        },
+        disks,
+        networks: args.network.clone(),
+        added_networks: extra.networks.clone(),
+        record,
+    };
+    let edits = edits(&xml, &guest, &planned.placement, &planned.topology)?;
+    xml.apply_all(&edits)?;
+    Ok(xml)
+}
+
+/// Reads a template, the built-in one where no file is named.
+fn template(file: Option<&Path>) -> anyhow::Result<DomainXml> {
+    let Some(path) = file else { return Ok(DomainXml::parse(TEMPLATE)?) };
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read template `{}`", path.display()))?;
+    DomainXml::parse(&text).with_context(|| format!("template `{}`", path.display()))
+}
+
+/// Looks at a disk that is there: a device or a file, qcow2 by its magic bytes, else raw.
+fn disk(path: &Path) -> anyhow::Result<Disk> {
+    let failed = |error: std::io::Error| {
+        let hint = match error.kind() {
+            ErrorKind::NotFound => {
+                "--disk takes an image or a device that is there; without it a blank one is made"
+            }
+            _ => "",
+        };
+        hinted(format!("cannot open disk `{}`: {error}", path.display()), hint)
+    };
+    let path = &path.canonicalize().map_err(failed)?;
+    let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+    if kind.is_block_device() {
+        return Ok(Disk { path: text(path)?, format: DiskFormat::Raw, kind: DiskKind::Block });
+    }
+    if !kind.is_file() {
+        return Err(hinted(
+            format!("disk `{}` is no file and no block device", path.display()),
+            "",
+        ));
+    }
+    let mut magic = Vec::new();
+    File::open(path).and_then(|file| file.take(4).read_to_end(&mut magic)).map_err(failed)?;
+    let format = if magic == *b"QFI\xfb" { DiskFormat::Qcow2 } else { DiskFormat::Raw };
+    Ok(Disk { path: text(path)?, format, kind: DiskKind::File })
+}
+
+/// A path as text, which XML can hold; made absolute from the working directory.
+fn text(path: &Path) -> anyhow::Result<String> {
+    let path = std::path::absolute(path)?;
+    let bad =
+        || hinted(format!("path {path:?} cannot stand in XML"), "use a path of plain UTF-8 text");
+    let text = path.to_str().ok_or_else(bad)?;
+    if text.chars().any(char::is_control) { Err(bad()) } else { Ok(text.to_owned()) }
+}

@@ -1,0 +1,134 @@
+//! What a device of a document is: what tells it from others, and whether and where it sits on the guest's PCI buses.
+//! Reads only; knows no host.
+
+use super::element::Element;
+use super::pci::PciAddress;
+use crate::bdf::Bdf;
+
+/// Is where a device without an address is put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seat {
+    /// Below a root port of its own: PCI Express devices, all of virtio.
+    Port,
+    /// On the root bus: devices of conventional PCI, and those that must be there.
+    Slot,
+}
+
+/// The path that a disk stands for.
+pub(super) fn disk_path(disk: Element<'_>) -> Option<String> {
+    let source = disk.child("source")?;
+    ["file", "dev"].into_iter().find_map(|name| source.attr(name)).map(Into::into)
+}
+
+/// A number as libvirt writes those of addresses: `0x1f`, `1f` with a prefix only, or decimal.
+pub(super) fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// The host address of a passed-through PCI function, as text; none for other hostdevs.
+pub(super) fn hostdev_bdf(hostdev: Element<'_>) -> Option<String> {
+    if hostdev.attr("type")? != "pci" {
+        return None;
+    }
+    let address = hostdev.find("source/address")?;
+    let field = |name: &str| address.attr(name).map_or(Some(0), |text| number(&text));
+    let narrow = |name: &str| u8::try_from(field(name)?).ok();
+    let bdf = Bdf::new(field("domain")?, narrow("bus")?, narrow("slot")?, narrow("function")?);
+    Some(bdf.ok()?.to_string())
+}
+
+/// Whether a hostdev was written by us, by its alias.
+pub(super) fn is_our_hostdev(hostdev: Element<'_>) -> bool {
+    let alias = hostdev.child("alias").and_then(|alias| alias.attr("name"));
+    alias.is_some_and(|name| {
+        ["ua-gpu", "ua-nvswitch", "ua-pci"].iter().any(|prefix| {
+            name.strip_prefix(prefix).is_some_and(|rest| {
+                !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit())
+            })
+        })
+    })
+}
+
+/// The guest PCI address of a device or controller; none where it has none or it is no PCI address.
+pub(super) fn pci_address(device: Element<'_>) -> Option<PciAddress> {
+    let address = device.child("address").filter(|a| a.attr("type").as_deref() == Some("pci"))?;
+    let field = |name: &str| u8::try_from(number(&address.attr(name)?)?).ok();
+    let (bus, slot) = (field("bus")?, field("slot")?);
+    Some(PciAddress { bus, slot, function: field("function").unwrap_or(0), multifunction: false })
+}
+
+/// Whether a disk is on virtio, by its bus or else by its name.
+fn is_virtio_disk(disk: Element<'_>) -> bool {
+    let Some(target) = disk.child("target") else { return false };
+    match target.attr("bus") {
+        Some(bus) => bus == "virtio",
+        None => target.attr("dev").is_some_and(|dev| dev.starts_with("vd")),
+    }
+}
+
+/// The name of a device's `<model>`, or of its `model` attribute.
+fn model(device: Element<'_>) -> String {
+    let child = device.child("model");
+    let inner = child.and_then(|model| model.attr("type").or_else(|| model.attr("name")));
+    inner.or_else(|| device.attr("model")).map(Into::into).unwrap_or_default()
+}
+
+/// Where a device sits on PCI; none for what is no PCI device. Follows libvirt's `qemu_domain_address.c` for x86 and
+/// Arm; video and sound are conventional PCI for it, or take no port.
+pub(super) fn seat(device: Element<'_>) -> Option<Seat> {
+    let kind = device.attr("type").unwrap_or_default();
+    let model = model(device);
+    let bus = device.attr("bus").unwrap_or_default();
+    let is_virtio = model.starts_with("virtio");
+    match device.name() {
+        "disk" => is_virtio_disk(device).then_some(Seat::Port),
+        "controller" => match kind.as_ref() {
+            "virtio-serial" | "nvme" => Some(Seat::Port),
+            "scsi" => Some(if is_virtio || model.is_empty() { Seat::Port } else { Seat::Slot }),
+            "usb" => matches!(model.as_str(), "qemu-xhci" | "nec-xhci").then_some(Seat::Port),
+            "sata" => device.attr("index").is_some_and(|index| index != "0").then_some(Seat::Slot),
+            _ => None,
+        },
+        "interface" if model == "usb-net" => None,
+        "interface" if is_virtio || kind == "hostdev" || kind == "vdpa" => Some(Seat::Port),
+        "interface" if matches!(model.as_str(), "e1000e" | "igb" | "vmxnet3") => Some(Seat::Port),
+        "interface" | "sound" => (model != "usb").then_some(Seat::Slot),
+        "hostdev" => match kind.as_ref() {
+            "pci" => Some(Seat::Port),
+            "mdev" if model == "vfio-pci" => Some(Seat::Port),
+            "scsi_host" => Some(Seat::Port),
+            _ => None,
+        },
+        "input" => (bus == "virtio").then_some(Seat::Port),
+        "video" => (!matches!(model.as_str(), "none" | "ramfb")).then_some(Seat::Slot),
+        "memballoon" | "rng" | "vsock" | "crypto" | "memory" => is_virtio.then_some(Seat::Port),
+        "filesystem" | "shmem" => Some(Seat::Port),
+        "iommu" => is_virtio.then_some(Seat::Slot),
+        "watchdog" => (model == "i6300esb").then_some(Seat::Slot),
+        "serial" => {
+            let target = device.child("target").and_then(|target| target.attr("type"));
+            target.is_some_and(|kind| kind == "pci-serial").then_some(Seat::Slot)
+        }
+        "panic" => (model == "pvpanic").then_some(Seat::Slot),
+        _ => None,
+    }
+}
+
+/// Whether a channel or a console needs a virtio-serial controller.
+pub(super) fn is_on_virtio_serial(device: Element<'_>) -> bool {
+    let target = device.child("target").and_then(|target| target.attr("type"));
+    matches!(device.name(), "channel" | "console") && target.is_some_and(|kind| kind == "virtio")
+}
+
+/// Whether a device hangs on USB.
+pub(super) fn is_on_usb(device: Element<'_>) -> bool {
+    let target = device.child("target").and_then(|target| target.attr("bus"));
+    device.name() != "controller"
+        && (device.attr("bus").is_some_and(|bus| bus == "usb")
+            || target.is_some_and(|bus| bus == "usb")
+            || device.attr("type").is_some_and(|kind| kind == "usb")
+            || matches!(device.name(), "hub" | "redirdev"))
+}

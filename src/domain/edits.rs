@@ -1,0 +1,127 @@
+//! From a place to the changes that make a document that guest: which edits there are, and with which numbers. Every
+//! number comes from the placement; what a document has already right is not touched.
+
+use super::edit::{CpuModel, DomainEdit};
+use super::guest::{Guest, VirtType};
+use super::window::pci_hole;
+use super::{DomainXml, DomainXmlError, seats};
+use crate::placement::Placement;
+use crate::topology::Topology;
+
+/// Threads that QEMU fills memory with at most, per cell (spec/performance.md, MAX_MEM_PREALLOC_THREAD_COUNT).
+const MOST_FILL_THREADS: u32 = 16;
+
+/// Finds what has to change for a document to be the guest at its place; empty: it is so already.
+pub fn edits(
+    current: &DomainXml,
+    guest: &Guest,
+    placement: &Placement,
+    topology: &Topology,
+) -> Result<Vec<DomainEdit>, DomainXmlError> {
+    check(current, placement)?;
+    let mut edits = domain_edits(current, guest, placement, topology);
+    if let Some(kib) = pci_hole(placement, topology)? {
+        edits.push(DomainEdit::SetPciHole { kib });
+    }
+    edits.extend(seats::device_edits(current, guest, placement, topology)?);
+    edits.retain(|edit| current.would_change(edit));
+    Ok(edits)
+}
+
+/// Checks what a document and a place must be for edits to make sense.
+fn check(current: &DomainXml, placement: &Placement) -> Result<(), DomainXmlError> {
+    let vcpus = u64::from(placement.topology.sockets)
+        * u64::from(placement.topology.cores)
+        * u64::from(placement.topology.threads);
+    let error = |path: &str, message| {
+        let path = path.to_owned();
+        Err(DomainXmlError::Value { path, message })
+    };
+    if vcpus == 0 || vcpus != placement.vcpu_pins.len() as u64 {
+        let message =
+            format!("the topology gives {vcpus} vCPUs, the plan has {}", placement.vcpu_pins.len());
+        return error("domain/cpu/topology", message);
+    }
+    if placement.cells.is_empty() {
+        return error("domain/cpu/numa", "the plan has no cell".into());
+    }
+    if !placement.devices.is_empty() && !current.is_pcie() {
+        let path = "domain/os/type/@machine";
+        return error(
+            path,
+            "passed-through devices need a machine with PCI Express, such as q35".into(),
+        );
+    }
+    Ok(())
+}
+
+/// The edits of all but the devices, in the order of libvirt's elements.
+fn domain_edits(
+    current: &DomainXml,
+    guest: &Guest,
+    placement: &Placement,
+    topology: &Topology,
+) -> Vec<DomainEdit> {
+    let passes = !placement.devices.is_empty();
+    let vcpus = placement.vcpus();
+    let bound = placement.cells.iter().any(|cell| !cell.host_nodes.is_empty());
+    let pinned = placement.vcpu_pins.iter().any(|pin| !pin.is_empty());
+    let fill = passes || placement.huge_pages.is_some();
+    let mut edits = vec![DomainEdit::SetType { virt: guest.virt }];
+    if current.name() != guest.name.as_str() {
+        edits.push(DomainEdit::SetName { name: guest.name.as_str().to_owned() });
+    }
+    edits.push(DomainEdit::SetMetadata {
+        record: Box::new(guest.record.clone()),
+        partition: placement.partition,
+        devices: placement.devices.clone(),
+    });
+    edits.push(DomainEdit::SetMemory { memory: placement.memory() });
+    edits.push(DomainEdit::SetMemoryBacking {
+        pages: placement.huge_pages,
+        threads: fill.then_some(vcpus.min(MOST_FILL_THREADS)),
+    });
+    edits.push(DomainEdit::SetVcpus { vcpus, pinned });
+    if !placement.iothread_pins.is_empty() {
+        let iothreads = u32::try_from(placement.iothread_pins.len()).unwrap_or(u32::MAX);
+        edits.push(DomainEdit::SetIothreads { iothreads });
+    }
+    edits.push(DomainEdit::SetCputune {
+        vcpus: placement.vcpu_pins.clone(),
+        emulator: placement.emulator_pin.clone(),
+        iothreads: placement.iothread_pins.clone(),
+    });
+    let nodes = placement.cells.iter().map(|cell| cell.host_nodes.clone());
+    edits.push(DomainEdit::SetNumatune { cells: nodes.collect() });
+    let is_numa = placement.cells.len() > 1 || bound || passes;
+    edits.push(DomainEdit::SetCpu {
+        model: cpu_model(current, guest.virt, placement),
+        topology: placement.topology,
+        topoext: guest.virt == VirtType::Kvm
+            && placement.topology.threads > 1
+            && topology.machine().cpu_vendor.as_deref().is_some_and(is_amd),
+        cells: if is_numa { placement.cells.clone() } else { Vec::new() },
+    });
+    edits
+}
+
+/// Whether a vendor's CPUs hide their threads without `topoext`.
+fn is_amd(vendor: &str) -> bool {
+    matches!(vendor, "AuthenticAMD" | "HygonGenuine")
+}
+
+/// The CPU model of a guest. An emulator's `maximum` is of AMD's family and hides threads without `topoext`, which it
+/// has not, so guests that shall see threads get one of Intel's; a model that the document names is kept.
+fn cpu_model(current: &DomainXml, virt: VirtType, placement: &Placement) -> CpuModel {
+    let cpu = current.root().child("cpu");
+    let mode = cpu.and_then(|cpu| cpu.attr("mode"));
+    let is_named = cpu.is_some_and(|cpu| cpu.child("model").is_some());
+    match virt {
+        VirtType::Kvm => CpuModel::HostPassthrough { maxphysaddr: current.is_x86() },
+        VirtType::Qemu if is_named && mode.is_none_or(|mode| mode == "custom") => CpuModel::Kept,
+        VirtType::Qemu if placement.topology.threads > 1 && current.is_x86() => {
+            CpuModel::Named("Haswell-noTSX")
+        }
+        VirtType::Qemu => CpuModel::Maximum,
+    }
+}

@@ -1,0 +1,125 @@
+//! What a guest's XML needs beyond its place: name, kind, disks, networks, and what to remember of how it was made.
+//! Knows no host and no numbers of the plan.
+
+use crate::request::{DomainName, Request};
+use serde::{Deserialize, Serialize};
+
+/// Is the kind of virtual machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VirtType {
+    /// Hardware virtualization.
+    Kvm,
+    /// Emulation.
+    Qemu,
+}
+
+impl VirtType {
+    /// The `type` of libvirt's `<domain>`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            VirtType::Kvm => "kvm",
+            VirtType::Qemu => "qemu",
+        }
+    }
+}
+
+/// Is how a disk's bytes are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiskFormat {
+    /// Byte for byte.
+    Raw,
+    /// QEMU's own format.
+    Qcow2,
+}
+
+impl DiskFormat {
+    /// The `type` of libvirt's disk `<driver>`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DiskFormat::Raw => "raw",
+            DiskFormat::Qcow2 => "qcow2",
+        }
+    }
+}
+
+/// Is what a disk's path names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiskKind {
+    /// An image file.
+    File,
+    /// A block device.
+    Block,
+}
+
+/// Is a disk of a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disk {
+    /// Absolute path on the host.
+    pub path: String,
+    /// Layout of its bytes.
+    pub format: DiskFormat,
+    /// What the path names.
+    pub kind: DiskKind,
+}
+
+/// Is what is remembered of a guest in its own metadata, below [`NAMESPACE`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// What was wanted.
+    pub request: Request,
+    /// Paths of disks that were made for it and go with it.
+    pub made_disks: Vec<String>,
+}
+
+/// The namespace of our metadata.
+pub const NAMESPACE: &str = "urn:gpuvm:domain:1";
+
+/// Is a guest without its place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guest {
+    /// Its name.
+    pub name: DomainName,
+    /// Its kind.
+    pub virt: VirtType,
+    /// Disks that it gets besides the template's, in order. One that the document has already, by path, is set as here.
+    pub disks: Vec<Disk>,
+    /// libvirt networks of its NICs, which replace the template's; empty: the template's stay.
+    pub networks: Vec<String>,
+    /// Networks that get a NIC unless one is there already.
+    pub added_networks: Vec<String>,
+    /// What to remember.
+    pub record: Record,
+}
+
+/// The MAC address of a domain's NIC number `nic`, from 0: the same name gives the same address, so a guest that is made
+/// again keeps its DHCP lease. 52:54:00 is QEMU's prefix; the rest are 24 bits of an FNV-1a hash of name, NUL, number.
+pub fn mac(name: &str, nic: u32) -> String {
+    let bytes = name.bytes().chain([0]).chain(nic.to_be_bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    // The high bits are folded in, since FNV's low bits alone depend on the low bits of the input.
+    let [.., a, b, c] = (hash ^ hash >> 24 ^ hash >> 48).to_be_bytes();
+    format!("52:54:00:{a:02x}:{b:02x}:{c:02x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_stable_and_differ() {
+        let mut seen = std::collections::BTreeSet::new();
+        for name in ["a", "b", "train-a", "gpuvm-2g0-1", "gpuvm-2g2-3"] {
+            for nic in 0..4 {
+                let mac = mac(name, nic);
+                assert!(mac.starts_with("52:54:00:") && mac.len() == 17, "{mac}");
+                assert!(seen.insert(mac));
+            }
+        }
+        assert_eq!(mac("train-a", 0), mac("train-a", 0));
+    }
+}

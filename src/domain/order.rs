@@ -1,0 +1,145 @@
+//! The order in which libvirt writes elements. Its schema takes most of them in any order; new elements are put where
+//! libvirt would, so that a domain reads the same before and after it was defined.
+
+/// Elements of `<domain>`.
+const DOMAIN: &[&str] = &[
+    "name",
+    "uuid",
+    "genid",
+    "title",
+    "description",
+    "metadata",
+    "maxMemory",
+    "memory",
+    "currentMemory",
+    "blkiotune",
+    "memtune",
+    "memoryBacking",
+    "vcpu",
+    "vcpus",
+    "iothreads",
+    "iothreadids",
+    "defaultiothread",
+    "cputune",
+    "numatune",
+    "resource",
+    "sysinfo",
+    "bootloader",
+    "os",
+    "idmap",
+    "features",
+    "cpu",
+    "clock",
+    "on_poweroff",
+    "on_reboot",
+    "on_crash",
+    "on_lockfailure",
+    "pm",
+    "perf",
+    "devices",
+    "seclabel",
+    "keywrap",
+    "launchSecurity",
+];
+/// Elements of `<devices>`.
+const DEVICES: &[&str] = &[
+    "emulator",
+    "disk",
+    "controller",
+    "lease",
+    "filesystem",
+    "interface",
+    "smartcard",
+    "serial",
+    "parallel",
+    "console",
+    "channel",
+    "input",
+    "tpm",
+    "graphics",
+    "sound",
+    "audio",
+    "video",
+    "hostdev",
+    "redirdev",
+    "redirfilter",
+    "hub",
+    "watchdog",
+    "memballoon",
+    "rng",
+    "nvram",
+    "panic",
+    "shmem",
+    "memory",
+    "iommu",
+    "vsock",
+    "crypto",
+    "pstore",
+];
+/// Elements of `<memoryBacking>`.
+const MEMORY_BACKING: &[&str] =
+    &["hugepages", "nosharepages", "locked", "source", "access", "allocation", "discard"];
+/// Elements of `<cputune>`.
+const CPUTUNE: &[&str] = &[
+    "shares",
+    "global_period",
+    "global_quota",
+    "period",
+    "quota",
+    "emulator_period",
+    "emulator_quota",
+    "iothread_period",
+    "iothread_quota",
+    "vcpupin",
+    "emulatorpin",
+    "iothreadpin",
+    "vcpusched",
+    "emulatorsched",
+    "iothreadsched",
+    "cachetune",
+    "memorytune",
+];
+/// Elements of `<cpu>`.
+const CPU: &[&str] = &["model", "vendor", "topology", "cache", "maxphysaddr", "feature", "numa"];
+/// Elements of a device; every kind has some of them.
+const DEVICE: &[&str] = &[
+    "mac",
+    "driver",
+    "auth",
+    "source",
+    "backingStore",
+    "backend",
+    "target",
+    "model",
+    "protocol",
+    "iotune",
+    "readonly",
+    "shareable",
+    "transient",
+    "serial",
+    "boot",
+    "alias",
+    "rom",
+    "acpi",
+    "address",
+];
+
+/// The place of an element among its siblings: before those with a larger one. Unknown elements come last.
+pub(super) fn rank(parent: &str, name: &str) -> usize {
+    let order = match parent {
+        "domain" => DOMAIN,
+        "devices" => DEVICES,
+        "memoryBacking" => MEMORY_BACKING,
+        "cputune" => CPUTUNE,
+        "cpu" => CPU,
+        "disk" | "interface" | "hostdev" | "controller" | "rng" | "memballoon" => DEVICE,
+        // What holds one kind of elements, or a device with an order of its own: its address comes last.
+        _ => &[],
+    };
+    order.iter().position(|known| *known == name).unwrap_or(order.len())
+}
+
+/// The name of a device's element, for as long as the program runs; none for a device that libvirt does not know.
+pub(super) fn device_name(name: &str) -> Option<&'static str> {
+    DEVICES.iter().copied().find(|known| *known == name)
+}

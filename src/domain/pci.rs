@@ -1,0 +1,288 @@
+//! The guest's PCI buses: addresses, controllers, and the allocation of free ones. Knows neither the host nor which
+//! device is whose.
+
+use super::DomainXmlError;
+use super::device::{number, pci_address};
+use super::element::Element;
+use super::fragment::{Fragment, Want};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Is an address on the guest's PCI buses; `bus` is the index of the controller that it hangs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct PciAddress {
+    /// Index of the controller.
+    pub bus: u8,
+    /// Slot, 0 to 31.
+    pub slot: u8,
+    /// Function, 0 to 7.
+    pub function: u8,
+    /// Whether other functions of the slot are in use; only for function 0.
+    pub multifunction: bool,
+}
+
+impl PciAddress {
+    /// The address of the only device behind a port.
+    pub fn behind(port: u8) -> PciAddress {
+        PciAddress { bus: port, slot: 0, function: 0, multifunction: false }
+    }
+
+    /// What the element shall be like.
+    pub(super) fn fragment(self) -> Fragment {
+        let address = Fragment::new("address")
+            .attr("type", "pci")
+            .attr("domain", "0x0000")
+            .attr("bus", format!("0x{:02x}", self.bus))
+            .attr("slot", format!("0x{:02x}", self.slot))
+            .attr("function", format!("0x{:x}", self.function));
+        if self.multifunction { address.attr("multifunction", "on") } else { address }
+    }
+}
+
+/// Is a controller that we set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Controller {
+    /// libvirt's `type`: `pci`, `virtio-serial`, `usb`, `scsi`.
+    pub kind: &'static str,
+    /// Index among those of its type.
+    pub index: u8,
+    /// Model; none: libvirt's only one.
+    pub model: Option<&'static str>,
+    /// For an expander bus: its bus number in the guest.
+    pub bus_nr: Option<u8>,
+    /// For an expander bus: the guest cell that it belongs to.
+    pub cell: Option<u32>,
+    /// Its address.
+    pub address: Option<PciAddress>,
+}
+
+/// Reads the index of a PCI controller, as text without zeros in front.
+fn pci_index(controller: Element<'_>) -> Option<String> {
+    let is_pci = controller.attr("type").is_some_and(|kind| kind == "pci");
+    is_pci.then(|| number(&controller.attr("index")?).map(|index| index.to_string()))?
+}
+
+impl Controller {
+    /// A root port.
+    pub fn port(index: u8, address: PciAddress) -> Controller {
+        let model = Some("pcie-root-port");
+        Controller { kind: "pci", index, model, bus_nr: None, cell: None, address: Some(address) }
+    }
+
+    /// The root of the PCI buses, which every machine has.
+    pub(super) fn root() -> Fragment {
+        let root = Fragment::new("controller").key(pci_index, 0).attr("type", "pci");
+        root.attr("index", 0).attr("model", "pcie-root")
+    }
+
+    /// A PCI controller that shall not be there.
+    pub(super) fn dropped(index: u8) -> Fragment {
+        Fragment::gone("controller").key(pci_index, index)
+    }
+
+    /// What its element shall be like.
+    pub(super) fn fragment(&self) -> Fragment {
+        let controller = Fragment::new("controller");
+        let mut controller = match (self.kind, self.model) {
+            ("pci", _) => controller.key(pci_index, self.index),
+            // Only made where the document has none of its type, so no element has this key.
+            _ => controller.key(|_| None, self.index),
+        };
+        controller = controller.attr("type", self.kind).attr("index", self.index);
+        controller = match self.model {
+            Some(model) => controller.attr("model", model),
+            None => controller.want("model", Want::Absent),
+        };
+        if let Some(bus_nr) = self.bus_nr {
+            let node = self.cell.map(|cell| Fragment::new("node").text(cell));
+            let target = Fragment::new("target").attr("busNr", bus_nr);
+            controller = controller.child(target.children(node).only("node"));
+        }
+        controller.children(self.address.map(PciAddress::fragment))
+    }
+}
+
+/// Is a PCI controller of a document.
+#[derive(Debug, Clone)]
+pub(super) struct Bridge {
+    /// Its model: `pcie-root-port`.
+    pub model: String,
+    /// Its address; none where libvirt is to choose one, and for roots.
+    pub address: Option<PciAddress>,
+    /// For an expander bus: its bus number.
+    pub bus_nr: Option<u8>,
+    /// For an expander bus: its guest cell.
+    pub cell: Option<u32>,
+}
+
+/// Is what is in use on the guest's PCI buses.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Buses {
+    /// PCI controllers by index.
+    pub bridges: BTreeMap<u8, Bridge>,
+    /// Slots in use, by bus.
+    used: BTreeSet<(u8, u8)>,
+    /// The slot of the root bus that takes the next root ports, and the function for the next one.
+    filling: Option<(u8, u8)>,
+}
+
+/// Slots of the root bus that machine type q35 or libvirt want for themselves: host bridge, first video, ISA bridge.
+const RESERVED: [u8; 3] = [0, 1, 31];
+
+impl Buses {
+    /// Reads the controllers and the addresses of a document's devices.
+    pub fn read(devices: Element<'_>) -> Result<Buses, DomainXmlError> {
+        let mut buses = Buses::default();
+        for device in devices.elements() {
+            let address = pci_address(device);
+            buses.used.extend(address.map(|address| (address.bus, address.slot)));
+            if device.name() != "controller" || device.attr("type").as_deref() != Some("pci") {
+                continue;
+            }
+            let index = device.attr("index").and_then(|index| number(&index));
+            let Some(index) = index.and_then(|index| u8::try_from(index).ok()) else {
+                let message = "a PCI controller needs an index from 0 to 255".into();
+                return Err(DomainXmlError::Value { path: device.path(), message });
+            };
+            let target = device.child("target");
+            let bus_nr = target.and_then(|target| number(&target.attr("busNr")?));
+            let cell = target.and_then(|target| target.child("node")?.text().parse().ok());
+            let bus_nr = bus_nr.and_then(|number| u8::try_from(number).ok());
+            let model = device.attr("model").unwrap_or_default().into_owned();
+            buses.bridges.insert(index, Bridge { model, address, bus_nr, cell });
+        }
+        Ok(buses)
+    }
+
+    /// Whether a PCI controller is an expander bus or hangs below one; that one's index.
+    pub fn expander_above(&self, index: u8) -> Option<u8> {
+        let mut next = index;
+        for _ in 0..=self.bridges.len() {
+            let bridge = self.bridges.get(&next)?;
+            if bridge.model.ends_with("expander-bus") {
+                return Some(next);
+            }
+            next = bridge.address?.bus;
+        }
+        None
+    }
+
+    /// Indexes of an expander bus and of all below it.
+    pub fn below(&self, expander: u8) -> Vec<u8> {
+        let is_below = |index: &u8| self.expander_above(*index) == Some(expander);
+        self.bridges.keys().copied().filter(is_below).collect()
+    }
+
+    /// How many bus numbers the root bus and what hangs below it take: 0 and up.
+    fn buses_of_root(&self) -> usize {
+        let on_root = |&index: &u8| index != 0 && self.expander_above(index).is_none();
+        1 + self.bridges.keys().copied().filter(on_root).count()
+    }
+
+    /// Forgets a controller and what is in use behind it.
+    pub fn forget(&mut self, index: u8) {
+        if let Some(address) = self.bridges.remove(&index).and_then(|bridge| bridge.address) {
+            self.used.remove(&(address.bus, address.slot));
+        }
+        self.used.retain(|(bus, _)| *bus != index);
+    }
+
+    /// Whether the bus numbers of expander buses leave room for what hangs below each and for the root's.
+    pub fn bus_numbers_fit(&self) -> bool {
+        let expanders = self.bridges.iter().filter(|(_, b)| b.model.ends_with("expander-bus"));
+        let ranges =
+            expanders.map(|(&index, bridge)| Some((bridge.bus_nr?, self.below(index).len())));
+        let Some(mut ranges) = ranges.collect::<Option<Vec<_>>>() else { return false };
+        ranges.sort_unstable();
+        let mut end = self.buses_of_root();
+        ranges.into_iter().all(|(start, length)| {
+            let fits = usize::from(start) >= end;
+            end = usize::from(start) + length;
+            fits && end <= 256
+        })
+    }
+
+    /// The smallest index that no PCI controller has.
+    fn free_index(&self) -> Result<u8, DomainXmlError> {
+        let free = (1..=u8::MAX).find(|index| !self.bridges.contains_key(index));
+        free.ok_or_else(|| full("a guest has at most 256 PCI controllers"))
+    }
+
+    /// Takes a free slot of the root bus, from `first` on.
+    pub fn root_slot(&mut self, first: u8) -> Result<u8, DomainXmlError> {
+        let is_free = |slot: &u8| !RESERVED.contains(slot) && !self.used.contains(&(0, *slot));
+        let slot = (first..32).chain(2..first).find(is_free);
+        let slot = slot.ok_or_else(|| full("no slot of the guest's root bus is free"))?;
+        self.used.insert((0, slot));
+        Ok(slot)
+    }
+
+    /// Takes an address for a root port on the root bus, eight to a slot as libvirt does.
+    pub fn port_address(&mut self) -> Result<PciAddress, DomainXmlError> {
+        let (slot, function) = match self.filling.filter(|(_, function)| *function < 8) {
+            Some(next) => next,
+            None => (self.root_slot(2)?, 0),
+        };
+        self.filling = Some((slot, function + 1));
+        Ok(PciAddress { bus: 0, slot, function, multifunction: function == 0 })
+    }
+
+    /// Makes a root port on the root bus.
+    pub fn add_port(&mut self) -> Result<Controller, DomainXmlError> {
+        let address = self.port_address()?;
+        self.add_bridge(address)
+    }
+
+    /// Makes a root port at an address.
+    pub fn add_bridge(&mut self, address: PciAddress) -> Result<Controller, DomainXmlError> {
+        let index = self.free_index()?;
+        let model = "pcie-root-port".to_owned();
+        let bridge = Bridge { model, address: Some(address), bus_nr: None, cell: None };
+        self.bridges.insert(index, bridge);
+        Ok(Controller::port(index, address))
+    }
+
+    /// Makes expander buses with so many root ports each, and gives them bus numbers: the last takes the highest. Call it
+    /// when the root bus is complete.
+    pub fn add_expanders(
+        &mut self,
+        groups: &[(Option<u32>, usize)],
+    ) -> Result<Vec<(Controller, Vec<Controller>)>, DomainXmlError> {
+        let kept = self.bridges.values().filter_map(|bridge| bridge.bus_nr).min();
+        let ports: usize = groups.iter().map(|(_, ports)| ports + 1).sum();
+        let end = kept.map_or(256, usize::from);
+        let Some(mut bus_nr) = end.checked_sub(ports).filter(|n| *n >= self.buses_of_root()) else {
+            return Err(full("the guest's devices need more than 256 PCI buses"));
+        };
+        let mut made = Vec::new();
+        for &(cell, count) in groups {
+            if count > 32 {
+                return Err(full("an expander bus has 32 slots, fewer than a cell's devices"));
+            }
+            let slot = self.root_slot(16)?;
+            let address = PciAddress { bus: 0, slot, function: 0, multifunction: false };
+            let mut expander = self.add_bridge(address)?;
+            expander.model = Some("pcie-expander-bus");
+            expander.bus_nr = u8::try_from(bus_nr).ok();
+            expander.cell = cell;
+            if let Some(bridge) = self.bridges.get_mut(&expander.index) {
+                bridge.model = "pcie-expander-bus".into();
+                bridge.bus_nr = expander.bus_nr;
+                bridge.cell = cell;
+            }
+            let bus = expander.index;
+            let slots = (0..32).take(count);
+            let port =
+                |slot| self.add_bridge(PciAddress { bus, slot, function: 0, multifunction: false });
+            let ports = slots.map(port).collect::<Result<Vec<_>, _>>()?;
+            bus_nr += count + 1;
+            made.push((expander, ports));
+        }
+        Ok(made)
+    }
+}
+
+/// Makes the error that the guest's PCI buses have no room.
+fn full(message: &str) -> DomainXmlError {
+    DomainXmlError::Value { path: "domain/devices".into(), message: message.into() }
+}

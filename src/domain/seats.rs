@@ -1,0 +1,364 @@
+//! Where each device of a guest sits: an address for every PCI device, a root port for each, an expander bus for each
+//! group of passed-through functions. libvirt would put devices without an address on any free port, that of an
+//! expander bus included, and so on the wrong guest cell.
+
+use super::device::{
+    Seat, disk_path, hostdev_bdf, is_on_usb, is_on_virtio_serial, is_our_hostdev, pci_address, seat,
+};
+use super::edit::{DevicePlace, DiskSeat, DomainEdit, HostdevSeat};
+use super::element::Element;
+use super::guest::{Guest, VirtType};
+use super::nics::nics;
+use super::order::device_name;
+use super::pci::{Buses, Controller, PciAddress};
+use super::{DomainXml, DomainXmlError};
+use crate::bdf::Bdf;
+use crate::placement::Placement;
+use crate::topology::{DeviceKind, Topology};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Queues of a disk at most: beyond, each costs memory and interrupts and wins nothing; the replaced tool's guide ends
+/// here too (spec/nvidia-vm.md, item 29).
+const MOST_DISK_QUEUES: u32 = 64;
+
+/// Is the work of seating the devices of one guest.
+pub(super) struct Seats<'a> {
+    /// The document's devices; none where it has none.
+    pub devices: Option<Element<'a>>,
+    /// The guest.
+    pub guest: &'a Guest,
+    /// Its place.
+    pub placement: &'a Placement,
+    /// Whether the machine has PCI Express; addresses are left to libvirt where not.
+    is_pcie: bool,
+    /// What is in use.
+    buses: Buses,
+    /// Controllers to set.
+    controllers: Vec<Controller>,
+    /// PCI controllers to remove.
+    dropped: Vec<u8>,
+}
+
+/// Finds the edits of the devices, in an order in which each can also be made alone.
+pub(super) fn device_edits(
+    current: &DomainXml,
+    guest: &Guest,
+    placement: &Placement,
+    topology: &Topology,
+) -> Result<Vec<DomainEdit>, DomainXmlError> {
+    let devices = current.root().child("devices");
+    let buses = devices.map(Buses::read).transpose()?.unwrap_or_default();
+    let is_pcie = current.is_pcie();
+    let (controllers, dropped) = (Vec::new(), Vec::new());
+    let mut seats = Seats { devices, guest, placement, is_pcie, buses, controllers, dropped };
+    let groups = seats.groups();
+    let kept = seats.kept_addresses(&groups);
+    if kept.is_none() {
+        seats.drop_expanders();
+    }
+    let (nics, dropped_nics) = nics(&mut seats, current.name() != guest.name.as_str())?;
+    let addresses = seats.addresses(&dropped_nics)?;
+    seats.implied_controllers()?;
+    let disks = seats.disks()?;
+    let balloon = seats.balloon()?;
+    let seated = match kept {
+        Some(kept) => kept,
+        None => seats.expanders(&groups)?,
+    };
+    let hostdevs = hostdevs(placement, topology, &seated);
+    let mut edits = vec![DomainEdit::SetAddresses { addresses }];
+    let Seats { controllers, dropped, .. } = seats;
+    edits.push(DomainEdit::SetControllers { controllers, dropped });
+    edits.push(DomainEdit::SetDisks { disks });
+    edits.push(DomainEdit::SetInterfaces { nics, dropped: dropped_nics });
+    edits.push(DomainEdit::SetHostdevs { hostdevs });
+    edits.extend(balloon);
+    Ok(edits)
+}
+
+/// Gives each passed-through function its name and its way of being bound. Functions of an NVLink board are bound once,
+/// by us: their driver can hang on unbind, and other guests' links depend on them (spec/nvswitch.md 6.7).
+fn hostdevs(
+    placement: &Placement,
+    topology: &Topology,
+    seated: &BTreeMap<Bdf, PciAddress>,
+) -> Vec<HostdevSeat> {
+    let is_board = topology.fabric().board.is_some();
+    let mut numbers = BTreeMap::new();
+    let mut hostdevs = Vec::new();
+    for (&bdf, kind) in placement.devices.iter().map(|bdf| (bdf, kind(topology, *bdf))) {
+        let Some(&address) = seated.get(&bdf) else { continue };
+        let number = numbers.entry(kind).or_insert(0);
+        let (word, on_board) = match kind {
+            DeviceKind::Gpu => ("gpu", is_board),
+            DeviceKind::NvSwitch => ("nvswitch", true),
+            _ => ("pci", false),
+        };
+        let alias = format!("ua-{word}{number}");
+        *number += 1;
+        hostdevs.push(HostdevSeat { bdf, alias, managed: !on_board, address });
+    }
+    hostdevs
+}
+
+/// What a function is, as far as its name goes.
+fn kind(topology: &Topology, bdf: Bdf) -> DeviceKind {
+    match topology.device(bdf).map(crate::topology::PciDevice::kind) {
+        Some(kind @ (DeviceKind::Gpu | DeviceKind::NvSwitch)) => kind,
+        _ => DeviceKind::Other,
+    }
+}
+
+impl<'a> Seats<'a> {
+    /// The elements of the devices.
+    fn elements(&self) -> impl Iterator<Item = Element<'a>> + use<'a> {
+        self.devices.into_iter().flat_map(Element::elements)
+    }
+
+    /// Devices of a kind.
+    pub fn named(&self, name: &'static str) -> impl Iterator<Item = Element<'a>> + use<'a> {
+        self.elements().filter(move |device| device.name() == name)
+    }
+
+    /// Groups of functions with the cell that each belongs to; every function is in exactly one.
+    fn groups(&self) -> Vec<(Option<u32>, Vec<Bdf>)> {
+        let only = (self.placement.cells.len() == 1).then_some(0);
+        let mut left: BTreeSet<Bdf> = self.placement.devices.iter().copied().collect();
+        let mut groups = Vec::new();
+        for group in &self.placement.guest_pcie.groups {
+            let devices = group.devices.iter().copied().filter(|bdf| left.remove(bdf));
+            groups.push((group.cell.or(only), devices.collect::<Vec<_>>()));
+        }
+        let rest = self.placement.devices.iter().copied().filter(|bdf| left.remove(bdf));
+        groups.push((only, rest.collect()));
+        groups.retain(|(_, devices)| !devices.is_empty());
+        groups
+    }
+
+    /// Whether a hostdev is one that the plan or an earlier one put there.
+    fn is_planned(&self, hostdev: Element<'_>) -> bool {
+        let bdf = hostdev_bdf(hostdev).and_then(|bdf| bdf.parse().ok());
+        is_our_hostdev(hostdev) || bdf.is_some_and(|bdf| self.placement.devices.contains(&bdf))
+    }
+
+    /// The guest addresses that functions have already; none unless all sit as planned.
+    fn kept_addresses(
+        &self,
+        groups: &[(Option<u32>, Vec<Bdf>)],
+    ) -> Option<BTreeMap<Bdf, PciAddress>> {
+        let named = self.named("hostdev");
+        let planned: Vec<_> = named.filter(|hostdev| self.is_planned(*hostdev)).collect();
+        let at = |hostdev| Some((hostdev_bdf(hostdev)?.parse().ok()?, pci_address(hostdev)?));
+        let found: BTreeMap<Bdf, PciAddress> = planned.iter().copied().filter_map(at).collect();
+        let mut expanders = BTreeSet::new();
+        for (cell, devices) in groups {
+            let above = |bdf| {
+                let port = self.buses.bridges.get(&found.get(bdf)?.bus)?;
+                let expander = port.address?.bus;
+                let bridge = self.buses.bridges.get(&expander)?;
+                let good = bridge.model == "pcie-expander-bus" && bridge.cell == *cell;
+                (good && port.model == "pcie-root-port").then_some(expander)
+            };
+            let mut above = devices.iter().map(above);
+            let expander = above.next()??;
+            if !expanders.insert(expander) || above.any(|other| other != Some(expander)) {
+                return None;
+            }
+        }
+        let count = groups.iter().map(|(_, devices)| devices.len()).sum::<usize>();
+        let ports: BTreeSet<u8> = found.values().map(|address| address.bus).collect();
+        let all = planned.len() == count && ports.len() == count;
+        (all && self.buses.bus_numbers_fit()).then_some(found)
+    }
+
+    /// Removes expander buses that carry nothing but functions of the plan or of an earlier one.
+    fn drop_expanders(&mut self) {
+        let expanders: Vec<u8> = self.buses.bridges.keys().copied().collect();
+        for index in expanders {
+            if self.buses.expander_above(index) != Some(index) {
+                continue;
+            }
+            let below = self.buses.below(index);
+            let is_foreign = |device: Element<'_>| {
+                let is_bridge = device.attr("type").as_deref() == Some("pci");
+                let ours = match device.name() {
+                    "controller" => is_bridge,
+                    "hostdev" => self.is_planned(device),
+                    _ => false,
+                };
+                !ours && pci_address(device).is_some_and(|address| below.contains(&address.bus))
+            };
+            if !self.elements().any(is_foreign) {
+                for &index in below.iter().rev() {
+                    self.buses.forget(index);
+                }
+                self.dropped.extend(below);
+            }
+        }
+    }
+
+    /// An address behind a new root port; none where addresses are libvirt's.
+    pub fn port(&mut self) -> Result<Option<PciAddress>, DomainXmlError> {
+        if !self.is_pcie {
+            return Ok(None);
+        }
+        let port = self.buses.add_port()?;
+        let address = PciAddress::behind(port.index);
+        self.controllers.push(port);
+        Ok(Some(address))
+    }
+
+    /// Addresses for devices of the document that have none.
+    fn addresses(
+        &mut self,
+        dropped_nics: &[usize],
+    ) -> Result<Vec<(DevicePlace, PciAddress)>, DomainXmlError> {
+        let mut addresses = Vec::new();
+        let mut counts = BTreeMap::new();
+        for device in self.elements() {
+            let count = counts.entry(device.name()).or_insert(0_usize);
+            let nth = *count;
+            *count += 1;
+            let skipped = match device.name() {
+                "memballoon" => !self.placement.devices.is_empty(),
+                "interface" => dropped_nics.contains(&nth),
+                "hostdev" => self.is_planned(device),
+                _ => false,
+            };
+            let (Some(name), false) = (device_name(device.name()), skipped || !self.is_pcie) else {
+                continue;
+            };
+            let kind = device.child("address").and_then(|address| address.attr("type"));
+            if pci_address(device).is_some() || kind.is_some_and(|kind| kind != "pci") {
+                continue;
+            }
+            let is_port = device.attr("model").is_some_and(|model| model == "pcie-root-port");
+            let address = match seat(device) {
+                _ if is_port => Some(self.buses.port_address()?),
+                Some(Seat::Port) => self.port()?,
+                Some(Seat::Slot) => {
+                    let slot = self.buses.root_slot(4)?;
+                    Some(PciAddress { bus: 0, slot, function: 0, multifunction: false })
+                }
+                None => None,
+            };
+            addresses.extend(address.map(|address| (DevicePlace { name, nth }, address)));
+        }
+        Ok(addresses)
+    }
+
+    /// Writes out the controllers that libvirt would add by itself, so that they get an address too; a USB controller
+    /// that nothing hangs on is ruled out.
+    fn implied_controllers(&mut self) -> Result<(), DomainXmlError> {
+        if !self.is_pcie {
+            return Ok(());
+        }
+        let has = |seats: &Seats<'_>, kind: &str| {
+            seats.named("controller").any(|c| c.attr("type").as_deref() == Some(kind))
+        };
+        let is_scsi = |device: Element<'_>| {
+            let bus = device.child("target").and_then(|target| target.attr("bus"));
+            bus.is_some_and(|bus| bus == "scsi")
+        };
+        let wants_usb = self.elements().any(is_on_usb);
+        let wanted = [
+            ("virtio-serial", None, self.elements().any(is_on_virtio_serial)),
+            ("scsi", Some("virtio-scsi"), self.elements().any(is_scsi)),
+            ("usb", Some(if wants_usb { "qemu-xhci" } else { "none" }), true),
+        ];
+        for (kind, model, wanted) in wanted {
+            if wanted && !has(self, kind) {
+                let address = if model == Some("none") { None } else { self.port()? };
+                let (bus_nr, cell) = (None, None);
+                self.controllers.push(Controller { kind, index: 0, model, bus_nr, cell, address });
+            }
+        }
+        Ok(())
+    }
+
+    /// Seats the guest's disks.
+    fn disks(&mut self) -> Result<Vec<DiskSeat>, DomainXmlError> {
+        let target = |disk: Element<'_>| Some(disk.child("target")?.attr("dev")?.into_owned());
+        let mut targets: BTreeSet<String> = self.named("disk").filter_map(target).collect();
+        let threads = u32::try_from(self.placement.iothread_pins.len()).unwrap_or(u32::MAX);
+        let most = self.placement.vcpus().clamp(1, MOST_DISK_QUEUES);
+        let queues = 1 << most.ilog2();
+        let mut disks = Vec::new();
+        for (number, disk) in (0_u32..).zip(&self.guest.disks) {
+            let found = self.named("disk").find(|d| disk_path(*d).as_ref() == Some(&disk.path));
+            let (target, address) = match found {
+                Some(found) if seat(found).is_none() => continue,
+                Some(found) => (target(found).unwrap_or_else(|| "vda".into()), None),
+                None => {
+                    let free = (0..).map(disk_name).find(|name| !targets.contains(name));
+                    (free.expect("names do not end"), self.port()?)
+                }
+            };
+            targets.insert(target.clone());
+            let iothread = number.checked_rem(threads).map(|thread| thread + 1);
+            disks.push(DiskSeat { disk: disk.clone(), target, queues, iothread, address });
+        }
+        Ok(disks)
+    }
+
+    /// The edit of the memory balloon.
+    fn balloon(&mut self) -> Result<Option<DomainEdit>, DomainXmlError> {
+        if !self.placement.devices.is_empty() {
+            return Ok(Some(DomainEdit::SetBalloon { address: None }));
+        }
+        if self.named("memballoon").next().is_some() {
+            return Ok(None);
+        }
+        let address = self.port()?;
+        Ok(address.map(|address| DomainEdit::SetBalloon { address: Some(address) }))
+    }
+
+    /// Makes the expander buses and gives each function the port behind which it sits.
+    fn expanders(
+        &mut self,
+        groups: &[(Option<u32>, Vec<Bdf>)],
+    ) -> Result<BTreeMap<Bdf, PciAddress>, DomainXmlError> {
+        let sizes: Vec<_> = groups.iter().map(|(cell, devices)| (*cell, devices.len())).collect();
+        let made = self.buses.add_expanders(&sizes)?;
+        let mut seated = BTreeMap::new();
+        for ((expander, ports), (_, devices)) in made.into_iter().zip(groups) {
+            let addresses = ports.iter().map(|port| PciAddress::behind(port.index));
+            seated.extend(devices.iter().copied().zip(addresses));
+            self.controllers.push(expander);
+            self.controllers.extend(ports);
+        }
+        self.dropped.retain(|index| !self.buses.bridges.contains_key(index));
+        Ok(seated)
+    }
+}
+
+/// The name of virtio disk number `number`: `vda`, `vdz`, `vdaa`.
+fn disk_name(number: usize) -> String {
+    let mut rest = number + 1;
+    let mut letters = Vec::new();
+    while rest > 0 {
+        rest -= 1;
+        letters.push(char::from(b'a' + u8::try_from(rest % 26).unwrap_or(0)));
+        rest /= 26;
+    }
+    format!("vd{}", letters.into_iter().rev().collect::<String>())
+}
+
+/// Whether the guest is of the kind that the host's kernel can move packets for.
+pub(super) fn has_vhost(guest: &Guest) -> bool {
+    guest.virt == VirtType::Kvm
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_disks_as_the_kernel_does() {
+        let names =
+            [(0, "vda"), (25, "vdz"), (26, "vdaa"), (27, "vdab"), (701, "vdzz"), (702, "vdaaa")];
+        for (number, name) in names {
+            assert_eq!(disk_name(number), name);
+        }
+    }
+}

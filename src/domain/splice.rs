@@ -1,0 +1,244 @@
+//! Changes a document by replacing as few bytes as needed. Everything else, white space and comments included, is
+//! copied; nothing is written anew. Knows where libvirt likes elements to stand, not what they mean.
+
+use super::element::Element;
+use super::fragment::{Fragment, Pick, Want, escaped};
+use super::order::rank;
+use super::tree::{Node, Tree};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Is new text for a span of a document.
+#[derive(Debug)]
+struct Splice {
+    /// What is replaced; empty: an insertion.
+    span: Range<usize>,
+    /// What stands there then.
+    text: String,
+}
+
+/// Is a set of changes to a document.
+pub(super) struct Splicer<'t> {
+    /// The document.
+    tree: &'t Tree,
+    /// The changes; none overlaps another.
+    splices: Vec<Splice>,
+}
+
+impl<'t> Splicer<'t> {
+    /// Collects what has to change for the root to be as wanted.
+    pub fn new(tree: &'t Tree, wanted: &Fragment) -> Splicer<'t> {
+        let mut splicer = Splicer { tree, splices: Vec::new() };
+        splicer.merge(tree.root(), wanted);
+        splicer
+    }
+
+    /// Whether nothing has to change.
+    pub fn is_empty(&self) -> bool {
+        self.splices.is_empty()
+    }
+
+    /// The changed document.
+    pub fn finish(mut self) -> String {
+        self.splices.sort_by_key(|splice| (splice.span.start, splice.span.end));
+        let text = &self.tree.text;
+        let added: usize = self.splices.iter().map(|splice| splice.text.len()).sum();
+        let (mut out, mut at) = (String::with_capacity(text.len() + added), 0);
+        for Splice { span, text: new } in &self.splices {
+            debug_assert!(at <= span.start, "changes overlap at byte {at}: {new:?}");
+            out.push_str(text.get(at..span.start).unwrap_or_default());
+            out.push_str(new);
+            at = span.end;
+        }
+        out.push_str(&text[at..]);
+        out
+    }
+
+    /// Notes a change.
+    fn splice(&mut self, span: Range<usize>, text: impl Into<String>) {
+        self.splices.push(Splice { span, text: text.into() });
+    }
+
+    /// Makes an element as wanted.
+    fn merge(&mut self, element: Element<'t>, wanted: &Fragment) {
+        let (mut taken, mut made) = (BTreeSet::new(), Vec::new());
+        let mut pairs = Vec::new();
+        for child in &wanted.children {
+            match pick(element, child, &taken) {
+                Some(found) => {
+                    taken.insert(found.node);
+                    pairs.push((found, child));
+                }
+                None if child.is_made() => made.push(child),
+                None => {}
+            }
+        }
+        let ours = |child: &Element<'_>| {
+            wanted.only.iter().any(|(name, ours)| child.name() == *name && ours(*child))
+        };
+        let removed = |child: &Element<'_>| {
+            let pair = pairs.iter().find(|(found, _)| found.node == child.node);
+            pair.map_or_else(|| ours(child), |(found, wish)| wish.gone || is_dropped(*found, wish))
+        };
+        let (gone, kept): (Vec<_>, Vec<_>) = element.elements().partition(removed);
+        self.attributes(element, wanted);
+        if let Some(text) = wanted.text.as_ref().filter(|text| element.text() != text.trim()) {
+            self.set_text(element.place(), text);
+        }
+        for child in gone {
+            self.remove(child.place());
+        }
+        for (child, wish) in pairs {
+            if kept.iter().any(|kept| kept.node == child.node) {
+                self.merge(child, wish);
+            }
+        }
+        self.insert(element, made);
+    }
+
+    /// Makes an element's attributes as wanted.
+    fn attributes(&mut self, element: Element<'t>, wanted: &Fragment) {
+        let place = element.place();
+        let end = place.attributes.last().map_or(place.name.end, |last| last.value.end + 1);
+        for (name, want) in &wanted.attributes {
+            let found = element.attrs().position(|(found, _)| found == *name);
+            let value = found.and_then(|at| element.attrs().nth(at)).map(|(_, value)| value);
+            let spans = found.map(|at| &place.attributes[at]);
+            match (want, spans) {
+                (Want::Set(want), None) => {
+                    self.splice(end..end, format!(" {name}='{}'", escaped(want)));
+                }
+                (Want::Set(want) | Want::Default(want), Some(at))
+                    if value.as_deref() != Some(want) =>
+                {
+                    self.splice(at.value.clone(), escaped(want));
+                }
+                (Want::Absent, Some(at)) => {
+                    let before = self.tree.text[..at.name.start].trim_end().len();
+                    self.splice(before..at.value.end + 1, "");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Replaces an element's text; elements in it stay where they are when there are some.
+    fn set_text(&mut self, place: &Node, text: &str) {
+        let name = self.tree.slice(&place.name);
+        if place.close.is_empty() {
+            let end = place.attributes.last().map_or(place.name.end, |last| last.value.end + 1);
+            return self.splice(end..place.open.end, format!(">{}</{name}>", escaped(text)));
+        }
+        let first = place.children.first().map(|&child| self.tree.nodes[child].open.start);
+        self.splice(place.open.end..first.unwrap_or(place.close.start), escaped(text));
+    }
+
+    /// Removes an element with the line that it leaves empty.
+    fn remove(&mut self, place: &Node) {
+        let start = match self.line_start(place) {
+            Some(start) => start,
+            None => place.open.start,
+        };
+        self.splice(start..place.close.end, "");
+    }
+
+    /// Where the line break and the indentation in front of an element begin; none where other things stand there.
+    fn line_start(&self, place: &Node) -> Option<usize> {
+        let before = &self.tree.text[..place.open.start];
+        let line = before.trim_end_matches([' ', '\t']);
+        let line = line.strip_suffix('\n')?;
+        Some(line.strip_suffix('\r').unwrap_or(line).len())
+    }
+
+    /// Inserts new elements into an element, each behind the neighbour that libvirt would write before it.
+    fn insert(&mut self, element: Element<'t>, mut made: Vec<&Fragment>) {
+        if made.is_empty() {
+            return;
+        }
+        let place = element.place();
+        let parent = element.name();
+        made.sort_by_key(|fragment| rank(parent, fragment.name));
+        let line = self.line_of_children(element);
+        let written = |fragments: &[&Fragment]| {
+            let mut text = String::new();
+            for fragment in fragments {
+                text.push_str(line.as_deref().unwrap_or_default());
+                fragment.write(&mut text, line.as_deref());
+            }
+            text
+        };
+        if place.children.is_empty() {
+            let body = written(&made);
+            let line = line.as_deref().map_or("", |line| line.strip_suffix("  ").unwrap_or(line));
+            let name = self.tree.slice(&place.name);
+            if place.close.is_empty() {
+                let end = place.attributes.last().map_or(place.name.end, |last| last.value.end + 1);
+                self.splice(end..place.open.end, format!(">{body}{line}</{name}>"));
+            } else {
+                let inside = &self.tree.text[place.open.end..place.close.start];
+                let end = place.open.end + inside.trim_end().len();
+                self.splice(end..place.close.start, format!("{body}{line}"));
+            }
+            return;
+        }
+        for fragment in made {
+            let mine = rank(parent, fragment.name);
+            let before = element.elements().filter(|other| rank(parent, other.name()) <= mine);
+            let at = match before.last() {
+                Some(neighbour) => self.after(neighbour.place().close.end),
+                None => place.open.end,
+            };
+            self.splice(at..at, written(&[fragment]));
+        }
+    }
+
+    /// Where to insert behind an element that ends at `end`: behind a comment that follows in the same line.
+    fn after(&self, end: usize) -> usize {
+        let rest = &self.tree.text[end..];
+        let space = rest.len() - rest.trim_start_matches([' ', '\t']).len();
+        let comment = rest[space..].strip_prefix("<!--").and_then(|rest| rest.find("-->"));
+        let Some(length) = comment else { return end };
+        let close = end + space + "<!--".len() + length + "-->".len();
+        if self.tree.text[end..close].contains('\n') { end } else { close }
+    }
+
+    /// The line break and indentation that elements in an element begin with; none where they stand in one line.
+    fn line_of_children(&self, element: Element<'t>) -> Option<String> {
+        let place = element.place();
+        let line = |node: &Node| {
+            let start = self.line_start(node)?;
+            Some(&self.tree.text[start..node.open.start])
+        };
+        match place.children.last() {
+            Some(&child) => line(&self.tree.nodes[child]).map(str::to_owned),
+            None => match (line(place), place.parent) {
+                (Some(line), _) => Some(format!("{line}  ")),
+                (None, None) => Some("\n  ".to_owned()),
+                (None, Some(_)) => None,
+            },
+        }
+    }
+}
+
+/// The element in `parent` that a fragment speaks of.
+fn pick<'t>(
+    parent: Element<'t>,
+    wanted: &Fragment,
+    taken: &BTreeSet<usize>,
+) -> Option<Element<'t>> {
+    let mut named = parent.children(wanted.name);
+    match &wanted.pick {
+        Pick::First => named.find(|child| !taken.contains(&child.node)),
+        Pick::Nth(nth) => named.nth(*nth),
+        Pick::Key(of, key) => named.find(|child| of(*child).as_ref() == Some(key)),
+    }
+}
+
+/// Whether an element is to be removed because nothing would be left in it.
+fn is_dropped(element: Element<'_>, wanted: &Fragment) -> bool {
+    let ours = |child: Element<'_>| {
+        let gone = wanted.children.iter().any(|wish| wish.gone && wish.name == child.name());
+        gone || wanted.only.iter().any(|(name, ours)| child.name() == *name && ours(child))
+    };
+    wanted.drop_empty && !wanted.is_made() && element.elements().all(ours)
+}
