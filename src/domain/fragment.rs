@@ -2,7 +2,7 @@
 //! in a document, and what a fragment does not name stays. Knows XML and libvirt's writing style, not its meaning.
 
 use super::element::Element;
-use quick_xml::escape::escape;
+use quick_xml::escape::{escape, partial_escape};
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
@@ -169,7 +169,7 @@ impl Fragment {
             None if made.peek().is_none() => return out.push_str("/>"),
             None => out.push('>'),
             Some(text) => {
-                let _ = write!(out, ">{}", escaped(text));
+                let _ = write!(out, ">{}", partial_escape(text.as_str()));
             }
         }
         if made.peek().is_some() {
@@ -183,7 +183,7 @@ impl Fragment {
     }
 }
 
-/// Escapes a value for an attribute with any quotes, or for text.
+/// Escapes a value for an attribute with any quotes.
 pub(super) fn escaped(value: &str) -> Cow<'_, str> {
     let value = escape(value);
     if !value.contains(['\n', '\r', '\t']) {

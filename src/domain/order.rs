@@ -103,7 +103,6 @@ const CPUTUNE: &[&str] = &[
 const CPU: &[&str] = &["model", "vendor", "topology", "cache", "maxphysaddr", "feature", "numa"];
 /// Elements of a device; every kind has some of them.
 const DEVICE: &[&str] = &[
-    "mac",
     "driver",
     "auth",
     "source",
@@ -123,6 +122,29 @@ const DEVICE: &[&str] = &[
     "acpi",
     "address",
 ];
+/// Elements of `<interface>`.
+const INTERFACE: &[&str] = &[
+    "mac",
+    "source",
+    "virtualport",
+    "ip",
+    "route",
+    "script",
+    "target",
+    "guest",
+    "model",
+    "driver",
+    "backend",
+    "filterref",
+    "tune",
+    "link",
+    "mtu",
+    "boot",
+    "alias",
+    "rom",
+    "acpi",
+    "address",
+];
 
 /// The place of an element among its siblings: before those with a larger one. Unknown elements come last.
 pub(super) fn rank(parent: &str, name: &str) -> usize {
@@ -132,7 +154,8 @@ pub(super) fn rank(parent: &str, name: &str) -> usize {
         "memoryBacking" => MEMORY_BACKING,
         "cputune" => CPUTUNE,
         "cpu" => CPU,
-        "disk" | "interface" | "hostdev" | "controller" | "rng" | "memballoon" => DEVICE,
+        "interface" => INTERFACE,
+        "disk" | "hostdev" | "controller" | "rng" | "memballoon" => DEVICE,
         // What holds one kind of elements, or a device with an order of its own: its address comes last.
         _ => &[],
     };

@@ -5,6 +5,7 @@ use super::element::Element;
 use super::fragment::{Fragment, Pick, Want, escaped};
 use super::order::rank;
 use super::tree::{Node, Tree};
+use quick_xml::escape::partial_escape;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -127,10 +128,10 @@ impl<'t> Splicer<'t> {
         let name = self.tree.slice(&place.name);
         if place.close.is_empty() {
             let end = place.attributes.last().map_or(place.name.end, |last| last.value.end + 1);
-            return self.splice(end..place.open.end, format!(">{}</{name}>", escaped(text)));
+            return self.splice(end..place.open.end, format!(">{}</{name}>", partial_escape(text)));
         }
         let first = place.children.first().map(|&child| self.tree.nodes[child].open.start);
-        self.splice(place.open.end..first.unwrap_or(place.close.start), escaped(text));
+        self.splice(place.open.end..first.unwrap_or(place.close.start), partial_escape(text));
     }
 
     /// Removes an element with the line that it leaves empty.
