@@ -3,6 +3,7 @@
 
 mod support;
 
+mod check;
 mod cli;
 mod hosts;
 mod libvirt;

@@ -1,10 +1,124 @@
-//! `check`.
+//! `check`: what our own checker finds in a domain, and what it could not look at.
 
 use super::args::CheckArgs;
 use super::context::Context;
+use super::error::{EXIT_DONE, EXIT_FOUND, hinted};
+use crate::check::{self, Finding, Severity};
+use crate::domain::DomainXml;
+use crate::hypervisor::{DomainState, XmlOf};
+use crate::placement::Occupancy;
+use anyhow::Context as _;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io::Read;
+use std::path::Path;
+
+/// More bytes than any domain's XML that is read; the rest of a longer file is not worth reading.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Is the answer, as JSON shows it.
+#[derive(Debug, Serialize)]
+struct Answer {
+    /// Name of the domain.
+    domain: String,
+    /// What was found: errors first, then by line.
+    findings: Vec<Finding>,
+    /// How many rules were applied.
+    rules: usize,
+    /// What was not looked at, and why.
+    not_checked: Vec<String>,
+}
 
 /// Runs the verb.
 pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let _ = (args, cx.output);
-    Err(super::error::hinted("not merged yet", ""))
+    let (domain, running) = read(&args.target, cx)?;
+    let topology = cx.topology()?;
+    let mut not_checked = Vec::new();
+    let mut others = match cx.occupancy(false) {
+        _ if cx.global.host.is_some() => {
+            not_checked.push("other domains (--host is given)".to_owned());
+            Occupancy::default()
+        }
+        Ok(others) => others,
+        Err(error) => {
+            not_checked.push(format!("other domains ({error})"));
+            Occupancy::default()
+        }
+    };
+    others.domains.retain(|held| held.domain != domain.name());
+    let mut findings = check::check(&domain, &topology, &others);
+    if running {
+        findings.retain(|finding| finding.rule != check::HUGE_PAGES_SHORT);
+        not_checked.push("free huge pages (the domain runs and holds its own)".to_owned());
+    }
+    not_checked.extend(check::unchecked(&topology).into_iter().map(str::to_owned));
+    let name = Some(domain.name()).filter(|name| !name.is_empty());
+    let domain = name.unwrap_or_else(|| args.target.clone());
+    let answer = Answer { domain, findings, rules: check::rules().count(), not_checked };
+    if cx.output.json {
+        cx.output.json(&answer)?;
+    } else {
+        cx.output.text(&text(&answer))?;
+    }
+    Ok(if answer.findings.is_empty() { EXIT_DONE } else { EXIT_FOUND })
+}
+
+/// Reads the domain, and whether it runs: a file where it looks like one, else a domain of the hypervisor.
+fn read(target: &str, cx: &Context<'_>) -> anyhow::Result<(DomainXml, bool)> {
+    let xml_name = Path::new(target).extension().is_some_and(|e| e.eq_ignore_ascii_case("xml"));
+    let is_file = target == "-" || target.contains('/') || xml_name || Path::new(target).exists();
+    if is_file {
+        let text = read_file(target)?;
+        let domain = DomainXml::parse(&text).map_err(|error| {
+            hinted(format!("{target}: {error}"), "`virt-xml-validate FILE domain` says more")
+        })?;
+        return Ok((domain, false));
+    }
+    let hypervisor = cx.hypervisor()?;
+    let xml = hypervisor.xml(target, XmlOf::Inactive)?;
+    let summary = hypervisor.domains()?.into_iter().find(|summary| summary.name == target);
+    let running = summary.is_some_and(|summary| summary.state != DomainState::ShutOff);
+    let domain = DomainXml::parse(&xml).with_context(|| format!("cannot read `{target}`"))?;
+    Ok((domain, running))
+}
+
+/// Reads a file or standard input.
+fn read_file(target: &str) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = if target == "-" {
+        std::io::stdin().lock().take(MAX_BYTES).read_to_string(&mut text)
+    } else {
+        std::fs::File::open(target).and_then(|f| f.take(MAX_BYTES).read_to_string(&mut text))
+    };
+    match read {
+        Ok(_) => Ok(text),
+        Err(error) => Err(hinted(
+            format!("cannot read {target}: {error}"),
+            "name a file with domain XML (`virsh dumpxml NAME`), `-`, or a domain of `gpuvm list`",
+        )),
+    }
+}
+
+/// The answer for people.
+fn text(answer: &Answer) -> String {
+    let mut text = String::new();
+    for Finding { rule, severity, path, line, message, hint } in &answer.findings {
+        let severity = match severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        writeln!(text, "{severity}: {message}").expect("text");
+        writeln!(text, "  {path}, line {line} ({rule})").expect("text");
+        writeln!(text, "  hint: {hint}").expect("text");
+    }
+    let count = |severity| answer.findings.iter().filter(|f| f.severity == severity).count();
+    let found = match (count(Severity::Error), count(Severity::Warning)) {
+        (0, 0) => "nothing found".to_owned(),
+        (errors, warnings) => format!("{errors} errors, {warnings} warnings"),
+    };
+    let Answer { domain, rules, not_checked, .. } = answer;
+    let not_checked = not_checked.join(", ");
+    writeln!(text, "{domain}: {found}, {rules} rules checked, not checked: {not_checked}")
+        .expect("text");
+    text
 }

@@ -226,7 +226,7 @@ fn iothreads<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> BTreeMap<u32, Sp
     if let Some(count) = count {
         let missing = (count.value as usize).saturating_sub(threads.len());
         let free: Vec<u32> = (1..).filter(|id| !threads.contains_key(id)).take(missing).collect();
-        threads.extend(free.into_iter().map(|id| (id, count.spot.clone())));
+        threads.extend(free.into_iter().map(|id| (id, count.spot)));
     }
     threads
 }

@@ -1,0 +1,222 @@
+//! Rules on pins and on what the guest sees as its CPU.
+
+use super::guest::Guest;
+use super::report::{Report, Rule};
+use crate::cpuset::{CpuSet, PcpuId};
+use crate::domain::claims::Pin;
+use crate::domain::read::At;
+use crate::topology::Topology;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// libvirt drops such a pin without a word.
+const NO_VCPU: Rule = Rule::error("vcpupin-no-vcpu", "a vcpupin for a vCPU that does not exist");
+/// QEMU's threads would be refused or run elsewhere.
+const ABSENT: Rule = Rule::error("pin-absent-pcpu", "a pin to a pcpu that the host does not have");
+/// As absent, until somebody switches the pcpu on.
+const OFFLINE: Rule = Rule::error("pin-offline-pcpu", "a pin to a pcpu that is offline");
+/// Two vCPUs that take turns, while the guest believes that they run side by side.
+const CROWDED: Rule = Rule::error("pcpu-twice", "more vCPUs pinned to pcpus than there are");
+/// libvirt refuses it at define.
+const PRODUCT: Rule = Rule::error(
+    "topology-product",
+    "sockets x dies x clusters x cores x threads that are not the vCPUs",
+);
+/// The guest's scheduler takes strangers for siblings.
+const PAIRS: Rule = Rule::warning(
+    "vcpu-pair-split",
+    "threads of one guest core that are pinned to several host cores",
+);
+/// Without topoext a guest on AMD ignores `threads` (it sees cores only).
+const TOPOEXT: Rule =
+    Rule::warning("topoext-missing", "guest threads on an AMD host without the feature topoext");
+/// Emulator work interrupts the guest's own CPU.
+const EMULATOR: Rule = Rule::warning(
+    "emulator-on-vcpu-core",
+    "emulator or I/O threads on a core of the guest's vCPUs",
+);
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[NO_VCPU, ABSENT, OFFLINE, CROWDED, PRODUCT, PAIRS, TOPOEXT, EMULATOR];
+
+/// Checks pins and CPU.
+pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    pins_exist(guest, topology, report);
+    crowded(guest, report);
+    product(guest, report);
+    pairs(guest, topology, report);
+    topoext(guest, topology, report);
+    emulator(guest, topology, report);
+}
+
+/// Checks that pinned vCPUs and pcpus are there.
+fn pins_exist<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let count = guest.vcpus.value;
+    for pin in guest.vcpu_pins.iter().filter(|pin| pin.of.value >= count) {
+        let message = format!("vcpu {} is pinned, but the guest has {count} vcpus", pin.of.value);
+        let hint = match count.checked_sub(1) {
+            Some(last) => format!("remove the vcpupin, or pin one of the vcpus 0-{last}"),
+            None => "remove the vcpupin".to_owned(),
+        };
+        report.add(&NO_VCPU, pin.of.spot, message, hint);
+    }
+    let (online, offline) = (topology.pcpus(), &topology.parts().offline);
+    for (what, cpuset) in all_pins(guest) {
+        let missing = cpuset.minus(&online);
+        let absent = missing.minus(offline);
+        if !absent.is_empty() {
+            let message =
+                format!("{what} is pinned to pcpu {absent}, which the host does not have");
+            report.add(&ABSENT, cpuset.spot, message, format!("the host's pcpus are {online}"));
+        }
+        let off = missing.and(offline);
+        if !off.is_empty() {
+            let message = format!("{what} is pinned to pcpu {off}, which is offline");
+            let hint = format!("the host's online pcpus are {online}");
+            report.add(&OFFLINE, cpuset.spot, message, hint);
+        }
+    }
+}
+
+/// Every pin with whom it pins.
+fn all_pins<'g, 't>(guest: &'g Guest<'t>) -> Vec<(String, &'g At<'t, CpuSet>)> {
+    let mut pins: Vec<_> =
+        guest.vcpu_pins.iter().map(|p| (format!("vcpu {}", p.of.value), &p.cpuset)).collect();
+    pins.extend(guest.default_pin.iter().map(|pin| ("every thread".to_owned(), pin)));
+    pins.extend(helper_pins(guest));
+    pins
+}
+
+/// The pins of the emulator and of the I/O threads.
+pub fn helper_pins<'g, 't>(guest: &'g Guest<'t>) -> Vec<(String, &'g At<'t, CpuSet>)> {
+    let emulator = guest.emulator_pin.iter().map(|pin| ("the emulator".to_owned(), pin));
+    let threads = guest.iothread_pins.iter();
+    emulator.chain(threads.map(|p| (format!("iothread {}", p.of.value), &p.cpuset))).collect()
+}
+
+/// Pins of vCPUs that exist.
+pub fn live_pins<'g, 't>(guest: &'g Guest<'t>) -> impl Iterator<Item = &'g Pin<'t>> {
+    guest.vcpu_pins.iter().filter(|pin| pin.of.value < guest.vcpus.value)
+}
+
+/// Checks that no set of pcpus carries more vCPUs than it has pcpus.
+fn crowded<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    let mut users: BTreeMap<&CpuSet, Vec<&Pin<'t>>> = BTreeMap::new();
+    for pin in live_pins(guest) {
+        users.entry(&pin.cpuset.value).or_default().push(pin);
+    }
+    // A set inside another begins with one of its pcpus.
+    let mut by_first: BTreeMap<Option<PcpuId>, Vec<&CpuSet>> = BTreeMap::new();
+    for set in users.keys() {
+        by_first.entry(set.first()).or_default().push(set);
+    }
+    for (&set, own) in &users {
+        let firsts = set.iter().filter(|_| set.len() > 1);
+        let near = firsts.filter_map(|pcpu| by_first.get(&Some(pcpu))).flatten();
+        let within = near.filter(|&&other| other != set && other.is_subset(set));
+        let inside: usize = within.filter_map(|other| users.get(other)).map(Vec::len).sum();
+        let (wanted, there) = (own.len() + inside, set.len());
+        if wanted <= there {
+            continue;
+        }
+        let Some(last) = own.last() else { continue };
+        let names: Vec<String> = own.iter().take(4).map(|p| p.of.value.to_string()).collect();
+        let more = if own.len() > 4 { " and more" } else { "" };
+        let message = if there == 1 && inside == 0 {
+            format!("vcpus {}{more} are all pinned to pcpu {set}", names.join(", "))
+        } else {
+            format!("{wanted} vcpus are pinned within the {there} pcpus {set}")
+        };
+        report.add(&CROWDED, last.cpuset.spot, message, "give every vcpu a pcpu of its own");
+    }
+}
+
+/// Checks that the guest's CPU topology multiplies out.
+fn product<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    let Some(topology) = guest.cpu.as_ref().and_then(|cpu| cpu.topology.as_ref()) else { return };
+    let product = topology.value.iter().try_fold(1u32, |all, &n| all.checked_mul(n));
+    if product == Some(guest.vcpus.value) {
+        return;
+    }
+    let [sockets, dies, clusters, cores, threads] = topology.value;
+    let product = product.map_or("too many".to_owned(), |product| product.to_string());
+    let message = format!(
+        "sockets {sockets} x dies {dies} x clusters {clusters} x cores {cores} x threads {threads} \
+         is {product}, but the guest has {} vcpus",
+        guest.vcpus.value
+    );
+    report.add(&PRODUCT, topology.spot, message, "make the product equal the number of vcpus");
+}
+
+/// Checks that the threads of a guest core sit on one host core. vCPUs that float are not judged.
+fn pairs<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let shown = guest.cpu.as_ref().and_then(|cpu| cpu.topology.as_ref());
+    let threads = shown.map_or(1, |shown| shown.value[4]);
+    if threads < 2 {
+        return;
+    }
+    let mut cores: BTreeMap<u32, Vec<(&Pin<'t>, PcpuId)>> = BTreeMap::new();
+    for pin in live_pins(guest) {
+        if let [core] = cores_of(topology, &pin.cpuset).into_iter().collect::<Vec<_>>()[..] {
+            cores.entry(pin.of.value / threads).or_default().push((pin, core));
+        }
+    }
+    for pins in cores.values() {
+        let Some(((first, home), rest)) = pins.split_first() else { continue };
+        if let Some((other, _)) = rest.iter().find(|(_, core)| core != home) {
+            let message = format!(
+                "vcpus {} and {} are threads of one guest core, but pcpus {} and {} are on \
+                 different host cores",
+                first.of.value, other.of.value, first.cpuset.value, other.cpuset.value
+            );
+            let siblings = topology.core_of(*home).map(|core| core.pcpus.to_string());
+            let siblings = siblings.unwrap_or_default();
+            let hint = format!("pin both to the core with pcpus {siblings}, or show threads='1'");
+            report.add(&PAIRS, other.cpuset.spot, message, hint);
+        }
+    }
+}
+
+/// The cores that a set touches, each by its lowest pcpu.
+pub fn cores_of(topology: &Topology, cpuset: &CpuSet) -> BTreeSet<PcpuId> {
+    cpuset.iter().filter_map(|pcpu| topology.core_of(pcpu)?.pcpus.first()).collect()
+}
+
+/// Checks that an AMD guest that is shown threads can see them.
+fn topoext<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let amd =
+        matches!(topology.machine().cpu_vendor.as_deref(), Some("AuthenticAMD" | "HygonGenuine"));
+    let Some(cpu) = guest.cpu.as_ref().filter(|_| amd) else { return };
+    let threads = cpu.topology.as_ref().map_or(1, |shown| shown.value[4]);
+    if threads > 1 && cpu.mode == "host-passthrough" && !cpu.topoext {
+        let message =
+            format!("threads={threads} on an AMD host, but the feature topoext is not asked for");
+        let hint = "add <feature policy='require' name='topoext'/> to <cpu>";
+        report.add(&TOPOEXT, cpu.spot, message, hint);
+    }
+}
+
+/// Checks that emulator and I/O threads keep off the cores of vCPUs that are pinned to one core.
+fn emulator<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let mut owned = BTreeSet::new();
+    for pin in live_pins(guest) {
+        let cores = cores_of(topology, &pin.cpuset);
+        if cores.len() == 1 {
+            owned.extend(cores);
+        }
+    }
+    for (what, cpuset) in helper_pins(guest) {
+        let shared: CpuSet = cores_of(topology, cpuset).intersection(&owned).copied().collect();
+        if shared.is_empty() {
+            continue;
+        }
+        let all: CpuSet = shared
+            .iter()
+            .filter_map(|pcpu| topology.core_of(pcpu))
+            .flat_map(|core| core.pcpus.iter())
+            .collect();
+        let message =
+            format!("{what} may run on pcpus {all}, whose cores carry vcpus of this guest");
+        let hint = "pin it to a core of the guest's share that carries no vcpu";
+        report.add(&EMULATOR, cpuset.spot, message, hint);
+    }
+}

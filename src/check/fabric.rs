@@ -1,0 +1,91 @@
+//! Rules on sets of GPUs and the NVSwitches that go with them.
+
+use super::guest::Guest;
+use super::report::{Report, Rule};
+use crate::bdf::Bdf;
+use crate::domain::claims::Passed;
+use crate::topology::{DeviceKind, FabricModel, Partition, Topology};
+use std::collections::BTreeSet;
+
+/// The guest starts; its NVLink transfers fail or are corrupted (spec/nvswitch.md 3.2).
+const NO_PARTITION: Rule =
+    Rule::error("gpus-no-partition", "a set of GPUs that is no NVLink partition of the host");
+/// CUDA says "system not ready" for ever.
+const COUNT: Rule =
+    Rule::error("nvswitch-count", "another number of NVSwitches than the set of GPUs needs");
+/// Its links end at GPUs of others.
+const FOREIGN: Rule =
+    Rule::error("nvswitch-foreign", "an NVSwitch of a board that no passed GPU is on");
+/// Fabric Manager on the host would lose it.
+const SHARED: Rule =
+    Rule::error("nvswitch-shared", "a passed NVSwitch where Fabric Manager keeps the switches");
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[NO_PARTITION, COUNT, FOREIGN, SHARED];
+
+/// Checks GPUs and NVSwitches.
+pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let of_kind = |kind: DeviceKind| -> Vec<&Passed<'t>> {
+        let is = |p: &&Passed<'t>| topology.device(p.bdf.value).is_some_and(|d| d.kind() == kind);
+        guest.passed.iter().filter(is).collect()
+    };
+    let (gpus, switches) = (of_kind(DeviceKind::Gpu), of_kind(DeviceKind::NvSwitch));
+    let Some(first) = gpus.first() else { return };
+    let fabric = topology.fabric();
+    if fabric.model == FabricModel::None || fabric.partitions.is_empty() {
+        return;
+    }
+    let set: BTreeSet<Bdf> = gpus.iter().map(|passed| passed.bdf.value).collect();
+    let same =
+        |partition: &&Partition| partition.gpus.iter().copied().collect::<BTreeSet<_>>() == set;
+    let Some(partition) = fabric.partitions.iter().find(same) else {
+        let message = format!("the {} passed GPUs are no NVLink partition of this host", set.len());
+        report.add(&NO_PARTITION, first.device, message, nearest(&set, &fabric.partitions));
+        return;
+    };
+    if fabric.model == FabricModel::SharedNvswitch {
+        for switch in switches {
+            let message = format!("{} belongs to Fabric Manager on the host", switch.bdf.value);
+            report.add(&SHARED, switch.bdf.spot, message, "pass the GPUs only");
+        }
+        return;
+    }
+    let count = u32::try_from(switches.len()).unwrap_or(u32::MAX);
+    if count != partition.nvswitches {
+        let message = format!(
+            "partition {} of {} GPUs needs {} NVSwitches, the guest gets {count}",
+            partition.id,
+            set.len(),
+            partition.nvswitches
+        );
+        let hint = format!("take them from {}", list(&partition.nvswitch_pool));
+        let spot = switches.last().map_or(first.device, |switch| switch.device);
+        report.add(&COUNT, spot, message, hint);
+    }
+    let foreign = |p: &&Passed<'t>| !partition.nvswitch_pool.contains(&p.bdf.value);
+    for switch in switches.into_iter().filter(foreign).filter(|_| partition.nvswitches > 0) {
+        let message =
+            format!("NVSwitch {} is not on the board of the passed GPUs", switch.bdf.value);
+        let hint = format!("take it from {}", list(&partition.nvswitch_pool));
+        report.add(&FOREIGN, switch.bdf.spot, message, hint);
+    }
+}
+
+/// Addresses for a message.
+fn list(all: &[Bdf]) -> String {
+    if all.is_empty() {
+        return "nowhere: it needs none".to_owned();
+    }
+    all.iter().map(Bdf::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Names the smallest partition around a set, or the largest inside it.
+fn nearest(set: &BTreeSet<Bdf>, partitions: &[Partition]) -> String {
+    let around = partitions.iter().filter(|p| set.iter().all(|gpu| p.gpus.contains(gpu)));
+    let inside = partitions.iter().filter(|p| p.gpus.iter().all(|gpu| set.contains(gpu)));
+    let around = around.min_by_key(|p| p.gpus.len());
+    match around.or_else(|| inside.max_by_key(|p| p.gpus.len())) {
+        Some(partition) => format!("partition {} is {}", partition.id, list(&partition.gpus)),
+        None => "`gpuvm host show` lists the partitions".to_owned(),
+    }
+}

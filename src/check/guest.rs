@@ -1,0 +1,228 @@
+//! What the rules look at: what the domain claims of its host, and what it shows to its guest. Does not judge.
+
+use crate::domain::claims::{Binding, Claims, VcpuSet};
+use crate::domain::read::{At, Fault, GuestAddress, Reader, Spot, c_number, number};
+use crate::domain::{DomainXml, Element};
+use std::collections::BTreeMap;
+use std::ops::Deref;
+
+/// Is a PCI controller of the guest.
+#[derive(Debug)]
+pub struct Controller<'t> {
+    /// Its index, which addresses name as `bus`.
+    pub index: u32,
+    /// `pcie-root`, `pcie-root-port`, `pcie-expander-bus` and so on.
+    pub model: String,
+    /// Its own place; none where libvirt chooses it, and for the root.
+    pub address: Option<At<'t, GuestAddress>>,
+    /// First bus number of an expander bus.
+    pub bus_number: Option<At<'t, u32>>,
+    /// Guest cell that an expander bus belongs to.
+    pub cell: Option<At<'t, u32>>,
+}
+
+/// Is something with queues or I/O threads.
+#[derive(Debug)]
+pub struct Queued<'t> {
+    /// `disk`, `interface` or, of a SCSI controller, `controller`.
+    pub kind: &'static str,
+    /// Queues.
+    pub queues: Option<At<'t, u32>>,
+    /// I/O threads it names.
+    pub iothreads: Vec<At<'t, u32>>,
+}
+
+/// Is what the guest sees as its CPU.
+#[derive(Debug)]
+pub struct Cpu<'t> {
+    /// The `<cpu>`.
+    pub spot: Spot<'t>,
+    /// `host-passthrough`, `host-model`, `custom`.
+    pub mode: String,
+    /// Sockets, dies, clusters, cores, threads.
+    pub topology: Option<At<'t, [u32; 5]>>,
+    /// Whether `topoext` is asked for.
+    pub topoext: bool,
+    /// Physical address bits: `Some(None)` are the host's.
+    pub address_bits: Option<Option<u32>>,
+}
+
+/// Is a domain as the rules see it.
+#[derive(Debug)]
+pub struct Guest<'t> {
+    /// What it claims of its host.
+    pub claims: Claims<'t>,
+    /// The `<domain>`.
+    pub spot: Spot<'t>,
+    /// Its CPU.
+    pub cpu: Option<Cpu<'t>>,
+    /// PCI controllers by index.
+    pub controllers: BTreeMap<u32, Controller<'t>>,
+    /// Places of all devices, controllers included, in document order.
+    pub addresses: Vec<At<'t, GuestAddress>>,
+    /// Disks, SCSI controllers and interfaces.
+    pub queued: Vec<Queued<'t>>,
+    /// Where a balloon is asked for, or `<devices>` where libvirt adds one by itself; none: there is none.
+    pub balloon: Option<Spot<'t>>,
+    /// What could not be understood, claims included.
+    pub faults: Vec<Fault<'t>>,
+}
+
+impl<'t> Deref for Guest<'t> {
+    type Target = Claims<'t>;
+    fn deref(&self) -> &Claims<'t> {
+        &self.claims
+    }
+}
+
+impl<'t> Guest<'t> {
+    /// Reads a domain.
+    pub fn read(domain: &'t DomainXml) -> Guest<'t> {
+        let mut claims = Claims::read(domain);
+        let mut reader = Reader { faults: std::mem::take(&mut claims.faults) };
+        let root = domain.root();
+        let devices: Vec<Element<'t>> =
+            root.child("devices").into_iter().flat_map(Element::elements).collect();
+        let mut guest = Guest {
+            claims,
+            spot: Spot::of(root),
+            cpu: root.child("cpu").map(|cpu| read_cpu(cpu, &mut reader)),
+            controllers: BTreeMap::new(),
+            addresses: Vec::new(),
+            queued: Vec::new(),
+            balloon: root.child("devices").map(Spot::of),
+            faults: Vec::new(),
+        };
+        for device in devices {
+            guest.device(device, &mut reader);
+        }
+        guest.faults = reader.faults;
+        guest
+    }
+
+    /// Takes in one device.
+    fn device(&mut self, device: Element<'t>, reader: &mut Reader<'t>) {
+        let address = reader.guest_address(device);
+        self.addresses.extend(address.clone());
+        let kind = device.attr("type");
+        match (device.name(), kind.as_deref()) {
+            ("controller", Some("pci")) => {
+                let controller = read_controller(device, address, reader);
+                self.controllers.extend(controller.map(|read| (read.index, read)));
+            }
+            ("memballoon", _) => {
+                let none = device.attr("model").as_deref() == Some("none");
+                self.balloon = (!none).then(|| Spot::of(device));
+            }
+            ("controller", Some("scsi")) => {
+                self.queued.push(queued("controller", device, reader));
+            }
+            ("disk", _) => self.queued.push(queued("disk", device, reader)),
+            ("interface", _) => self.queued.push(queued("interface", device, reader)),
+            _ => {}
+        }
+    }
+
+    /// The controller of an index.
+    pub fn controller(&self, index: u32) -> Option<&Controller<'t>> {
+        self.controllers.get(&index)
+    }
+
+    /// The parts of the guest's memory: each cell's, or the guest's as one where it has no cells.
+    pub fn banks(&self) -> Vec<Bank<'_, 't>> {
+        let bank = |cell: Option<u32>, memory, vcpus| Bank {
+            cell,
+            memory,
+            vcpus,
+            binding: self.claims.binding(cell),
+            page: self.claims.page_of(cell.unwrap_or(0)),
+        };
+        if self.claims.cells.is_empty() {
+            return vec![bank(None, &self.claims.memory, None)];
+        }
+        let cells = self.claims.cells.iter();
+        cells.map(|c| bank(Some(c.id), &c.memory, c.vcpus.as_ref().map(|v| &v.value))).collect()
+    }
+}
+
+/// Is a part of the guest's memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Bank<'g, 't> {
+    /// Its cell; none: the guest has no cells.
+    pub cell: Option<u32>,
+    /// Its size.
+    pub memory: &'g At<'t, crate::memsize::MemSize>,
+    /// vCPUs of the cell; none: all, or a cell without vCPUs.
+    pub vcpus: Option<&'g VcpuSet>,
+    /// What binds it.
+    pub binding: Option<&'g Binding<'t>>,
+    /// Size of its huge pages, where one is named.
+    pub page: Option<&'g At<'t, crate::memsize::MemSize>>,
+}
+
+impl Bank<'_, '_> {
+    /// `cell 0`, or `the guest`.
+    pub fn name(self) -> String {
+        self.cell.map_or("the guest".into(), |cell| format!("cell {cell}"))
+    }
+}
+
+/// Reads `<cpu>`.
+fn read_cpu<'t>(cpu: Element<'t>, reader: &mut Reader<'t>) -> Cpu<'t> {
+    let topology = cpu.child("topology").map(|element| {
+        let mut value = [1; 5];
+        let names = ["sockets", "dies", "clusters", "cores", "threads"];
+        for (value, name) in value.iter_mut().zip(names) {
+            if let Some(read) = reader.attribute(element, name, number) {
+                *value = read.value;
+            }
+        }
+        At { value, spot: Spot::of(element) }
+    });
+    let asked = |feature: &Element<'t>| {
+        let policy = feature.attr("policy");
+        feature.attr("name").as_deref() == Some("topoext")
+            && matches!(policy.as_deref(), None | Some("require" | "force"))
+    };
+    let address_bits =
+        cpu.child("maxphysaddr").map(|element| match element.attr("mode").as_deref() {
+            Some("passthrough") => None,
+            _ => reader.attribute(element, "bits", number).map(|bits| bits.value),
+        });
+    Cpu {
+        spot: Spot::of(cpu),
+        mode: cpu.attr("mode").map(String::from).unwrap_or_default(),
+        topology,
+        topoext: cpu.children("feature").any(|feature| asked(&feature)),
+        address_bits,
+    }
+}
+
+/// Reads a PCI controller; none where it has no index yet.
+fn read_controller<'t>(
+    element: Element<'t>,
+    address: Option<At<'t, GuestAddress>>,
+    reader: &mut Reader<'t>,
+) -> Option<Controller<'t>> {
+    let index = reader.attribute(element, "index", number)?.value;
+    let target = element.child("target");
+    Some(Controller {
+        index,
+        model: element.attr("model").map(String::from).unwrap_or_default(),
+        address,
+        bus_number: target.and_then(|target| reader.attribute(target, "busNr", c_number)),
+        cell: target.and_then(|t| t.child("node")).and_then(|node| reader.text(node, number)),
+    })
+}
+
+/// Reads the queues and I/O threads of a disk, a SCSI controller or an interface.
+fn queued<'t>(kind: &'static str, device: Element<'t>, reader: &mut Reader<'t>) -> Queued<'t> {
+    let driver = device.child("driver");
+    let mapped = driver.and_then(|driver| driver.child("iothreads"));
+    let mapped = mapped.into_iter().flat_map(|threads| threads.children("iothread"));
+    let named = driver.and_then(|driver| reader.attribute(driver, "iothread", number));
+    let mut iothreads: Vec<_> = named.into_iter().collect();
+    iothreads.extend(mapped.filter_map(|thread| reader.attribute(thread, "id", number)));
+    let queues = driver.and_then(|driver| reader.attribute(driver, "queues", number));
+    Queued { kind, queues, iothreads }
+}

@@ -1,0 +1,200 @@
+//! Rules on the host's PCI functions that are passed to the guest.
+
+use super::guest::Guest;
+use super::report::{Report, Rule};
+use crate::cpuset::NodeSet;
+use crate::domain::claims::Passed;
+use crate::topology::{DeviceKind, DriveUse, PciDevice, Topology};
+use std::collections::BTreeMap;
+
+/// libvirt notices it at start.
+const ABSENT: Rule =
+    Rule::error("hostdev-absent", "a passed PCI function that the host does not have");
+/// libvirt refuses it at define.
+const TWICE: Rule = Rule::error("hostdev-twice", "a PCI function that is passed twice");
+/// VFIO takes endpoints only.
+const BRIDGE: Rule = Rule::error("hostdev-bridge", "a bridge that is passed");
+/// The host would lose its root, its route or a mounted file system.
+const USED: Rule = Rule::error("hostdev-used-by-host", "a passed device that the host uses");
+/// VFIO refuses a group of which the host still drives a part.
+const MATES: Rule = Rule::error(
+    "iommu-group-split",
+    "a passed function whose IOMMU group has others that stay with the host",
+);
+/// Every transfer crosses the link between packages.
+const NODE: Rule =
+    Rule::warning("device-off-node", "a passed device on a node that the guest has no pcpus on");
+/// The firmware's window for BARs would be computed from QEMU's 40 bits.
+const PHYSICAL: Rule = Rule::warning(
+    "maxphysaddr-missing",
+    "large BARs in a guest that does not see the host's address bits",
+);
+/// VFIO pins all memory, so a balloon can only do harm.
+const BALLOON: Rule =
+    Rule::warning("balloon-with-hostdev", "a memory balloon beside passed devices");
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[ABSENT, TWICE, BRIDGE, USED, MATES, NODE, PHYSICAL, BALLOON];
+
+/// A BAR of this size or more cannot stand below 4 GiB.
+const LARGE_BAR: u64 = 4 << 30;
+
+/// Checks passed functions.
+pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let known = !topology.devices().is_empty();
+    let nodes = nodes_of(guest, topology);
+    let mut seen = BTreeMap::new();
+    for passed in &guest.passed {
+        let bdf = passed.bdf.value;
+        if let Some(first) = seen.insert(bdf, passed.device) {
+            let message = format!("{bdf} is passed by {} already", first.path());
+            report.add(&TWICE, passed.bdf.spot, message, "pass it once");
+            continue;
+        }
+        match topology.device(bdf) {
+            None if known => {
+                let message = format!("the host has no PCI function {bdf}");
+                report.add(
+                    &ABSENT,
+                    passed.bdf.spot,
+                    message,
+                    "`gpuvm host show` lists what it has",
+                );
+            }
+            None => {}
+            Some(device) => {
+                used(passed, device, topology, report);
+                mates(guest, passed, device, topology, report);
+                off_node(passed, device, &nodes, topology, report);
+            }
+        }
+    }
+    physical(guest, topology, report);
+    if let Some(balloon) = guest.balloon.filter(|_| !guest.passed.is_empty()) {
+        let message = "libvirt gives the guest a memory balloon, but passed devices pin its memory";
+        report.add(&BALLOON, balloon, message, "write <memballoon model='none'/>");
+    }
+}
+
+/// Nodes of the pcpus that vCPUs are pinned to; of the bound memory where none is pinned.
+fn nodes_of(guest: &Guest<'_>, topology: &Topology) -> NodeSet {
+    let pins = super::cpu::live_pins(guest).map(|pin| &pin.cpuset).chain(&guest.default_pin);
+    let pcpus = pins.flat_map(|cpuset| cpuset.iter());
+    let nodes: NodeSet = pcpus.filter_map(|p| Some(topology.core_of(p)?.node)).collect();
+    if nodes.is_empty() {
+        return guest.bindings.iter().fold(nodes, |all, binding| all.or(&binding.nodes));
+    }
+    nodes
+}
+
+/// Checks that the host can do without a device.
+fn used<'t>(passed: &Passed<'t>, device: &PciDevice, topology: &Topology, report: &mut Report<'t>) {
+    let bdf = device.bdf;
+    if matches!(device.kind(), DeviceKind::Bridge | DeviceKind::HostBridge) {
+        let message = format!("{bdf} is a bridge, and only endpoints can be passed");
+        report.add(&BRIDGE, passed.bdf.spot, message, "pass the endpoints below it");
+        return;
+    }
+    if let Some(reason) = uses(device, topology).first() {
+        let message = format!("the host uses {bdf}: {reason}");
+        report.add(&USED, passed.bdf.spot, message, "free it first, or pass another device");
+    }
+}
+
+/// What the host uses a device for.
+fn uses(device: &PciDevice, topology: &Topology) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for drive in topology.parts().drives.iter().filter(|d| d.bdf == Some(device.bdf)) {
+        let parts = drive.partitions.iter().flat_map(|p| p.used_by.iter().map(|u| (&p.name, u)));
+        for (name, usage) in drive.used_by.iter().map(|u| (&drive.name, u)).chain(parts) {
+            reasons.push(match usage {
+                DriveUse::Mounted { at } => format!("{name} is mounted at {at}"),
+                DriveUse::Swap => format!("{name} is swap space"),
+                DriveUse::Holder { device } => format!("{name} is part of {device}"),
+            });
+        }
+    }
+    reasons.extend(device.net.iter().flat_map(|net| net.used_by.iter().cloned()));
+    reasons
+}
+
+/// Checks that nobody of the function's IOMMU group stays behind. Bridges go along by themselves.
+fn mates<'t>(
+    guest: &Guest<'t>,
+    passed: &Passed<'t>,
+    device: &PciDevice,
+    topology: &Topology,
+    report: &mut Report<'t>,
+) {
+    let Some(group) = topology.iommu_group(device.bdf) else { return };
+    let left: Vec<String> = group
+        .members
+        .iter()
+        .filter(|&&member| !guest.passed.iter().any(|other| other.bdf.value == member))
+        .filter_map(|&member| topology.device(member))
+        .filter(|mate| !matches!(mate.kind(), DeviceKind::Bridge | DeviceKind::HostBridge))
+        .map(|mate| mate.bdf.to_string())
+        .collect();
+    if !left.is_empty() {
+        let message = format!(
+            "{} is in IOMMU group {} together with {}, which the guest does not get",
+            device.bdf,
+            group.number,
+            left.join(", ")
+        );
+        report.add(&MATES, passed.bdf.spot, message, "pass the whole group, or none of it");
+    }
+}
+
+/// Checks that a device is on a node of the guest. NVSwitches serve a whole board, and a node without pcpus has none
+/// to be near to.
+fn off_node<'t>(
+    passed: &Passed<'t>,
+    device: &PciDevice,
+    nodes: &NodeSet,
+    topology: &Topology,
+    report: &mut Report<'t>,
+) {
+    let Some(node) = device.node.filter(|node| !nodes.is_empty() && !nodes.contains(*node)) else {
+        return;
+    };
+    let has_pcpus = topology.node(node).is_some_and(|node| !node.pcpus.is_empty());
+    if has_pcpus && device.kind() != DeviceKind::NvSwitch {
+        let message =
+            format!("{} is on node {node}, the guest's vcpus are on node {nodes}", device.bdf);
+        let hint = format!("pin the vcpus to node {node}, or pass a device of node {nodes}");
+        report.add(&NODE, passed.bdf.spot, message, hint);
+    }
+}
+
+/// Checks that a guest with large BARs sees enough address bits. The firmware's window is an eighth of the address
+/// space (spec/nvswitch.md 6.2).
+fn physical<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    if topology.machine().architecture.as_deref().is_some_and(|arch| arch != "x86_64") {
+        return;
+    }
+    let devices = guest.passed.iter().filter_map(|passed| topology.device(passed.bdf.value));
+    let large = |device: &PciDevice| device.bars.iter().map(|bar| bar.bytes).max().unwrap_or(0);
+    let sizes: Vec<u64> = devices.map(large).filter(|&bytes| bytes >= LARGE_BAR).collect();
+    if sizes.is_empty() {
+        return;
+    }
+    // A port costs its largest BAR twice, since the small BARs beside it push the next port to the next boundary.
+    let window = sizes.iter().fold(0u64, |all, size| all.saturating_add(size.saturating_mul(2)));
+    let needed = window.checked_next_power_of_two().map_or(64, |window| window.ilog2() + 3);
+    let enough = match guest.cpu.as_ref().map(|cpu| (cpu.mode.as_str(), cpu.address_bits)) {
+        Some((_, Some(Some(bits)))) => bits >= needed,
+        Some(("host-passthrough" | "maximum", Some(None))) => true,
+        _ => false,
+    };
+    if !enough {
+        let spot = guest.cpu.as_ref().map_or(guest.spot, |cpu| cpu.spot);
+        let message = format!(
+            "{} passed devices have BARs of up to {} GiB, which need {needed} address bits",
+            sizes.len(),
+            sizes.iter().max().unwrap_or(&0) >> 30
+        );
+        let hint = "write <cpu mode='host-passthrough'><maxphysaddr mode='passthrough'/></cpu>";
+        report.add(&PHYSICAL, spot, message, hint);
+    }
+}

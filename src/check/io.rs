@@ -1,0 +1,89 @@
+//! Rules on I/O threads and queues.
+
+use super::guest::Guest;
+use super::report::{Report, Rule};
+use std::collections::BTreeSet;
+
+/// libvirt refuses it at define.
+const NO_THREAD: Rule =
+    Rule::error("iothreadpin-undefined", "a pin of an I/O thread that is not defined");
+/// libvirt refuses it at define.
+const NO_DISK_THREAD: Rule =
+    Rule::error("iothread-undefined", "a device that names an I/O thread that is not defined");
+/// Threads that nobody uses: what they were meant for runs in the emulator (spec/nvidia-vm.md T21).
+const UNUSED: Rule = Rule::warning("iothread-unused", "I/O threads that no device names");
+/// More queues than vCPUs are never used (spec/nvidia-vm.md T22).
+const DISK_QUEUES: Rule = Rule::warning("disk-queues", "a disk with more queues than vCPUs");
+/// QEMU takes at most 256 queue pairs.
+const NET_QUEUES: Rule = Rule::error("net-queues", "an interface with more than 256 queues");
+/// As for disks.
+const NET_IDLE: Rule = Rule::warning("net-queues-idle", "an interface with more queues than vCPUs");
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[NO_THREAD, NO_DISK_THREAD, UNUSED, DISK_QUEUES, NET_QUEUES, NET_IDLE];
+
+/// The most queues that QEMU gives an interface.
+const MAX_NET_QUEUES: u32 = 256;
+
+/// Checks I/O threads and queues.
+pub fn check<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    threads(guest, report);
+    queues(guest, report);
+}
+
+/// Checks that I/O threads are defined where they are named, and named where they are defined.
+fn threads<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    let defined: Vec<String> = guest.iothreads.keys().take(8).map(u32::to_string).collect();
+    let hint = match defined.is_empty() {
+        true => "define it: <iothreads>1</iothreads>".to_owned(),
+        false => format!("the guest's I/O threads are {}", defined.join(", ")),
+    };
+    let missing = |id: u32| !guest.iothreads.contains_key(&id);
+    for pin in guest.iothread_pins.iter().filter(|pin| missing(pin.of.value)) {
+        let message = format!("iothread {} is pinned, but not defined", pin.of.value);
+        report.add(&NO_THREAD, pin.of.spot, message, hint.as_str());
+    }
+    let named = || {
+        guest
+            .queued
+            .iter()
+            .flat_map(|device| device.iothreads.iter().map(move |id| (device.kind, id)))
+    };
+    for (kind, id) in named().filter(|(_, id)| missing(id.value)) {
+        let message = format!("the {kind} names iothread {}, which is not defined", id.value);
+        report.add(&NO_DISK_THREAD, id.spot, message, hint.as_str());
+    }
+    let used: BTreeSet<u32> = named().map(|(_, id)| id.value).collect();
+    let unused: Vec<u32> =
+        guest.iothreads.keys().copied().filter(|id| !used.contains(id)).collect();
+    if let Some(spot) = unused.first().and_then(|first| guest.iothreads.get(first)) {
+        let shown: Vec<String> = unused.iter().take(8).map(u32::to_string).collect();
+        let more = if unused.len() > 8 { " and more" } else { "" };
+        let message = format!(
+            "{} of {} I/O threads are named by no device: {}{more}",
+            unused.len(),
+            guest.iothreads.len(),
+            shown.join(", ")
+        );
+        let hint = "name them in the disks' drivers (iothread='1'), or define fewer";
+        report.add(&UNUSED, *spot, message, hint);
+    }
+}
+
+/// Checks the numbers of queues.
+fn queues<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    let vcpus = guest.vcpus.value;
+    for device in &guest.queued {
+        let Some(queues) = &device.queues else { continue };
+        let count = queues.value;
+        let hint = format!("take at most {} queues", vcpus.min(MAX_NET_QUEUES));
+        if device.kind == "interface" && count > MAX_NET_QUEUES {
+            let message = format!("{count} queues, QEMU takes at most {MAX_NET_QUEUES}");
+            report.add(&NET_QUEUES, queues.spot, message, hint);
+        } else if count > vcpus {
+            let rule = if device.kind == "interface" { &NET_IDLE } else { &DISK_QUEUES };
+            let message = format!("{count} queues for {vcpus} vcpus");
+            report.add(rule, queues.spot, message, hint);
+        }
+    }
+}

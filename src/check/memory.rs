@@ -1,0 +1,159 @@
+//! Rules on the amount of memory and its pages.
+
+use super::guest::{Bank, Guest};
+use super::report::{Report, Rule};
+use crate::cpuset::NodeSet;
+use crate::domain::read::Spot;
+use crate::memsize::MemSize;
+use crate::topology::{HugePagePool, NumaNode, Topology};
+use std::collections::BTreeMap;
+
+/// The guest cannot get one page there.
+const EMPTY: Rule = Rule::error("memory-node-empty", "memory bound to nodes that have none");
+/// The kernel's out-of-memory killer ends it.
+const EXCEEDS: Rule =
+    Rule::error("memory-exceeds-node", "more memory than the nodes that it is bound to have");
+/// libvirt notices it at start.
+const NO_POOL: Rule =
+    Rule::error("huge-page-pool-absent", "huge pages of a size that the host has no pool of");
+/// The start would fail now; pages can be reserved.
+const SHORT: Rule = Rule::warning("huge-pages-short", "fewer free huge pages than the guest needs");
+/// QEMU refuses it at start.
+const MULTIPLE: Rule =
+    Rule::error("memory-no-page-multiple", "memory that is no multiple of its huge pages");
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[EMPTY, EXCEEDS, NO_POOL, SHORT, MULTIPLE];
+
+/// The rule that a running guest breaks by holding its own pages.
+pub const SHORT_ID: &str = SHORT.id;
+
+/// Checks amounts and pages.
+pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let banks = guest.banks();
+    amounts(&banks, topology, report);
+    if guest.huge_pages.is_some() {
+        multiples(&banks, topology, report);
+        pools(guest, &banks, topology, report);
+    }
+}
+
+/// Memory of a set of nodes; none where the host's record has no amounts at all.
+fn memory_of(topology: &Topology, nodes: &NodeSet) -> Option<MemSize> {
+    let known = topology.nodes().iter().any(|node| !node.memory_kib.is_zero());
+    known.then(|| among(topology, nodes).map(|node| node.memory_kib).sum())
+}
+
+/// The nodes of a set that are there.
+fn among<'h>(topology: &'h Topology, nodes: &'h NodeSet) -> impl Iterator<Item = &'h NumaNode> {
+    topology.nodes().iter().filter(|node| nodes.contains(node.os_index))
+}
+
+/// Checks that bound memory fits into its nodes, together with memory bound to a part of them.
+fn amounts<'t>(banks: &[Bank<'_, 't>], topology: &Topology, report: &mut Report<'t>) {
+    let mut bound: BTreeMap<&NodeSet, (MemSize, Spot<'t>)> = BTreeMap::new();
+    for bank in banks {
+        if let Some(binding) = bank.binding.filter(|binding| binding.is_hard()) {
+            let nodes = &binding.nodes;
+            let entry = bound.entry(&nodes.value).or_insert((MemSize::default(), nodes.spot));
+            entry.0 = entry.0 + bank.memory.value;
+        }
+    }
+    for (nodes, (_, spot)) in &bound {
+        let Some(there) = memory_of(topology, nodes) else { continue };
+        if among(topology, nodes).next().is_none() {
+            continue; // another rule's finding
+        }
+        let inside = bound.iter().filter(|(other, _)| other.is_subset(nodes));
+        let wanted: MemSize = inside.map(|(_, (memory, _))| *memory).sum();
+        if there.is_zero() {
+            let message = format!("{wanted} are bound to node {nodes}, which has no memory");
+            report.add(&EMPTY, *spot, message, with_memory(topology));
+        } else if wanted > there {
+            let message = format!("{wanted} are bound to node {nodes}, which has {there}");
+            report.add(&EXCEEDS, *spot, message, "ask for less memory, or bind it to more nodes");
+        }
+    }
+}
+
+/// Says which nodes have memory.
+fn with_memory(topology: &Topology) -> String {
+    let nodes = topology.nodes().iter().filter(|node| !node.memory_kib.is_zero());
+    let nodes: NodeSet = nodes.map(|node| node.os_index).collect();
+    format!("nodes with memory are {nodes}")
+}
+
+/// The page size of a bank: the one named for it, else the host's default.
+fn page_size(bank: &Bank<'_, '_>, topology: &Topology) -> MemSize {
+    let default = || {
+        let arguments = topology.machine().kernel_arguments.iter();
+        let mut sizes = arguments.filter_map(|a| a.strip_prefix("default_hugepagesz="));
+        let size = sizes.next_back().and_then(|size| size.parse().ok());
+        size.unwrap_or(MemSize::from_kib(2048))
+    };
+    bank.page.map_or_else(default, |page| page.value)
+}
+
+/// Checks that memory is a multiple of its pages, in every cell.
+fn multiples<'t>(banks: &[Bank<'_, 't>], topology: &Topology, report: &mut Report<'t>) {
+    for bank in banks {
+        let (page, memory) = (page_size(bank, topology), bank.memory.value);
+        if memory.round_down(page) != memory {
+            let message = format!(
+                "memory of {} is {} KiB, {} KiB above a multiple of its {page} pages",
+                bank.name(),
+                memory.kib(),
+                memory.kib() % page.kib()
+            );
+            let down = memory.round_down(page).kib();
+            let hint = format!("{down} KiB or {} KiB are multiples", down + page.kib());
+            report.add(&MULTIPLE, bank.memory.spot, message, hint);
+        }
+    }
+}
+
+/// Checks that the host has pools of the page sizes, with enough free pages.
+fn pools<'t>(
+    guest: &Guest<'t>,
+    banks: &[Bank<'_, 't>],
+    topology: &Topology,
+    report: &mut Report<'t>,
+) {
+    if topology.nodes().iter().all(|node| node.huge_pages.is_empty()) {
+        return; // the record does not tell
+    }
+    let Some(asked) = &guest.huge_pages else { return };
+    let everywhere: NodeSet = topology.nodes().iter().map(|node| node.os_index).collect();
+    let mut wanted: BTreeMap<(NodeSet, MemSize), (u64, Spot<'t>)> = BTreeMap::new();
+    for bank in banks {
+        let hard = bank.binding.filter(|binding| binding.is_hard());
+        let nodes = hard.map_or(&everywhere, |binding| &binding.nodes.value).clone();
+        let page = page_size(bank, topology);
+        let spot = bank.page.map_or(asked.spot, |page| page.spot);
+        let entry = wanted.entry((nodes, page)).or_insert((0, spot));
+        entry.0 += bank.memory.kib().div_ceil(page.kib());
+    }
+    for ((nodes, page), (count, spot)) in wanted {
+        let of_size = |pool: &&HugePagePool| pool.page_kib == page;
+        let pools = || among(topology, &nodes).flat_map(|n| n.huge_pages.iter()).filter(of_size);
+        if pools().next().is_none() {
+            let message = format!("node {nodes} has no pool of {page} pages");
+            let hint = format!(
+                "boot the host with hugepagesz={}, or ask for a size that it has",
+                page.to_string().replace(" GiB", "G").replace(" MiB", "M")
+            );
+            report.add(&NO_POOL, spot, message, hint);
+            continue;
+        }
+        let free: u64 = pools().map(|pool| pool.free).sum();
+        if free < count {
+            let message =
+                format!("{count} pages of {page} are needed on node {nodes}, {free} are free");
+            let hint = format!(
+                "reserve them: echo N > /sys/devices/system/node/nodeX/hugepages/hugepages-{}kB/nr_hugepages",
+                page.kib()
+            );
+            report.add(&SHORT, spot, message, hint);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Rules on guest NUMA cells and the host nodes behind them.
+
+use super::guest::{Bank, Guest};
+use super::report::{Report, Rule};
+use crate::cpuset::{NodeId, NodeSet};
+use crate::domain::claims::{Binding, VcpuId, VcpuSet};
+use crate::topology::Topology;
+
+/// libvirt refuses it at define.
+const ABOVE: Rule = Rule::error("cell-vcpu-above-count", "a cell with vCPUs that do not exist");
+/// QEMU puts it somewhere and says that this will be an error one day.
+const NOWHERE: Rule = Rule::error("vcpu-in-no-cell", "a vCPU that is in no cell");
+/// QEMU refuses it at start.
+const TWICE: Rule = Rule::error("vcpu-in-two-cells", "a vCPU that is in two cells");
+/// libvirt refuses it at define.
+const NO_CELL: Rule = Rule::error("memnode-no-cell", "a memnode of a cell that does not exist");
+/// libvirt accepts it where no huge pages are asked for.
+const NO_NODE: Rule =
+    Rule::error("node-absent", "memory bound to a node that the host does not have");
+/// Every access of the guest crosses the link between packages.
+const FAR: Rule =
+    Rule::error("vcpu-far-from-memory", "vCPUs on other nodes than the memory bound to them");
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[ABOVE, NOWHERE, TWICE, NO_CELL, NO_NODE, FAR];
+
+/// Checks cells and nodes.
+pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    cells(guest, report);
+    nodes(guest, topology, report);
+    for bank in guest.banks() {
+        far(guest, bank, topology, report);
+    }
+}
+
+/// Checks that cells hold every vCPU once, and memnodes name cells.
+fn cells<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    let count = guest.vcpus.value;
+    let all: VcpuSet = (0..count).map(VcpuId).collect();
+    let mut seen = VcpuSet::new();
+    for cell in &guest.cells {
+        let Some(vcpus) = &cell.vcpus else { continue };
+        let above = vcpus.minus(&all);
+        if !above.is_empty() {
+            let message =
+                format!("cell {} has vcpus {above}, but the guest has {count} vcpus", cell.id);
+            report.add(&ABOVE, vcpus.spot, message, "take them out, or raise <vcpu>");
+        }
+        let again = vcpus.and(&seen);
+        if !again.is_empty() {
+            let message = format!("vcpus {again} of cell {} are in another cell too", cell.id);
+            report.add(&TWICE, vcpus.spot, message, "give every vcpu one cell");
+        }
+        seen = seen.or(vcpus);
+    }
+    let left = all.minus(&seen);
+    if let Some(last) = guest.cells.last().filter(|_| !left.is_empty()) {
+        let spot = last.vcpus.as_ref().map_or(last.memory.spot, |vcpus| vcpus.spot);
+        let message = format!("vcpus {left} are in no cell");
+        report.add(&NOWHERE, spot, message, "give every vcpu one cell");
+    }
+    for cell in guest.bindings.iter().filter_map(|binding| binding.cell.as_ref()) {
+        if !guest.cells.iter().any(|other| other.id == cell.value) {
+            let ids: Vec<String> = guest.cells.iter().map(|cell| cell.id.to_string()).collect();
+            let message = format!("memnode names cell {}, which does not exist", cell.value);
+            let hint = match ids.is_empty() {
+                true => "define cells in <cpu><numa>, or use <numatune><memory>".to_owned(),
+                false => format!("the guest's cells are {}", ids.join(", ")),
+            };
+            report.add(&NO_CELL, cell.spot, message, hint);
+        }
+    }
+}
+
+/// Checks that memory is bound to nodes that are there.
+fn nodes<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let there: NodeSet = topology.nodes().iter().map(|node| node.os_index).collect();
+    for binding in &guest.bindings {
+        let absent = binding.nodes.minus(&there);
+        if !absent.is_empty() {
+            let message = format!("memory is bound to node {absent}, which the host does not have");
+            report.add(
+                &NO_NODE,
+                binding.nodes.spot,
+                message,
+                format!("the host's nodes are {there}"),
+            );
+        }
+    }
+}
+
+/// Checks that pinned vCPUs of a part of the memory can run near it. Nodes without pcpus have nothing near.
+fn far<'t>(guest: &Guest<'t>, bank: Bank<'_, 't>, topology: &Topology, report: &mut Report<'t>) {
+    let Some(binding) = bank.binding.filter(|binding| binding.is_hard()) else { return };
+    if !has_pcpus(binding, topology) {
+        return;
+    }
+    let mut far = VcpuSet::new();
+    let mut homes = NodeSet::new();
+    for pin in super::cpu::live_pins(guest) {
+        let vcpu = VcpuId(pin.of.value);
+        if bank.cell.is_some() && !bank.vcpus.is_some_and(|vcpus| vcpus.contains(vcpu)) {
+            continue;
+        }
+        let nodes: NodeSet =
+            pin.cpuset.iter().filter_map(|p| Some(topology.core_of(p)?.node)).collect();
+        if !nodes.is_empty() && !nodes.intersects(&binding.nodes) {
+            far.insert(vcpu);
+            homes = homes.or(&nodes);
+        }
+    }
+    if far.is_empty() {
+        return;
+    }
+    let (bound, name) = (&binding.nodes.value, bank.name());
+    let message = format!(
+        "vcpus {far} are pinned to node {homes}, but the memory of {name} is bound to node {bound}"
+    );
+    let hint = format!("bind the memory to node {homes}, or pin the vcpus to node {bound}");
+    report.add(&FAR, binding.nodes.spot, message, hint);
+}
+
+/// Whether some node of a binding has pcpus.
+fn has_pcpus(binding: &Binding<'_>, topology: &Topology) -> bool {
+    let pcpus = |node: NodeId| topology.node(node).is_some_and(|node| !node.pcpus.is_empty());
+    binding.nodes.iter().any(pcpus)
+}

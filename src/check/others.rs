@@ -1,0 +1,97 @@
+//! Rules on what other domains of the host hold, running or only defined.
+
+use super::cpu::{cores_of, helper_pins, live_pins};
+use super::guest::Guest;
+use super::report::{Report, Rule};
+use crate::cpuset::CpuSet;
+use crate::domain::claims::Pin;
+use crate::domain::read::At;
+use crate::placement::{Held, Occupancy};
+use crate::topology::Topology;
+
+/// Only one of them can run; libvirt defines both.
+const DEVICE: Rule = Rule::error("device-held", "a passed device that another domain has too");
+/// The two slow each other down by half.
+const PCPU: Rule = Rule::error("pcpu-held", "vCPUs on pcpus of another domain's vCPUs");
+/// Two tenants on the threads of one core see each other's load, and more.
+const CORE: Rule = Rule::error("core-split", "vCPUs on a core that carries another domain's vCPUs");
+/// Emulator work interrupts a guest that does not know why.
+const HELPER: Rule = Rule::warning(
+    "helper-on-held-core",
+    "emulator or I/O threads on a core of another domain's vCPUs, or the reverse",
+);
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[DEVICE, PCPU, CORE, HELPER];
+
+/// Checks against other domains.
+pub fn check<'t>(
+    guest: &Guest<'t>,
+    topology: &Topology,
+    others: &Occupancy,
+    report: &mut Report<'t>,
+) {
+    for held in &others.domains {
+        for passed in guest.passed.iter().filter(|p| held.devices.contains(&p.bdf.value)) {
+            let message = format!("{} is held by {}", passed.bdf.value, name(held));
+            let hint = "pass another device, or take it from the other domain";
+            report.add(&DEVICE, passed.bdf.spot, message, hint);
+        }
+        threads(guest, topology, held, report);
+    }
+}
+
+/// A domain with its state.
+fn name(held: &Held) -> String {
+    let state = if held.active { "running" } else { "defined" };
+    format!("domain `{}` ({state})", held.domain)
+}
+
+/// Every pcpu of the cores that a set touches.
+fn whole_cores(topology: &Topology, cpuset: &CpuSet) -> CpuSet {
+    let cores = cores_of(topology, cpuset);
+    let cores = cores.iter().filter_map(|&pcpu| topology.core_of(pcpu));
+    cores.flat_map(|core| core.pcpus.iter()).chain(cpuset.iter()).collect()
+}
+
+/// The union of sets.
+fn union<'s>(sets: impl IntoIterator<Item = &'s CpuSet>) -> CpuSet {
+    sets.into_iter().fold(CpuSet::new(), |all, set| all.or(set))
+}
+
+/// Checks pcpus and cores against one domain: one finding per kind, at the first pin concerned.
+fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut Report<'t>) {
+    let their_vcpus = union(&held.vcpu_pins);
+    let their_cores = whole_cores(topology, &their_vcpus);
+    let their_helpers = union(held.emulator_pin.iter().chain(&held.iothread_pins));
+    let their_helpers = whole_cores(topology, &their_helpers.minus(&their_vcpus));
+    let pins: Vec<&At<'t, CpuSet>> = vcpu_sets(guest);
+    let hint = "`gpuvm plan` finds cores that nobody holds";
+    let mut tell = |rule: &'static Rule, sets: &[&At<'t, CpuSet>], theirs: &CpuSet, what: &str| {
+        let shared = union(sets.iter().map(|set| &set.value)).and(theirs);
+        if let Some(first) = sets.iter().find(|set| set.intersects(theirs)) {
+            let message = format!("pcpus {shared} {what} {}", name(held));
+            report.add(rule, first.spot, message, hint);
+        }
+    };
+    tell(&PCPU, &pins, &their_vcpus, "carry vcpus of");
+    let split = their_cores.minus(&their_vcpus);
+    tell(&CORE, &pins, &split, "are on cores that carry vcpus of");
+    let helpers = their_helpers.minus(&their_cores);
+    tell(&HELPER, &pins, &helpers, "are on cores that carry emulator or I/O threads of");
+    let own: Vec<_> = helper_pins(guest).into_iter().map(|(_, cpuset)| cpuset).collect();
+    tell(
+        &HELPER,
+        &own,
+        &their_cores,
+        "are for emulator or I/O threads, but on cores with vcpus of",
+    );
+}
+
+/// The pins of vCPUs, the default one included where a vCPU floats over it.
+fn vcpu_sets<'g, 't>(guest: &'g Guest<'t>) -> Vec<&'g At<'t, CpuSet>> {
+    let pins: Vec<&Pin<'t>> = live_pins(guest).collect();
+    let floats = pins.len() < guest.vcpus.value as usize;
+    let default = guest.default_pin.iter().filter(|_| floats);
+    pins.iter().map(|pin| &pin.cpuset).chain(default).collect()
+}

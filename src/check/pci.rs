@@ -1,0 +1,171 @@
+//! Rules on the guest's own PCI tree. Does not know what the host's devices are, but for which of them are GPUs.
+
+use super::guest::{Controller, Guest};
+use super::report::{Report, Rule};
+use crate::domain::claims::Passed;
+use crate::domain::read::{At, GuestAddress, Spot};
+use crate::topology::{DeviceKind, Topology};
+use std::collections::BTreeMap;
+
+/// libvirt refuses it at define.
+const TWICE: Rule = Rule::error("guest-address-twice", "two devices at one address of the guest");
+/// The guest's firmware numbers the root's buses into the expander's range; QEMU then hides one of them.
+const LOW: Rule =
+    Rule::error("pxb-bus-low", "an expander bus whose number the root's own buses reach");
+/// As above, between two expanders.
+const OVERLAP: Rule =
+    Rule::error("pxb-bus-overlap", "expander buses whose bus numbers overlap or end above 255");
+/// libvirt refuses it at define.
+const NO_CELL: Rule = Rule::error("pxb-no-cell", "an expander bus of a cell that does not exist");
+/// QEMU starts, the guest sees no switch.
+const SWITCH: Rule = Rule::error(
+    "switch-port-place",
+    "a switch upstream port below something other than a root or downstream port, or the reverse",
+);
+/// CUDA fails on SXM GPUs that are integrated endpoints (spec/nvidia-vm.md 6).
+const GPU_FLAT: Rule =
+    Rule::error("gpu-on-root-bus", "a passed GPU that is not below a port of its own");
+/// No link, no hot reset, no peer-to-peer.
+const FLAT: Rule =
+    Rule::warning("device-on-root-bus", "a passed device that is not below a port of its own");
+
+/// The last bus number of PCI, hence also the deepest nesting of bridges.
+const LAST_BUS: u32 = 255;
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[TWICE, LOW, OVERLAP, NO_CELL, SWITCH, GPU_FLAT, FLAT];
+
+/// Checks the guest's PCI tree.
+pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    addresses(guest, report);
+    buses(guest, report);
+    expander_cells(guest, report);
+    for controller in guest.controllers.values() {
+        switch_port(guest, controller, report);
+    }
+    for passed in &guest.passed {
+        flat(guest, passed, topology, report);
+    }
+}
+
+/// Checks that no address is taken twice.
+fn addresses<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    let mut seen: BTreeMap<GuestAddress, Spot<'t>> = BTreeMap::new();
+    for address in &guest.addresses {
+        if let Some(first) = seen.get(&address.value) {
+            let message =
+                format!("address {} is that of {} too", address.value, owner(&first.path()));
+            report.add(&TWICE, address.spot, message, "give one of them another bus or slot");
+        } else {
+            seen.insert(address.value, address.spot);
+        }
+    }
+}
+
+/// The element that an address belongs to.
+fn owner(path: &str) -> &str {
+    path.strip_suffix("/address").unwrap_or(path)
+}
+
+/// Whether a controller is a bridge that takes a bus number of its own.
+fn takes_bus(controller: &Controller<'_>) -> bool {
+    let root = matches!(controller.model.as_str(), "pcie-root" | "pci-root");
+    !root && !is_expander(controller)
+}
+
+/// Whether a controller is an expander bus.
+fn is_expander(controller: &Controller<'_>) -> bool {
+    matches!(controller.model.as_str(), "pcie-expander-bus" | "pci-expander-bus")
+}
+
+/// The expander bus above a controller; none: it hangs below the root, or libvirt chooses.
+fn expander_above(guest: &Guest<'_>, controller: &Controller<'_>) -> Option<u32> {
+    let mut next = controller;
+    for _ in 0..=LAST_BUS {
+        next = guest.controller(next.address.as_ref()?.controller)?;
+        if is_expander(next) {
+            return Some(next.index);
+        }
+    }
+    None
+}
+
+/// Checks the numbers of expander buses: each bridge below takes the next number, those below the root start at 1.
+fn buses<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    let mut below: BTreeMap<Option<u32>, u32> = BTreeMap::new();
+    for controller in guest.controllers.values().filter(|controller| takes_bus(controller)) {
+        *below.entry(expander_above(guest, controller)).or_default() += 1;
+    }
+    let count = |of: Option<u32>| below.get(&of).copied().unwrap_or(0);
+    let mut expanders: Vec<(&Controller<'t>, &At<'t, u32>)> = guest
+        .controllers
+        .values()
+        .filter(|controller| is_expander(controller))
+        .filter_map(|controller| Some((controller, controller.bus_number.as_ref()?)))
+        .collect();
+    expanders.sort_by_key(|(_, number)| number.value);
+    let root = count(None);
+    for (position, (controller, number)) in expanders.iter().enumerate() {
+        let first = number.value;
+        let last = first.saturating_add(count(Some(controller.index)));
+        if first <= root {
+            let message = format!(
+                "the expander bus starts at bus {first}, but the root's own buses are 0-{root}"
+            );
+            report.add(&LOW, number.spot, message, format!("take a busNr above {root}"));
+        }
+        let next = expanders.get(position + 1).map(|(_, next)| next.value);
+        if last > LAST_BUS || next.is_some_and(|next| next <= last) {
+            let limit = next.filter(|&next| next <= last).map_or_else(
+                || "PCI ends at bus 255".to_owned(),
+                |next| format!("the next expander bus starts at {next}"),
+            );
+            let message = format!("the expander bus needs buses {first}-{last}, but {limit}");
+            report.add(&OVERLAP, number.spot, message, "move the busNr further apart");
+        }
+    }
+}
+
+/// Checks that expander buses belong to cells that are there.
+fn expander_cells<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    for cell in guest.controllers.values().filter_map(|controller| controller.cell.as_ref()) {
+        if !guest.cells.iter().any(|other| other.id == cell.value) {
+            let message = format!("the bus belongs to cell {}, which does not exist", cell.value);
+            let hint = "name a cell of <cpu><numa>, or leave <node> out";
+            report.add(&NO_CELL, cell.spot, message, hint);
+        }
+    }
+}
+
+/// Checks that the ports of a switch hang where QEMU can use them.
+fn switch_port<'t>(guest: &Guest<'t>, controller: &Controller<'t>, report: &mut Report<'t>) {
+    let allowed: &[&str] = match controller.model.as_str() {
+        "pcie-switch-upstream-port" => &["pcie-root-port", "pcie-switch-downstream-port"],
+        "pcie-switch-downstream-port" => &["pcie-switch-upstream-port"],
+        _ => return,
+    };
+    let Some(address) = &controller.address else { return };
+    let above = guest.controller(address.controller).map(|above| above.model.as_str());
+    // Controller 0 need not be written down.
+    let above = above.or((address.controller == 0).then_some("pcie-root"));
+    if let Some(above) = above.filter(|above| !allowed.contains(above)) {
+        let message =
+            format!("a {} hangs on controller {}, a {above}", controller.model, address.controller);
+        let hint = format!("put it below a {}", allowed.join(" or a "));
+        report.add(&SWITCH, address.spot, message, hint);
+    }
+}
+
+/// Checks that a passed function is below a port.
+fn flat<'t>(guest: &Guest<'t>, passed: &Passed<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let Some(at) = &passed.at else { return };
+    let Some(bus) = guest.controller(at.controller) else { return };
+    if !matches!(bus.model.as_str(), "pcie-root" | "pcie-expander-bus") {
+        return;
+    }
+    let kind = topology.device(passed.bdf.value).map(|device| device.kind());
+    let rule = if kind == Some(DeviceKind::Gpu) { &GPU_FLAT } else { &FLAT };
+    let message =
+        format!("{} sits right on controller {}, a {}", passed.bdf.value, at.controller, bus.model);
+    report.add(rule, at.spot, message, "give it a pcie-root-port of its own");
+}

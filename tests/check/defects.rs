@@ -1,0 +1,380 @@
+//! Defects as edits of one correct domain, each with the rule and the place that must be found.
+
+use super::setting::{
+    BALLOON, BRIDGE_33, GIB_PAGES, NIC_35, NIC_B8, SWITCH_62, Setting, large_bars, offline, other,
+    pages, set,
+};
+use gpuvm::memsize::MemSize;
+use gpuvm::topology::{DriveUse, FabricModel, NetFace};
+
+/// Is one defect.
+pub struct Defect {
+    /// Rule that must find it.
+    pub rule: &'static str,
+    /// Place of the finding.
+    pub path: &'static str,
+    /// Rules that find consequences of it.
+    pub also: &'static [&'static str],
+    /// Changes of the domain: every occurrence of the first becomes the second.
+    pub edits: &'static [(&'static str, &'static str)],
+    /// Changes of the host and of the other domains.
+    pub setting: fn(&mut Setting),
+    /// Whether `virsh define --validate` accepts it; none: not comparable, since the host is changed.
+    pub libvirt_accepts: Option<bool>,
+}
+
+/// A defect of the domain alone.
+const fn defect(
+    rule: &'static str,
+    path: &'static str,
+    libvirt_accepts: bool,
+    edits: &'static [(&'static str, &'static str)],
+) -> Defect {
+    let (also, libvirt_accepts) = (&[], Some(libvirt_accepts));
+    Defect { rule, path, also, edits, setting: |_| {}, libvirt_accepts }
+}
+
+/// A defect that needs another host or other domains.
+const fn setting(
+    rule: &'static str,
+    path: &'static str,
+    setting: fn(&mut Setting),
+    edits: &'static [(&'static str, &'static str)],
+) -> Defect {
+    Defect { rule, path, also: &[], edits, setting, libvirt_accepts: None }
+}
+
+impl Defect {
+    /// Names rules that find consequences.
+    const fn also(mut self, also: &'static [&'static str]) -> Defect {
+        self.also = also;
+        self
+    }
+}
+
+/// Place of the first hostdev's host address.
+const FIRST: &str = "/domain/devices/hostdev[1]/source/address";
+/// Place of the first vCPU's pin.
+const PIN: &str = "/domain/cputune/vcpupin[1]/@cpuset";
+
+/// What is wrong in the domain itself: the table "Who catches what", and beyond it.
+pub const DEFECTS: &[Defect] = &[
+    defect("unreadable-value", "/domain/cputune/vcpupin[4]/@cpuset", false, &[("'49'", "'4 9x'")]),
+    // pins
+    defect(
+        "vcpupin-no-vcpu",
+        "/domain/cputune/vcpupin[11]/@vcpu",
+        true,
+        &[("<emulatorpin", "<vcpupin vcpu='19' cpuset='6'/><emulatorpin")],
+    ),
+    defect("pin-absent-pcpu", "/domain/cputune/vcpupin[10]/@cpuset", true, &[("'52'", "'9999'")]),
+    defect(
+        "pin-absent-pcpu",
+        "/domain/cputune/emulatorpin/@cpuset",
+        true,
+        &[("<emulatorpin cpuset='5,53'", "<emulatorpin cpuset='5,200'")],
+    ),
+    setting("pin-offline-pcpu", "/domain/cputune/vcpupin[10]/@cpuset", |s| offline(s, 52), &[]),
+    setting(
+        "pin-offline-pcpu",
+        "/domain/cputune/emulatorpin/@cpuset",
+        |s| offline(s, 7),
+        &[("<emulatorpin cpuset='5,53'", "<emulatorpin cpuset='5,7'")],
+    ),
+    defect("pcpu-twice", "/domain/cputune/vcpupin[2]/@cpuset", true, &[("'48'", "'0'")]),
+    defect(
+        "pcpu-twice",
+        "/domain/cputune/vcpupin[6]/@cpuset",
+        true,
+        &[("cpuset='2'", "cpuset='2,50'"), ("'50'", "'2,50'"), ("'51'", "'50'")],
+    )
+    .also(&["vcpu-pair-split"]),
+    defect(
+        "vcpu-pair-split",
+        "/domain/cputune/vcpupin[2]/@cpuset",
+        true,
+        &[
+            ("vcpu='1' cpuset='48'", "vcpu='1' cpuset='1'"),
+            ("vcpu='2' cpuset='1'", "vcpu='2' cpuset='48'"),
+        ],
+    ),
+    defect("topology-product", "/domain/cpu/topology", false, &[("cores='5'", "cores='6'")]),
+    defect("topology-product", "/domain/cpu/topology", false, &[("sockets='1'", "sockets='2'")]),
+    setting(
+        "topoext-missing",
+        "/domain/cpu",
+        |s| s.host.machine.cpu_vendor = Some("AuthenticAMD".into()),
+        &[],
+    ),
+    defect(
+        "emulator-on-vcpu-core",
+        "/domain/cputune/emulatorpin/@cpuset",
+        true,
+        &[("<emulatorpin cpuset='5,53'", "<emulatorpin cpuset='52'")],
+    ),
+    defect(
+        "emulator-on-vcpu-core",
+        "/domain/cputune/iothreadpin/@cpuset",
+        true,
+        &[("iothread='1' cpuset='5,53'", "iothread='1' cpuset='0-5'")],
+    ),
+    // cells, nodes, memory
+    defect("cell-vcpu-above-count", "/domain/cpu/numa/cell/@cpus", false, &[("'0-9'", "'0-11'")]),
+    defect("vcpu-in-no-cell", "/domain/cpu/numa/cell/@cpus", true, &[("'0-9'", "'0-8'")]),
+    defect(
+        "vcpu-in-two-cells",
+        "/domain/cpu/numa/cell[2]/@cpus",
+        false,
+        &[("</numa>", "<cell id='1' cpus='9' memory='1048576' unit='KiB'/></numa>")],
+    ),
+    defect(
+        "memnode-no-cell",
+        "/domain/numatune/memnode/@cellid",
+        false,
+        &[("cellid='0'", "cellid='3'")],
+    ),
+    defect(
+        "node-absent",
+        "/domain/numatune/memory/@nodeset",
+        true,
+        &[("<memory mode='strict' nodeset='0'", "<memory mode='strict' nodeset='5'")],
+    ),
+    defect(
+        "vcpu-far-from-memory",
+        "/domain/numatune/memnode/@nodeset",
+        true,
+        &[("nodeset='0'", "nodeset='1'")],
+    ),
+    setting(
+        "memory-node-empty",
+        "/domain/numatune/memnode/@nodeset",
+        |s| {
+            s.host.nodes[0].memory_kib = MemSize::default();
+        },
+        &[],
+    ),
+    defect(
+        "memory-exceeds-node",
+        "/domain/numatune/memnode/@nodeset",
+        true,
+        &[("188743680", "1516912640")],
+    ),
+    setting(
+        "huge-page-pool-absent",
+        "/domain/memoryBacking/hugepages/page/@size",
+        |s| {
+            s.host.nodes.iter_mut().for_each(|node| node.huge_pages.truncate(1));
+        },
+        &[GIB_PAGES],
+    ),
+    setting(
+        "huge-pages-short",
+        "/domain/memoryBacking/hugepages/page/@size",
+        |s| pages(s, 179),
+        &[GIB_PAGES],
+    ),
+    setting(
+        "huge-pages-short",
+        "/domain/memoryBacking/hugepages",
+        |s| pages(s, 0),
+        &[("<os>", "<memoryBacking><hugepages/></memoryBacking><os>")],
+    ),
+    setting(
+        "memory-no-page-multiple",
+        "/domain/cpu/numa/cell/@memory",
+        |s| pages(s, 200),
+        &[GIB_PAGES, ("memory='188743680'", "memory='188745728'")],
+    ),
+    // the guest's PCI tree
+    defect(
+        "guest-address-twice",
+        "/domain/devices/interface/address",
+        false,
+        &[("bus='0x02' slot='0x00'", "bus='0x01' slot='0x00'")],
+    ),
+    defect("pxb-bus-low", "/domain/devices/controller[4]/target/@busNr", true, &[("'128'", "'2'")]),
+    defect(
+        "pxb-bus-overlap",
+        "/domain/devices/controller[4]/target/@busNr",
+        true,
+        &[("'128'", "'253'")],
+    ),
+    defect(
+        "pxb-bus-overlap",
+        "/domain/devices/controller[4]/target/@busNr",
+        true,
+        &[(
+            BALLOON,
+            "<controller type='pci' index='7' model='pcie-expander-bus'><target busNr='130'>\
+            <node>0</node></target><address type='pci' bus='0' slot='9'/></controller>\
+            <memballoon model='none'/>",
+        )],
+    ),
+    defect(
+        "pxb-no-cell",
+        "/domain/devices/controller[4]/target/node",
+        false,
+        &[("<node>0</node>", "<node>2</node>")],
+    ),
+    defect(
+        "switch-port-place",
+        "/domain/devices/controller[8]/address",
+        false,
+        &[(
+            BALLOON,
+            "<controller type='pci' index='7' model='pcie-switch-upstream-port'>\
+            <address type='pci' bus='0x00' slot='0x09'/></controller><memballoon model='none'/>",
+        )],
+    ),
+    defect(
+        "gpu-on-root-bus",
+        "/domain/devices/hostdev[1]/address",
+        true,
+        &[("bus='0x04' slot='0x00'", "bus='0x00' slot='0x0b'")],
+    ),
+    defect(
+        "device-on-root-bus",
+        "/domain/devices/hostdev[3]/address",
+        true,
+        &[("bus='0x06' slot='0x00'", "bus='0x00' slot='0x0b'")],
+    ),
+    // passed devices
+    defect(
+        "hostdev-absent",
+        "/domain/devices/hostdev[2]/source/address",
+        true,
+        &[("0x36", "0x99")],
+    )
+    .also(&["nvswitch-count"]),
+    defect(
+        "hostdev-twice",
+        "/domain/devices/hostdev[2]/source/address",
+        false,
+        &[("0x36", "0x34")],
+    )
+    .also(&["nvswitch-count"]),
+    defect("hostdev-bridge", "/domain/devices/hostdev[4]/source/address", true, &[BRIDGE_33]),
+    setting(
+        "hostdev-used-by-host",
+        "/domain/devices/disk[2]/source/address",
+        |s| {
+            let drive = s.host.drives.iter_mut().find(|d| d.bdf.is_some_and(|b| b.bus() == 0x2e));
+            drive.unwrap().used_by.push(DriveUse::Holder { device: "md1".into() });
+        },
+        &[(
+            BALLOON,
+            "<disk type='nvme' device='disk'><driver name='qemu' type='raw'/>\
+            <source type='pci' managed='yes' namespace='1'><address domain='0' bus='0x2e' slot='0' \
+            function='0'/></source><target dev='vdb' bus='virtio'/></disk><memballoon model='none'/>",
+        )],
+    ),
+    setting(
+        "hostdev-used-by-host",
+        "/domain/devices/interface[2]/source/address",
+        |s| {
+            let nic =
+                s.host.devices.iter_mut().find(|d| d.bdf.to_string() == "0000:35:00.0").unwrap();
+            nic.net.get_or_insert_with(NetFace::default).used_by.push("default route".into());
+        },
+        &[NIC_35],
+    ),
+    setting(
+        "iommu-group-split",
+        FIRST,
+        |s| {
+            let group = s.host.devices.iter().find(|d| d.bdf.bus() == 0x34).unwrap().iommu_group;
+            s.host.devices.iter_mut().find(|d| d.bdf.bus() == 0x35).unwrap().iommu_group = group;
+        },
+        &[],
+    ),
+    defect("device-off-node", "/domain/devices/hostdev[4]/source/address", true, &[NIC_B8]),
+    setting(
+        "maxphysaddr-missing",
+        "/domain/cpu",
+        large_bars,
+        &[("<maxphysaddr mode='passthrough'/>", "")],
+    ),
+    setting(
+        "maxphysaddr-missing",
+        "/domain/cpu",
+        large_bars,
+        &[("<maxphysaddr mode='passthrough'/>", "<maxphysaddr mode='emulate' bits='39'/>")],
+    ),
+    defect("balloon-with-hostdev", "/domain/devices", true, &[(BALLOON, "")]),
+    defect(
+        "balloon-with-hostdev",
+        "/domain/devices/memballoon",
+        true,
+        &[(BALLOON, "<memballoon model='virtio'/>")],
+    ),
+    // NVLink
+    defect("gpus-no-partition", "/domain/devices/hostdev[1]", true, &[("0x36", "0x39")]),
+    defect("nvswitch-count", "/domain/devices/hostdev[1]", true, &[("0x61", "0x35")]),
+    defect("nvswitch-count", "/domain/devices/hostdev[4]", true, &[SWITCH_62]),
+    defect(
+        "nvswitch-foreign",
+        "/domain/devices/hostdev[3]/source/address",
+        true,
+        &[("0x61", "0xc1")],
+    ),
+    setting(
+        "nvswitch-shared",
+        "/domain/devices/hostdev[3]/source/address",
+        |s| {
+            s.host.fabric.model = FabricModel::SharedNvswitch;
+        },
+        &[],
+    ),
+    // I/O threads and queues
+    defect(
+        "iothreadpin-undefined",
+        "/domain/cputune/iothreadpin/@iothread",
+        false,
+        &[("iothreadpin iothread='1'", "iothreadpin iothread='4'")],
+    ),
+    defect(
+        "iothread-undefined",
+        "/domain/devices/disk/driver/@iothread",
+        false,
+        &[("io='native' iothread='1'", "io='native' iothread='3'")],
+    )
+    .also(&["iothread-unused"]),
+    defect("iothread-unused", "/domain/iothreads", true, &[("<iothreads>1<", "<iothreads>46<")]),
+    defect(
+        "disk-queues",
+        "/domain/devices/disk/driver/@queues",
+        true,
+        &[("iothread='1' queues='8'", "iothread='1' queues='32'")],
+    ),
+    defect(
+        "net-queues",
+        "/domain/devices/interface/driver/@queues",
+        true,
+        &[("<driver queues='8'", "<driver queues='300'")],
+    ),
+    defect(
+        "net-queues-idle",
+        "/domain/devices/interface/driver/@queues",
+        true,
+        &[("<driver queues='8'", "<driver queues='11'")],
+    ),
+    // other domains
+    setting(
+        "device-held",
+        FIRST,
+        |s| other(s, |h| h.devices.push("34:00.0".parse().unwrap())),
+        &[],
+    ),
+    setting("pcpu-held", PIN, |s| other(s, |h| h.vcpu_pins.push(set("0-2,48-50"))), &[]),
+    setting("core-split", PIN, |s| other(s, |h| h.vcpu_pins.push(set("48"))), &[("'48'", "'0'")])
+        .also(&["pcpu-twice"]),
+    setting(
+        "helper-on-held-core",
+        "/domain/cputune/emulatorpin/@cpuset",
+        |s| {
+            other(s, |h| h.vcpu_pins.push(set("53")));
+        },
+        &[],
+    ),
+    setting("helper-on-held-core", PIN, |s| other(s, |h| h.emulator_pin = Some(set("48"))), &[]),
+];

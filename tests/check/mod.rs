@@ -1,0 +1,184 @@
+//! `check`: every rule finds its defects, nothing else, and nothing in a correct domain; libvirt accepts what the
+//! table of accepted defects says it accepts.
+
+mod defects;
+mod setting;
+mod sound;
+
+use crate::support;
+use defects::{DEFECTS, Defect};
+use gpuvm::check::{self, Finding};
+use gpuvm::domain::DomainXml;
+use gpuvm::placement::Occupancy;
+use gpuvm::topology::{Topology, file};
+use setting::Setting;
+use sound::SOUND;
+use std::collections::BTreeSet;
+
+/// The correct domain: 2 GPUs of a DGX-2.
+fn good() -> String {
+    let path = support::project().join("tests/golden/check/good.xml");
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// The recorded DGX-2.
+fn dgx2() -> Topology {
+    let path = support::project().join("topologies/dgx-2.json");
+    file::from_json(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The correct domain with edits, each of which must find its place.
+fn edited(edits: &[(&str, &str)]) -> String {
+    edits.iter().fold(good(), |text, (from, to)| {
+        assert!(text.contains(from), "the correct domain has no `{from}`");
+        text.replace(from, to)
+    })
+}
+
+/// What is found in an edited domain.
+fn found(edits: &[(&str, &str)], change: fn(&mut Setting)) -> Vec<Finding> {
+    let mut setting = Setting { host: dgx2().parts().clone(), others: Occupancy::default() };
+    change(&mut setting);
+    let domain = DomainXml::parse(&edited(edits)).unwrap();
+    check::check(&domain, &Topology::new(setting.host).unwrap(), &setting.others)
+}
+
+#[test]
+fn every_defect_is_found_where_it_is_and_nothing_else() {
+    for Defect { rule, path, also, edits, setting, .. } in DEFECTS {
+        let findings = found(edits, *setting);
+        let here = findings.iter().any(|f| f.rule == *rule && f.path == *path);
+        assert!(here, "{rule} at {path} is missing in {findings:#?}");
+        let rules: BTreeSet<&str> = findings.iter().map(|finding| finding.rule).collect();
+        let wanted: BTreeSet<&str> = also.iter().copied().chain([*rule]).collect();
+        assert_eq!(rules, wanted, "{findings:#?}");
+        for finding in &findings {
+            assert!(finding.line > 0 && !finding.hint.is_empty(), "{finding:?}");
+            assert!(!finding.message.ends_with('.'), "{finding:?}");
+        }
+    }
+}
+
+#[test]
+fn every_rule_has_a_defect_and_a_name_of_its_own() {
+    let ids: Vec<&str> = check::rules().map(|rule| rule.id).collect();
+    let unique: BTreeSet<&str> = ids.iter().copied().collect();
+    assert_eq!(ids.len(), unique.len(), "a name stands twice in {ids:?}");
+    let tried: BTreeSet<&str> = DEFECTS.iter().map(|defect| defect.rule).collect();
+    assert_eq!(tried, unique);
+}
+
+#[test]
+fn nothing_is_found_in_what_is_correct() {
+    for (edits, setting) in SOUND {
+        let findings = found(edits, *setting);
+        assert!(findings.is_empty(), "{edits:?}: {findings:#?}");
+    }
+}
+
+/// Whether libvirt's embedded driver can be run as on another host: root, the tools, KVM and the recorded hosts.
+fn recorded_dgx2() -> Option<std::path::PathBuf> {
+    let tools = ["/usr/bin/virsh", "/usr/bin/qemu-system-x86_64", "/dev/kvm"];
+    if let Some(missing) = tools.into_iter().find(|tool| !std::path::Path::new(tool).exists()) {
+        eprintln!("skipped: no {missing}");
+        return None;
+    }
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return None;
+    }
+    support::shared_hosts().map(|dir| dir.join("synthetic/dgx2.fsroot.tar.xz"))
+}
+
+#[test]
+fn libvirt_accepts_what_the_checker_refuses() {
+    let Some(host) = recorded_dgx2() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let cases: Vec<&Defect> =
+        DEFECTS.iter().filter(|defect| defect.libvirt_accepts.is_some()).collect();
+    let write = |name: &str, text: String| {
+        let text = text.replace("train-a-2g0-1", name);
+        std::fs::write(dir.path().join(format!("{name}.xml")), text).unwrap();
+    };
+    write("good", good());
+    for (number, defect) in cases.iter().enumerate() {
+        write(&format!("case-{number}"), edited(defect.edits));
+    }
+    let script = "cd \"$0\" && mkdir root && for f in *.xml; do \
+        virsh -q -c \"qemu:///embed?root=$0/root\" define --validate \"$f\" >/dev/null 2>\"$f.log\" \
+        && echo \"accepted ${f%.xml}\" || echo \"refused ${f%.xml}\"; done";
+    let (code, out, err) = support::run(
+        std::process::Command::new(support::project().join("tests/as-host"))
+            .arg(&host)
+            .args(["bash", "-c", script])
+            .arg(dir.path()),
+    );
+    assert_eq!(code, 0, "{out}{err}");
+    let accepted = |name: &str| {
+        let verdict = out.lines().find_map(|line| line.strip_suffix(&format!(" {name}")));
+        let log = std::fs::read_to_string(dir.path().join(format!("{name}.xml.log")));
+        (verdict == Some("accepted"), log.unwrap_or_default())
+    };
+    assert!(accepted("good").0, "{}", accepted("good").1);
+    let mut differs = Vec::new();
+    for (number, defect) in cases.iter().enumerate() {
+        let (accepts, log) = accepted(&format!("case-{number}"));
+        if Some(accepts) != defect.libvirt_accepts {
+            differs.push(format!("{} at {}: accepted {accepts}: {log}", defect.rule, defect.path));
+        }
+    }
+    assert!(differs.is_empty(), "{}", differs.join("\n"));
+}
+
+/// Runs `gpuvm check` on the recorded DGX-2 with this text as standard input.
+fn check_stdin(text: &str, more: &[&str]) -> (i32, String, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("stdin");
+    std::fs::write(&path, text).unwrap();
+    let host = support::project().join("topologies/dgx-2.json");
+    let mut command = support::gpuvm(&["check", "-", "--host"]);
+    command.arg(host).args(more).stdin(std::fs::File::open(path).unwrap());
+    support::run(&mut command)
+}
+
+#[test]
+fn the_command_prints_findings_with_their_places_and_exits_3() {
+    let (code, out, err) = check_stdin(&edited(&[("'52'", "'9999'")]), &[]);
+    assert_eq!((code, err.as_str()), (3, ""));
+    assert_eq!(
+        out.lines().next(),
+        Some("error: vcpu 9 is pinned to pcpu 9999, which the host does not have")
+    );
+    assert!(out.contains("  /domain/cputune/vcpupin[10]/@cpuset, line 17 (pin-absent-pcpu)\n"));
+    assert!(out.contains("  hint: the host's pcpus are 0-95\n"), "{out}");
+    let (code, out, _) = check_stdin(&edited(&[("'52'", "'9999'")]), &["--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 3);
+    assert_eq!(answer["findings"][0]["rule"], "pin-absent-pcpu");
+    assert_eq!(answer["findings"][0]["line"], 17);
+}
+
+#[test]
+fn the_command_says_what_it_did_not_check() {
+    let (code, out, err) = check_stdin(&good(), &[]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let start = format!("train-a-2g0-1: nothing found, {} rules checked", check::rules().count());
+    assert!(out.starts_with(&start), "{out}");
+    assert!(out.contains("not checked: other domains (--host is given)"), "{out}");
+}
+
+#[test]
+fn what_is_no_domain_is_an_error_with_a_hint() {
+    let bomb = "<!DOCTYPE d [<!ENTITY a 'aaaaaaaa'><!ENTITY b '&a;&a;&a;'>]><domain>&b;</domain>";
+    for text in ["", "garbage", bomb, "<network/>", "<domain><name>x</domain>", "\u{0}"] {
+        let (code, out, err) = check_stdin(text, &[]);
+        assert_eq!((code, out.as_str()), (1, ""), "{text:?}: {err}");
+        assert!(err.starts_with("error: ") && err.contains("\nhint: "), "{text:?}: {err}");
+    }
+    let host = support::project().join("topologies/dgx-2.json");
+    for target in ["/nowhere/x.xml", "x.xml", "./x", "/"] {
+        let (code, _, err) = support::run(support::gpuvm(&["check", target, "--host"]).arg(&host));
+        assert_eq!(code, 1, "{target}: {err}");
+        assert!(err.contains("\nhint: "), "{target}: {err}");
+    }
+}

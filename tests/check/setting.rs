@@ -1,0 +1,82 @@
+//! What defects are made of: the host and the other domains that a domain is checked against, and changes of them.
+
+use gpuvm::cpuset::{CpuSet, NodeId, PcpuId};
+use gpuvm::placement::{Held, Occupancy};
+use gpuvm::topology::{Bar, Parts};
+
+/// Is the host and the other domains that a case is checked against.
+pub struct Setting {
+    /// The recorded DGX-2, changed.
+    pub host: Parts,
+    /// Other domains.
+    pub others: Occupancy,
+}
+
+/// Opens the place where more devices can stand.
+pub const BALLOON: &str = "<memballoon model='none'/>";
+/// Pages of 1 GiB.
+pub const GIB_PAGES: (&str, &str) = (
+    "<os>",
+    "<memoryBacking><hugepages><page size='1' unit='GiB'/></hugepages></memoryBacking><os>",
+);
+/// A second interface that is a NIC of the host.
+pub const NIC_35: (&str, &str) = (
+    BALLOON,
+    "<interface type='hostdev' managed='yes'><source><address type='pci' domain='0' bus='0x35' slot='0' \
+     function='0'/></source></interface><memballoon model='none'/>",
+);
+
+/// A switch port of the host.
+pub const BRIDGE_33: (&str, &str) = (
+    BALLOON,
+    "<hostdev mode='subsystem' type='pci' managed='no'><source><address domain='0' bus='0x33' slot='0' \
+     function='0'/></source></hostdev><memballoon model='none'/>",
+);
+/// A NIC of node 1.
+pub const NIC_B8: (&str, &str) = (
+    BALLOON,
+    "<hostdev mode='subsystem' type='pci' managed='no'><source><address domain='0' bus='0xb8' slot='0' \
+     function='0'/></source></hostdev><memballoon model='none'/>",
+);
+/// A second NVSwitch.
+pub const SWITCH_62: (&str, &str) = (
+    BALLOON,
+    "<hostdev mode='subsystem' type='pci' managed='no'><source><address domain='0' bus='0x62' slot='0' \
+     function='0'/></source></hostdev><memballoon model='none'/>",
+);
+
+/// Reads a set.
+pub fn set(text: &str) -> CpuSet {
+    text.parse().unwrap()
+}
+
+/// Adds another domain.
+pub fn other(setting: &mut Setting, change: fn(&mut Held)) {
+    let mut held = Held { domain: "train-b".into(), ..Held::default() };
+    change(&mut held);
+    setting.others.domains.push(held);
+}
+
+/// Switches a pcpu off.
+pub fn offline(setting: &mut Setting, pcpu: u32) {
+    let host = &mut setting.host;
+    host.offline.insert(PcpuId(pcpu));
+    host.nodes.iter_mut().for_each(|node| node.pcpus.remove(PcpuId(pcpu)));
+    host.cores.iter_mut().for_each(|core| core.pcpus.remove(PcpuId(pcpu)));
+    host.l3.iter_mut().for_each(|cache| cache.pcpus.remove(PcpuId(pcpu)));
+}
+
+/// Gives every pool of node 0 free pages.
+pub fn pages(setting: &mut Setting, free: u64) {
+    let node = setting.host.nodes.iter_mut().find(|node| node.os_index == NodeId(0)).unwrap();
+    node.huge_pages.iter_mut().for_each(|pool| pool.free = free);
+}
+
+/// Gives the GPUs the BARs of a V100 of 32 GB.
+pub fn large_bars(setting: &mut Setting) {
+    let gpus = setting.host.devices.iter_mut().filter(|device| device.class == 0x03_0200);
+    let bytes = 32 << 30;
+    gpus.for_each(|gpu| {
+        gpu.bars = vec![Bar { index: 1, bytes, io: false, is_64bit: true, prefetchable: true }];
+    });
+}
