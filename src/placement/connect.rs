@@ -23,7 +23,7 @@ impl Nearness {
     /// The place that the devices share, to be read after "all" or "both".
     pub(super) fn place(self) -> &'static str {
         match self {
-            Nearness::System => "in different packages",
+            Nearness::System => "on this host, not all in one package",
             Nearness::Package => "in one package",
             Nearness::Node => "on one node",
             Nearness::Root => "below one root complex",

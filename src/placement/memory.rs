@@ -170,7 +170,8 @@ impl Memory<'_> {
                 DGX2.kib()
             ),
             None => format!(
-                "{total}: the share of {} in its nodes' memory less one twentieth, at least 1 GiB, for the host",
+                "{total}: the share of {} in the nodes' memory, of which one twentieth and at least \
+                 1 GiB stays with the host",
                 count(self.gpus.len(), "GPU")
             ),
         };
@@ -202,7 +203,8 @@ impl Memory<'_> {
                 let what = format!(
                     "{size} of memory are more than the {there} {place} that a guest can have"
                 );
-                let hint = format!("at most {} KiB there", there.round_down(self.unit()).kib());
+                let most = there.round_down(self.unit()).kib() >> 10;
+                let hint = format!("--memory {most}M would fit there on the empty host");
                 return Err(PlanError::Impossible { what, hint });
             }
             let left: MemSize = those().map(|n| self.left(n)).sum();

@@ -217,3 +217,12 @@ pub fn plan(
         reasons: reasons.0,
     })
 }
+
+#[cfg(test)]
+mod proptests;
+#[cfg(test)]
+mod slottests;
+#[cfg(test)]
+pub(crate) mod testhost;
+#[cfg(test)]
+mod tests;

@@ -227,6 +227,7 @@ fn explain(
     };
     let label = board.label(&chosen.gpus);
     let text = match chosen.id {
+        Some(id) if chosen.gpus.len() == 1 => format!("{label} is partition {id}; {left}"),
         Some(id) => format!("{label} are partition {id}; {left}"),
         None => format!("{label}; {left}"),
     };

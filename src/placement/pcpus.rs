@@ -238,7 +238,7 @@ impl<'a> Cores<'a> {
     }
 
     /// Takes cores on one node. First those with the wanted number of threads, then the blocks of the guest's GPUs, then
-    /// cores that no other free GPU owns.
+    /// cores that no other free GPU owns, at last those of the GPUs that are given out last.
     fn take_on(
         &self,
         demand: &Demand,
@@ -260,7 +260,9 @@ impl<'a> Cores<'a> {
             self.free(node).filter_map(|core| Some((place(core)?, core))).collect();
         free.sort_by_key(|(at, core)| {
             let odd = core.pcpus.len() < threads;
-            (odd, core.pcpus.len() != threads, !blocks.contains(at), others.contains(at), *at)
+            let other = others.contains(at);
+            let from_end = if other { usize::MAX - at } else { *at };
+            (odd, core.pcpus.len() != threads, !blocks.contains(at), other, from_end)
         });
         free.truncate(vcpus + own);
         let short = free.len() < vcpus + own;
