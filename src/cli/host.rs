@@ -1,10 +1,30 @@
 //! `host show`, `host matrix`, `host capture`.
 
+pub mod capture;
+pub mod matrix;
+mod names;
+pub mod show;
+mod tables;
+mod tree;
+
 use super::args::HostVerb;
 use super::context::Context;
 
 /// Runs the verb.
-pub fn run(args: &HostVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let _ = (args, cx.output);
-    Err(super::error::hinted("not merged yet", ""))
+pub fn run(verb: &HostVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
+    match verb {
+        HostVerb::Show(args) => show::run(args, cx),
+        HostVerb::Matrix(args) => matrix::run(args, cx),
+        HostVerb::Capture(args) => capture::run(args, cx),
+    }
+}
+
+/// Compares names as people count: `mlx5_9` stands before `mlx5_10`.
+fn natural(a: &str, b: &str) -> std::cmp::Ordering {
+    let key = |text: &str| {
+        let stem = text.trim_end_matches(|c: char| c.is_ascii_digit());
+        let number = text[stem.len()..].parse::<u64>().unwrap_or(0);
+        (stem.to_owned(), number)
+    };
+    key(a).cmp(&key(b)).then_with(|| a.cmp(b))
 }

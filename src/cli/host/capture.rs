@@ -1,0 +1,133 @@
+//! `host capture`: this machine, as a file that `--host` takes. The file is there whole or not at all.
+
+use crate::cli::args::CaptureArgs;
+use crate::cli::context::Context;
+use crate::cli::error::{EXIT_DONE, hinted};
+use crate::discover::{discover, discover_identified};
+use crate::fsroot::FsRoot;
+use crate::topology::file::to_json;
+use crate::topology::{Parts, Topology};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+
+/// Runs the verb.
+pub fn run(args: &CaptureArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let topology = read(args, cx)?;
+    let text = to_json(&topology);
+    if args.file == Path::new("-") {
+        cx.output.text(&text)?;
+    } else {
+        write(&args.file, args.overwrite, text.as_bytes())?;
+        let parts = topology.parts();
+        let (pcpus, functions) = (topology.pcpus().len(), parts.devices.len());
+        let file = args.file.display();
+        cx.output.progress(&format!("{file}: {pcpus} pcpus, {functions} PCI functions"));
+    }
+    for note in &topology.parts().notes {
+        cx.output.warning(note);
+    }
+    Ok(EXIT_DONE)
+}
+
+/// The host to record: this machine, or the one of `--host`, which makes a file of a directory or an lstopo XML.
+fn read(args: &CaptureArgs, cx: &Context<'_>) -> anyhow::Result<Topology> {
+    match (&cx.global.host, args.identify) {
+        (None, false) => Ok(discover(&FsRoot::live()?)?),
+        (None, true) => Ok(discover_identified(&FsRoot::live()?)?),
+        (Some(dir), true) if dir.join("sys").is_dir() => {
+            Ok(discover_identified(&FsRoot::at(dir)?)?)
+        }
+        (Some(_), true) => cx.topology(),
+        (Some(_), false) => Ok(Topology::new(redacted(cx.topology()?.parts().clone()))?),
+    }
+}
+
+/// Leaves out what identifies a machine, which a recorded host may hold.
+fn redacted(mut parts: Parts) -> Parts {
+    parts.machine.host_name = None;
+    for net in parts.devices.iter_mut().filter_map(|device| device.net.as_mut()) {
+        net.macs.clear();
+    }
+    for drive in &mut parts.drives {
+        drive.stable_ids.clear();
+        for partition in &mut drive.partitions {
+            partition.partuuid = None;
+        }
+    }
+    parts
+}
+
+/// Writes a file so that nobody ever sees a part of it: beside its place first, then moved there.
+fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> anyhow::Result<()> {
+    let shown = file.display();
+    let dir = match file.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    if file.is_dir() {
+        let hint = format!("name a file in it: {}", file.join("host.json").display());
+        return Err(hinted(format!("{shown} is a directory"), hint));
+    }
+    let failed = |error: std::io::Error, what: &str| {
+        let hint = match error.kind() {
+            ErrorKind::NotFound => format!("make the directory first: mkdir -p {}", dir.display()),
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+                "name a file in a directory that you may write to, or `-` for standard output"
+                    .into()
+            }
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "make room, or name a file on another file system; nothing was left behind".into()
+            }
+            _ => String::new(),
+        };
+        hinted(format!("cannot {what} {shown}: {error}"), hint)
+    };
+    // Looked at first for its clear text; the move below is what decides.
+    let exists = || {
+        let hint = "name another file, or replace it with --overwrite";
+        hinted(format!("{shown} is there already"), hint)
+    };
+    if !overwrite && file.symlink_metadata().is_ok() {
+        return Err(exists());
+    }
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    let mut scratch = tempfile::Builder::new()
+        .prefix(".gpuvm-")
+        .permissions(mode)
+        .tempfile_in(dir)
+        .map_err(|error| failed(error, "write"))?;
+    scratch.write_all(bytes).map_err(|error| failed(error, "write"))?;
+    scratch.as_file().sync_all().map_err(|error| failed(error, "write"))?;
+    let moved = if overwrite { scratch.persist(file) } else { scratch.persist_noclobber(file) };
+    match moved {
+        Ok(_) => Ok(()),
+        Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Err(exists()),
+        Err(error) => Err(failed(error.error, "replace")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_before_it_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("host.json");
+        write(&file, false, b"one").unwrap();
+        let again = write(&file, false, b"two").unwrap_err();
+        assert!(crate::cli::error::report(&again).contains("--overwrite"));
+        assert!(write(dir.path(), true, b"two").is_err());
+        assert!(write(&dir.path().join("none/host.json"), true, b"two").is_err());
+        assert_eq!(std::fs::read(&file).unwrap(), b"one");
+        write(&file, true, b"two").unwrap();
+        assert_eq!(std::fs::read(&file).unwrap(), b"two");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no scratch file stays");
+    }
+
+    #[test]
+    fn a_full_disk_leaves_nothing() {
+        let error = write(Path::new("/dev/full/host.json"), true, b"x").unwrap_err();
+        assert!(error.to_string().starts_with("cannot write /dev/full/host.json"), "{error}");
+    }
+}

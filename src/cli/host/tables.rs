@@ -1,0 +1,193 @@
+//! The tables of `host show`: nodes, drives, sets of GPUs.
+
+use super::names::{counted, drive_size, plain, short};
+use crate::bdf::Bdf;
+use crate::cpuset::{NodeId, NodeSet};
+use crate::memsize::MemSize;
+use crate::topology::{DeviceKind, Drive, DriveUse, FabricModel, Topology};
+use std::collections::{BTreeMap, BTreeSet};
+use tabled::builder::Builder;
+use tabled::settings::peaker::Priority;
+use tabled::settings::{Padding, Style, Width};
+
+/// A table without lines, its rows cut at `width` columns, indented by two.
+pub fn table(rows: Vec<Vec<String>>, width: usize) -> String {
+    let rows = rows.into_iter().map(|row| row.iter().map(|cell| plain(cell)).collect::<Vec<_>>());
+    let mut table = rows.collect::<Builder>().build();
+    table.with(Style::empty()).with(Padding::new(0, 2, 0, 0));
+    table.with(Width::truncate(width.max(20)).suffix("…").priority(Priority::right()));
+    let mut text = String::new();
+    for line in table.to_string().lines() {
+        text.push_str("  ");
+        text.push_str(line.trim_end());
+        text.truncate(text.trim_end_matches(' ').len());
+        text.push('\n');
+    }
+    text
+}
+
+/// Nodes with what hangs on them; those with neither pcpus nor memory nor devices in one line below.
+pub fn nodes(topology: &Topology, width: usize) -> String {
+    let mut devices: BTreeMap<(NodeId, DeviceKind), usize> = BTreeMap::new();
+    for device in topology.devices() {
+        if let Some(node) = device.node {
+            *devices.entry((node, device.kind())).or_default() += 1;
+        }
+    }
+    let mut cores: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for core in topology.cores() {
+        *cores.entry(core.node).or_default() += 1;
+    }
+    let kinds = [
+        (DeviceKind::Gpu, "GPUs"),
+        (DeviceKind::NvSwitch, "NVSwitches"),
+        (DeviceKind::Nic, "NICs"),
+        (DeviceKind::Nvme, "NVMe"),
+    ];
+    let kinds: Vec<_> =
+        kinds.into_iter().filter(|(kind, _)| devices.keys().any(|(_, k)| k == kind)).collect();
+    let pools: BTreeSet<MemSize> = topology
+        .nodes()
+        .iter()
+        .flat_map(|node| node.huge_pages.iter().filter(|pool| pool.total > 0))
+        .map(|pool| pool.page_kib)
+        .collect();
+    let with_distances = (2..=8).contains(&topology.nodes().len());
+    let mut head = vec!["node".to_owned(), "pcpus".into(), "cores".into(), "memory".into()];
+    head.extend(pools.iter().map(|page| format!("{page} pages")));
+    head.extend(kinds.iter().map(|(_, name)| (*name).to_owned()));
+    if with_distances {
+        head.push("distances".into());
+    }
+    let mut rows = vec![head];
+    let mut bare = NodeSet::new();
+    for node in topology.nodes() {
+        let id = node.os_index;
+        let counts = kinds.iter().map(|(kind, _)| devices.get(&(id, *kind)).copied().unwrap_or(0));
+        let counts: Vec<usize> = counts.collect();
+        if node.pcpus.is_empty() && node.memory_kib.is_zero() && counts.iter().all(|n| *n == 0) {
+            bare.insert(id);
+            continue;
+        }
+        let mut row = vec![
+            id.to_string(),
+            or_dash(node.pcpus.to_string()),
+            count(cores.get(&id).copied().unwrap_or(0)),
+            if node.memory_kib.is_zero() { "-".into() } else { node.memory_kib.to_string() },
+        ];
+        for page in &pools {
+            let pool = node.huge_pages.iter().find(|pool| pool.page_kib == *page);
+            row.push(match pool {
+                Some(pool) if pool.total > 0 => format!("{} of {} free", pool.free, pool.total),
+                _ => "-".into(),
+            });
+        }
+        row.extend(counts.into_iter().map(count));
+        if with_distances {
+            let distances: Vec<String> = node.distances.iter().map(ToString::to_string).collect();
+            row.push(or_dash(distances.join(" ")));
+        }
+        rows.push(row);
+    }
+    let mut text = table(rows, width);
+    if !bare.is_empty() {
+        let nodes = counted(bare.len(), "node", "nodes");
+        text.push_str(&format!("  {nodes} with neither pcpus nor memory: {bare}\n"));
+    }
+    text
+}
+
+/// Drives with who uses them; nothing where there are none.
+pub fn drives(topology: &Topology, width: usize) -> String {
+    let drives = &topology.parts().drives;
+    if drives.is_empty() {
+        return String::new();
+    }
+    let head = ["drive", "address", "node", "size", "model", "used by"];
+    let mut rows = vec![head.map(ToOwned::to_owned).to_vec()];
+    let mut sorted: Vec<&Drive> = drives.iter().collect();
+    sorted.sort_by(|a, b| super::natural(&a.name, &b.name));
+    for drive in sorted {
+        let node = drive.bdf.and_then(|bdf| topology.device(bdf)?.node);
+        rows.push(vec![
+            drive.name.clone(),
+            drive.bdf.map_or("-".into(), short),
+            node.map_or("-".into(), |node| node.to_string()),
+            drive_size(drive.bytes),
+            drive.model.clone().unwrap_or_else(|| "-".into()),
+            or_dash(uses(drive).join(", ")),
+        ]);
+    }
+    table(rows, width)
+}
+
+/// Who uses a drive and its partitions.
+fn uses(drive: &Drive) -> Vec<String> {
+    let words = |name: &str, used: &DriveUse| match used {
+        DriveUse::Mounted { at } => format!("{at} ({name})"),
+        DriveUse::Swap => format!("swap ({name})"),
+        DriveUse::Holder { device } => format!("{device} ({name})"),
+    };
+    let whole = drive.used_by.iter().map(|used| words(&drive.name, used));
+    let parts = drive
+        .partitions
+        .iter()
+        .flat_map(|part| part.used_by.iter().map(move |used| words(&part.name, used)));
+    let mut uses: Vec<String> = whole.chain(parts).collect();
+    if uses.is_empty() && !drive.partitions.is_empty() {
+        uses.push(counted(drive.partitions.len(), "idle partition", "idle partitions"));
+    }
+    uses
+}
+
+/// The sets of GPUs that may form a guest, by size; nothing where any set may.
+pub fn partitions(topology: &Topology, width: usize) -> String {
+    let partitions = topology.partitions();
+    if partitions.is_empty() {
+        return String::new();
+    }
+    let index: BTreeMap<Bdf, usize> =
+        topology.gpus().enumerate().map(|(index, gpu)| (gpu.bdf, index)).collect();
+    let passed = topology.fabric().model == FabricModel::FullPassthrough;
+    let mut sizes: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    let mut needs: BTreeMap<usize, (u32, u32)> = BTreeMap::new();
+    for partition in partitions {
+        let size = partition.gpus.len();
+        let gpus = partition.gpus.iter().filter_map(|gpu| index.get(gpu).copied());
+        sizes.entry(size).or_default().push(ranges(gpus));
+        needs.insert(size, (partition.nvlinks_per_gpu, partition.nvswitches));
+    }
+    let mut head = vec!["GPUs".to_owned(), "sets".into(), "NVLinks per GPU".into()];
+    if passed {
+        head.push("NVSwitches".into());
+    }
+    head.push("by GPU index".into());
+    let mut rows = vec![head];
+    for (size, sets) in sizes.iter().rev() {
+        let (links, switches) = needs.get(size).copied().unwrap_or_default();
+        let mut row = vec![size.to_string(), sets.len().to_string(), links.to_string()];
+        if passed {
+            row.push(switches.to_string());
+        }
+        let all = sets.len() == index.len() && *size == 1;
+        row.push(if all { "each".into() } else { sets.join("  ") });
+        rows.push(row);
+    }
+    table(rows, width)
+}
+
+/// Indices as ranges: `0-3,6`.
+fn ranges(indices: impl Iterator<Item = usize>) -> String {
+    let ids = indices.filter_map(|index| u32::try_from(index).ok()).map(NodeId);
+    ids.filter(|id| id.0 <= crate::cpuset::MAX_ID).collect::<NodeSet>().to_string()
+}
+
+/// A text, or a dash where it is empty.
+fn or_dash(text: String) -> String {
+    if text.is_empty() { "-".into() } else { text }
+}
+
+/// A count, or a dash for none.
+fn count(count: usize) -> String {
+    if count == 0 { "-".into() } else { count.to_string() }
+}

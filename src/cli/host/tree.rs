@@ -1,0 +1,195 @@
+//! The PCIe tree of `host show`. Bridges that lead to one thing only are folded into it, unless all is asked for.
+
+use super::names::{model, short, slow_link};
+use super::tables::table;
+use crate::bdf::Bdf;
+use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Levels that are drawn below each other; PCIe has far fewer, a forged record may have more.
+const DEEPEST: usize = 24;
+
+/// Is what the tree is drawn from.
+struct Tree<'a> {
+    /// Functions right below a bridge, by address.
+    below: BTreeMap<Bdf, Vec<&'a PciDevice>>,
+    /// Names of endpoints: GPU index, network and drive names.
+    names: BTreeMap<Bdf, String>,
+    /// Whether everything is drawn.
+    all: bool,
+    /// Rows of the table so far.
+    rows: Vec<Vec<String>>,
+}
+
+/// The tree as a table of at most `width` columns; `all`: every function, and nothing folded.
+pub fn tree(topology: &Topology, all: bool, width: usize) -> String {
+    let mut shown: BTreeSet<Bdf> = BTreeSet::new();
+    for device in topology.devices().iter().filter(|device| all || worth_showing(device)) {
+        for bdf in topology.path_to_root(device.bdf) {
+            // What is above was added with an earlier function.
+            if !shown.insert(bdf) {
+                break;
+            }
+        }
+    }
+    let mut tree = Tree { below: BTreeMap::new(), names: names(topology), all, rows: Vec::new() };
+    let mut roots: BTreeMap<(u32, String), Vec<&PciDevice>> = BTreeMap::new();
+    for device in topology.devices().iter().filter(|device| shown.contains(&device.bdf)) {
+        match device.parent {
+            Some(bridge) => tree.below.entry(bridge).or_default().push(device),
+            None => {
+                let root = device.root.clone().unwrap_or_else(|| "below the host".into());
+                roots.entry((device.bdf.segment(), root)).or_default().push(device);
+            }
+        }
+    }
+    if roots.is_empty() {
+        return String::new();
+    }
+    let head = ["device", "address", "model", "node", "group", "driver", "remarks"];
+    tree.rows.push(head.map(ToOwned::to_owned).to_vec());
+    for ((_, root), devices) in roots {
+        let node = common_node(&devices);
+        let empty = String::new;
+        tree.rows.push(vec![root, empty(), empty(), node, empty(), empty(), empty()]);
+        tree.draw(&devices, "", 1);
+    }
+    // Columns that say nothing on this host (no driver, no IOMMU, no remarks) are left out.
+    let kept: Vec<usize> = (0..head.len())
+        .filter(|&column| tree.rows.iter().skip(1).any(|row| !row[column].is_empty()))
+        .collect();
+    let pick = |row: &Vec<String>| kept.iter().map(|&column| row[column].clone()).collect();
+    table(tree.rows.iter().map(pick).collect(), width)
+}
+
+/// Whether a function is drawn without being asked for: what a guest may get, and what does not answer.
+fn worth_showing(device: &PciDevice) -> bool {
+    let dead = matches!(device.vendor, 0 | 0xffff);
+    let virtual_function = matches!(device.sriov, Some(Sriov::Vf { .. }));
+    let kind = device.kind();
+    !virtual_function
+        && (dead
+            || matches!(
+                kind,
+                DeviceKind::Gpu | DeviceKind::NvSwitch | DeviceKind::Nic | DeviceKind::Nvme
+            ))
+}
+
+/// Names of GPUs, NICs and drives.
+fn names(topology: &Topology) -> BTreeMap<Bdf, String> {
+    let mut names: BTreeMap<Bdf, String> = BTreeMap::new();
+    for (index, gpu) in topology.gpus().enumerate() {
+        names.insert(gpu.bdf, format!("GPU{index}"));
+    }
+    for drive in &topology.parts().drives {
+        if let Some(bdf) = drive.bdf {
+            let name = names.entry(bdf).or_default();
+            if !name.is_empty() {
+                name.push(' ');
+            }
+            name.push_str(&drive.name);
+        }
+    }
+    for device in topology.devices() {
+        if let Some(net) = &device.net {
+            let faces: Vec<&str> =
+                net.netdevs.iter().chain(&net.rdma).map(String::as_str).collect();
+            if !faces.is_empty() {
+                names.insert(device.bdf, faces.join(" "));
+            }
+        }
+    }
+    names
+}
+
+/// The node of all of these, where it is one.
+fn common_node(devices: &[&PciDevice]) -> String {
+    let nodes: BTreeSet<_> = devices.iter().filter_map(|device| device.node).collect();
+    match nodes.into_iter().collect::<Vec<_>>()[..] {
+        [node] => node.to_string(),
+        _ => String::new(),
+    }
+}
+
+impl<'a> Tree<'a> {
+    /// Draws functions that stand side by side, and what is below them.
+    fn draw(&mut self, devices: &[&'a PciDevice], indent: &str, level: usize) {
+        for (position, &device) in devices.iter().enumerate() {
+            let last = position + 1 == devices.len();
+            let (mut path, mut end) = (Vec::new(), device);
+            let mut below = self.below.get(&end.bdf).cloned().unwrap_or_default();
+            // A bridge with one thing below it is folded into that thing; the root port stays readable.
+            while let ([only], false) = (below.as_slice(), self.all) {
+                if path.len() >= 32 {
+                    break;
+                }
+                path.push(end);
+                end = *only;
+                below = self.below.get(&end.bdf).cloned().unwrap_or_default();
+            }
+            let label = self.label(end, path.first().copied());
+            let branch = if last { "└─ " } else { "├─ " };
+            self.rows.push(self.row(format!("{indent}{branch}{label}"), end));
+            if level < DEEPEST {
+                let deeper = format!("{indent}{}", if last { "   " } else { "│  " });
+                self.draw(&below, &deeper, level + 1);
+            } else if !below.is_empty() {
+                let more = format!("{indent}   … {} further down", below.len());
+                self.rows.push([vec![more], vec![String::new(); 6]].concat());
+            }
+        }
+    }
+
+    /// The row of a function. Of bridges, group and driver say something only where all is asked for.
+    fn row(&self, label: String, device: &PciDevice) -> Vec<String> {
+        let number =
+            |number: Option<u32>| number.map_or(String::new(), |number| number.to_string());
+        let bridge = device.kind() == DeviceKind::Bridge && !self.all;
+        vec![
+            label,
+            short(device.bdf),
+            model(device),
+            number(device.node.map(|node| node.0)),
+            number(device.iommu_group.filter(|_| !bridge)),
+            device.driver.clone().filter(|_| !bridge).unwrap_or_default(),
+            remarks(device).join(", "),
+        ]
+    }
+
+    /// What stands in the tree for a function; `top`: the first of the bridges that were folded into it.
+    fn label(&self, device: &PciDevice, top: Option<&PciDevice>) -> String {
+        let name = self.names.get(&device.bdf);
+        let own = match (device.kind(), name) {
+            (_, Some(name)) => name.clone(),
+            _ if matches!(device.vendor, 0 | 0xffff) => "does not answer".into(),
+            (DeviceKind::NvSwitch, None) => "NVSwitch".into(),
+            (DeviceKind::Nic, None) => "NIC".into(),
+            (DeviceKind::Nvme, None) => "NVMe".into(),
+            (DeviceKind::Gpu, None) => "GPU".into(),
+            (DeviceKind::HostBridge, None) => "host bridge".into(),
+            (DeviceKind::Bridge, None) if device.parent.is_none() => "root port".into(),
+            (DeviceKind::Bridge, None) if self.all => "bridge".into(),
+            (DeviceKind::Bridge, None) => "switch".into(),
+            (DeviceKind::Other, None) => format!("class {:06x}", device.class),
+        };
+        match top {
+            Some(top) if top.parent.is_none() => format!("{} › {own}", short(top.bdf)),
+            _ => own,
+        }
+    }
+}
+
+/// What an admin should notice: a slow link, virtual functions, use by the host.
+fn remarks(device: &PciDevice) -> Vec<String> {
+    let mut remarks: Vec<String> = slow_link(device).into_iter().collect();
+    match &device.sriov {
+        Some(Sriov::Pf { enabled, total }) if *enabled > 0 => {
+            remarks.push(format!("{enabled} of {total} VFs"));
+        }
+        Some(Sriov::Vf { pf }) => remarks.push(format!("VF of {}", short(*pf))),
+        _ => {}
+    }
+    let used = device.net.iter().flat_map(|net| &net.used_by);
+    remarks.extend(used.map(|used| format!("host uses it: {used}")));
+    remarks
+}
