@@ -8,5 +8,6 @@ mod cli;
 mod hosts;
 mod libvirt;
 mod lstopo;
+mod matrix;
 mod plans;
 mod xml;

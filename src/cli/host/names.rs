@@ -104,6 +104,29 @@ pub fn plain(text: &str) -> String {
     text.chars().map(harmless).collect()
 }
 
+/// Words in lines of at most `width` columns: `head` stands before the first line, blanks of its width before the
+/// others. A word that is longer than a line stands alone.
+pub fn wrapped(head: &str, words: &str, width: usize) -> String {
+    let indent = head.chars().count();
+    let (mut text, mut used) = (head.to_owned(), indent);
+    for (position, word) in plain(words).split(' ').enumerate() {
+        let long = word.chars().count();
+        if position > 0 && used + 1 + long > width {
+            text = text.trim_end().to_owned();
+            text.push('\n');
+            text.extend(std::iter::repeat_n(' ', indent));
+            used = indent;
+        } else if position > 0 {
+            text.push(' ');
+            used += 1;
+        }
+        text.push_str(word);
+        used += long;
+    }
+    text.push('\n');
+    text
+}
+
 /// A count with its noun.
 pub fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
@@ -125,6 +148,13 @@ mod tests {
         ] {
             assert_eq!(drive_size(bytes), text);
         }
+    }
+
+    #[test]
+    fn words_go_on_below_each_other() {
+        assert_eq!(wrapped("  a  ", "bc de fgh", 10), "  a  bc de\n     fgh\n");
+        assert_eq!(wrapped("", "longer than this", 3), "longer\nthan\nthis\n");
+        assert_eq!(wrapped("  ", "", 3), "  \n");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `host show`: what the host has and how it hangs together, for people; `--json` prints the value itself.
 
-use super::names::{counted, model, plain};
+use super::names::{counted, model, plain, wrapped};
 use super::{tables, tree};
 use crate::bdf::Bdf;
 use crate::cli::args::HostShowArgs;
@@ -41,14 +41,14 @@ pub fn run(args: &HostShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// The whole answer for a terminal of `width` columns.
 pub fn text(topology: &Topology, all: bool, width: usize) -> String {
-    let mut text = header(topology);
+    let mut text = header(topology, width);
     let inner = width.saturating_sub(2);
     let sections = [
         ("Nodes", tables::nodes(topology, inner)),
         ("PCIe", tree::tree(topology, all, inner)),
         ("Drives", tables::drives(topology, inner)),
         ("GPU sets", tables::partitions(topology, inner)),
-        ("Notes", notes(topology)),
+        ("Notes", notes(topology, width)),
     ];
     for (title, body) in sections {
         if !body.is_empty() {
@@ -59,7 +59,7 @@ pub fn text(topology: &Topology, all: bool, width: usize) -> String {
 }
 
 /// The machine in a few lines.
-fn header(topology: &Topology) -> String {
+fn header(topology: &Topology, width: usize) -> String {
     let machine = topology.machine();
     let vendor = machine.vendor.as_deref().unwrap_or_default();
     let product = machine.product.as_deref().unwrap_or("unknown machine");
@@ -68,7 +68,7 @@ fn header(topology: &Topology) -> String {
     } else {
         format!("{vendor} {product}")
     };
-    let mut text = plain(machine.host_name.as_ref().map_or(&name, |_| &name));
+    let mut text = plain(&name);
     if let Some(host_name) = &machine.host_name {
         write!(text, " ({})", plain(host_name)).expect("text");
     }
@@ -85,7 +85,7 @@ fn header(topology: &Topology) -> String {
     ];
     for (title, line) in lines {
         if !line.is_empty() {
-            writeln!(text, "  {title:<9} {}", plain(&line)).expect("text");
+            text.push_str(&wrapped(&format!("  {title:<9} "), &line, width));
         }
     }
     text
@@ -211,9 +211,9 @@ fn kernel(topology: &Topology) -> String {
 }
 
 /// What could not be read, and where the fabric's data comes from.
-fn notes(topology: &Topology) -> String {
+fn notes(topology: &Topology, width: usize) -> String {
     let fabric = topology.fabric();
     let source = fabric.source.iter().filter(|_| fabric.board.is_some());
     let notes = topology.parts().notes.iter().chain(source);
-    notes.fold(String::new(), |text, note| text + "  " + &plain(note) + "\n")
+    notes.fold(String::new(), |text, note| text + &wrapped("  ", note, width))
 }

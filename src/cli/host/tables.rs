@@ -10,12 +10,29 @@ use tabled::builder::Builder;
 use tabled::settings::peaker::Priority;
 use tabled::settings::{Padding, Style, Width};
 
-/// A table without lines, its rows cut at `width` columns, indented by two.
-pub fn table(rows: Vec<Vec<String>>, width: usize) -> String {
+/// Is what happens to cells that do not fit.
+#[derive(Debug, Clone, Copy)]
+pub enum Wide {
+    /// They are cut: a tree must keep one line per row.
+    Cut,
+    /// They go on below.
+    Wrap,
+}
+
+/// A table without lines of at most `width` columns, indented by two; columns on the right give way first.
+pub fn table(rows: Vec<Vec<String>>, width: usize, wide: Wide) -> String {
     let rows = rows.into_iter().map(|row| row.iter().map(|cell| plain(cell)).collect::<Vec<_>>());
     let mut table = rows.collect::<Builder>().build();
     table.with(Style::empty()).with(Padding::new(0, 2, 0, 0));
-    table.with(Width::truncate(width.max(20)).suffix("…").priority(Priority::right()));
+    let width = width.max(20);
+    match wide {
+        Wide::Cut => {
+            table.with(Width::truncate(width).suffix("…").priority(Priority::right()));
+        }
+        Wide::Wrap => {
+            table.with(Width::wrap(width).keep_words(true).priority(Priority::right()));
+        }
+    }
     let mut text = String::new();
     for line in table.to_string().lines() {
         text.push_str("  ");
@@ -54,7 +71,7 @@ pub fn nodes(topology: &Topology, width: usize) -> String {
         .collect();
     let with_distances = (2..=8).contains(&topology.nodes().len());
     let mut head = vec!["node".to_owned(), "pcpus".into(), "cores".into(), "memory".into()];
-    head.extend(pools.iter().map(|page| format!("{page} pages")));
+    head.extend(pools.iter().map(|page| format!("{page} free")));
     head.extend(kinds.iter().map(|(_, name)| (*name).to_owned()));
     if with_distances {
         head.push("distances".into());
@@ -78,7 +95,7 @@ pub fn nodes(topology: &Topology, width: usize) -> String {
         for page in &pools {
             let pool = node.huge_pages.iter().find(|pool| pool.page_kib == *page);
             row.push(match pool {
-                Some(pool) if pool.total > 0 => format!("{} of {} free", pool.free, pool.total),
+                Some(pool) if pool.total > 0 => format!("{}/{}", pool.free, pool.total),
                 _ => "-".into(),
             });
         }
@@ -89,7 +106,7 @@ pub fn nodes(topology: &Topology, width: usize) -> String {
         }
         rows.push(row);
     }
-    let mut text = table(rows, width);
+    let mut text = table(rows, width, Wide::Cut);
     if !bare.is_empty() {
         let nodes = counted(bare.len(), "node", "nodes");
         text.push_str(&format!("  {nodes} with neither pcpus nor memory: {bare}\n"));
@@ -118,7 +135,7 @@ pub fn drives(topology: &Topology, width: usize) -> String {
             or_dash(uses(drive).join(", ")),
         ]);
     }
-    table(rows, width)
+    table(rows, width, Wide::Wrap)
 }
 
 /// Who uses a drive and its partitions.
@@ -173,7 +190,7 @@ pub fn partitions(topology: &Topology, width: usize) -> String {
         row.push(if all { "each".into() } else { sets.join("  ") });
         rows.push(row);
     }
-    table(rows, width)
+    table(rows, width, Wide::Wrap)
 }
 
 /// Indices as ranges: `0-3,6`.

@@ -1,7 +1,7 @@
 //! The PCIe tree of `host show`. Bridges that lead to one thing only are folded into it, unless all is asked for.
 
 use super::names::{model, short, slow_link};
-use super::tables::table;
+use super::tables::{Wide, table};
 use crate::bdf::Bdf;
 use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +59,7 @@ pub fn tree(topology: &Topology, all: bool, width: usize) -> String {
         .filter(|&column| tree.rows.iter().skip(1).any(|row| !row[column].is_empty()))
         .collect();
     let pick = |row: &Vec<String>| kept.iter().map(|&column| row[column].clone()).collect();
-    table(tree.rows.iter().map(pick).collect(), width)
+    table(tree.rows.iter().map(pick).collect(), width, Wide::Cut)
 }
 
 /// Whether a function is drawn without being asked for: what a guest may get, and what does not answer.
@@ -140,7 +140,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The row of a function. Of bridges, group and driver say something only where all is asked for.
+    /// The row of a function. Of bridges, group, driver and remarks matter only where all is asked for.
     fn row(&self, label: String, device: &PciDevice) -> Vec<String> {
         let number =
             |number: Option<u32>| number.map_or(String::new(), |number| number.to_string());
@@ -152,7 +152,7 @@ impl<'a> Tree<'a> {
             number(device.node.map(|node| node.0)),
             number(device.iommu_group.filter(|_| !bridge)),
             device.driver.clone().filter(|_| !bridge).unwrap_or_default(),
-            remarks(device).join(", "),
+            if bridge { String::new() } else { remarks(device).join(", ") },
         ]
     }
 
@@ -190,6 +190,6 @@ fn remarks(device: &PciDevice) -> Vec<String> {
         _ => {}
     }
     let used = device.net.iter().flat_map(|net| &net.used_by);
-    remarks.extend(used.map(|used| format!("host uses it: {used}")));
+    remarks.extend(used.map(|used| format!("host: {used}")));
     remarks
 }

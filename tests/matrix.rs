@@ -1,0 +1,154 @@
+//! `host matrix` equals the tables that were published for the machines, and `host show` its golden copies.
+
+use crate::support::{gpuvm, host_tree, project, run, shared_hosts};
+use std::path::{Path, PathBuf};
+
+/// Our recorded hosts.
+const HOSTS: [&str; 5] = ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "dual-socket"];
+
+/// What `gpuvm --host HOST ARGS` prints.
+fn answer(host: &Path, args: &[&str]) -> String {
+    let (code, out, err) = run(gpuvm(&["--host", host.to_str().unwrap()]).args(args));
+    assert_eq!((code, err.as_str()), (0, ""), "{} {args:?}", host.display());
+    out
+}
+
+/// The file of a recorded host.
+fn file(name: &str) -> PathBuf {
+    project().join(format!("topologies/{name}.json"))
+}
+
+/// Compares with a golden copy, or renews it.
+fn golden(path: &str, found: &str) -> Result<(), String> {
+    let file = project().join("tests/golden").join(path);
+    if std::env::var_os("GPUVM_RENEW").is_some() {
+        std::fs::write(&file, found).unwrap();
+    }
+    let kept = std::fs::read_to_string(&file).unwrap_or_default();
+    let line = kept.lines().zip(found.lines()).take_while(|(a, b)| a == b).count();
+    let (old, new) = (kept.lines().nth(line), found.lines().nth(line));
+    match kept == found {
+        true => Ok(()),
+        false => Err(format!("{path} line {}:\n  {old:?} kept\n  {new:?} printed", line + 1)),
+    }
+}
+
+/// Fails with every difference that was found.
+fn all_equal(results: impl IntoIterator<Item = Result<(), String>>) {
+    let stale: Vec<String> = results.into_iter().filter_map(Result::err).collect();
+    assert!(stale.is_empty(), "GPUVM_RENEW=1 renews tests/golden:\n{}", stale.join("\n"));
+}
+
+#[test]
+fn the_matrix_equals_the_published_tables() {
+    for name in ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100"] {
+        let table = project().join(format!("tests/golden/matrix/{name}.tsv"));
+        let table = std::fs::read_to_string(table).unwrap();
+        assert_eq!(answer(&file(name), &["host", "matrix", "--tsv"]), table, "{name}.json");
+        assert_eq!(answer(&host_tree(name), &["host", "matrix", "--tsv"]), table, "{name} tree");
+    }
+}
+
+#[test]
+fn the_matrix_of_each_lstopo_record_is_the_same() {
+    let Some(hosts) = shared_hosts() else { return };
+    for name in ["dgx1", "dgx2", "dgx-a100", "dgx-h100", "gb300-tray"] {
+        let record = hosts.join(format!("synthetic/{name}.hwloc2.xml"));
+        let table = std::fs::read_to_string(hosts.join(format!("synthetic/{name}.topo-m.tsv")));
+        assert_eq!(answer(&record, &["host", "matrix", "--tsv"]), table.unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn drives_are_added_when_asked_for() {
+    let table = answer(&file("dgx-2"), &["host", "matrix", "--tsv", "--nvme"]);
+    let head: Vec<&str> = table.lines().next().unwrap().split('\t').collect();
+    assert_eq!((head[27], head[36]), ("nvme0n1", "nvme9n1"));
+    let cell = |row: &str, column: &str| {
+        let at = head.iter().position(|name| *name == column).unwrap();
+        let line = table.lines().find(|line| line.split('\t').next() == Some(row)).unwrap();
+        line.split('\t').nth(at).unwrap().to_owned()
+    };
+    let found = ["nvme2n1", "nvme4n1", "nvme6n1"].map(|drive| cell("GPU0", drive));
+    assert_eq!(found, ["PXB", "NODE", "SYS"]);
+    assert_eq!(cell("nvme2n1", "nvme3n1"), "PIX", "two ports of one switch");
+    assert_eq!(cell("nvme0n1", "nvme1n1"), "PHB", "two root ports of one host bridge");
+}
+
+#[test]
+fn the_matrix_as_json_and_as_text_hold_the_same_words() {
+    let json = answer(&file("dgx-1"), &["host", "matrix", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["proximity"][0][0], "X");
+    assert_eq!(json["proximity"][0][3], "NV2");
+    assert_eq!(json["devices"][0]["bdf"], "0000:06:00.0");
+    all_equal(HOSTS.map(|name| {
+        golden(&format!("matrix/{name}.txt"), &answer(&file(name), &["host", "matrix"]))
+    }));
+}
+
+#[test]
+fn show_prints_what_it_printed() {
+    all_equal(
+        HOSTS.map(|name| {
+            golden(&format!("host/{name}.txt"), &answer(&file(name), &["host", "show"]))
+        }),
+    );
+}
+
+#[test]
+fn show_keeps_to_the_width() {
+    for name in HOSTS {
+        let file = file(name);
+        let args = ["--host", file.to_str().unwrap(), "host", "show", "--all"];
+        for width in [0, 1, 20, 40, 80, 200] {
+            let (code, out, _) = run(gpuvm(&args).env("COLUMNS", width.to_string()));
+            assert_eq!(code, 0, "{name} at {width}");
+            let tree = out.split("\nPCIe\n").nth(1).unwrap().split("\n\n").next().unwrap();
+            let longest = tree.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(longest <= width.max(22), "{name} at {width}: {longest}");
+        }
+    }
+}
+
+#[test]
+fn show_all_names_every_function_once() {
+    for name in HOSTS {
+        let all = answer(&file(name), &["host", "show", "--all"]);
+        let json = answer(&file(name), &["host", "show", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let kinds = json["kinds"].as_object().unwrap();
+        assert_eq!(kinds.len(), json["host"]["devices"].as_array().unwrap().len());
+        let tree = all.split("\nPCIe\n").nth(1).unwrap().split("\n\n").next().unwrap();
+        for bdf in kinds.keys() {
+            let short = bdf.strip_prefix("0000:").unwrap();
+            let found = tree.matches(&format!(" {short} ")).count();
+            assert_eq!(found, 1, "{name} {bdf}");
+        }
+    }
+}
+
+#[test]
+fn a_capture_is_whole_or_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("host.json");
+    let path = file.to_str().unwrap();
+    let capture = |more: &[&str]| {
+        let tree = host_tree("dgx-2");
+        run(gpuvm(&["--host", tree.to_str().unwrap(), "host", "capture", path]).args(more))
+    };
+    let (code, out, err) = capture(&[]);
+    assert_eq!((code, out.as_str()), (0, ""));
+    assert_eq!(err, format!("{path}: 96 pcpus, 125 PCI functions\n"));
+    let kept = std::fs::read_to_string(project().join("topologies/dgx-2.json")).unwrap();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), kept);
+    let (code, _, err) = capture(&[]);
+    assert_eq!(code, 1);
+    let wanted = format!(
+        "error: {path} is there already\nhint: name another file, or replace it with --overwrite\n"
+    );
+    assert_eq!(err, wanted);
+    assert_eq!(capture(&["--overwrite", "--quiet"]), (0, String::new(), String::new()));
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
