@@ -218,12 +218,18 @@ impl FsRoot {
         self.utf8(bytes, path)
     }
 
-    /// Checks that bytes are text and trims it.
+    /// Checks that bytes are text and trims it. Some kernels end a list of pcpus with a zero byte.
     fn utf8(&self, bytes: Vec<u8>, path: &str) -> Result<String, FsError> {
+        let blank = |c: char| c.is_whitespace() || c == '\0';
         let reason = match String::from_utf8(bytes) {
-            Ok(text) if text.contains('\0') => "not a text: it holds a zero byte".to_owned(),
-            Ok(text) if text.trim().len() == text.len() => return Ok(text),
-            Ok(text) => return Ok(text.trim().to_owned()),
+            Ok(text) => {
+                let trimmed = text.trim_start().trim_end_matches(blank);
+                if !trimmed.contains('\0') {
+                    let same = trimmed.len() == text.len();
+                    return Ok(if same { text } else { trimmed.to_owned() });
+                }
+                "not a text: it holds a zero byte".to_owned()
+            }
             Err(error) => {
                 format!("not a text: byte {} is not UTF-8", error.utf8_error().valid_up_to())
             }
@@ -385,3 +391,6 @@ pub fn not(text: &str, wanted: &str) -> String {
         text.chars().take(40).map(|c| if c.is_control() { ' ' } else { c }).collect();
     format!("`{start}` is not {wanted}")
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@
 //! that names file and line. Nothing here judges whether the host suits a guest.
 
 mod cpu;
+pub mod crosscheck;
 mod drives;
 pub mod fabric;
 pub mod lstopo;

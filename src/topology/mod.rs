@@ -18,7 +18,7 @@ pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov};
 pub use proximity::Proximity;
 
 use crate::bdf::Bdf;
-use crate::cpuset::{CpuSet, NodeId, PcpuId};
+use crate::cpuset::{CpuSet, MAX_ID, NodeId, PcpuId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -153,12 +153,26 @@ impl Topology {
                 }
             }
         }
+        let mut on_nodes = CpuSet::new();
         for node in &parts.nodes {
+            let contradiction = |reason: String| {
+                let id = node.os_index.to_string();
+                Err(TopologyError::Contradiction { kind: "node", id, reason })
+            };
+            if node.os_index.0 > MAX_ID {
+                return contradiction(format!("its number is above {MAX_ID}"));
+            }
+            if on_nodes.intersects(&node.pcpus) {
+                let twice = on_nodes.and(&node.pcpus);
+                return contradiction(format!("pcpus {twice} are on another node, too"));
+            }
+            on_nodes = on_nodes.or(&node.pcpus);
             let distances = node.distances.len();
             if distances != 0 && distances != parts.nodes.len() {
-                let reason = format!("{distances} distances for {} nodes", parts.nodes.len());
-                let id = node.os_index.to_string();
-                return Err(TopologyError::Contradiction { kind: "node", id, reason });
+                return contradiction(format!(
+                    "{distances} distances for {} nodes",
+                    parts.nodes.len()
+                ));
             }
             if let Some(pcpu) = node.pcpus.iter().find(|p| !core_index.contains_key(p)) {
                 return Err(dangling("node", node.os_index, "pcpu", pcpu));
@@ -371,3 +385,6 @@ fn groups(parts: &Parts) -> BTreeMap<u32, IommuGroup> {
     }
     groups
 }
+
+#[cfg(test)]
+mod tests;
