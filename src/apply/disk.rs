@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Says what could not be done with an image.
@@ -62,6 +62,19 @@ pub fn create(path: &Path, bytes: u64) -> Result<(), DiskError> {
         return Err(error(path, e));
     }
     Ok(())
+}
+
+/// Makes a directory for images that only its owner writes and everyone enters, QEMU's user too.
+pub fn create_directory(path: &Path) -> Result<(), DiskError> {
+    std::fs::DirBuilder::new().mode(0o755).create(path).map_err(|e| error(path, e))
+}
+
+/// Removes a directory, unless something is in it by now.
+pub fn delete_directory(path: &Path) -> Result<(), DiskError> {
+    match std::fs::remove_dir(path) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => Ok(()),
+        removed => removed.map_err(|e| error(path, e)),
+    }
 }
 
 /// Removes an image; one that is not there any more is as good as removed.
@@ -126,6 +139,15 @@ mod tests {
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
         assert!(matches!(delete(&link), Err(DiskError::NotAFile { .. })));
         assert!(matches!(create(&link, 1), Err(DiskError::Exists { .. })));
+        let below = dir.path().join("new");
+        create_directory(&below).unwrap();
+        assert!(matches!(create_directory(&below), Err(DiskError::Exists { .. })));
+        create(&below.join("a.img"), 1).unwrap();
+        delete_directory(&below).unwrap();
+        assert!(below.exists(), "a directory with a file was removed");
+        delete(&below.join("a.img")).unwrap();
+        delete_directory(&below).unwrap();
+        assert!(!below.exists());
         let huge = dir.path().join("huge.img");
         assert!(create(&huge, u64::MAX).is_err());
         assert!(!huge.exists(), "a file is left of a size that cannot be");

@@ -20,6 +20,11 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub enum Step {
+    /// Makes a directory that is not there; its parent is.
+    CreateDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
     /// Makes a sparse raw image; never replaces a file.
     CreateDisk {
         /// The file.
@@ -68,6 +73,7 @@ pub enum Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Step::CreateDirectory { path } => write!(f, "create directory {}", path.display()),
             Step::CreateDisk { path, bytes } => {
                 let size = MemSize::from_kib(bytes.div_ceil(1024));
                 write!(f, "create disk {} of {size}, sparse", path.display())
@@ -235,6 +241,9 @@ impl<'a> Transaction<'a> {
         let mut undone = 0;
         while let Some(step) = self.done.pop() {
             let undoing = match &step {
+                Step::CreateDirectory { path } => {
+                    disk::delete_directory(path).map_err(StepError::from)
+                }
                 Step::CreateDisk { path, .. } => disk::delete(path).map_err(StepError::from),
                 Step::DefineDomain { name, .. } => {
                     self.hypervisor.undefine(name).map_err(StepError::from)
@@ -261,6 +270,7 @@ impl<'a> Transaction<'a> {
     /// Does one step.
     fn perform(&mut self, step: &Step) -> Result<(), StepError> {
         match step {
+            Step::CreateDirectory { path } => disk::create_directory(path)?,
             Step::CreateDisk { path, bytes } => disk::create(path, *bytes)?,
             Step::DefineDomain { xml, .. } => self.hypervisor.define(xml)?,
             Step::StartDomain { name } => self.hypervisor.start(name)?,

@@ -1,10 +1,214 @@
-//! `create`.
+//! `create`: plan, check, define and start a guest, and say where it answers. It is done, or nothing is left.
 
 use super::args::CreateArgs;
+use super::change::{Reporter, print_steps};
 use super::context::Context;
+use super::error::{EXIT_DONE, hinted};
+use super::guest::{Planned, resolve};
+use super::output::Output;
+use super::render::{Extra, boot_disk, render};
+use super::view::View;
+use super::volume;
+use crate::apply::{ApplyError, Step, Transaction};
+use crate::check::{Finding, Severity, check};
+use crate::domain::{DomainXml, differences};
+use crate::hypervisor::{
+    DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
+};
+use serde::Serialize;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Size of a new boot disk, which is that of the replaced tool's.
+const BOOT_DISK_BYTES: u64 = 50 << 30;
+
+/// Is a guest that can be made.
+struct Prepared {
+    /// Its name.
+    name: String,
+    /// Its definition.
+    xml: DomainXml,
+    /// What makes it, up to its definition.
+    steps: Vec<Step>,
+}
+
+/// Is what `create` answers.
+#[derive(Debug, Serialize)]
+struct Created {
+    /// Full name.
+    name: String,
+    /// Whether it was started.
+    started: bool,
+    /// MAC address of its first NIC.
+    mac: Option<String>,
+    /// Address of its first NIC, where one was had in time.
+    ip: Option<IpAddr>,
+}
 
 /// Runs the verb.
 pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let _ = (args, cx.output);
-    Err(super::error::hinted("not merged yet", ""))
+    cx.refuse_recorded("create")?;
+    let mut reporter = Reporter::new(cx.output)?;
+    let lock = if args.dry_run { None } else { Some(reporter.lock()?) };
+    let hypervisor = cx.hypervisor()?;
+    if let Some(name) = &args.guest.name {
+        refuse_existing(&*hypervisor, name.as_str())?;
+    }
+    let Prepared { name, xml, mut steps } = prepare(args, cx, &*hypervisor)?;
+    let start = [Step::StartDomain { name: name.clone() }];
+    if args.dry_run {
+        steps.extend(start.into_iter().filter(|_| !args.no_start));
+        print_steps(&steps, cx)?;
+        return Ok(EXIT_DONE);
+    }
+    let mut transaction = Transaction::new(&*hypervisor, &mut reporter);
+    transaction.run(&steps)?;
+    let nic = compare(&*hypervisor, &name, &xml, cx.output);
+    // From here on the definition says what is taken.
+    drop(lock);
+    let mut created = Created { name, started: false, mac: nic, ip: None };
+    if !args.no_start {
+        transaction.run(&start)?;
+        created.started = true;
+        created.ip = wait(args, &created, &*hypervisor, &mut transaction, cx.output)?;
+    }
+    answer(&created, cx.output)?;
+    Ok(EXIT_DONE)
+}
+
+/// Plans a guest, writes its definition and checks it.
+fn prepare(
+    args: &CreateArgs,
+    cx: &Context<'_>,
+    hypervisor: &dyn Hypervisor,
+) -> anyhow::Result<Prepared> {
+    let planned = resolve(&args.guest, cx)?;
+    let name = planned.name.to_string();
+    refuse_existing(hypervisor, &name)?;
+    let mut steps = Vec::new();
+    let mut extra = Extra::default();
+    if let Some(path) = boot_disk(&args.guest, &planned) {
+        let path = std::path::absolute(path)?;
+        steps.push(Step::CreateDisk { path, bytes: BOOT_DISK_BYTES });
+    }
+    if args.vol_gb == Some(0) {
+        cx.output.progress(volume::NONE);
+    }
+    if let Some(volume) = volume::plan(args.vol_gb, &name)? {
+        steps.extend(volume.steps);
+        extra.made_disks.push(volume.path);
+        extra.disks.push(volume.disk);
+    }
+    if args.private_ip {
+        extra.networks.push("private-net".into());
+    }
+    let xml = render(&args.guest, &planned, &extra)?;
+    judge(&xml, &planned, cx.output)?;
+    steps.push(Step::DefineDomain { name: name.clone(), xml: xml.text().to_owned() });
+    Ok(Prepared { name, xml, steps })
+}
+
+/// Refuses a name that a domain has, before anything is made.
+fn refuse_existing(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorError> {
+    if !hypervisor.domains()?.iter().any(|row| row.name == name) {
+        return Ok(());
+    }
+    Err(HypervisorError {
+        kind: HypervisorErrorKind::Exists,
+        doing: format!("create domain `{name}`"),
+        message: format!("{} has a domain of this name", hypervisor.uri()),
+    })
+}
+
+/// Refuses a definition that our own checker finds wrong; says what is only worse than it could be.
+fn judge(xml: &DomainXml, planned: &Planned, output: Output) -> anyhow::Result<()> {
+    for reason in planned.placement.reasons.iter().filter(|reason| reason.compromise) {
+        output.warning(&format!("{}: {}", reason.choice, reason.because));
+    }
+    let findings = check(xml, &planned.topology, &planned.occupancy);
+    let (errors, warnings): (Vec<Finding>, Vec<Finding>) =
+        findings.into_iter().partition(|finding| finding.severity == Severity::Error);
+    for warning in warnings {
+        output.warning(&format!("{}: {}", warning.path, warning.message));
+    }
+    let Some(first) = errors.first() else { return Ok(()) };
+    let mut message = format!("domain `{}` would not be sound, so it is not created", planned.name);
+    for error in &errors {
+        message += &format!("\n  {}: {}", error.path, error.message);
+    }
+    Err(hinted(message, first.hint.clone()))
+}
+
+/// Reads the definition back and says where it is not what was planned; returns the first NIC's MAC address.
+fn compare(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    planned: &DomainXml,
+    output: Output,
+) -> Option<String> {
+    let read = hypervisor.xml(name, XmlOf::Inactive).map_err(anyhow::Error::from);
+    let defined = match read.and_then(|text| Ok(DomainXml::parse(&text)?)) {
+        Ok(defined) => defined,
+        Err(error) => {
+            output.warning(&format!("the definition could not be read back: {error}"));
+            return None;
+        }
+    };
+    for difference in differences(planned, &defined) {
+        output.warning(&format!("libvirt defined it otherwise than planned: {difference}"));
+    }
+    let nics = View::of(&defined, None).map(|view| view.nics).unwrap_or_default();
+    nics.into_iter().next().map(|nic| nic.mac)
+}
+
+/// Waits for the address of a guest's first NIC. A signal meanwhile undoes the creation.
+fn wait(
+    args: &CreateArgs,
+    created: &Created,
+    hypervisor: &dyn Hypervisor,
+    transaction: &mut Transaction<'_>,
+    output: Output,
+) -> Result<Option<IpAddr>, ApplyError> {
+    let (Some(mac), name) = (&created.mac, &created.name) else { return Ok(None) };
+    let seconds = if args.no_wait { 0 } else { args.wait };
+    let until = Instant::now() + Duration::from_secs(seconds);
+    if seconds > 0 {
+        output.progress(&format!("waiting up to {seconds} s for an address of `{name}`"));
+    }
+    loop {
+        let addresses = hypervisor.addresses(name).unwrap_or_default();
+        let own: Vec<IpAddr> =
+            addresses.iter().filter(|a| a.mac == *mac).map(|address| address.ip).collect();
+        let over = Instant::now() >= until;
+        if let Some(ip) = own.iter().find(|ip| ip.is_ipv4() || over) {
+            return Ok(Some(*ip));
+        }
+        if over {
+            if seconds > 0 {
+                output.warning(&format!("`{name}` has no address after {seconds} s"));
+            }
+            return Ok(None);
+        }
+        let rows = hypervisor.domains().unwrap_or_default();
+        if rows.iter().any(|row| row.name == *name && row.state == DomainState::ShutOff) {
+            output.warning(&format!("`{name}` has ended before it had an address"));
+            return Ok(None);
+        }
+        transaction.go_on()?;
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// Prints the answer, in the form of the replaced tool.
+fn answer(created: &Created, output: Output) -> std::io::Result<()> {
+    if output.json {
+        return output.json(created);
+    }
+    let Created { name, started, mac, ip } = created;
+    let mac = mac.as_deref().unwrap_or("-");
+    if !started {
+        return output.text(&format!("{name}: create mac: {mac}"));
+    }
+    let ip = ip.map_or("-".to_owned(), |ip| ip.to_string());
+    output.text(&format!("{name}: create start mac: {mac} ip: {ip}"))
 }

@@ -20,6 +20,7 @@ pub mod show;
 pub mod start;
 pub mod stop;
 pub mod view;
+pub mod volume;
 
 use args::{Cli, Verb};
 use clap::Parser;
