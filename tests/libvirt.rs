@@ -1,1 +1,29 @@
-//! Filled by the area's owner.
+//! The program on libvirt: the test driver, the embedded QEMU driver, and a libvirtd of the tests' own.
+
+mod bad;
+mod embed;
+mod life;
+mod vendor;
+
+use crate::support::{host_tree, project};
+use std::path::Path;
+use std::process::Command;
+
+/// A command line of a shell that runs as if on the recorded DGX-2; `$GPUVM` and what is set on the command reach it.
+fn on_dgx2(script: &str) -> Command {
+    let mut command = Command::new(project().join("tests/as-host"));
+    command.arg(host_tree("dgx-2")).args(["bash", "-ec", script]);
+    command.env("GPUVM", env!("CARGO_BIN_EXE_gpuvm")).env("LC_ALL", "C").env("COLUMNS", "100");
+    command.env_remove("LIBVIRT_DEFAULT_URI");
+    command
+}
+
+/// The files below a directory, by name; empty where it is not there.
+fn files(dir: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+    let mut names: Vec<String> =
+        entries.map(|entry| name(entry).to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}

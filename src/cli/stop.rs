@@ -3,7 +3,7 @@
 use super::args::StopArgs;
 use super::change::{Reporter, print_steps};
 use super::context::Context;
-use super::error::{EXIT_DONE, Hinted};
+use super::error::EXIT_DONE;
 use super::show::find;
 use crate::apply::{ApplyError, Step, StepError, apply};
 use crate::hypervisor::DomainState;
@@ -29,16 +29,14 @@ pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Adds to the failure of a guest to shut down what helps.
+/// Says what helps against a guest that does not shut down.
 fn hinted(error: ApplyError, args: &StopArgs) -> anyhow::Error {
-    let ApplyError::Failed { source: StepError::StillRuns { .. }, .. } = &error else {
+    let ApplyError::Failed { source: still @ StepError::StillRuns { .. }, .. } = &error else {
         return error.into();
     };
-    let message = "the guest did not shut down".to_owned();
     let hint = format!(
         "it may be slow (--wait SECONDS) or not listen; `gpuvm stop --force {}` cuts its power and may lose data",
         args.name
     );
-    let exit = super::error::EXIT_FAILED;
-    anyhow::Error::from(error).context(Hinted { message, hint, exit })
+    super::error::hinted(still.to_string(), hint)
 }

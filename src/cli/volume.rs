@@ -8,8 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// What the replaced tool printed for `--volGB 0`; scripts look for it.
-pub const NONE: &str =
-    "WARNING: Host Data volume not setup, no VM data volume will be created";
+pub const NONE: &str = "WARNING: Host Data volume not setup, no VM data volume will be created";
 
 /// Where the host's data array is mounted.
 const ARRAY: &str = "/raid";

@@ -38,7 +38,7 @@ pub struct Daemon {
     /// Sockets, disks and consoles.
     dir: PathBuf,
     /// The holder of its namespaces.
-    _holder: Child,
+    holder: Child,
     /// What keeps it alive: its end is the daemon's end, also where the test run is killed.
     _alive: ChildStdin,
 }
@@ -85,7 +85,7 @@ impl Daemon {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
         let mut holder = command.spawn().unwrap();
         let alive = holder.stdin.take().unwrap();
-        let daemon = Daemon { dir, _holder: holder, _alive: alive };
+        let daemon = Daemon { dir, holder, _alive: alive };
         let until = Instant::now() + Duration::from_secs(90);
         while !daemon.virsh(&["version"]).0 {
             if Instant::now() > until {
@@ -121,6 +121,15 @@ impl Daemon {
         let mut command = gpuvm(args);
         command.env("LIBVIRT_DEFAULT_URI", self.uri());
         command
+    }
+
+    /// Where a path of the daemon's own mounts is seen from outside.
+    pub fn inside(&self, path: &str) -> PathBuf {
+        let holder = self.holder.id();
+        let children = format!("/proc/{holder}/task/{holder}/children");
+        let first = std::fs::read_to_string(children).unwrap();
+        let first = first.split_whitespace().next().expect("it holds its first process").to_owned();
+        Path::new("/proc").join(first).join("root").join(path.trim_start_matches('/'))
     }
 
     /// Another client on it: whether it succeeded, and what it said.

@@ -1,5 +1,6 @@
 //! What the integration tests share: the program, the recorded hosts, the machine's means.
 
+pub mod daemon;
 pub mod tree;
 
 pub use tree::host_tree;

@@ -1,0 +1,83 @@
+//! libvirt's QEMU driver in the program's own process: no daemon, and the definitions stay between processes.
+
+use super::{files, on_dgx2};
+use crate::support::daemon::{namespaces, skip};
+use crate::support::run;
+use std::path::Path;
+
+/// A driver's directory, and a directory for disks.
+fn place() -> Option<tempfile::TempDir> {
+    if !namespaces() {
+        return skip("namespaces need root");
+    }
+    if !Path::new("/usr/bin/qemu-system-x86_64").exists() {
+        return skip("qemu-system-x86_64 is not installed");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("root/etc")).unwrap();
+    std::fs::create_dir(dir.path().join("disks")).unwrap();
+    let conf = "stdio_handler = \"file\"\nsecurity_driver = \"none\"\nremember_owner = 0\n";
+    std::fs::write(dir.path().join("root/etc/qemu.conf"), conf).unwrap();
+    Some(dir)
+}
+
+/// Runs the program on it, as if on a DGX-2.
+fn gpuvm(dir: &Path, arguments: &str) -> (i32, String, String) {
+    let mut command = on_dgx2(&format!("$GPUVM {arguments}"));
+    let uri = format!("qemu:///embed?root={}", dir.join("root").display());
+    run(command.env("LIBVIRT_DEFAULT_URI", uri).env("DISKS", dir.join("disks")))
+}
+
+#[test]
+fn a_guest_is_created_listed_and_deleted_by_three_processes() {
+    let Some(dir) = place() else { return };
+    let at = dir.path();
+    let (code, out, err) = gpuvm(at, "create --gpus 2 --name e --no-start --disk-dir $DISKS");
+    assert_eq!(code, 0, "{err}");
+    assert!(out.starts_with("e: create mac: 52:54:00:") && out.lines().count() == 1, "{out}");
+    assert_eq!(files(&at.join("disks")), ["e.raw"]);
+
+    let (code, out, err) = gpuvm(at, "list");
+    assert_eq!(code, 0, "{err}");
+    let row: Vec<&str> = out.lines().nth(1).unwrap_or_default().split_whitespace().collect();
+    assert_eq!(row[..4], ["e", "shut", "off", "10"], "{out}");
+    assert!(row.contains(&"0,1") && row.ends_with(&["gpuvm"]), "{out}");
+
+    // The second guest is put beside the first, and a third of that name is refused.
+    let (code, out, err) = gpuvm(at, "create --gpus 2 --no-start --disk-dir $DISKS --json");
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("\"gpuvm-2g2-3\""), "{out}");
+    let (code, _, err) = gpuvm(at, "create --name e --no-start --disk-dir $DISKS");
+    assert_eq!(code, 1);
+    assert!(err.contains("has a domain of this name") && err.contains("hint:"), "{err}");
+
+    for name in ["e", "gpuvm-2g2-3"] {
+        let (code, _, err) = gpuvm(at, &format!("delete {name} --yes"));
+        assert_eq!(code, 0, "{err}");
+    }
+    let (code, out, _) = gpuvm(at, "list");
+    assert_eq!((code, out.as_str()), (0, ""));
+    assert_eq!(files(&at.join("disks")), [""; 0]);
+    let left = run(std::process::Command::new("find")
+        .arg(at)
+        .args(["-name", "cache", "-prune", "-o", "-name", "*.xml", "-print"]))
+    .1;
+    assert_eq!(left, "", "definitions are left");
+}
+
+#[test]
+fn a_disk_that_another_domain_has_stays() {
+    let Some(dir) = place() else { return };
+    let at = dir.path();
+    let (code, _, err) = gpuvm(at, "create --name one --no-start --disk-dir $DISKS");
+    assert_eq!(code, 0, "{err}");
+    let (code, _, err) = gpuvm(at, "create --name two --no-start --disk $DISKS/one.raw");
+    assert_eq!(code, 0, "{err}");
+    let (code, _, err) = gpuvm(at, "delete one --yes");
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("stays, because domain `two` has it too"), "{err}");
+    let (code, _, err) = gpuvm(at, "delete two --yes");
+    assert_eq!(code, 0, "{err}");
+    // Given with --disk, so not made for it.
+    assert_eq!(files(&at.join("disks")), ["one.raw"]);
+}

@@ -1,0 +1,85 @@
+//! A guest's whole life on a real libvirtd, with what it sees from inside.
+
+use super::files;
+use crate::support::daemon::{Daemon, Tiny, daemon};
+use crate::support::run;
+
+/// Runs the program on the daemon and expects success.
+fn done(daemon: &Daemon, args: &[&str]) -> (String, String) {
+    let (code, out, err) = run(&mut daemon.gpuvm(args));
+    assert_eq!(code, 0, "{args:?}: {out}{err}");
+    (out, err)
+}
+
+#[test]
+fn a_guest_sees_its_cells_and_smt_pairs_and_leaves_nothing() {
+    let Some(daemon) = daemon() else { return };
+    let dir = daemon.fresh_dir("life");
+    let Some(tiny) = Tiny::new(&dir) else { return };
+    let disks = daemon.fresh_dir("life-disks");
+    let (template, disk_dir) = (tiny.template.to_str().unwrap(), disks.to_str().unwrap());
+    let shape = "--virt-type qemu --pins none --vcpus 4 --threads 2 --cells 2 --memory 512M";
+    let mut create = vec!["create", "--name", "life", "--template", template];
+    create.extend(shape.split(' '));
+    create.extend(["--disk-dir", disk_dir, "--network", "default", "--wait", "300"]);
+    let (out, err) = done(daemon, &create);
+    let answer = out.trim_end().split(' ').collect::<Vec<_>>();
+    let ["life:", "create", "start", "mac:", mac, "ip:", ip] = answer[..] else {
+        panic!("{out}{err}");
+    };
+    assert!(mac.starts_with("52:54:00:") && ip.starts_with("192.168.122."), "{out}");
+
+    let seen = tiny.wait_for("seen: all");
+    for line in [
+        "seen: node 0 cpus 0-1 distance 10,20",
+        "seen: node 1 cpus 2-3 distance 20,10",
+        "seen: cpu 0 siblings 0-1",
+        "seen: cpu 1 siblings 0-1",
+        "seen: cpu 2 siblings 2-3",
+        "seen: cpu 3 siblings 2-3",
+        "seen: disk vda sectors 104857600",
+        "seen: lease on eth0",
+    ] {
+        assert!(seen.contains(line), "the guest does not see `{line}`:\n{seen}");
+    }
+
+    let (list, _) = done(daemon, &["list"]);
+    let row = list.lines().find(|line| line.trim_start().starts_with("life ")).expect("listed");
+    let words: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(words, ["life", "running", "4", "512", "MiB", "-", "any", "gpuvm"], "{list}");
+    let (show, _) = done(daemon, &["show", "life"]);
+    assert!(show.contains(&format!("{ip} of {mac} (DHCP lease)")), "{show}");
+    assert!(show.contains("life.raw, raw, made for it"), "{show}");
+    assert!(done(daemon, &["start", "life"]).1.contains("runs already"));
+
+    // The guest hears the power button and goes down by itself.
+    done(daemon, &["stop", "life", "--wait", "120"]);
+    assert!(tiny.wait_for("seen: power button").contains("power button"));
+    assert!(done(daemon, &["stop", "life"]).1.contains("stopped already"));
+    done(daemon, &["start", "life"]);
+    let (_, err) = done(daemon, &["delete", "life", "--yes"]);
+    assert!(err.contains("end domain `life`") && err.contains("life.raw"), "{err}");
+    assert!(!daemon.virsh(&["dominfo", "life"]).0, "the domain is left");
+    assert_eq!(files(&disks), [""; 0], "a disk is left");
+}
+
+#[test]
+fn a_guest_with_uefi_leaves_no_nvram() {
+    let Some(daemon) = daemon() else { return };
+    let disks = daemon.fresh_dir("uefi-disks");
+    let nvram = daemon.inside("/var/lib/libvirt/qemu/nvram");
+    let shape = "--virt-type qemu --pins none --vcpus 1 --memory 256M --no-wait";
+    let mut create = vec!["create", "--name", "uefi", "--disk-dir", disks.to_str().unwrap()];
+    create.extend(shape.split(' '));
+    let (out, err) = done(daemon, &create);
+    assert!(out.starts_with("uefi: create start mac: 52:54:00:"), "{out}{err}");
+    let named = |dir| files(dir).into_iter().filter(|name| name.starts_with("uefi")).count();
+    assert_eq!(named(&nvram), 1, "no NVRAM was made: the test proves nothing");
+    // A guest without a system does not hear the power button; force cuts its power.
+    let (code, _, err) = run(&mut daemon.gpuvm(&["stop", "uefi", "--wait", "1"]));
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("still runs after 1 s") && err.contains("stop --force"), "{err}");
+    done(daemon, &["stop", "uefi", "--force"]);
+    done(daemon, &["delete", "uefi", "--yes"]);
+    assert_eq!((named(&nvram), named(&disks)), (0, 0));
+}
