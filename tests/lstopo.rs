@@ -4,6 +4,7 @@ use crate::support::shared_hosts;
 use gpuvm::discover::lstopo::from_lstopo_xml;
 use gpuvm::topology::{DeviceKind, Topology};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The XML files below a folder of recorded hosts.
 fn records(dir: &Path) -> Vec<PathBuf> {
@@ -69,4 +70,99 @@ fn the_real_dgx2_lacks_one_switch() {
     assert_eq!([16, 8, 4, 2, 1].map(of), [0, 1, 4, 8, 16]);
     assert_eq!(dgx2.nodes()[0].memory_kib.kib(), 791_244_484);
     assert_eq!(dgx2.nodes()[0].distances, [10, 21]);
+}
+
+/// What both kinds of record hold of a host's processors. hwloc leaves out dies that are whole packages.
+fn processors(host: &Topology) -> Vec<String> {
+    let cores = host.cores().iter().map(|c| {
+        format!("core package {} id {} node {} pcpus {}", c.package, c.core_id, c.node, c.pcpus)
+    });
+    let nodes = host.nodes().iter().map(|n| {
+        let kib = n.memory_kib.kib();
+        format!("node {} pcpus {} kib {kib} distances {:?}", n.os_index, n.pcpus, n.distances)
+    });
+    let l3 = host.parts().l3.iter().map(|c| format!("l3 {} {:?}", c.pcpus, c.size_kib));
+    let offline = format!("offline {}", host.parts().offline);
+    cores.chain(nodes).chain(l3).chain([offline]).collect()
+}
+
+/// What both hold of PCI functions, less the programming interface and what hwloc leaves out.
+fn functions(host: &Topology) -> Vec<String> {
+    let wanted = |kind| {
+        matches!(
+            kind,
+            DeviceKind::Gpu
+                | DeviceKind::NvSwitch
+                | DeviceKind::Nic
+                | DeviceKind::Nvme
+                | DeviceKind::Bridge
+        )
+    };
+    host.devices()
+        .iter()
+        .filter(|d| wanted(d.kind()))
+        .map(|d| {
+            let net = d.net.clone().unwrap_or_default();
+            // hwloc tells no subsystem of bridges.
+            let subsystem = (d.kind() != DeviceKind::Bridge)
+                .then_some((d.subsystem_vendor, d.subsystem_device));
+            format!(
+                "{} {:?} {:04x}:{:04x} {subsystem:x?} below {:?} in {:?} node {:?} {:?} {:?}",
+                d.bdf,
+                d.kind(),
+                d.vendor,
+                d.device,
+                d.parent,
+                d.root,
+                d.node,
+                net.netdevs,
+                net.rdma
+            )
+        })
+        .collect()
+}
+
+/// Drives by name, address and size.
+fn drives(host: &Topology) -> Vec<String> {
+    let drives = &host.parts().drives;
+    drives.iter().map(|d| format!("{} {:?} {}", d.name, d.bdf, d.bytes)).collect()
+}
+
+#[test]
+fn lstopo_and_sysfs_say_the_same_of_a_machine() {
+    let Some(hosts) = shared_hosts() else { return };
+    for name in ["dgx1", "dgx2", "dgx-a100", "dgx-h100", "gb300-tray"] {
+        let dir = tempfile::tempdir().unwrap();
+        let packed = hosts.join(format!("synthetic/{name}.fsroot.tar.xz"));
+        let tar = Command::new("tar").arg("-xf").arg(&packed).arg("-C").arg(dir.path()).status();
+        assert!(tar.unwrap().success(), "{} cannot be unpacked", packed.display());
+        let sysfs = gpuvm::discover::source::load(dir.path()).unwrap();
+        let lstopo = load(&hosts, &format!("synthetic/{name}.hwloc2.xml"));
+        for part in [processors, functions, drives] {
+            for (a, b) in part(&sysfs).iter().zip(part(&lstopo).iter()) {
+                assert_eq!(a, b, "{name}: sysfs, then lstopo");
+            }
+            assert_eq!(part(&sysfs).len(), part(&lstopo).len(), "{name}");
+        }
+        assert_eq!(sysfs.fabric(), lstopo.fabric(), "{name}");
+    }
+}
+
+#[test]
+fn a_damaged_record_is_an_error_and_never_a_panic() {
+    let Some(hosts) = shared_hosts() else { return };
+    let text = std::fs::read_to_string(hosts.join("hwloc/nvidiaDGX2.xml")).unwrap();
+    let mut refused = 0;
+    for step in 1..40 {
+        let cut = (0..=text.len() * step / 40).rev().find(|&at| text.is_char_boundary(at)).unwrap();
+        refused += usize::from(from_lstopo_xml(&text[..cut]).is_err());
+    }
+    assert_eq!(refused, 39, "a record that ends early");
+    let lines: Vec<&str> = text.lines().collect();
+    for victim in (0..lines.len()).step_by(23) {
+        let mut less = lines.clone();
+        less.remove(victim);
+        // With or without an error: it must come back.
+        let _ = from_lstopo_xml(&less.join("\n"));
+    }
 }
