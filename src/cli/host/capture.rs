@@ -69,6 +69,9 @@ fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> anyhow::Result<()> {
         return Err(hinted(format!("{shown} is a directory"), hint));
     }
     let failed = |error: std::io::Error, what: &str| {
+        let reason = error.to_string();
+        // The scratch file's name, which `tempfile` adds, would only puzzle.
+        let reason = reason.split(" at path ").next().unwrap_or_default();
         let hint = match error.kind() {
             ErrorKind::NotFound => format!("make the directory first: mkdir -p {}", dir.display()),
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
@@ -80,15 +83,21 @@ fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> anyhow::Result<()> {
             }
             _ => String::new(),
         };
-        hinted(format!("cannot {what} {shown}: {error}"), hint)
+        hinted(format!("cannot {what} {shown}: {reason}"), hint)
     };
     // Looked at first for its clear text; the move below is what decides.
     let exists = || {
         let hint = "name another file, or replace it with --overwrite";
         hinted(format!("{shown} is there already"), hint)
     };
-    if !overwrite && file.symlink_metadata().is_ok() {
-        return Err(exists());
+    match file.symlink_metadata() {
+        // Moving a file over /dev/null would take it away from everybody.
+        Ok(meta) if !meta.is_file() && !meta.is_symlink() => {
+            let hint = "name a regular file, or `-` for standard output";
+            return Err(hinted(format!("{shown} is not a regular file"), hint));
+        }
+        Ok(_) if !overwrite => return Err(exists()),
+        _ => {}
     }
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     let mut scratch = tempfile::Builder::new()
@@ -126,8 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_leaves_nothing() {
+    fn devices_are_not_replaced() {
         let error = write(Path::new("/dev/full/host.json"), true, b"x").unwrap_err();
         assert!(error.to_string().starts_with("cannot write /dev/full/host.json"), "{error}");
+        assert!(!error.to_string().contains(".gpuvm-"), "{error}");
+        let error = write(Path::new("/dev/full"), true, b"x").unwrap_err();
+        assert_eq!(error.to_string(), "/dev/full is not a regular file");
     }
 }
