@@ -82,14 +82,17 @@ fn domain_edits(
         threads: fill.then_some(vcpus.min(MOST_FILL_THREADS)),
     });
     edits.push(DomainEdit::SetVcpus { vcpus, pinned });
-    if !placement.iothread_pins.is_empty() {
-        let iothreads = u32::try_from(placement.iothread_pins.len()).unwrap_or(u32::MAX);
+    // A thread that no disk names would only idle (spec/nvidia-vm.md T21).
+    let threads = &placement.iothread_pins;
+    let threads = &threads[..threads.len().min(guest.disks.len())];
+    if !threads.is_empty() {
+        let iothreads = u32::try_from(threads.len()).unwrap_or(u32::MAX);
         edits.push(DomainEdit::SetIothreads { iothreads });
     }
     edits.push(DomainEdit::SetCputune {
         vcpus: placement.vcpu_pins.clone(),
         emulator: placement.emulator_pin.clone(),
-        iothreads: placement.iothread_pins.clone(),
+        iothreads: threads.to_vec(),
     });
     let nodes = placement.cells.iter().map(|cell| cell.host_nodes.clone());
     edits.push(DomainEdit::SetNumatune { cells: nodes.collect() });
