@@ -2,6 +2,7 @@
 //! table of accepted defects says it accepts.
 
 mod defects;
+mod own;
 mod setting;
 mod sound;
 
