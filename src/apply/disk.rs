@@ -64,6 +64,12 @@ pub fn create(path: &Path, bytes: u64) -> Result<(), DiskError> {
     Ok(())
 }
 
+/// How much the file system of a directory can still take; none where it cannot be asked.
+pub fn free_bytes(directory: &Path) -> Option<u64> {
+    let stat = nix::sys::statvfs::statvfs(directory).ok()?;
+    Some(stat.blocks_available().saturating_mul(stat.fragment_size()))
+}
+
 /// Makes a directory for images that only its owner writes and everyone enters, QEMU's user too.
 pub fn create_directory(path: &Path) -> Result<(), DiskError> {
     std::fs::DirBuilder::new().mode(0o755).create(path).map_err(|e| error(path, e))

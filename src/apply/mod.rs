@@ -5,7 +5,7 @@ mod disk;
 mod interrupt;
 mod lock;
 
-pub use disk::DiskError;
+pub use disk::{DiskError, free_bytes};
 pub use interrupt::Interrupt;
 pub use lock::{HostLock, LockError};
 

@@ -94,7 +94,7 @@ fn open(uri: &str) -> anyhow::Result<Rc<dyn Hypervisor>> {
 #[cfg(not(feature = "libvirt"))]
 fn open(uri: &str) -> anyhow::Result<Rc<dyn Hypervisor>> {
     let error = crate::hypervisor::HypervisorError {
-        kind: crate::hypervisor::HypervisorErrorKind::NoLibrary,
+        kind: HypervisorErrorKind::NoLibrary,
         doing: format!("connect to {uri}"),
         message: "this gpuvm was built without libvirt (cargo feature `libvirt`)".into(),
     };

@@ -9,10 +9,11 @@ use super::output::Output;
 use super::render::{Extra, boot_disk, render};
 use super::view::View;
 use super::volume;
-use crate::apply::{ApplyError, Step, Transaction};
+use crate::apply::{ApplyError, Step, Transaction, free_bytes};
 use crate::check::{Finding, Severity, check};
 use crate::domain::DomainXml;
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use crate::memsize::MemSize;
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -98,10 +99,28 @@ fn prepare(
     if args.private_ip {
         extra.networks.push("private-net".into());
     }
+    warn_of_space(&steps, cx.output);
     let xml = render(&args.guest, &planned, &extra)?;
     judge(&xml, &planned, cx.output)?;
     steps.push(Step::DefineDomain { name: name.clone(), xml: xml.text().to_owned() });
     Ok(Prepared { name, steps })
+}
+
+/// Says where a new disk, which is sparse, may outgrow its file system; QEMU stops a guest when that comes.
+fn warn_of_space(steps: &[Step], output: Output) {
+    for step in steps {
+        let Step::CreateDisk { path, bytes } = step else { continue };
+        let Some(free) = path.parent().and_then(free_bytes).filter(|free| free < bytes) else {
+            continue;
+        };
+        let size = |bytes: u64| MemSize::from_kib(bytes / 1024);
+        output.warning(&format!(
+            "disk {} may grow to {}, but its file system has {} left",
+            path.display(),
+            size(*bytes),
+            size(free)
+        ));
+    }
 }
 
 /// Refuses a name that a domain has, before anything is made.

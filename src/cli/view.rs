@@ -4,6 +4,7 @@ use super::guest::gpu_indexes;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::claims::Claims;
+use crate::domain::guest::NAMESPACE;
 use crate::domain::{DomainXml, DomainXmlError, Element};
 use crate::memsize::MemSize;
 use crate::placement::Held;
@@ -11,9 +12,6 @@ use crate::request::Request;
 use crate::topology::Topology;
 use serde::Serialize;
 use std::path::PathBuf;
-
-/// The namespace of our metadata.
-const NAMESPACE: &str = "urn:gpuvm:domain:1";
 
 /// Is a disk of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -19,6 +19,7 @@ done
 ip link set lo up
 printf '%s\n' "unix_sock_dir = \"$dir\"" 'unix_sock_rw_perms = "0770"' 'unix_sock_ro_perms = "0777"' \
   'auth_unix_rw = "none"' 'auth_unix_ro = "none"' 'unix_sock_group = "root"' >/etc/libvirt/libvirtd.conf
+ln -s "$dir/libvirt-sock" "$dir/libvirt-sock-ro" /run/libvirt/
 virtlogd --pid-file $dir/virtlogd.pid &
 libvirtd --config /etc/libvirt/libvirtd.conf --pid-file $dir/libvirtd.pid &
 cat >/dev/null
@@ -130,6 +131,17 @@ impl Daemon {
         let first = std::fs::read_to_string(children).unwrap();
         let first = first.split_whitespace().next().expect("it holds its first process").to_owned();
         Path::new("/proc").join(first).join("root").join(path.trim_start_matches('/'))
+    }
+
+    /// A command inside its mounts, where it is the machine's own libvirtd, as a user without any right.
+    pub fn as_nobody(&self, program: &Path) -> Command {
+        let first = self.inside("/");
+        let pid = first.parent().and_then(Path::file_name).unwrap().to_str().unwrap().to_owned();
+        let mut command = Command::new("nsenter");
+        command.args(["--mount", "--target", &pid, "setpriv", "--reuid=65534", "--regid=65534"]);
+        command.arg("--clear-groups").arg(program);
+        command.env_remove("XDG_RUNTIME_DIR").env_remove("LIBVIRT_DEFAULT_URI").env("LC_ALL", "C");
+        command
     }
 
     /// Another client on it: whether it succeeded, and what it said.
