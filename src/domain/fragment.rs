@@ -9,6 +9,9 @@ use std::fmt::Write as _;
 /// Reads from an element what tells it from its siblings of the same name.
 pub(super) type KeyOf = fn(Element<'_>) -> Option<String>;
 
+/// Tells whether an element is ours to remove.
+pub(super) type IsOurs = fn(Element<'_>) -> bool;
+
 /// Is which element of a name a fragment speaks of.
 #[derive(Debug, Clone)]
 pub(super) enum Pick {
@@ -45,7 +48,7 @@ pub(super) struct Fragment {
     /// Elements in it.
     pub children: Vec<Fragment>,
     /// Names of elements in it that are ours: those that no child speaks of are removed if the test says so.
-    pub only: Vec<(&'static str, fn(Element<'_>) -> bool)>,
+    pub only: Vec<(&'static str, IsOurs)>,
     /// Whether it shall not be there.
     pub gone: bool,
     /// Whether it is removed, or not made, where it would be left without elements.
@@ -120,7 +123,7 @@ impl Fragment {
     }
 
     /// Wants no other elements of this name in it for which the test says yes.
-    pub fn only_where(mut self, name: &'static str, ours: fn(Element<'_>) -> bool) -> Fragment {
+    pub fn only_where(mut self, name: &'static str, ours: IsOurs) -> Fragment {
         self.only.push((name, ours));
         self
     }
@@ -133,7 +136,7 @@ impl Fragment {
 
     /// Whether it is to be made where it is not there.
     pub fn is_made(&self) -> bool {
-        !self.gone && !(self.drop_empty && !self.children.iter().any(Fragment::is_made))
+        !self.gone && (!self.drop_empty || self.children.iter().any(Fragment::is_made))
     }
 
     /// Adds the wishes of another fragment about the same element.

@@ -241,5 +241,9 @@ fn is_dropped(element: Element<'_>, wanted: &Fragment) -> bool {
         let gone = wanted.children.iter().any(|wish| wish.gone && wish.name == child.name());
         gone || wanted.only.iter().any(|(name, ours)| child.name() == *name && ours(child))
     };
-    wanted.drop_empty && !wanted.is_made() && element.elements().all(ours)
+    let unwanted = |name: &str| wanted.attributes.contains(&(name, Want::Absent));
+    wanted.drop_empty
+        && !wanted.is_made()
+        && element.elements().all(ours)
+        && element.attrs().all(|(name, _)| unwanted(name))
 }
