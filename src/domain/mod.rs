@@ -2,6 +2,7 @@
 
 pub mod claims;
 mod device;
+mod difference;
 pub mod edit;
 mod edits;
 mod element;
@@ -18,6 +19,7 @@ mod splice;
 mod tree;
 mod window;
 
+pub use difference::{Difference, differences};
 pub use edit::DomainEdit;
 pub use edits::edits;
 pub use element::Element;
