@@ -1,1 +1,5 @@
-//! Filled by the area's owner.
+//! Domain XML: what edits do, and what libvirt says to the result.
+
+mod corpus;
+mod edits;
+mod guests;

@@ -243,7 +243,7 @@ impl DomainEdit {
         match self {
             DomainEdit::SetAddresses { addresses } => {
                 devices.children(addresses.iter().map(|(place, address)| {
-                    Fragment::new(place.name).nth(place.nth).child(address.fragment())
+                    Fragment::new(place.name).nth(place.nth).if_there().child(address.fragment())
                 }))
             }
             DomainEdit::SetControllers { controllers, dropped } => devices

@@ -51,6 +51,8 @@ pub(super) struct Fragment {
     pub only: Vec<(&'static str, IsOurs)>,
     /// Whether it shall not be there.
     pub gone: bool,
+    /// Whether it is left out where it is not there.
+    pub if_there: bool,
     /// Whether it is removed, or not made, where it would be left without elements.
     pub drop_empty: bool,
 }
@@ -66,6 +68,7 @@ impl Fragment {
             children: Vec::new(),
             only: Vec::new(),
             gone: false,
+            if_there: false,
             drop_empty: false,
         }
     }
@@ -128,6 +131,12 @@ impl Fragment {
         self
     }
 
+    /// Wants nothing where the element is not there.
+    pub fn if_there(mut self) -> Fragment {
+        self.if_there = true;
+        self
+    }
+
     /// Wants no empty element to be left.
     pub fn drop_empty(mut self) -> Fragment {
         self.drop_empty = true;
@@ -136,7 +145,9 @@ impl Fragment {
 
     /// Whether it is to be made where it is not there.
     pub fn is_made(&self) -> bool {
-        !self.gone && (!self.drop_empty || self.children.iter().any(Fragment::is_made))
+        !self.gone
+            && !self.if_there
+            && (!self.drop_empty || self.children.iter().any(Fragment::is_made))
     }
 
     /// Adds the wishes of another fragment about the same element.

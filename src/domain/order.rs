@@ -117,6 +117,8 @@ const DEVICE: &[&str] = &[
     "transient",
     "serial",
     "boot",
+    "stats",
+    "rate",
     "alias",
     "rom",
     "acpi",

@@ -123,15 +123,14 @@ impl<'t> Splicer<'t> {
         }
     }
 
-    /// Replaces an element's text; elements in it stay where they are when there are some.
+    /// Replaces all that is in an element by a text: no element of libvirt's has both text and elements.
     fn set_text(&mut self, place: &Node, text: &str) {
         let name = self.tree.slice(&place.name);
         if place.close.is_empty() {
             let end = place.attributes.last().map_or(place.name.end, |last| last.value.end + 1);
             return self.splice(end..place.open.end, format!(">{}</{name}>", partial_escape(text)));
         }
-        let first = place.children.first().map(|&child| self.tree.nodes[child].open.start);
-        self.splice(place.open.end..first.unwrap_or(place.close.start), partial_escape(text));
+        self.splice(place.open.end..place.close.start, partial_escape(text));
     }
 
     /// Removes an element with the line that it leaves empty.

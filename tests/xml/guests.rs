@@ -1,0 +1,324 @@
+//! Whole guests: planned on each recorded host, made from each template.
+
+use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Guest, Record, VirtType, mac};
+use gpuvm::domain::{DomainXml, Element, edits};
+use gpuvm::placement::{Occupancy, Placement, plan};
+use gpuvm::request::{DomainName, GpuWish, PageSize, PinPolicy, Request};
+use gpuvm::topology::{Topology, file};
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::LazyLock;
+
+/// The built-in template, one for direct kernel boot, and one with every kind of PCI device that a template may have.
+pub const TEMPLATES: [(&str, &str); 3] = [
+    ("gpu-guest", include_str!("../../templates/gpu-guest.xml")),
+    ("tiny", include_str!("../tiny/domain.xml")),
+    ("crowded", include_str!("crowded.xml")),
+];
+
+/// A recorded host of `topologies`.
+pub fn host(name: &str) -> Topology {
+    let path = crate::support::project().join(format!("topologies/{name}.json"));
+    file::from_json(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Every recorded host, by name.
+pub fn hosts() -> Vec<(String, Topology)> {
+    let dir = fs::read_dir(crate::support::project().join("topologies")).unwrap();
+    let stem = |entry: fs::DirEntry| entry.path().file_stem().unwrap().to_str().unwrap().to_owned();
+    let mut names: Vec<String> = dir.map(|entry| stem(entry.unwrap())).collect();
+    names.sort();
+    names.into_iter().map(|name| (name.clone(), host(&name))).collect()
+}
+
+/// What is asked for on a host: every number of GPUs, huge pages, no pins.
+pub fn requests(topology: &Topology) -> Vec<(String, Request)> {
+    let gpus = u32::try_from(topology.gpus().count()).unwrap();
+    let mut requests: Vec<_> =
+        (0..=gpus).map(|n| (format!("g{n}"), Request::for_gpus(n))).collect();
+    let most = Request::for_gpus(gpus);
+    requests
+        .push(("huge-2m".into(), Request { huge_pages: Some(PageSize::TwoMib), ..most.clone() }));
+    requests
+        .push(("huge-1g".into(), Request { huge_pages: Some(PageSize::OneGib), ..most.clone() }));
+    let floating = Request { pins: PinPolicy::None, vcpus: Some(4), threads: Some(2), ..most };
+    requests.push(("floating".into(), Request { gpus: GpuWish::Count(0), ..floating.clone() }));
+    requests.push(("floating-gpus".into(), floating));
+    requests
+}
+
+/// A guest of this name with two disks.
+pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
+    let disk = |path: &str, kind| Disk { path: path.into(), format: DiskFormat::Raw, kind };
+    Guest {
+        name: DomainName::new(name).unwrap(),
+        virt,
+        disks: vec![disk("/images/a.raw", DiskKind::File), disk("/dev/vg/b", DiskKind::Block)],
+        networks: Vec::new(),
+        added_networks: vec!["private-net".into()],
+        record: Record { request: request.clone(), made_disks: vec!["/images/a.raw".into()] },
+    }
+}
+
+/// Makes a guest from a template.
+pub fn render(template: &str, guest: &Guest, place: &Placement, host: &Topology) -> DomainXml {
+    let mut xml = DomainXml::parse(template).unwrap();
+    let edits = edits(&xml, guest, place, host).unwrap();
+    xml.apply_all(&edits).unwrap();
+    xml
+}
+
+/// Is a guest of a test.
+struct Made {
+    /// Host, request and template.
+    what: String,
+    topology: Topology,
+    place: Placement,
+    guest: Guest,
+    xml: DomainXml,
+}
+
+/// Every guest that has a place, on every recorded host, from every template; made once.
+static MADE: LazyLock<Vec<Made>> = LazyLock::new(|| {
+    let mut made = Vec::new();
+    for (host, topology) in hosts() {
+        for (wish, request) in requests(&topology) {
+            let Ok(place) = plan(&topology, &Occupancy::default(), &request) else { continue };
+            for (name, template) in TEMPLATES {
+                let virt = if name == "tiny" { VirtType::Qemu } else { VirtType::Kvm };
+                let guest = guest(&format!("{host}-{wish}"), virt, &request);
+                let xml = render(template, &guest, &place, &topology);
+                let what = format!("{host} {wish} {name}");
+                let (topology, place) = (topology.clone(), place.clone());
+                made.push(Made { what, topology, place, guest, xml });
+            }
+        }
+    }
+    assert!(made.len() > 100, "only {} guests", made.len());
+    made
+});
+
+/// Looks at each of [`MADE`].
+fn each(mut look: impl FnMut(&str, &Topology, &Placement, &Guest, &DomainXml)) {
+    for Made { what, topology, place, guest, xml } in MADE.iter() {
+        look(what, topology, place, guest, xml);
+    }
+}
+
+#[test]
+fn a_guest_that_is_there_needs_no_edit() {
+    each(|what, topology, place, guest, xml| {
+        assert_eq!(edits(xml, guest, place, topology).unwrap(), [], "{what}");
+        let record = xml.record().unwrap().unwrap();
+        assert_eq!(record, guest.record, "{what}");
+    });
+}
+
+#[test]
+fn a_guest_can_be_made_into_another_and_back() {
+    let topology = host("dgx-2");
+    let place = |gpus| {
+        let request = Request::for_gpus(gpus);
+        let place = plan(&topology, &Occupancy::default(), &request).unwrap();
+        (guest("changing", VirtType::Kvm, &request), place)
+    };
+    for (_, template) in TEMPLATES {
+        let (guest, small) = place(2);
+        let mut xml = render(template, &guest, &small, &topology);
+        let first = xml.clone();
+        for gpus in [16, 1, 8, 0, 2] {
+            let (guest, place) = place(gpus);
+            let steps = edits(&xml, &guest, &place, &topology).unwrap();
+            steps.iter().for_each(|edit| xml.apply(edit).unwrap());
+            assert_eq!(edits(&xml, &guest, &place, &topology).unwrap(), [], "{gpus}");
+            check_pci(&format!("{gpus} GPUs"), &xml);
+        }
+        let hostdevs = |xml: &DomainXml| -> Vec<String> {
+            let devices = xml.root().child("devices").unwrap();
+            devices.children("hostdev").map(|hostdev| hostdev.xml().to_owned()).collect()
+        };
+        assert_eq!(hostdevs(&xml).len(), hostdevs(&first).len());
+    }
+}
+
+#[test]
+fn every_pci_device_has_an_address_of_its_own_on_a_bus_that_is_there() {
+    each(|what, _, _, _, xml| check_pci(what, xml));
+}
+
+/// Checks the addresses of a document: none twice, each on a controller, bus numbers without overlap.
+fn check_pci(what: &str, xml: &DomainXml) {
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16).unwrap(),
+        None => text.parse().unwrap(),
+    };
+    let field = |element: Element<'_>, name: &str| element.attr(name).map(|text| number(&text));
+    let devices = xml.root().child("devices").unwrap();
+    let is_pci = |controller: &Element<'_>| controller.attr("type").unwrap() == "pci";
+    let controllers: Vec<_> = devices.children("controller").filter(is_pci).collect();
+    let buses: BTreeSet<u32> =
+        controllers.iter().map(|c| field(*c, "index").unwrap()).chain([0]).collect();
+    assert!(
+        buses.iter().copied().eq(0..u32::try_from(buses.len()).unwrap()),
+        "{what}: gap in {buses:?}"
+    );
+    let (mut seen, mut below) = (BTreeSet::new(), std::collections::BTreeMap::new());
+    for device in devices.elements() {
+        let address =
+            device.children("address").find(|a| a.attr("type").is_some_and(|t| t == "pci"));
+        let Some(address) = address else {
+            let named = |names: &[&str]| names.contains(&device.name());
+            let virtio = device.attr("model").is_some_and(|model| model.starts_with("virtio"));
+            let wants = named(&["hostdev", "interface", "video", "filesystem"]) || virtio;
+            assert!(!wants, "{what}: no address for {}", device.xml());
+            continue;
+        };
+        let key = ["bus", "slot", "function"].map(|name| field(address, name).unwrap());
+        assert!(buses.contains(&key[0]), "{what}: {} is on bus {}", device.path(), key[0]);
+        assert!(seen.insert(key), "{what}: {} is where another is", device.path());
+        if device.name() == "controller" && is_pci(&device) {
+            below.entry(key[0]).or_insert_with(Vec::new).push(field(device, "index").unwrap());
+        }
+    }
+    // Each bridge takes one bus number; an expander bus and its ports take a run of them.
+    let run = |start: u32| {
+        let (mut all, mut at) = (vec![start], 0);
+        while let Some(bus) = all.get(at) {
+            all.extend(below.get(bus).into_iter().flatten());
+            at += 1;
+        }
+        all
+    };
+    let mut runs: Vec<(u32, usize)> = Vec::new();
+    let mut expanders = 0;
+    for controller in &controllers {
+        if controller.attr("model").unwrap() == "pcie-expander-bus" {
+            let numbers = run(field(*controller, "index").unwrap()).len();
+            expanders += numbers;
+            runs.push((field(controller.child("target").unwrap(), "busNr").unwrap(), numbers));
+        }
+    }
+    runs.push((0, buses.len() - expanders));
+    runs.sort_unstable();
+    for pair in runs.windows(2) {
+        assert!(pair[0].0 as usize + pair[0].1 <= pair[1].0 as usize, "{what}: {runs:?}");
+    }
+    let (start, length) = runs[runs.len() - 1];
+    assert!(start as usize + length <= 256, "{what}: {runs:?}");
+}
+
+#[test]
+fn a_template_keeps_what_is_its_own() {
+    each(|what, _, place, _, xml| {
+        if what.ends_with("tiny") {
+            let os = xml.root().child("os").unwrap();
+            assert_eq!(os.child("kernel").unwrap().text(), "/tiny/vmlinuz");
+            assert_eq!(xml.root().find("cpu/model").unwrap().text(), "Skylake-Client-v1");
+            assert!(xml.root().find("cpu/maxphysaddr").is_none());
+        }
+        if what.ends_with("crowded") {
+            for part in [
+                "<shares>512</shares>",
+                "<!-- kept -->",
+                "<qemu:arg value='-msg'/>",
+                "network='other'",
+                "00:15:5d:00:00:01",
+            ] {
+                assert_eq!(
+                    xml.text().contains(part),
+                    part != "00:15:5d:00:00:01",
+                    "{what}: {part}"
+                );
+            }
+            let disks = xml.root().child("devices").unwrap().children("disk").count();
+            assert_eq!(disks, 5, "{what}");
+            assert!(xml.root().find("devices/hostdev").unwrap().child("address").is_some());
+        }
+        assert_eq!(xml.root().child("vcpu").unwrap().text(), place.vcpus().to_string());
+    });
+}
+
+#[test]
+fn a_dgx_2_guest_carries_what_it_must() {
+    let topology = host("dgx-2");
+    let request = Request { huge_pages: Some(PageSize::OneGib), ..Request::for_gpus(16) };
+    let place = plan(&topology, &Occupancy::default(), &request).unwrap();
+    let guest = guest("whole", VirtType::Kvm, &request);
+    let xml = render(TEMPLATES[0].1, &guest, &place, &topology);
+    let root = xml.root();
+    let at = |path: &str, attr: &str| root.find(path).unwrap().attr(attr).unwrap().into_owned();
+    let text = |path: &str| root.find(path).unwrap().text().into_owned();
+    let pins: Vec<_> = root.child("cputune").unwrap().children("vcpupin").collect();
+    assert_eq!((pins.len(), text("vcpu")), (92, "92".into()));
+    assert_eq!(pins[1].attr("cpuset").unwrap(), "48");
+    assert_eq!(at("memoryBacking/hugepages/page", "size"), "1048576");
+    assert_eq!(at("memoryBacking/allocation", "threads"), "16");
+    assert_eq!(at("cpu/maxphysaddr", "mode"), "passthrough");
+    assert_eq!(at("cpu", "check"), "none");
+    assert_eq!(at("numatune/memnode", "mode"), "strict");
+    assert_eq!(at("os/firmware/feature", "enabled"), "no");
+    let memory: u64 = root
+        .find("cpu/numa")
+        .unwrap()
+        .children("cell")
+        .map(|cell| cell.attr("memory").unwrap().parse::<u64>().unwrap())
+        .sum();
+    assert_eq!(text("memory"), memory.to_string());
+    let devices = root.child("devices").unwrap();
+    let models: Vec<_> = devices.children("controller").filter_map(|c| c.attr("model")).collect();
+    assert_eq!(models.iter().filter(|model| *model == "pcie-expander-bus").count(), 2);
+    let hostdevs: Vec<_> = devices.children("hostdev").collect();
+    assert_eq!(hostdevs.len(), 28);
+    assert!(hostdevs.iter().all(|hostdev| hostdev.attr("managed").unwrap() == "no"));
+    assert_eq!(at("devices/hostdev/rom", "bar"), "off");
+    assert_eq!(at("devices/disk/driver", "queues"), "64");
+    assert_eq!(at("devices/disk/driver", "iothread"), "1");
+    assert_eq!(at("devices/interface/driver", "queues"), "92");
+    assert_eq!(at("devices/interface/mac", "address"), mac("whole", 0));
+    assert_eq!(at("devices/memballoon", "model"), "none");
+    assert_eq!(at("devices/channel/target", "name"), "org.qemu.guest_agent.0");
+}
+
+#[test]
+fn guests_differ_by_host_and_kind() {
+    let (intel, amd) = (host("dgx-2"), host("dgx-a100"));
+    let request = Request::for_gpus(1);
+    let of = |topology: &Topology, virt| {
+        let place = plan(topology, &Occupancy::default(), &request).unwrap();
+        render(TEMPLATES[0].1, &guest("a", virt, &request), &place, topology)
+    };
+    assert!(of(&amd, VirtType::Kvm).text().contains("name='topoext'"));
+    assert!(!of(&intel, VirtType::Kvm).text().contains("topoext"));
+    let emulated = of(&intel, VirtType::Qemu);
+    for absent in ["vhost", "maxphysaddr", "host-passthrough", "topoext"] {
+        assert!(!emulated.text().contains(absent), "{absent}");
+    }
+}
+
+#[test]
+fn impossible_guests_are_refused_with_the_place() {
+    let topology = host("dgx-2");
+    let request = Request::for_gpus(1);
+    let place = plan(&topology, &Occupancy::default(), &request).unwrap();
+    let guest = guest("a", VirtType::Kvm, &request);
+    let error = |xml: &str, place: &Placement| {
+        edits(&DomainXml::parse(xml).unwrap(), &guest, place, &topology).unwrap_err().to_string()
+    };
+    let pc = "<domain><os><type machine='pc-i440fx-9.0'>hvm</type></os></domain>";
+    assert!(error(pc, &place).contains("os/type/@machine"));
+    let numberless = "<domain><os><type machine='q35'>hvm</type></os><devices><controller type='pci' model='pcie-root-port'/></devices></domain>";
+    assert!(error(numberless, &place).contains("domain/devices/controller"));
+    let mut broken = place.clone();
+    broken.vcpu_pins.pop();
+    assert!(error(TEMPLATES[0].1, &broken).contains("vCPUs"));
+    broken = place.clone();
+    broken.cells.clear();
+    assert!(error(TEMPLATES[0].1, &broken).contains("cell"));
+    let full: String = (1..=255)
+        .map(|i| format!("<controller type='pci' index='{i}' model='pcie-root-port'/>"))
+        .collect();
+    let full = format!(
+        "<domain><os><type machine='q35'>hvm</type></os><devices>{full}</devices></domain>"
+    );
+    assert!(error(&full, &place).contains("domain/devices"));
+}
