@@ -9,6 +9,8 @@ mod tree;
 
 use super::args::HostVerb;
 use super::context::Context;
+use crate::discover::crosscheck::crosscheck;
+use crate::topology::{Topology, TopologyError};
 
 /// Runs the verb.
 pub fn run(verb: &HostVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -17,6 +19,17 @@ pub fn run(verb: &HostVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         HostVerb::Matrix(args) => matrix::run(args, cx),
         HostVerb::Capture(args) => capture::run(args, cx),
     }
+}
+
+/// This machine with notes on what hwloc sees differently.
+fn checked(topology: Topology) -> Result<Topology, TopologyError> {
+    let notes = crosscheck(&topology);
+    if notes.is_empty() {
+        return Ok(topology);
+    }
+    let mut parts = topology.parts().clone();
+    parts.notes.extend(notes);
+    Topology::new(parts)
 }
 
 /// Compares names as people count: `mlx5_9` stands before `mlx5_10`.

@@ -50,7 +50,9 @@ impl Output {
     }
 }
 
-/// Columns of the terminal, or 100 where there is none.
+/// Columns of the terminal: `COLUMNS`, else what the terminal says, else 100.
 pub fn width() -> usize {
-    std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).unwrap_or(100)
+    let asked = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let told = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+    asked.or_else(told).unwrap_or(100)
 }

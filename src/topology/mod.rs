@@ -319,6 +319,9 @@ fn check_core(
     Ok(())
 }
 
+/// Bridges that can stand above each other: each has a bus of its own, and a segment has 256.
+const DEEPEST: usize = 256;
+
 /// Checks that parents, nodes, partitions and drives name what is there, and that no bridge is above itself.
 fn check_devices(
     parts: &Parts,
@@ -330,7 +333,7 @@ fn check_devices(
             return Err(dangling("PCI function", device.bdf, "node", node));
         }
         let mut above = device.parent;
-        for _ in 0..=parts.devices.len() {
+        for _ in 0..=DEEPEST {
             let Some(bdf) = above else { break };
             let Some(&position) = devices.get(&bdf) else {
                 return Err(dangling("PCI function", device.bdf, "bridge", bdf));
@@ -338,7 +341,7 @@ fn check_devices(
             above = parts.devices[position].parent;
         }
         if above.is_some() {
-            let reason = "it stands above itself".into();
+            let reason = "it stands above itself, or below more bridges than PCI has buses".into();
             let id = device.bdf.to_string();
             return Err(TopologyError::Contradiction { kind: "PCI function", id, reason });
         }

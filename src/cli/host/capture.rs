@@ -1,5 +1,6 @@
 //! `host capture`: this machine, as a file that `--host` takes. The file is there whole or not at all.
 
+use super::checked;
 use crate::cli::args::CaptureArgs;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
@@ -32,8 +33,8 @@ pub fn run(args: &CaptureArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// The host to record: this machine, or the one of `--host`, which makes a file of a directory or an lstopo XML.
 fn read(args: &CaptureArgs, cx: &Context<'_>) -> anyhow::Result<Topology> {
     match (&cx.global.host, args.identify) {
-        (None, false) => Ok(discover(&FsRoot::live()?)?),
-        (None, true) => Ok(discover_identified(&FsRoot::live()?)?),
+        (None, false) => Ok(checked(discover(&FsRoot::live()?)?)?),
+        (None, true) => Ok(checked(discover_identified(&FsRoot::live()?)?)?),
         (Some(dir), true) if dir.join("sys").is_dir() => {
             Ok(discover_identified(&FsRoot::at(dir)?)?)
         }

@@ -1,7 +1,7 @@
 //! `host show`: what the host has and how it hangs together, for people; `--json` prints the value itself.
 
 use super::names::{counted, model, plain, wrapped};
-use super::{tables, tree};
+use super::{checked, tables, tree};
 use crate::bdf::Bdf;
 use crate::cli::args::HostShowArgs;
 use crate::cli::context::Context;
@@ -26,7 +26,10 @@ struct Shown<'a> {
 
 /// Runs the verb.
 pub fn run(args: &HostShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let topology = cx.topology()?;
+    let topology = match cx.global.host {
+        None => checked(cx.topology()?)?,
+        Some(_) => cx.topology()?,
+    };
     if cx.output.json {
         cx.output.json(&Shown {
             host: topology.parts(),
