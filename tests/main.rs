@@ -5,6 +5,7 @@ mod support;
 
 mod check;
 mod cli;
+mod damage;
 mod hosts;
 mod libvirt;
 mod lstopo;

@@ -74,3 +74,10 @@ pub fn unpack(text: &str, root: &Path) -> std::io::Result<()> {
     }
     Ok(())
 }
+
+/// A directory that goes with its value: in memory where the system offers that, since a host has ten thousand files.
+pub fn scratch() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    let in_memory = if memory.is_dir() { tempfile::tempdir_in(memory).ok() } else { None };
+    in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
+}
