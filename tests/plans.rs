@@ -1,1 +1,297 @@
-//! Filled by the area's owner.
+//! Plans on every recorded host, and `plan` from outside.
+
+use crate::support::{gpuvm, host_tree, project, run, shared_hosts};
+use gpuvm::cpuset::{CpuSet, NodeId};
+use gpuvm::discover::source::load;
+use gpuvm::memsize::MemSize;
+use gpuvm::placement::{Occupancy, Placement, PlanError, plan};
+use gpuvm::request::{CellWish, GpuWish, PageSize, PinPolicy, Profile, Request};
+use gpuvm::topology::Topology;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The hosts of `topologies/`, by name.
+fn topologies() -> Vec<(String, Topology)> {
+    let mut hosts: Vec<(String, Topology)> = std::fs::read_dir(project().join("topologies"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), load(&path).unwrap()))
+        .collect();
+    hosts.sort_by(|a, b| a.0.cmp(&b.0));
+    assert!(hosts.len() >= 5);
+    hosts
+}
+
+/// Every directory that holds a `sys`, at most three levels down.
+fn roots(dir: &Path, depth: usize) -> Vec<PathBuf> {
+    if dir.join("sys").is_dir() {
+        return vec![dir.to_owned()];
+    }
+    let Ok(entries) = std::fs::read_dir(dir) else { return vec![] };
+    let below = entries.map(|entry| entry.unwrap().path()).filter(|p| depth > 0 && p.is_dir());
+    below.flat_map(|path| roots(&path, depth - 1)).collect()
+}
+
+/// A directory for unpacked hosts: in memory where that is to be had, since a host has up to 24,000 files.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// Requests that a host is asked: every GPU count it may have, several vCPU counts, both profiles, pages, no pins.
+fn requests(topology: &Topology) -> Vec<Request> {
+    let gpus = u32::try_from(topology.gpus().count()).unwrap();
+    let mut all = Vec::new();
+    for count in 0..=gpus + 1 {
+        let base = Request::for_gpus(count);
+        let vendor = Request { profile: Profile::NvidiaVm, ..base.clone() };
+        let floating = Request { pins: PinPolicy::None, ..base.clone() };
+        let cells = CellWish::Count(2);
+        let two = Request { cells, vcpus: Some(8), threads: Some(2), ..floating.clone() };
+        let small = MemSize::from_gib(8);
+        all.extend([base.clone(), vendor.clone(), floating, two]);
+        for huge_pages in [PageSize::TwoMib, PageSize::OneGib] {
+            let huge_pages = Some(huge_pages);
+            all.push(Request { huge_pages, ..base.clone() });
+            all.push(Request { huge_pages, memory_kib: Some(small), ..vendor.clone() });
+        }
+        for vcpus in [1, 2, 3, 4, 6, 8, 16, 24, 40, 64, 92, 128, 256] {
+            all.push(Request { vcpus: Some(vcpus), ..base.clone() });
+            all.push(Request { vcpus: Some(vcpus), memory_kib: Some(small), ..vendor.clone() });
+        }
+    }
+    all.extend((0..gpus).map(|first| {
+        let gpus = GpuWish::Run { first, count: 1 };
+        Request { gpus, ..Request::for_gpus(0) }
+    }));
+    all
+}
+
+/// Checks a plan against its host; returns how many vCPUs it has.
+fn check(name: &str, topology: &Topology, request: &Request, placement: &Placement) {
+    let vcpus = placement.vcpus();
+    let context = format!("{name}: {request:?}");
+    assert_eq!(placement.vcpu_pins.len(), vcpus as usize, "{context}");
+    assert_eq!(placement.cells.iter().map(|c| c.vcpus.len()).sum::<usize>(), vcpus as usize);
+    let unit = request.huge_pages.unwrap_or(PageSize::TwoMib).size();
+    for cell in &placement.cells {
+        assert_eq!(cell.memory_kib.round_down(unit), cell.memory_kib, "{context}");
+        let nodes = topology.nodes().iter().filter(|n| cell.host_nodes.contains(n.os_index));
+        let there: MemSize = nodes.map(|node| node.memory_kib).sum();
+        assert!(cell.host_nodes.is_empty() || cell.memory_kib <= there, "{context}");
+    }
+    let devices: BTreeSet<_> = placement.devices.iter().collect();
+    assert_eq!(devices.len(), placement.devices.len(), "{context}");
+    assert!(devices.iter().all(|bdf| topology.device(**bdf).is_some()), "{context}");
+    let text = serde_json::to_string(placement).unwrap();
+    assert_eq!(&serde_json::from_str::<Placement>(&text).unwrap(), placement, "JSON round trip");
+    if request.pins == PinPolicy::None {
+        return;
+    }
+    let mut seen = CpuSet::new();
+    for pin in &placement.vcpu_pins {
+        assert!(pin.len() == 1 && !seen.intersects(pin), "{context}");
+        seen = seen.or(pin);
+    }
+    assert!(seen.is_subset(&topology.pcpus()), "{context}");
+    if request.profile == Profile::NvidiaVm {
+        return;
+    }
+    assert!(!seen.intersects(&placement.emulator_pin), "{context}");
+    for cores in placement.vcpu_pins.chunks(placement.topology.threads as usize) {
+        let core = topology.core_of(cores[0].first().unwrap()).unwrap();
+        assert!(cores.iter().all(|pin| pin.is_subset(&core.pcpus)), "{context}");
+    }
+    for cell in &placement.cells {
+        let pins = &placement.vcpu_pins[cell.vcpus.start as usize..cell.vcpus.end as usize];
+        let node = |pin: &CpuSet| topology.core_of(pin.first().unwrap()).unwrap().node;
+        assert!(pins.iter().all(|pin| node(pin) == node(&pins[0])), "{context}");
+    }
+}
+
+/// Asks a host everything; returns how many requests were accepted.
+fn ask(name: &str, topology: &Topology) -> usize {
+    let mut accepted = 0;
+    for request in requests(topology) {
+        match plan(topology, &Occupancy::default(), &request) {
+            Ok(placement) => {
+                check(name, topology, &request, &placement);
+                accepted += 1;
+            }
+            Err(PlanError::Impossible { what, hint }) => {
+                assert!(!what.is_empty() && !hint.is_empty(), "{name}: {request:?}");
+            }
+            Err(PlanError::Taken { what, .. }) => {
+                let idle = topology.nodes().iter().flat_map(|n| &n.huge_pages);
+                assert!(idle.map(|pool| pool.free).sum::<u64>() > 0, "{name}: {what}");
+            }
+            Err(error) => panic!("{name}: {request:?}: {error}"),
+        }
+    }
+    accepted
+}
+
+#[test]
+fn every_plan_on_every_topology_holds() {
+    for (name, topology) in topologies() {
+        let accepted = ask(&name, &topology);
+        assert!(accepted > 20, "{name}: only {accepted} accepted");
+        let all = u32::try_from(topology.gpus().count()).unwrap();
+        for count in [0, 1, all] {
+            let request = Request::for_gpus(count);
+            let answer = plan(&topology, &Occupancy::default(), &request);
+            assert!(answer.is_ok(), "{name}, {count} GPUs: {answer:?}");
+        }
+    }
+}
+
+#[test]
+fn every_plan_on_the_shared_hosts_holds() {
+    let Some(shared) = shared_hosts() else { return };
+    let (mut loaded, mut accepted) = (0, 0);
+    for dir in ["hwloc", "mpibind", "nri", "synthetic"] {
+        for entry in std::fs::read_dir(shared.join(dir)).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let scratch = scratch();
+            let paths = if name.contains(".tar.") {
+                let mut tar = Command::new("tar");
+                let status = tar.arg("-xf").arg(&path).arg("-C").arg(scratch.path()).status();
+                assert!(status.unwrap().success(), "{name}");
+                roots(scratch.path(), 3)
+            } else if name.ends_with(".xml") {
+                vec![path]
+            } else {
+                continue;
+            };
+            for topology in paths.iter().filter_map(|path| load(path).ok()) {
+                loaded += 1;
+                accepted += ask(&name, &topology);
+            }
+        }
+    }
+    eprintln!("{accepted} plans accepted on {loaded} shared hosts");
+    assert!(loaded >= 40 && accepted > 1000, "{accepted} plans on {loaded} hosts");
+}
+
+#[test]
+fn pins_stand_in_hwlocs_order() {
+    let Ok(version) = Command::new("hwloc-calc").arg("--version").output() else {
+        eprintln!("skipped: no hwloc-calc");
+        return;
+    };
+    assert!(version.status.success());
+    let mut compared = 0;
+    for (name, topology) in topologies().into_iter().filter(|(name, _)| name.starts_with("dgx")) {
+        let tree = host_tree(&name);
+        let all = u32::try_from(topology.gpus().count()).unwrap();
+        let placement = plan(&topology, &Occupancy::default(), &Request::for_gpus(all)).unwrap();
+        for (at, cell) in placement.cells.iter().enumerate() {
+            let node = cell.host_nodes.first().unwrap();
+            let own =
+                placement.vcpu_pins[cell.vcpus.start as usize..cell.vcpus.end as usize].iter();
+            let own = own.map(|pin| pin.first().unwrap().0.to_string());
+            let emulator = placement.iothread_pins[at].iter().map(|pcpu| pcpu.0.to_string());
+            let mine: Vec<String> = own.chain(emulator).collect();
+            let hwloc = hwloc_order(&tree, node);
+            assert_eq!(mine.join(","), hwloc, "{name}, node {node}");
+            compared += 1;
+        }
+    }
+    assert!(compared >= 10, "{compared} nodes compared");
+}
+
+/// The pcpus of a node in hwloc's order.
+fn hwloc_order(tree: &Path, node: NodeId) -> String {
+    let mut command = Command::new("hwloc-calc");
+    command.arg("--input").arg(tree).args(["--po", "-I", "pu", &format!("numa:{node}")]);
+    // `numa:N` counts nodes from 0; the recorded DGX nodes have no gaps.
+    let (code, out, err) = run(command.env_remove("HWLOC_COMPONENTS"));
+    assert_eq!(code, 0, "{err}");
+    out.trim().to_owned()
+}
+
+/// Runs `plan` on a topology.
+fn plan_cli(host: &str, line: &str) -> (i32, String, String) {
+    let file = project().join(format!("topologies/{host}.json"));
+    let mut args = vec!["plan", "--host", file.to_str().unwrap()];
+    args.extend(line.split_whitespace());
+    run(&mut gpuvm(&args))
+}
+
+#[test]
+fn bad_input_says_what_to_do() {
+    for (line, code, error, hint) in [
+        ("--gpus 3", 1, "no partition of this board has 3 GPUs", "1, 2, 4, 8, 16"),
+        ("--gpu-index 5 --gpu-count 4", 1, "GPUs 5 to 8 are no NVLink partition", "0, 4, 8, 12"),
+        ("--gpu-index 16", 1, "from index 16", "0 to 15"),
+        ("--gpu 0000:61:00.0", 1, "0000:61:00.0 is no GPU", "gpuvm host show"),
+        ("--vcpus 97", 1, "more than the 96 hyperthreads", "--vcpus 92"),
+        ("--gpus 1 --vcpus 3", 1, "3 vCPUs do not fill cores", "--vcpus 2 or --vcpus 4"),
+        ("--memory 4T", 1, "4 TiB of memory are more than", "--memory"),
+        ("--cells 2", 2, "--cells goes only with --pins none", "--pins none"),
+        ("--threads 2", 2, "--threads goes only with --pins none", "--pins none"),
+        ("--vcpus 0", 2, "at least one vCPU", ""),
+        ("--memory 12", 2, "powers of 1024", ""),
+        ("--name a/b", 2, "character '/' at 2", ""),
+        ("--name ..", 2, "character '.' at 1", ""),
+        ("--gpu 34:00", 2, "is not a PCI address", ""),
+        ("--gpus 2 --gpu 34:00.0", 2, "cannot be used with", ""),
+        ("--gpus -1", 2, "", ""),
+    ] {
+        let (status, out, err) = plan_cli("dgx-2", line);
+        assert_eq!(status, code, "{line}: {err}");
+        assert!(out.is_empty(), "{line}: {out}");
+        assert!(err.contains(error), "{line}: {err}");
+        if !hint.is_empty() {
+            let line = err.lines().find(|l| l.starts_with("hint: ")).unwrap_or_default();
+            assert!(line.contains(hint), "{line:?} lacks {hint:?}");
+        }
+    }
+}
+
+#[test]
+fn a_plan_reads_well_and_explains_itself() {
+    let (code, out, err) = plan_cli("dgx-2", "--domain demo --gpus 2 --explain");
+    assert_eq!((code, err.as_str()), (0, ""));
+    for line in [
+        "demo-2g0-1",
+        "  GPUs         0: 0000:34:00.0, node 0",
+        "  NVSwitches   0000:61:00.0, node 0",
+        "  pins         vCPUs 0-9 on 0,48 to 4,52",
+        "  emulator     pcpus 5,53",
+        "  vcpus        node 0 has 24 cores and 8 GPUs: 3 for each, 6 for 2 GPUs of this guest; 10 vCPUs \
+         on 5 cores",
+    ] {
+        assert!(out.lines().any(|l| l == line), "{out} lacks {line:?}");
+    }
+    assert!(out.lines().any(|l| l.starts_with("! isolation    not isolated on NVLink")), "{out}");
+}
+
+#[test]
+fn a_plan_as_json_is_the_placement() {
+    let (code, out, _) = plan_cli("dgx-2", "--json --name x --gpus 16");
+    assert_eq!(code, 0);
+    let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(answer["name"], "x");
+    assert_eq!(answer["request"]["gpus"], serde_json::json!({"count": 16}));
+    let placement: Placement = serde_json::from_value(answer["placement"].clone()).unwrap();
+    assert_eq!((placement.vcpus(), placement.cells.len(), placement.devices.len()), (92, 2, 28));
+}
+
+#[test]
+fn names_are_the_replaced_tools_under_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join("nvidia-vm");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_gpuvm"), &link).unwrap();
+    let file = project().join("topologies/dgx-2.json");
+    let mut command = Command::new(&link);
+    command.args(["plan", "--gpu-count", "8", "--gpu-index", "8", "--host"]).arg(file);
+    let (code, out, err) = run(command.env("USER", "lab"));
+    assert_eq!(code, 0, "{err}");
+    let name = out.lines().next().unwrap();
+    let stamp = name.strip_prefix("dgx2vm-lab").and_then(|rest| rest.strip_suffix("-8g8-15"));
+    let (day, time) = stamp.unwrap_or_else(|| panic!("{name}")).split_at(3);
+    assert!(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"].contains(&day), "{name}");
+    assert!(time.len() == 4 && time.bytes().all(|b| b.is_ascii_digit()), "{name}");
+}

@@ -72,6 +72,7 @@ impl Memory<'_> {
         }
         let sizes = self.sizes(cpus, reasons)?;
         self.check(&nodes, &sizes)?;
+        self.explain_idle(&nodes, reasons);
         pages::check(self.topology, self.taken, self.request.huge_pages, &nodes, &sizes, reasons)?;
         let mut first = 0;
         let mut cells = Vec::new();
@@ -111,7 +112,7 @@ impl Memory<'_> {
         let sharing = self.homes.nodes().filter(|&n| self.memory_node(n) == Some(from.os_index));
         let all: usize = sharing.map(|n| self.homes.gpus(n).count()).sum();
         let mine = self.gpus.iter().filter(|gpu| self.homes.of_gpu(**gpu).0 == node).count();
-        (from.memory_kib - reserve(from)).share(mine as u64, all.max(1) as u64)
+        (from.memory_kib - reserve(from) - self.idle(from)).share(mine as u64, all.max(1) as u64)
     }
 
     /// Whether the host is the machine whose sizes the replaced tool had.
@@ -213,7 +214,7 @@ impl Memory<'_> {
                     those().flat_map(|n| self.taken.memory_holders(n.os_index)).collect();
                 for n in those().filter(|n| !self.idle(n).is_zero()) {
                     holders.push(format!(
-                        "{} of node {} are in huge pages that nobody uses",
+                        "{} of node {} lie in huge pages that nobody uses",
                         self.idle(n),
                         n.os_index
                     ));
@@ -233,6 +234,21 @@ impl Memory<'_> {
     /// Memory of a node that no domain has, that stays not with the host and is in no pool that the guest cannot use.
     fn left(&self, node: &NumaNode) -> MemSize {
         node.memory_kib - least(node) - self.taken.memory(node.os_index) - self.idle(node)
+    }
+
+    /// Says which memory lies in pools that the guest does not use.
+    fn explain_idle(&self, nodes: &[Option<NodeId>], reasons: &mut Reasons) {
+        let own = |n: &&NumaNode| nodes.contains(&None) || nodes.contains(&Some(n.os_index));
+        for node in self.topology.nodes().iter().filter(own) {
+            let idle = self.idle(node);
+            if !idle.is_zero() {
+                let text = format!(
+                    "{idle} of node {} lie in huge pages that nobody uses and this guest does not ask for",
+                    node.os_index
+                );
+                reasons.compromise("memory", text);
+            }
+        }
     }
 
     /// Memory of a node in huge pages of other sizes than the guest's that no domain has or will take.
