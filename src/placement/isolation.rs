@@ -41,7 +41,8 @@ pub(super) fn explain(
             if holders.is_empty() {
                 reasons.say(
                     "isolation",
-                    "no NVSwitch is handed out: isolated on NVLink as long as no other guest holds one"
+                    "no NVSwitch is handed out: isolated on NVLink as long as no other guest \
+                     holds one"
                         .into(),
                 );
             } else {

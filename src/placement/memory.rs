@@ -165,7 +165,8 @@ impl Memory<'_> {
             ),
             None if self.gpus.is_empty() => format!("{total}, the default without GPUs"),
             None if vendor => format!(
-                "{} KiB: {} of 16 parts of {} KiB as the replaced tool gave, rounded down to {unit}",
+                "{} KiB: {} of 16 parts of {} KiB as the replaced tool gave, rounded down to \
+                 {unit}",
                 total.kib(),
                 self.gpus.len(),
                 DGX2.kib()
@@ -243,7 +244,8 @@ impl Memory<'_> {
             let idle = self.idle(node);
             if !idle.is_zero() {
                 let text = format!(
-                    "{idle} of node {} lie in huge pages that nobody uses and this guest does not ask for",
+                    "{idle} of node {} lie in huge pages that nobody uses and this guest does \
+                     not ask for",
                     node.os_index
                 );
                 reasons.compromise("memory", text);

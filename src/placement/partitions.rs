@@ -121,7 +121,8 @@ pub(super) fn choose(
     let switches: Vec<Bdf> = pool.into_iter().take(chosen.switches).collect();
     if !switches.is_empty() {
         let text = format!(
-            "{}, the first free of the {} that serve these GPUs; {} of each GPU work in this partition",
+            "{}, the first free of the {} that serve these GPUs; {} of each GPU work in this \
+             partition",
             list(&switches),
             chosen.pool.len(),
             count(chosen.nvlinks as usize, "NVLink"),

@@ -169,7 +169,8 @@ impl<'a> Cores<'a> {
             let below = vcpus - vcpus % threads;
             return Err(PlanError::Impossible {
                 what: format!(
-                    "{vcpus} vCPUs do not fill cores of {threads} threads, and a core is never shared"
+                    "{vcpus} vCPUs do not fill cores of {threads} threads, and a core is never \
+                     shared"
                 ),
                 hint: format!("--vcpus {below} or --vcpus {}", below + threads),
             });

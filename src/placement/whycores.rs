@@ -22,11 +22,17 @@ impl Cores<'_> {
                 (_, None) => {}
                 (node, Some(Moved::Unknown)) => reasons.compromise(
                     "nodes",
-                    format!("the kernel names no node of {gpu}; its cores are taken from node {node}"),
+                    format!(
+                        "the kernel names no node of {gpu}; its cores are taken from node \
+                             {node}"
+                    ),
                 ),
                 (node, Some(Moved::NoCores(own))) => reasons.compromise(
                     "nodes",
-                    format!("node {own} of {gpu} has no cores; they are taken from node {node}, the nearest"),
+                    format!(
+                        "node {own} of {gpu} has no cores; they are taken from node {node}, \
+                             the nearest"
+                    ),
                 ),
             }
         }
@@ -76,7 +82,8 @@ impl Cores<'_> {
                 let own = self.gpus.iter().filter(|g| self.homes.of_gpu(**g).0 == node).count();
                 let share = self.homes.share(node);
                 format!(
-                    "node {node} has {} and {}: {share} for each, {} for {} of this guest; {vcpus} on {mine}",
+                    "node {node} has {} and {}: {share} for each, {} for {} of this guest; \
+                     {vcpus} on {mine}",
                     count(there, "core"),
                     count(gpus, "GPU"),
                     share * own,
@@ -85,7 +92,8 @@ impl Cores<'_> {
             }
             (Some(_), _) => format!("{vcpus} on {mine} of node {node}, as asked for"),
             (None, true) => format!(
-                "{vcpus} on {mine} of node {node}, the default without GPUs; {} of its {there} cores were free",
+                "{vcpus} on {mine} of node {node}, the default without GPUs; {} of its {there} \
+                 cores were free",
                 self.free(node).count(),
             ),
         };
@@ -104,7 +112,8 @@ impl Cores<'_> {
         let short = self.homes.share(node) == 1 && request.vcpus.is_none() && cores.own.is_some();
         if short && !self.gpus.is_empty() && cores.vcpus.len() == 1 {
             let text = format!(
-                "the share of a GPU on node {node} is 1 core; a second one was taken for the emulator"
+                "the share of a GPU on node {node} is 1 core; a second one was taken for the \
+                 emulator"
             );
             reasons.compromise("vcpus", text);
         }
