@@ -39,7 +39,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
 }
 
 /// Memory of a set of nodes; none where the host's record has no amounts at all.
-fn memory_of(topology: &Topology, nodes: &NodeSet) -> Option<MemSize> {
+pub fn memory_of(topology: &Topology, nodes: &NodeSet) -> Option<MemSize> {
     let known = topology.nodes().iter().any(|node| !node.memory_kib.is_zero());
     known.then(|| among(topology, nodes).map(|node| node.memory_kib).sum())
 }
@@ -49,8 +49,8 @@ fn among<'h>(topology: &'h Topology, nodes: &'h NodeSet) -> impl Iterator<Item =
     topology.nodes().iter().filter(|node| nodes.contains(node.os_index))
 }
 
-/// Checks that bound memory fits into its nodes, together with memory bound to a part of them.
-fn amounts<'t>(banks: &[Bank<'_, 't>], topology: &Topology, report: &mut Report<'t>) {
+/// Memory by the nodes that it cannot leave, memory bound to a part of them included, with the place that binds it.
+pub fn bound<'t>(banks: &[Bank<'_, 't>]) -> Vec<(NodeSet, MemSize, Spot<'t>)> {
     let mut bound: BTreeMap<&NodeSet, (MemSize, Spot<'t>)> = BTreeMap::new();
     for bank in banks {
         if let Some(binding) = bank.binding.filter(|binding| binding.is_hard()) {
@@ -59,19 +59,26 @@ fn amounts<'t>(banks: &[Bank<'_, 't>], topology: &Topology, report: &mut Report<
             entry.0 = entry.0 + bank.memory.value;
         }
     }
-    for (nodes, (_, spot)) in &bound {
-        let Some(there) = memory_of(topology, nodes) else { continue };
-        if among(topology, nodes).next().is_none() {
+    let inside = |nodes: &NodeSet| {
+        let inside = bound.iter().filter(|(other, _)| other.is_subset(nodes));
+        inside.map(|(_, (memory, _))| *memory).sum()
+    };
+    bound.iter().map(|(&nodes, &(_, spot))| (nodes.clone(), inside(nodes), spot)).collect()
+}
+
+/// Checks that bound memory fits into its nodes.
+fn amounts<'t>(banks: &[Bank<'_, 't>], topology: &Topology, report: &mut Report<'t>) {
+    for (nodes, wanted, spot) in bound(banks) {
+        let Some(there) = memory_of(topology, &nodes) else { continue };
+        if among(topology, &nodes).next().is_none() {
             continue; // another rule's finding
         }
-        let inside = bound.iter().filter(|(other, _)| other.is_subset(nodes));
-        let wanted: MemSize = inside.map(|(_, (memory, _))| *memory).sum();
         if there.is_zero() {
             let message = format!("{wanted} are bound to node {nodes}, which has no memory");
-            report.add(&EMPTY, *spot, message, with_memory(topology));
+            report.add(&EMPTY, spot, message, with_memory(topology));
         } else if wanted > there {
             let message = format!("{wanted} are bound to node {nodes}, which has {there}");
-            report.add(&EXCEEDS, *spot, message, "ask for less memory, or bind it to more nodes");
+            report.add(&EXCEEDS, spot, message, "ask for less memory, or bind it to more nodes");
         }
     }
 }

@@ -3,9 +3,10 @@
 use super::cpu::{cores_of, helper_pins, live_pins};
 use super::guest::Guest;
 use super::report::{Report, Rule};
-use crate::cpuset::CpuSet;
+use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::claims::Pin;
 use crate::domain::read::At;
+use crate::memsize::MemSize;
 use crate::placement::{Held, Occupancy};
 use crate::topology::Topology;
 
@@ -21,8 +22,14 @@ const HELPER: Rule = Rule::warning(
     "emulator or I/O threads on a core of another domain's vCPUs, or the reverse",
 );
 
+/// Guests with passed devices have all their memory from the start; not all of them can run at once.
+const MEMORY: Rule = Rule::warning(
+    "memory-held",
+    "memory on nodes that cannot hold it together with other domains' memory",
+);
+
 /// Rules of this module.
-pub const RULES: &[Rule] = &[DEVICE, PCPU, CORE, HELPER];
+pub const RULES: &[Rule] = &[DEVICE, PCPU, CORE, HELPER, MEMORY];
 
 /// Checks against other domains.
 pub fn check<'t>(
@@ -39,6 +46,35 @@ pub fn check<'t>(
         }
         threads(guest, topology, held, report);
     }
+    memory(guest, topology, others, report);
+}
+
+/// Checks that bound memory fits into its nodes beside what other domains bind there.
+fn memory<'t>(guest: &Guest<'t>, topology: &Topology, others: &Occupancy, report: &mut Report<'t>) {
+    for (nodes, wanted, spot) in super::memory::bound(&guest.banks()) {
+        let Some(there) = super::memory::memory_of(topology, &nodes) else { continue };
+        let inside = |held: &&Held| held.memory.iter().any(|(on, _)| within(on, &nodes));
+        let holders: Vec<&Held> = others.domains.iter().filter(inside).collect();
+        let taken: MemSize = holders
+            .iter()
+            .flat_map(|held| held.memory.iter().filter(|(on, _)| within(on, &nodes)))
+            .map(|(_, memory)| *memory)
+            .sum();
+        if wanted <= there && wanted + taken > there {
+            let names: Vec<String> = holders.iter().take(4).map(|held| name(held)).collect();
+            let message = format!(
+                "{wanted} are bound to node {nodes}, which has {there}, and {taken} of it are \
+                 bound by {}",
+                names.join(", ")
+            );
+            report.add(&MEMORY, spot, message, "ask for less, or never run them together");
+        }
+    }
+}
+
+/// Whether memory is bound, and to no other nodes than these.
+fn within(on: &NodeSet, nodes: &NodeSet) -> bool {
+    !on.is_empty() && on.is_subset(nodes)
 }
 
 /// A domain with its state.

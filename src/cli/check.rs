@@ -114,7 +114,11 @@ fn text(answer: &Answer) -> String {
     let count = |severity| answer.findings.iter().filter(|f| f.severity == severity).count();
     let found = match (count(Severity::Error), count(Severity::Warning)) {
         (0, 0) => "nothing found".to_owned(),
-        (errors, warnings) => format!("{errors} errors, {warnings} warnings"),
+        (errors, warnings) => {
+            let plural = |count: usize| if count == 1 { "" } else { "s" };
+            let (error_s, warning_s) = (plural(errors), plural(warnings));
+            format!("{errors} error{error_s}, {warnings} warning{warning_s}")
+        }
     };
     let Answer { domain, rules, not_checked, .. } = answer;
     let not_checked = not_checked.join(", ");

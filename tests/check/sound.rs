@@ -1,6 +1,8 @@
 //! Changes of the correct domain that look like defects and are none.
 
 use super::setting::{GIB_PAGES, NIC_35, Setting, large_bars, other, pages, set};
+use gpuvm::cpuset::NodeSet;
+use gpuvm::memsize::MemSize;
 
 /// Is a change of the domain and a change of the host and of the other domains.
 type Change = (&'static [(&'static str, &'static str)], fn(&mut Setting));
@@ -46,6 +48,9 @@ pub const SOUND: &[Change] = &[
             h.vcpu_pins.push(set("6-10,54-58"));
             h.emulator_pin = Some(set("5,53"));
             h.devices.push("39:00.0".parse().unwrap());
+            h.memory.push(("0".parse().unwrap(), MemSize::from_gib(500)));
+            h.memory.push(("1".parse().unwrap(), MemSize::from_gib(700)));
+            h.memory.push((NodeSet::new(), MemSize::from_gib(700)));
         })
     }),
 ];
