@@ -122,8 +122,8 @@ pub fn from_lstopo_xml(text: &str) -> Result<Topology, LstopoError> {
     io::read(&hwloc, &node_of, &mut parts);
     parts.fabric = super::fabric::fabric(&parts);
     parts.notes.push(
-        "read from an lstopo record, which has no drivers, IOMMU groups, BARs, link widths, free huge pages or uses \
-         of drives"
+        "read from an lstopo record, which has no drivers, IOMMU groups, BARs, link widths or uses of drives; huge \
+         pages are taken to be free"
             .into(),
     );
     Ok(Topology::new(parts)?)

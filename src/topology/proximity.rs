@@ -4,7 +4,7 @@
 //! no tool is asked. NVIDIA documents the levels in NVML's `nvmlGpuTopologyLevel_t`: one PCIe switch, several
 //! switches, one host bridge, one NUMA node, the system. It knows nothing of bandwidth.
 
-use super::{PciDevice, Topology};
+use super::{DeviceKind, PciDevice, Topology};
 use crate::bdf::Bdf;
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -59,7 +59,8 @@ impl Topology {
         let (Some(first), Some(second)) = (self.device(a), self.device(b)) else {
             return Proximity::Sys;
         };
-        match self.nvlinks(a, b) {
+        let gpus = first.kind() == DeviceKind::Gpu && second.kind() == DeviceKind::Gpu;
+        match if gpus { self.nvlinks(a, b) } else { 0 } {
             0 => self.over_pcie(first, second),
             links => Proximity::NvLink(links),
         }
@@ -96,6 +97,64 @@ impl Topology {
         match (a.node.or(only), b.node.or(only)) {
             (Some(a), Some(b)) if a == b => Proximity::Node,
             _ => Proximity::Sys,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::file::from_json;
+
+    /// A host with a switch below each of two root ports of one root complex, and one more root complex on its node.
+    fn host() -> Topology {
+        let device = |bdf: &str, parent: Option<&str>, root: &str, class: &str| {
+            let parent = parent.map_or(String::new(), |p| format!("\"parent\":\"{p}\","));
+            format!(
+                "{{\"bdf\":\"{bdf}\",{parent}\"root\":\"{root}\",\"class\":\"{class}\",\"vendor\":\"0x10de\",\
+                 \"device\":\"0x0001\",\"node\":0}}"
+            )
+        };
+        let (bridge, end) = ("0x060400", "0x020000");
+        let devices = [
+            device("0000:00:01.0", None, "pci0000:00", bridge),
+            device("0000:00:02.0", None, "pci0000:00", bridge),
+            device("0000:01:00.0", Some("0000:00:01.0"), "pci0000:00", bridge),
+            device("0000:02:00.0", Some("0000:01:00.0"), "pci0000:00", bridge),
+            device("0000:02:01.0", Some("0000:01:00.0"), "pci0000:00", bridge),
+            device("0000:03:00.0", Some("0000:02:00.0"), "pci0000:00", end),
+            device("0000:04:00.0", Some("0000:02:01.0"), "pci0000:00", bridge),
+            device("0000:05:00.0", Some("0000:04:00.0"), "pci0000:00", bridge),
+            device("0000:06:00.0", Some("0000:05:00.0"), "pci0000:00", end),
+            device("0000:07:00.0", Some("0000:00:02.0"), "pci0000:00", end),
+            device("0000:07:00.1", Some("0000:00:02.0"), "pci0000:00", end),
+            device("0000:80:00.0", None, "pci0000:80", end),
+        ];
+        from_json(&format!(
+            "{{\"format\":\"gpuvm-host\",\"version\":1,\"host\":{{\"machine\":{{}},\
+             \"nodes\":[{{\"os_index\":0,\"pcpus\":\"0\",\"memory_kib\":1}}],\
+             \"cores\":[{{\"package\":0,\"core_id\":0,\"node\":0,\"pcpus\":\"0\"}}],\
+             \"devices\":[{}]}}}}",
+            devices.join(",")
+        ))
+        .unwrap()
+    }
+
+    #[test]
+    fn levels_follow_the_bridges() {
+        let host = host();
+        for (a, b, wanted) in [
+            ("99:00.0", "03:00.0", Proximity::Sys),
+            ("03:00.0", "03:00.0", Proximity::Same),
+            ("07:00.0", "07:00.1", Proximity::Pix),
+            ("02:00.0", "03:00.0", Proximity::Pix),
+            ("03:00.0", "06:00.0", Proximity::Pxb),
+            ("03:00.0", "07:00.0", Proximity::Phb),
+            ("03:00.0", "80:00.0", Proximity::Node),
+        ] {
+            let (a, b) = (a.parse().unwrap(), b.parse().unwrap());
+            assert_eq!(host.proximity(a, b), wanted, "{a} {b}");
+            assert_eq!(host.proximity(b, a), wanted, "{b} {a}");
         }
     }
 }

@@ -69,7 +69,8 @@ pub fn nodes(topology: &Topology, width: usize) -> String {
         .flat_map(|node| node.huge_pages.iter().filter(|pool| pool.total > 0))
         .map(|pool| pool.page_kib)
         .collect();
-    let with_distances = (2..=8).contains(&topology.nodes().len());
+    let with_distances = (2..=8).contains(&topology.nodes().len())
+        && topology.nodes().iter().any(|node| !node.distances.is_empty());
     let mut head = vec!["node".to_owned(), "pcpus".into(), "cores".into(), "memory".into()];
     head.extend(pools.iter().map(|page| format!("{page} free")));
     head.extend(kinds.iter().map(|(_, name)| (*name).to_owned()));
