@@ -3,3 +3,4 @@
 mod corpus;
 mod edits;
 mod guests;
+mod tools;

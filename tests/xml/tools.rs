@@ -1,0 +1,139 @@
+//! What libvirt says: its schema, and its QEMU driver as if this machine were the recorded host.
+
+use super::guests::{TEMPLATES, guest, hosts, render, requests};
+use crate::support::{host_tree, project, run};
+use gpuvm::domain::guest::{Guest, VirtType};
+use gpuvm::domain::{DomainXml, differences, edits};
+use gpuvm::placement::{Occupancy, Placement, plan};
+use gpuvm::topology::Topology;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Whether a program is installed; says that a test was skipped where it is not.
+fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
+    if !found {
+        eprintln!("skipped: {program} is not installed");
+    }
+    found
+}
+
+/// What `virt-xml-validate` says against a file; none where it is valid.
+fn invalid(file: &Path) -> Option<String> {
+    let (code, out, err) = run(Command::new("virt-xml-validate").arg(file));
+    (code != 0).then(|| format!("{}: {out}{err}", file.display()))
+}
+
+/// The guests of the built-in template on a host, by name.
+fn guests_of(host: &str, topology: &Topology) -> BTreeMap<String, (Guest, Placement, DomainXml)> {
+    let mut guests = BTreeMap::new();
+    for (wish, request) in requests(topology) {
+        if let Ok(place) = plan(topology, &Occupancy::default(), &request) {
+            let name = format!("{host}-{wish}");
+            let guest = guest(&name, VirtType::Kvm, &request);
+            let xml = render(TEMPLATES[0].1, &guest, &place, topology);
+            guests.insert(name, (guest, place, xml));
+        }
+    }
+    guests
+}
+
+#[test]
+fn templates_and_guests_are_valid_by_libvirts_schema() {
+    if !has("virt-xml-validate") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = Vec::new();
+    for entry in fs::read_dir(project().join("templates")).unwrap() {
+        files.push(entry.unwrap().path());
+    }
+    let mut add = |name: String, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        files.push(path);
+    };
+    for (host, topology) in hosts() {
+        let guests = guests_of(&host, &topology);
+        for (name, (guest, place, xml)) in &guests {
+            add(format!("{name}.xml"), xml.text());
+            if name.ends_with("g1") || name.ends_with("huge-2m") {
+                for (template, text) in &TEMPLATES[1..] {
+                    let xml = render(text, guest, place, &topology);
+                    add(format!("{name}-{template}.xml"), xml.text());
+                }
+            }
+        }
+    }
+    let wrong: Vec<String> = files.iter().filter_map(|file| invalid(file)).collect();
+    assert_eq!(wrong, Vec::<String>::new());
+    let bad = dir.path().join("bad.xml");
+    fs::write(&bad, "<domain type='kvm'><name>a</name><nonsense/></domain>").unwrap();
+    assert!(invalid(&bad).is_some(), "virt-xml-validate takes everything");
+}
+
+/// Runs virsh commands on QEMU's embedded driver as if this machine were a recorded host, and returns what each printed.
+fn as_host(host: &str, root: &Path, commands: &[String]) -> Vec<String> {
+    let file = root.join("script");
+    fs::write(&file, commands.join("\n") + "\n").unwrap();
+    let uri = format!("qemu:///embed?root={}", root.join("embedded").display());
+    let shell = format!("exec virsh -q -c '{uri}' <'{}' 2>&1", file.display());
+    let mut command = Command::new(project().join("tests/as-host"));
+    command.arg(host_tree(host)).args(["bash", "-c", &shell]).env("LC_ALL", "C");
+    let (_, out, err) = run(&mut command);
+    // Each command stands behind its prompt, and its answer in the lines below.
+    let answers = out.split("virsh # ").skip(1).zip(commands);
+    let said: Vec<String> = answers
+        .map(|(text, command)| {
+            let answer = text.strip_prefix(command.as_str());
+            answer.unwrap_or_else(|| panic!("`{command}` gave {text}")).trim().to_owned()
+        })
+        .collect();
+    assert_eq!(said.len(), commands.len(), "{out}\n{err}");
+    said
+}
+
+#[test]
+fn libvirt_takes_every_guest_on_its_host_and_keeps_it_as_planned() {
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    if !has("virsh") || !has("qemu-system-x86_64") {
+        return;
+    }
+    for (host, topology) in hosts() {
+        let dir = tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .tempdir()
+            .unwrap();
+        fs::create_dir_all(dir.path().join("embedded/etc")).unwrap();
+        let guests = guests_of(&host, &topology);
+        let mut commands = Vec::new();
+        for (name, (_, _, xml)) in &guests {
+            let file = dir.path().join(format!("{name}.xml"));
+            fs::write(&file, xml.text()).unwrap();
+            commands.push(format!("define --validate '{}'", file.display()));
+            commands.push(format!("dumpxml --inactive {name}"));
+            // No 1 GiB pages can be mounted on every machine, and libvirt looks for a mount.
+            let native = !name.ends_with("huge-1g");
+            let command = format!("domxml-to-native qemu-argv '{}'", file.display());
+            commands.push(if native { command } else { "echo -smp".into() });
+        }
+        let said = as_host(&host, dir.path(), &commands);
+        for ((name, (guest, place, xml)), said) in guests.iter().zip(said.chunks(3)) {
+            let [defined, dumped, native] = said else { panic!("{name}: {said:?}") };
+            assert!(!defined.contains("error:"), "{name}: {defined}");
+            let start = dumped.find("<domain").unwrap_or_else(|| panic!("{name}: {dumped}"));
+            let dumped = DomainXml::parse(&dumped[start..]).unwrap();
+            assert_eq!(differences(xml, &dumped), [], "{name}");
+            assert_eq!(edits(&dumped, guest, place, &topology).unwrap(), [], "{name}");
+            assert!(native.contains("-smp"), "{name}: {native}");
+            let functions = native.matches("\"vfio-pci\"").count();
+            let wanted = if name.ends_with("huge-1g") { 0 } else { place.devices.len() };
+            assert_eq!(functions, wanted, "{name}: {native}");
+        }
+    }
+}
