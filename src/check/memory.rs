@@ -157,7 +157,8 @@ fn pools<'t>(
             let message =
                 format!("{count} pages of {page} are needed on node {nodes}, {free} are free");
             let hint = format!(
-                "reserve them: echo N > /sys/devices/system/node/nodeX/hugepages/hugepages-{}kB/nr_hugepages",
+                "reserve them: echo N > /sys/devices/system/node/nodeX/hugepages/hugepages-{}kB/\
+                 nr_hugepages",
                 page.kib()
             );
             report.add(&SHORT, spot, message, hint);

@@ -101,7 +101,8 @@ mod tests {
             ("<numatune><memory nodeset='x'/></numatune>", "/domain/numatune/memory/@nodeset"),
             ("<cpu><numa><cell cpus='0'/></numa></cpu>", "/domain/cpu/numa/cell"),
             (
-                "<devices><hostdev type='pci'><source><address bus='0x134'/></source></hostdev></devices>",
+                "<devices><hostdev type='pci'><source><address bus='0x134'/></source>\
+                 </hostdev></devices>",
                 "/domain/devices/hostdev/source/address",
             ),
             ("<devices><hostdev type='pci'/></devices>", "/domain/devices/hostdev"),
@@ -153,10 +154,11 @@ mod tests {
         );
         assert_eq!(
             memory(
-                "<cpu><numa><cell id='0' cpus='0' memory='1' unit='GiB'/><cell memory='2'/></numa></cpu>
+                "<cpu><numa><cell id='0' cpus='0' memory='1' unit='GiB'/>
+                 <cell memory='2'/></numa></cpu>
                  <numatune><memory nodeset='0-1'/><memnode cellid='1' nodeset='3'/></numatune>
-                 <devices><memory model='dimm'><target><size>64</size><node>1</node></target></memory>
-                 </devices>"
+                 <devices><memory model='dimm'><target><size>64</size><node>1</node></target>
+                 </memory>                 </devices>"
             ),
             [("0-1".to_owned(), 1 << 20), ("3".to_owned(), 2), ("3".to_owned(), 64)]
         );
@@ -165,14 +167,18 @@ mod tests {
     #[test]
     fn reads_pages_and_every_kind_of_passed_function() {
         let held = held(
-            "<memoryBacking><hugepages><page size='1' unit='G'/></hugepages></memoryBacking><devices>
+            "<memoryBacking><hugepages><page size='1' unit='G'/></hugepages>
+             </memoryBacking><devices>
              <hostdev mode='subsystem' type='usb'><source><vendor id='0x1'/></source></hostdev>
              <hostdev mode='subsystem' type='mdev'><source><address uuid='x'/></source></hostdev>
-             <hostdev type='pci'><source><address domain='0x0000' bus='0x34' slot='0x00' function='0x0'/>
+             <hostdev type='pci'><source>
+             <address domain='0x0000' bus='0x34' slot='0x00' function='0x0'/>
              </source><address type='pci' bus='0x01'/></hostdev>
-             <interface type='hostdev'><source><address type='pci' bus='0x86' function='1'/></source>
+             <interface type='hostdev'><source>
+             <address type='pci' bus='0x86' function='1'/></source>
              </interface><interface type='network'><source network='x'/></interface>
-             <disk type='nvme'><source type='pci' namespace='1'><address domain='0x10000' bus='1' slot='2'/>
+             <disk type='nvme'><source type='pci' namespace='1'>
+             <address domain='0x10000' bus='1' slot='2'/>
              </source></disk></devices>",
         )
         .unwrap();
@@ -199,12 +205,20 @@ mod tests {
             4 => format!("<memory unit='{a}'>{b}</memory>"),
             5 => format!("<cpu><numa><cell id='{a}' cpus='{b}' memory='{a}'/></numa></cpu>"),
             6 => format!("<numatune><memnode cellid='{a}' nodeset='{b}'/></numatune>"),
-            7 => format!("<memoryBacking><hugepages><page size='{a}'/></hugepages></memoryBacking>"),
-            8 => format!(
-                "<devices><hostdev type='pci'><source><address bus='{a}' slot='{b}'/></source></hostdev></devices>"
+            7 => format!(
+                "<memoryBacking><hugepages><page size='{a}'/></hugepages>\
+                </memoryBacking>"
             ),
-            9 => format!("<devices><memory model='dimm'><target><size>{a}</size></target></memory></devices>"),
-            10 => format!("<cputune><emulatorpin cpuset='{a}'/><iothreadpin iothread='{b}'/></cputune>"),
+            8 => format!(
+                "<devices><hostdev type='pci'><source><address bus='{a}' slot='{b}'/></source>\
+                 </hostdev></devices>"
+            ),
+            9 => format!(
+                "<devices><memory model='dimm'><target><size>{a}</size></target></memory></devices>"
+            ),
+            10 => format!(
+                "<cputune><emulatorpin cpuset='{a}'/><iothreadpin iothread='{b}'/></cputune>"
+            ),
             _ => format!("<numatune><memory mode='{a}' nodeset='{b}'/></numatune>"),
         });
         proptest::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat())

@@ -275,7 +275,8 @@ pub const DEFECTS: &[Defect] = &[
             BALLOON,
             "<disk type='nvme' device='disk'><driver name='qemu' type='raw'/>\
             <source type='pci' managed='yes' namespace='1'><address domain='0' bus='0x2e' slot='0' \
-            function='0'/></source><target dev='vdb' bus='virtio'/></disk><memballoon model='none'/>",
+            function='0'/></source><target dev='vdb' bus='virtio'/></disk>\
+            <memballoon model='none'/>",
         )],
     ),
     setting(

@@ -22,26 +22,26 @@ pub const GIB_PAGES: (&str, &str) = (
 /// A second interface that is a NIC of the host.
 pub const NIC_35: (&str, &str) = (
     BALLOON,
-    "<interface type='hostdev' managed='yes'><source><address type='pci' domain='0' bus='0x35' slot='0' \
+    "<interface type='hostdev' managed='yes'><source><address type='pci' bus='0x35' slot='0' \
      function='0'/></source></interface><memballoon model='none'/>",
 );
 
 /// A switch port of the host.
 pub const BRIDGE_33: (&str, &str) = (
     BALLOON,
-    "<hostdev mode='subsystem' type='pci' managed='no'><source><address domain='0' bus='0x33' slot='0' \
+    "<hostdev mode='subsystem' type='pci' managed='no'><source><address bus='0x33' slot='0' \
      function='0'/></source></hostdev><memballoon model='none'/>",
 );
 /// A NIC of node 1.
 pub const NIC_B8: (&str, &str) = (
     BALLOON,
-    "<hostdev mode='subsystem' type='pci' managed='no'><source><address domain='0' bus='0xb8' slot='0' \
+    "<hostdev mode='subsystem' type='pci' managed='no'><source><address bus='0xb8' slot='0' \
      function='0'/></source></hostdev><memballoon model='none'/>",
 );
 /// A second NVSwitch.
 pub const SWITCH_62: (&str, &str) = (
     BALLOON,
-    "<hostdev mode='subsystem' type='pci' managed='no'><source><address domain='0' bus='0x62' slot='0' \
+    "<hostdev mode='subsystem' type='pci' managed='no'><source><address bus='0x62' slot='0' \
      function='0'/></source></hostdev><memballoon model='none'/>",
 );
 

@@ -37,7 +37,8 @@ pub const SOUND: &[Change] = &[
             ("<iothreads>1<", "<iothreads>2<"),
             (
                 "io='native' iothread='1' queues='8'/>",
-                "io='native' queues='8'><iothreads><iothread id='1'/><iothread id='2'/></iothreads></driver>",
+                "io='native' queues='8'><iothreads><iothread id='1'/><iothread id='2'/></iothreads>\
+                 </driver>",
             ),
         ],
         |_| {},
