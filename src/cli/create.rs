@@ -11,7 +11,7 @@ use super::view::View;
 use super::volume;
 use crate::apply::{ApplyError, Step, Transaction, free_bytes};
 use crate::check::{Finding, Severity, check};
-use crate::domain::DomainXml;
+use crate::domain::{DomainXml, differences};
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::memsize::MemSize;
 use serde::Serialize;
@@ -25,6 +25,8 @@ const BOOT_DISK_BYTES: u64 = 50 << 30;
 struct Prepared {
     /// Its name.
     name: String,
+    /// Its definition.
+    xml: DomainXml,
     /// What makes it, up to its definition.
     steps: Vec<Step>,
 }
@@ -51,7 +53,7 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if let Some(name) = &args.guest.name {
         refuse_existing(&*hypervisor, name.as_str())?;
     }
-    let Prepared { name, mut steps } = prepare(args, cx, &*hypervisor)?;
+    let Prepared { name, xml, mut steps } = prepare(args, cx, &*hypervisor)?;
     let start = [Step::StartDomain { name: name.clone() }];
     if args.dry_run {
         steps.extend(start.into_iter().filter(|_| !args.no_start));
@@ -60,7 +62,7 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     let mut transaction = Transaction::new(&*hypervisor, &mut reporter);
     transaction.run(&steps)?;
-    let nic = compare(&*hypervisor, &name, cx.output);
+    let nic = compare(&*hypervisor, &name, &xml, cx.output);
     // From here on the definition says what is taken.
     drop(lock);
     let mut created = Created { name, started: false, mac: nic, ip: None };
@@ -103,7 +105,7 @@ fn prepare(
     let xml = render(&args.guest, &planned, &extra)?;
     judge(&xml, &planned, cx.output)?;
     steps.push(Step::DefineDomain { name: name.clone(), xml: xml.text().to_owned() });
-    Ok(Prepared { name, steps })
+    Ok(Prepared { name, xml, steps })
 }
 
 /// Says where a new disk, which is sparse, may outgrow its file system; QEMU stops a guest when that comes.
@@ -154,8 +156,13 @@ fn judge(xml: &DomainXml, planned: &Planned, output: Output) -> anyhow::Result<(
     Err(hinted(message, first.hint.clone()))
 }
 
-/// Reads the definition back; returns the first NIC's MAC address.
-fn compare(hypervisor: &dyn Hypervisor, name: &str, output: Output) -> Option<String> {
+/// Reads the definition back and says where it is not what was planned; returns the first NIC's MAC address.
+fn compare(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    planned: &DomainXml,
+    output: Output,
+) -> Option<String> {
     let read = hypervisor.xml(name, XmlOf::Inactive).map_err(anyhow::Error::from);
     let defined = match read.and_then(|text| Ok(DomainXml::parse(&text)?)) {
         Ok(defined) => defined,
@@ -164,6 +171,9 @@ fn compare(hypervisor: &dyn Hypervisor, name: &str, output: Output) -> Option<St
             return None;
         }
     };
+    for difference in differences(planned, &defined) {
+        output.warning(&format!("libvirt defined it otherwise than planned: {difference}"));
+    }
     let nics = View::of(&defined, None).map(|view| view.nics).unwrap_or_default();
     nics.into_iter().next().map(|nic| nic.mac)
 }

@@ -35,6 +35,7 @@ fn a_guest_is_created_listed_and_deleted_by_three_processes() {
     let (code, out, err) = gpuvm(at, "create --gpus 2 --name e --no-start --disk-dir $DISKS");
     assert_eq!(code, 0, "{err}");
     assert!(out.starts_with("e: create mac: 52:54:00:") && out.lines().count() == 1, "{out}");
+    assert!(!err.contains("otherwise than planned"), "{err}");
     assert_eq!(files(&at.join("disks")), ["e.raw"]);
 
     let (code, out, err) = gpuvm(at, "list");

@@ -23,6 +23,7 @@ fn a_guest_sees_its_cells_and_smt_pairs_and_leaves_nothing() {
     create.extend(shape.split(' '));
     create.extend(["--disk-dir", disk_dir, "--network", "default", "--wait", "300"]);
     let (out, err) = done(daemon, &create);
+    assert!(!err.contains("otherwise than planned"), "{err}");
     let answer = out.trim_end().split(' ').collect::<Vec<_>>();
     let ["life:", "create", "start", "mac:", mac, "ip:", ip] = answer[..] else {
         panic!("{out}{err}");
