@@ -3,7 +3,7 @@
 //! Loading `libvirt.so.0` with its 50 libraries costs about 12 ms and 16 MiB, and a program linked to it does not
 //! start where it is not installed. `plan`, `export` and `host` need none of it. So the functions that the binding
 //! calls are jump stubs (`build.rs` makes them from `libvirt.symbols`), and [`load`] fills in where they lead.
-#![allow(unsafe_code)] // a table of code addresses, written once before the first call
+#![allow(unsafe_code)] // a table of code addresses, written once before the first call; one environment variable
 
 use std::sync::OnceLock;
 
@@ -16,6 +16,18 @@ static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
 /// Loads libvirt, once; the error says what the dynamic loader says. Must come before the first use of `virt`.
 pub fn load() -> Result<(), String> {
     LOADED.get_or_init(stubs::fill).clone()
+}
+
+/// Keeps libvirt's own log off standard error, unless the caller's environment says where it goes. An embedded driver
+/// is a whole daemon in this process and would log its start there on every run. To be called before the library is
+/// first used, while the process has one thread.
+pub fn silence_log() {
+    /// libvirt's variable: where its log goes, with the least priority.
+    const OUTPUTS: &str = "LIBVIRT_LOG_OUTPUTS";
+    if std::env::var_os(OUTPUTS).is_none() {
+        // SAFETY: no other thread is there that could read the environment meanwhile.
+        unsafe { std::env::set_var(OUTPUTS, "1:file:/dev/null") };
+    }
 }
 
 /// The stubs and their table.

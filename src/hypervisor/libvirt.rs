@@ -30,11 +30,15 @@ impl Libvirt {
     /// Connects; for reading only where the user may not do more.
     pub fn open(uri: &str) -> Result<Libvirt, HypervisorError> {
         let doing = format!("connect to {uri}");
+        let embedded = uri.contains("/embed");
+        if embedded {
+            lazy::silence_log();
+        }
         if let Err(message) = lazy::load() {
             return Err(HypervisorError { kind: HypervisorErrorKind::NoLibrary, doing, message });
         }
         virt::error::clear_error_callback();
-        if uri.contains("/embed") {
+        if embedded {
             run_event_loop().map_err(|e| error(&doing, &e))?;
         }
         let denied = match Connect::open(Some(uri)) {

@@ -56,8 +56,9 @@ fn a_guest_is_created_listed_and_deleted_by_three_processes() {
         let (code, _, err) = gpuvm(at, &format!("delete {name} --yes"));
         assert_eq!(code, 0, "{err}");
     }
-    let (code, out, _) = gpuvm(at, "list");
-    assert_eq!((code, out.as_str()), (0, ""));
+    // The driver in our process is a daemon's; its log is not for our users.
+    let end = gpuvm(at, "list");
+    assert_eq!(end, (0, String::new(), "no domain is defined\n".to_owned()));
     assert_eq!(files(&at.join("disks")), [""; 0]);
     let left = run(std::process::Command::new("find")
         .arg(at)
