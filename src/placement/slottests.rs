@@ -113,6 +113,9 @@ fn the_largest_partitions_are_left_whole() {
         let lowest = host.gpus().position(|gpu| gpu.bdf == placement.devices[0]);
         assert_eq!(lowest, Some(index), "{count} GPUs");
     }
+    let pair = held("pair", &plan_on(&host, &[], &run(2, 8)).unwrap());
+    let one = plan_on(&host, &[pair], &Request::for_gpus(1)).unwrap();
+    assert_eq!(host.gpus().position(|gpu| gpu.bdf == one.devices[0]), Some(10));
 }
 
 #[test]

@@ -261,6 +261,7 @@ fn memory_is_rounded_per_cell_and_said() {
     assert_eq!(cells, [723, 723]);
     assert!(says(&placement, "rounded down to whole pages of 1 GiB in each of 2 cells", false));
     assert_eq!(placement.cells[0].distances, [10, 21]);
+    assert_eq!(placement.cells[1].distances, [21, 10]);
 }
 
 #[test]
@@ -305,4 +306,56 @@ fn drivers_other_than_vfio_are_said() {
     ));
     let host = changed(|parts| parts.devices.iter_mut().for_each(|d| d.iommu_group = None));
     assert!(says(&plan_on(&host, &[], &run(1, 0)).unwrap(), "the IOMMU has to be on", true));
+}
+
+#[test]
+fn without_partitions_the_nearest_gpus_go_together() {
+    let host = HostSpec::even(2, 8, 64, 4).build();
+    let one = held("one", &plan_on(&host, &[], &run(1, 0)).unwrap());
+    let two = plan_on(&host, &[one], &Request::for_gpus(2)).unwrap();
+    let devices: Vec<String> = two.devices.iter().map(Bdf::to_string).collect();
+    assert_eq!(devices, ["0000:12:00.0", "0000:13:00.0"]);
+    assert!(says(&two, "GPUs 2 and 3, all on one node", false));
+}
+
+#[test]
+fn a_gpus_own_block_of_cores_comes_first() {
+    let host = HostSpec::even(1, 12, 64, 4).build();
+    let small = Request { vcpus: Some(2), ..run(1, 0) };
+    let domains = [held("small", &plan_on(&host, &[], &small).unwrap())];
+    let next = plan_on(&host, &domains, &Request::for_gpus(1)).unwrap();
+    assert_eq!(pins(&next), [3, 15, 4, 16]);
+    // What the small guest left of its block is the first choice of one without GPUs.
+    let none = Request { vcpus: Some(2), ..Request::for_gpus(0) };
+    assert_eq!(pins(&plan_on(&host, &domains, &none).unwrap()), [2, 14]);
+}
+
+#[test]
+fn pools_are_counted_with_those_who_will_take_them() {
+    let host = HostSpec { pages: Some(16_384), ..HostSpec::even(1, 12, 64, 1) }.build();
+    let gib = |gib| Request { memory_kib: Some(MemSize::from_gib(gib)), ..Request::for_gpus(0) };
+    let paged = Request { huge_pages: Some(PageSize::TwoMib), ..gib(20) };
+    // A guest without huge pages cannot have what lies in the pool of 32 GiB.
+    let (what, holders, _) = refusal(plan_on(&host, &[], &gib(40)));
+    assert!(what.starts_with("40 GiB of memory are more than the 30.7 GiB"), "{what}");
+    assert_eq!(holders, ["32 GiB of node 0 lie in huge pages that nobody uses"]);
+    let share = plan_on(&host, &[], &Request::for_gpus(1)).unwrap();
+    assert!(share.memory() < MemSize::from_gib(29), "{}", share.memory());
+    // A domain that is off takes its pages from the pool when it starts, and is not counted twice.
+    let first = plan_on(&host, &[], &paged).unwrap();
+    assert!(says(&first, "10240 pages of 2 MiB on node 0, 16384 are free", false));
+    let off = Held { active: false, ..held("off", &first) };
+    let second = plan_on(&host, std::slice::from_ref(&off), &paged).unwrap();
+    assert!(says(&second, "10240 pages of 2 MiB are needed on node 0, 6144 are free", true));
+    assert!(says(&second, "echo 20480 |", true));
+    assert!(plan_on(&host, &[off], &gib(30)).is_ok());
+}
+
+#[test]
+fn the_nearest_node_is_that_of_the_least_distance() {
+    let mut parts = HostSpec::even(3, 8, 64, 3).parts();
+    parts.nodes[1].memory_kib = MemSize::default();
+    parts.nodes[1].distances = vec![31, 10, 21];
+    let placement = plan_on(&Topology::new(parts).unwrap(), &[], &run(1, 1)).unwrap();
+    assert_eq!(placement.cells[0].host_nodes, NodeSet::of(NodeId(2)));
 }
