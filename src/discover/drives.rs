@@ -136,25 +136,31 @@ impl Uses {
     /// Reads what is mounted and what is swap space.
     fn read(root: &FsRoot) -> Result<Uses, FsError> {
         let mut uses = Uses::default();
-        let path = "proc/self/mountinfo";
-        match root.read(path)? {
-            Some(text) => {
-                for (index, line) in text.lines().enumerate() {
-                    let mount = MountInfo::from_line(line)
-                        .map_err(|_| root.malformed(path, index + 1, not(line, "a mount")))?;
-                    let at = unescaped(&mount.mount_point.to_string_lossy());
-                    if let Some(name) = mount.mount_source.as_deref().and_then(device_name) {
-                        uses.by_name.entry(name.to_owned()).or_default().insert(at.clone());
-                    }
-                    uses.by_number.entry(mount.majmin).or_default().insert(at);
-                }
-            }
+        // This program may run where less is mounted than the host has: the first process sees the host's mounts.
+        let first = root.read("proc/1/mountinfo").unwrap_or_default();
+        uses.read_mountinfo(root, "proc/1/mountinfo", first.as_deref().unwrap_or_default())?;
+        match root.read("proc/self/mountinfo")? {
+            Some(text) => uses.read_mountinfo(root, "proc/self/mountinfo", &text)?,
             None => uses.read_mounts(root)?,
         }
         let text = root.read("proc/swaps")?.unwrap_or_default();
         let sources = text.lines().skip(1).filter_map(|line| line.split_whitespace().next());
         uses.swaps.extend(sources.filter_map(device_name).map(str::to_owned));
         Ok(uses)
+    }
+
+    /// Reads what is mounted in one process's eyes.
+    fn read_mountinfo(&mut self, root: &FsRoot, path: &str, text: &str) -> Result<(), FsError> {
+        for (index, line) in text.lines().enumerate() {
+            let mount = MountInfo::from_line(line)
+                .map_err(|_| root.malformed(path, index + 1, not(line, "a mount")))?;
+            let at = unescaped(&mount.mount_point.to_string_lossy());
+            if let Some(name) = mount.mount_source.as_deref().and_then(device_name) {
+                self.by_name.entry(name.to_owned()).or_default().insert(at.clone());
+            }
+            self.by_number.entry(mount.majmin).or_default().insert(at);
+        }
+        Ok(())
     }
 
     /// Reads what is mounted from the shorter list, which has no numbers.

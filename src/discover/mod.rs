@@ -69,3 +69,6 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     parts.fabric = fabric::fabric(&parts);
     Topology::new(parts).map_err(|source| DiscoverError::Contradiction { path: path(), source })
 }
+
+#[cfg(test)]
+mod tests;
