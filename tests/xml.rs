@@ -2,5 +2,6 @@
 
 mod corpus;
 mod edits;
+mod examples;
 mod guests;
 mod tools;

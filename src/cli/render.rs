@@ -11,8 +11,10 @@ use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-/// The template where the admin names none.
-pub const TEMPLATE: &str = include_str!("../../templates/gpu-guest.xml");
+/// The template for x86 hosts where the admin names none.
+const X86: &str = include_str!("../../templates/gpu-guest.xml");
+/// The template for Arm hosts where the admin names none.
+const AARCH64: &str = include_str!("../../templates/gpu-guest-aarch64.xml");
 
 /// Is what a verb adds to a guest beyond its arguments.
 #[derive(Debug, Clone, Default)]
@@ -32,7 +34,8 @@ pub fn boot_disk(args: &GuestArgs, planned: &Planned) -> Option<PathBuf> {
 
 /// Makes a planned guest's domain XML from its template.
 pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Result<DomainXml> {
-    let mut xml = template(args.template.as_deref())?;
+    let architecture = planned.topology.machine().architecture.as_deref();
+    let mut xml = template(args.template.as_deref(), architecture)?;
     let made = boot_disk(args, planned);
     let mut disks = args.disk.iter().map(|path| disk(path)).collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(path) = &made {
@@ -58,9 +61,12 @@ pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Res
     Ok(xml)
 }
 
-/// Reads a template, the built-in one where no file is named.
-fn template(file: Option<&Path>) -> anyhow::Result<DomainXml> {
-    let Some(path) = file else { return Ok(DomainXml::parse(TEMPLATE)?) };
+/// Reads a template, the built-in one of the host's architecture where no file is named.
+fn template(file: Option<&Path>, architecture: Option<&str>) -> anyhow::Result<DomainXml> {
+    let Some(path) = file else {
+        let text = if architecture == Some("aarch64") { AARCH64 } else { X86 };
+        return Ok(DomainXml::parse(text)?);
+    };
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read template `{}`", path.display()))?;
     DomainXml::parse(&text).with_context(|| format!("template `{}`", path.display()))

@@ -1,7 +1,9 @@
 //! From a place to the changes that make a document that guest: which edits there are, and with which numbers. Every
 //! number comes from the placement; what a document has already right is not touched.
 
+use super::device::{disk_path, number};
 use super::edit::{CpuModel, DomainEdit};
+use super::element::Element;
 use super::guest::{Guest, VirtType};
 use super::window::pci_hole;
 use super::{DomainXml, DomainXmlError, seats};
@@ -18,9 +20,11 @@ pub fn edits(
     placement: &Placement,
     topology: &Topology,
 ) -> Result<Vec<DomainEdit>, DomainXmlError> {
-    check(current, placement)?;
+    check(current, guest, placement, topology)?;
     let mut edits = domain_edits(current, guest, placement, topology);
-    if let Some(kib) = pci_hole(placement, topology)? {
+    if guest.virt == VirtType::Kvm
+        && let Some(kib) = pci_hole(placement, topology)?
+    {
         edits.push(DomainEdit::SetPciHole { kib });
     }
     edits.extend(seats::device_edits(current, guest, placement, topology)?);
@@ -29,21 +33,33 @@ pub fn edits(
 }
 
 /// Checks what a document and a place must be for edits to make sense.
-fn check(current: &DomainXml, placement: &Placement) -> Result<(), DomainXmlError> {
-    let vcpus = u64::from(placement.topology.sockets)
-        * u64::from(placement.topology.cores)
-        * u64::from(placement.topology.threads);
+fn check(
+    current: &DomainXml,
+    guest: &Guest,
+    placement: &Placement,
+    topology: &Topology,
+) -> Result<(), DomainXmlError> {
+    let crate::placement::GuestTopology { sockets, cores, threads } = placement.topology;
+    let vcpus = u128::from(sockets) * u128::from(cores) * u128::from(threads);
     let error = |path: &str, message| {
         let path = path.to_owned();
         Err(DomainXmlError::Value { path, message })
     };
-    if vcpus == 0 || vcpus != placement.vcpu_pins.len() as u64 {
+    if vcpus == 0 || vcpus != placement.vcpu_pins.len() as u128 {
         let message =
             format!("the topology gives {vcpus} vCPUs, the plan has {}", placement.vcpu_pins.len());
         return error("domain/cpu/topology", message);
     }
     if placement.cells.is_empty() {
         return error("domain/cpu/numa", "the plan has no cell".into());
+    }
+    let arch = topology.machine().architecture.as_deref();
+    let named = current.root().find("os/type").and_then(|kind| kind.attr("arch"));
+    if let (Some(host), Some(named), VirtType::Kvm) = (arch, named, guest.virt)
+        && host != named
+    {
+        let message = format!("the document is for `{named}`, the host is `{host}`");
+        return error("domain/os/type/@arch", message);
     }
     if !placement.devices.is_empty() && !current.is_pcie() {
         let path = "domain/os/type/@machine";
@@ -106,6 +122,20 @@ fn domain_edits(
         cells: if is_numa { placement.cells.clone() } else { Vec::new() },
     });
     edits
+}
+
+/// How many I/O threads the guest gets: as planned, but none that no disk would use. Those that the document's own disks
+/// name stay.
+pub(super) fn iothreads(current: &DomainXml, guest: &Guest, placement: &Placement) -> u32 {
+    let most = placement.iothread_pins.len().min(guest.disks.len().max(1));
+    let devices = current.root().child("devices").into_iter().flat_map(Element::elements);
+    let foreign = devices.filter(|device| {
+        let path = disk_path(*device);
+        !guest.disks.iter().any(|disk| path.as_ref() == Some(&disk.path))
+    });
+    let thread = |device: Element<'_>| number(&device.child("driver")?.attr("iothread")?);
+    let named = foreign.filter_map(thread).max().unwrap_or(0);
+    u32::try_from(most).unwrap_or(u32::MAX).max(named)
 }
 
 /// Whether a vendor's CPUs hide their threads without `topoext`.

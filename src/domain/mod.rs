@@ -15,6 +15,7 @@ pub mod pci;
 pub mod read;
 mod record;
 mod seats;
+mod shape;
 mod splice;
 mod tree;
 mod window;

@@ -286,3 +286,71 @@ impl Buses {
 fn full(message: &str) -> DomainXmlError {
     DomainXmlError::Value { path: "domain/devices".into(), message: message.into() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::DomainXml;
+
+    /// The buses of a document with these devices.
+    fn buses(devices: &str) -> Result<Buses, DomainXmlError> {
+        let xml =
+            DomainXml::parse(&format!("<domain><devices>{devices}</devices></domain>")).unwrap();
+        Buses::read(xml.root().child("devices").unwrap())
+    }
+
+    #[test]
+    fn refuses_controllers_without_a_number() {
+        for index in ["", "index='x'", "index='256'", "index='-1'"] {
+            assert!(
+                buses(&format!("<controller type='pci' {index} model='pcie-root-port'/>")).is_err()
+            );
+        }
+    }
+
+    #[test]
+    fn bus_numbers_must_not_overlap() {
+        let port = |index: u8, bus: u8| {
+            format!(
+                "<controller type='pci' index='{index}' model='pcie-root-port'><address type='pci' bus='{bus}' slot='{index}'/></controller>"
+            )
+        };
+        let expander = |index: u8, number: &str| {
+            format!(
+                "<controller type='pci' index='{index}' model='pcie-expander-bus'><target {number}/><address type='pci' bus='0' slot='{index}'/></controller>"
+            )
+        };
+        for (devices, fits) in [
+            (String::new(), true),
+            (expander(1, "busNr='254'") + &port(2, 1), true),
+            (expander(1, "busNr='255'") + &port(2, 1), false),
+            (expander(1, "busNr='1'") + &port(2, 1), true),
+            (expander(1, "busNr='1'") + &port(2, 0), false),
+            (expander(1, "") + &port(2, 1), false),
+            (expander(1, "busNr='9'") + &port(2, 1) + &expander(3, "busNr='10'"), false),
+            (expander(1, "busNr='9'") + &port(2, 1) + &expander(3, "busNr='11'"), true),
+        ] {
+            assert_eq!(buses(&devices).unwrap().bus_numbers_fit(), fits, "{devices}");
+        }
+    }
+
+    #[test]
+    fn expander_buses_take_the_highest_numbers_and_leave_room() {
+        let mut free = buses("").unwrap();
+        let made = free.add_expanders(&[(Some(0), 2), (Some(1), 8)]).unwrap();
+        let numbers: Vec<_> =
+            made.iter().map(|(e, ports)| (e.bus_nr.unwrap(), ports.len())).collect();
+        assert_eq!(numbers, [(244, 2), (247, 8)]);
+        assert!(free.bus_numbers_fit());
+        assert!(buses("").unwrap().add_expanders(&[(None, 33)]).is_err());
+        assert!(buses("").unwrap().add_expanders(&[(None, 32); 8]).is_err());
+    }
+
+    #[test]
+    fn a_loop_of_controllers_does_not_hang() {
+        let looped = "<controller type='pci' index='1' model='x'><address type='pci' bus='2' slot='1'/></controller>
+            <controller type='pci' index='2' model='x'><address type='pci' bus='1' slot='1'/></controller>";
+        let buses = buses(looped).unwrap();
+        assert_eq!((buses.expander_above(1), buses.bus_numbers_fit()), (None, true));
+    }
+}

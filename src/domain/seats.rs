@@ -59,7 +59,9 @@ pub(super) fn device_edits(
     let (nics, dropped_nics) = nics(&mut seats, current.name() != guest.name.as_str())?;
     let addresses = seats.addresses(&dropped_nics)?;
     seats.implied_controllers()?;
-    let disks = seats.disks()?;
+    let planned = u32::try_from(placement.iothread_pins.len()).unwrap_or(u32::MAX);
+    let threads = super::edits::iothreads(current, guest, placement).min(planned);
+    let disks = seats.disks(threads)?;
     let balloon = seats.balloon()?;
     let seated = match kept {
         Some(kept) => kept,
@@ -276,11 +278,10 @@ impl<'a> Seats<'a> {
         Ok(())
     }
 
-    /// Seats the guest's disks.
-    fn disks(&mut self) -> Result<Vec<DiskSeat>, DomainXmlError> {
+    /// Seats the guest's disks, each on one of so many I/O threads.
+    fn disks(&mut self, threads: u32) -> Result<Vec<DiskSeat>, DomainXmlError> {
         let target = |disk: Element<'_>| Some(disk.child("target")?.attr("dev")?.into_owned());
         let mut targets: BTreeSet<String> = self.named("disk").filter_map(target).collect();
-        let threads = u32::try_from(self.placement.iothread_pins.len()).unwrap_or(u32::MAX);
         let most = self.placement.vcpus().clamp(1, MOST_DISK_QUEUES);
         let queues = 1 << most.ilog2();
         let mut disks = Vec::new();

@@ -1,0 +1,245 @@
+//! What the elements that edits set shall be like, as fragments. Writes down numbers and chooses none.
+
+use super::device::{disk_path, hostdev_bdf};
+use super::edit::{CpuModel, DiskSeat, HostdevSeat, NicSeat};
+use super::element::Element;
+use super::fragment::{Fragment, Want};
+use super::guest::{DiskKind, NAMESPACE, Record};
+use super::pci::PciAddress;
+use crate::bdf::Bdf;
+use crate::cpuset::{CpuSet, NodeSet, PcpuId};
+use crate::placement::{GuestCell, GuestTopology};
+use crate::request::PageSize;
+use crate::topology::PartitionId;
+
+impl DiskSeat {
+    /// What its element shall be like.
+    pub(super) fn fragment(&self) -> Fragment {
+        let (kind, source) = match self.disk.kind {
+            DiskKind::File => ("file", "file"),
+            DiskKind::Block => ("block", "dev"),
+        };
+        let mut driver = Fragment::new("driver")
+            .attr("name", "qemu")
+            .attr("type", self.disk.format.as_str())
+            .attr("cache", "none")
+            .attr("io", "native")
+            .attr("discard", "unmap");
+        driver = match self.iothread {
+            Some(thread) => driver.attr("iothread", thread),
+            None => driver.want("iothread", Want::Absent),
+        };
+        driver = match self.queues {
+            0 | 1 => driver.want("queues", Want::Absent),
+            queues => driver.attr("queues", queues),
+        };
+        Fragment::new("disk")
+            .key(disk_path, &self.disk.path)
+            .attr("type", kind)
+            .attr("device", "disk")
+            .child(driver)
+            .child(Fragment::new("source").attr(source, &self.disk.path))
+            .child(Fragment::new("target").attr("dev", &self.target).attr("bus", "virtio"))
+            .children(self.address.map(PciAddress::fragment))
+    }
+}
+
+impl NicSeat {
+    /// What its element shall be like.
+    pub(super) fn fragment(&self) -> Fragment {
+        let mut nic = Fragment::new("interface").nth(self.nth);
+        if let Some(network) = &self.network {
+            nic = nic.attr("type", "network");
+            nic = nic.child(Fragment::new("source").attr("network", network));
+            nic = nic.child(Fragment::new("model").attr("type", "virtio"));
+        }
+        nic = nic.children(self.mac.as_ref().map(|mac| Fragment::new("mac").attr("address", mac)));
+        if let Some(queues) = self.queues {
+            let name = if self.vhost { Want::Set("vhost".into()) } else { Want::Absent };
+            let count = if queues > 1 { Want::Set(queues.to_string()) } else { Want::Absent };
+            let driver = Fragment::new("driver").want("name", name.clone());
+            let driver = driver.want("queues", count.clone());
+            let plain = [name, count].iter().all(|want| *want == Want::Absent);
+            nic = nic.child(Fragment { drop_empty: plain, ..driver });
+        }
+        nic.children(self.address.map(PciAddress::fragment))
+    }
+}
+
+impl HostdevSeat {
+    /// What its element shall be like.
+    pub(super) fn fragment(&self) -> Fragment {
+        let bdf = self.bdf;
+        let source = Fragment::new("address")
+            .attr("domain", format!("0x{:04x}", bdf.segment()))
+            .attr("bus", format!("0x{:02x}", bdf.bus()))
+            .attr("slot", format!("0x{:02x}", bdf.device()))
+            .attr("function", format!("0x{:x}", bdf.function()));
+        Fragment::new("hostdev")
+            .key(hostdev_bdf, bdf)
+            .attr("mode", "subsystem")
+            .attr("type", "pci")
+            .attr("managed", if self.managed { "yes" } else { "no" })
+            .child(Fragment::new("driver").attr("name", "vfio"))
+            .child(Fragment::new("source").child(source))
+            .child(Fragment::new("alias").attr("name", &self.alias))
+            .child(Fragment::new("rom").attr("bar", "off"))
+            .child(self.address.fragment())
+    }
+}
+
+/// What `<metadata>` shall be like.
+pub(super) fn metadata(
+    record: &Record,
+    partition: Option<PartitionId>,
+    devices: &[Bdf],
+) -> Fragment {
+    let request = serde_json::to_string(&record.request).expect("a request has no map");
+    let mut plan = Fragment::new("gpuvm:plan");
+    plan = match partition {
+        Some(partition) => plan.attr("partition", partition),
+        None => plan.want("partition", Want::Absent),
+    };
+    let devices = devices.iter().map(|bdf| Fragment::new("gpuvm:device").attr("bdf", bdf));
+    let disks = record.made_disks.iter().map(|path| Fragment::new("gpuvm:disk").attr("path", path));
+    let guest = Fragment::new("gpuvm:guest")
+        .attr("xmlns:gpuvm", NAMESPACE)
+        .child(Fragment::new("gpuvm:request").text(request))
+        .child(plan.children(devices).only("gpuvm:device"))
+        .child(Fragment::new("gpuvm:made").children(disks).only("gpuvm:disk").drop_empty());
+    Fragment::new("metadata").child(guest)
+}
+
+/// What `<memoryBacking>` shall be like.
+pub(super) fn backing(pages: Option<PageSize>, threads: Option<u32>) -> Fragment {
+    let backing = Fragment::new("memoryBacking").drop_empty();
+    let backing = match pages {
+        Some(pages) => {
+            let page = Fragment::new("page").attr("size", pages.size().kib()).attr("unit", "KiB");
+            backing.child(Fragment::new("hugepages").child(page).only("page"))
+        }
+        None => backing.child(Fragment::gone("hugepages")),
+    };
+    backing.child(match threads {
+        Some(threads) => {
+            Fragment::new("allocation").attr("mode", "immediate").attr("threads", threads)
+        }
+        None => Fragment::gone("allocation"),
+    })
+}
+
+/// What `<cputune>` shall be like.
+pub(super) fn cputune(vcpus: &[CpuSet], emulator: &CpuSet, iothreads: &[CpuSet]) -> Fragment {
+    let pins = |name, key: &'static str, of, first: usize, sets: &[CpuSet]| {
+        let pinned = sets.iter().enumerate().filter(|(_, set)| !set.is_empty());
+        let pin = move |(id, set): (usize, &CpuSet)| {
+            let id = id + first;
+            Fragment::new(name).key(of, id).attr(key, id).attr("cpuset", set)
+        };
+        pinned.map(pin).collect::<Vec<_>>()
+    };
+    let emulator =
+        (!emulator.is_empty()).then(|| Fragment::new("emulatorpin").attr("cpuset", emulator));
+    Fragment::new("cputune")
+        .children(pins("vcpupin", "vcpu", |pin| Some(pin.attr("vcpu")?.into()), 0, vcpus))
+        .children(emulator)
+        .children(pins(
+            "iothreadpin",
+            "iothread",
+            |pin| Some(pin.attr("iothread")?.into()),
+            1,
+            iothreads,
+        ))
+        .only("vcpupin")
+        .only("emulatorpin")
+        .only("iothreadpin")
+        .drop_empty()
+}
+
+/// What `<numatune>` shall be like.
+pub(super) fn numatune(cells: &[NodeSet]) -> Fragment {
+    let bound = cells.iter().enumerate().filter(|(_, nodes)| !nodes.is_empty());
+    let nodes = bound.clone().map(|(cell, nodes)| {
+        Fragment::new("memnode")
+            .key(|memnode| Some(memnode.attr("cellid")?.into()), cell)
+            .attr("cellid", cell)
+            .attr("mode", "strict")
+            .attr("nodeset", nodes)
+    });
+    let all = (bound.clone().count() == cells.len() && !cells.is_empty()).then(|| {
+        let union = bound.fold(NodeSet::new(), |union, (_, nodes)| union.or(nodes));
+        Fragment::new("memory")
+            .attr("mode", "strict")
+            .attr("nodeset", union)
+            .want("placement", Want::Default("static".into()))
+    });
+    let numatune = Fragment::new("numatune").children(all).children(nodes);
+    numatune.only("memory").only("memnode").drop_empty()
+}
+
+/// What `<cpu>` shall be like.
+pub(super) fn cpu(
+    model: CpuModel,
+    topology: GuestTopology,
+    topoext: bool,
+    cells: &[GuestCell],
+) -> Fragment {
+    let GuestTopology { sockets, cores, threads } = topology;
+    let one = || Want::Default("1".into());
+    let topology = Fragment::new("topology")
+        .attr("sockets", sockets)
+        .want("dies", one())
+        .want("clusters", one())
+        .attr("cores", cores)
+        .attr("threads", threads);
+    let cpu = Fragment::new("cpu");
+    let cpu = match model {
+        CpuModel::HostPassthrough { .. } => {
+            cpu.attr("mode", "host-passthrough").attr("check", "none")
+        }
+        CpuModel::Maximum => cpu.attr("mode", "maximum").attr("check", "none"),
+        CpuModel::Named(_) => {
+            cpu.attr("mode", "custom").attr("match", "exact").attr("check", "none")
+        }
+        CpuModel::Kept => cpu,
+    };
+    let cpu = match model {
+        CpuModel::Named(name) => cpu.child(
+            Fragment::new("model").want("fallback", Want::Default("forbid".into())).text(name),
+        ),
+        CpuModel::Kept => cpu,
+        _ => cpu.want("match", Want::Absent).only("model").only("vendor"),
+    };
+    let cpu = cpu.child(topology).child(match model {
+        CpuModel::HostPassthrough { maxphysaddr: true } => {
+            Fragment::new("maxphysaddr").attr("mode", "passthrough").want("bits", Want::Absent)
+        }
+        _ => Fragment::gone("maxphysaddr"),
+    });
+    let feature = topoext.then(|| {
+        let name = |feature: Element<'_>| feature.attr("name").map(Into::into);
+        Fragment::new("feature")
+            .key(name, "topoext")
+            .attr("policy", "require")
+            .attr("name", "topoext")
+    });
+    let cell = |(id, cell): (usize, &GuestCell)| {
+        let distances = cell.distances.iter().enumerate().map(|(other, distance)| {
+            Fragment::new("sibling")
+                .key(|sibling| Some(sibling.attr("id")?.into()), other)
+                .attr("id", other)
+                .attr("value", distance)
+        });
+        let cpus: CpuSet = cell.vcpus.clone().map(PcpuId).collect();
+        Fragment::new("cell")
+            .key(|cell| Some(cell.attr("id")?.into()), id)
+            .attr("id", id)
+            .attr("cpus", cpus)
+            .attr("memory", cell.memory_kib.kib())
+            .attr("unit", "KiB")
+            .child(Fragment::new("distances").children(distances).only("sibling").drop_empty())
+    };
+    let cells = cells.iter().enumerate().map(cell);
+    let numa = Fragment::new("numa").children(cells).only("cell").drop_empty();
+    cpu.children(feature).child(numa)
+}
