@@ -77,6 +77,14 @@ pub enum LstopoError {
         /// Where.
         line: usize,
     },
+    /// An object that hwloc would trip over.
+    #[error("object {reason} (line {line})")]
+    Object {
+        /// In what way.
+        reason: &'static str,
+        /// Where.
+        line: usize,
+    },
     /// hwloc refuses it.
     #[error("hwloc does not accept the record: {reason}")]
     Hwloc {

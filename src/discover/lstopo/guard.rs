@@ -13,6 +13,9 @@ const DEEPEST: usize = 128;
 /// The largest distance matrix that is read, in objects per side.
 const MATRIX: u64 = 4096;
 
+/// The sets that every object but those of I/O has. hwloc reads on without looking where one is missing.
+const SETS: [&str; 4] = ["cpuset", "complete_cpuset", "nodeset", "complete_nodeset"];
+
 /// Refuses what is no lstopo record of a format that is read, and what would lead hwloc astray.
 pub fn check(text: &str) -> Result<(), LstopoError> {
     if text.len() > LONGEST {
@@ -85,6 +88,7 @@ fn examine(
     let name = element.name().as_ref().to_owned();
     let mut version = None;
     let mut kind = String::new();
+    let (mut sets, mut bridge) = (0u8, false);
     for attribute in element.attributes() {
         let attribute = attribute
             .map_err(|source| LstopoError::Xml { line: line(), reason: source.to_string() })?;
@@ -92,6 +96,13 @@ fn examine(
         let value = attribute
             .normalized_value(XmlVersion::Implicit1_0)
             .map_err(|source| LstopoError::Xml { line: line(), reason: source.to_string() })?;
+        if name == "object" {
+            if kind.is_empty() && key != "type" {
+                return Err(LstopoError::Object { reason: "without its type first", line: line() });
+            }
+            bridge |= key == "bridge_type";
+            sets |= SETS.iter().position(|set| *set == key).map_or(0, |bit| 1 << bit);
+        }
         let most = match (name.as_str(), key) {
             ("topology", "version") => {
                 version = Some(value.into_owned());
@@ -115,11 +126,24 @@ fn examine(
             return Err(LstopoError::Value { name: key.to_owned(), value, line: line() });
         }
     }
-    if started {
-        return Ok(());
+    if name == "object" {
+        let io = matches!(kind.as_str(), "PCIDev" | "Bridge" | "OSDev" | "Misc");
+        // Format 1 has no node sets on hosts that have no NUMA.
+        if !(if io { sets == 0 } else { matches!(sets, 0b1111 | 0b0011) }) {
+            let reason = "without the sets that its type has";
+            return Err(LstopoError::Object { reason, line: line() });
+        }
+        if kind == "Bridge" && !bridge {
+            return Err(LstopoError::Object { reason: "without bridge_type", line: line() });
+        }
     }
-    match (name.as_str(), version.as_deref()) {
-        // Format 1 names no version; hwloc 2 reads it.
+    if started { Ok(()) } else { root(&name, version.as_deref(), line) }
+}
+
+/// Refuses a first element that is no lstopo record's, or of a format that hwloc 2 does not read.
+fn root(name: &str, version: Option<&str>, line: &dyn Fn() -> usize) -> Result<(), LstopoError> {
+    match (name, version) {
+        // Format 1 names no version.
         ("topology", None) => Ok(()),
         ("topology", Some(version)) if version.starts_with("1.") || version.starts_with("2.") => {
             Ok(())
@@ -159,6 +183,10 @@ mod tests {
             object("type=\"PU\" os_index=\"4294967295\""),
             object("type=\"PU\" os_index=\"-1\""),
             object("type=\"Bridge\" bridge_type=\"0-0\""),
+            object("type=\"Bridge\" depth=\"0\""),
+            object("os_index=\"99999999\" type=\"PU\""),
+            object("type=\"PU\" os_index=\"0\" cpuset=\"0x1\""),
+            object("type=\"PCIDev\" cpuset=\"0x1\" complete_cpuset=\"0x1\""),
             "<topology><page_type size=\"0\" count=\"1\"/></topology>".into(),
             "<topology><distances2 nbobjs=\"65536\"/></topology>".into(),
         ] {
