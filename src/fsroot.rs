@@ -18,6 +18,9 @@ const PAGE: usize = 4096;
 /// Bytes that a file may have; the longest one read, mountinfo, has some hundred KiB on busy hosts.
 const LARGEST: usize = 8 << 20;
 
+/// How often a path is opened again that the kernel could not keep below the root because of a race.
+const RETRIES: usize = 1000;
+
 /// Says why a file of a host cannot be used. The path is as seen below the root, the root itself in front.
 #[derive(Debug, thiserror::Error)]
 pub enum FsError {
@@ -157,15 +160,6 @@ impl FsRoot {
         self.utf8(page[..end].to_vec(), path).map(Some)
     }
 
-    /// The target of a symbolic link as it stands there; none where it is missing or no link.
-    pub fn link(&self, path: &str) -> Result<Option<String>, FsError> {
-        let (dir, name) = path.rsplit_once('/').unwrap_or((".", path));
-        match self.dir(dir)? {
-            Some(dir) => dir.link(name),
-            None => Ok(None),
-        }
-    }
-
     /// Names in a directory, sorted; empty where it is missing.
     pub fn names(&self, path: &str) -> Result<Vec<String>, FsError> {
         match self.dir(path)? {
@@ -185,7 +179,10 @@ impl FsRoot {
             Resolve::Live => openat(&self.root, path, flags, Mode::empty()),
             Resolve::InRoot => {
                 let flags = if flags.contains(OFlag::O_PATH) { OFlag::O_PATH } else { flags };
-                openat2(&self.root, path, in_root(flags))
+                let open = || openat2(&self.root, path, in_root(flags));
+                // The kernel says so where anything on the machine is renamed while it follows a `..`.
+                let raced = |fd: &Result<OwnedFd, Errno>| matches!(fd, Err(Errno::EAGAIN));
+                (0..RETRIES).map(|_| open()).find(|fd| !raced(fd)).unwrap_or_else(open)
             }
             Resolve::Checked => {
                 let inside = |full: &PathBuf| {

@@ -109,3 +109,28 @@ fn reads_whole_lines_of_a_head() {
         assert_eq!(host.read_head("none").unwrap(), None);
     }
 }
+
+#[test]
+fn renames_elsewhere_do_not_disturb() {
+    let (dir, hosts) = hosts();
+    symlink("../sys/a/../a/../a/one", dir.path().join("host/sys/link")).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for name in ["x", "y"] {
+            let (from, to) = (dir.path().join(name), dir.path().join(format!("{name}{name}")));
+            let done = &done;
+            scope.spawn(move || {
+                std::fs::write(&from, "").unwrap();
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::fs::rename(&from, &to).unwrap();
+                    std::fs::rename(&to, &from).unwrap();
+                }
+            });
+        }
+        let read = |_| hosts[0].read("sys/link").map_err(|error| error.to_string());
+        let bad =
+            (0..20_000).map(read).find(|read| !matches!(read, Ok(Some(text)) if text == "17"));
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(bad, None);
+    });
+}
