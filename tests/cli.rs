@@ -121,7 +121,8 @@ fn host_files_that_are_none_are_refused_with_the_reason() {
         fs::write(&path, text).unwrap();
         path.into_os_string().into_string().unwrap()
     };
-    let deep = "[".repeat(100_000);
+    let deep =
+        format!("{{\"format\":\"gpuvm-host\",\"version\":1,\"host\":{}", "[".repeat(100_000));
     let bomb = "<!DOCTYPE a [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;\">]><topology version=\"2.0\">&b;</topology>";
     let cases = [
         (write("empty", b""), "empty"),
@@ -131,7 +132,7 @@ fn host_files_that_are_none_are_refused_with_the_reason() {
         (write("broken.json", b"{\n\"format\": \"gpuvm-host\",\n\"version\": }"), "line 3"),
         (write("deep.json", deep.as_bytes()), "line 1"),
         (write("binary", &[0xff, 0xfe, 0, 1, 2]), "binary"),
-        (write("bomb.xml", bomb.as_bytes()), "DOCTYPE"),
+        (write("bomb.xml", bomb.as_bytes()), "document type"),
         (dir.path().join("absent").into_os_string().into_string().unwrap(), "absent"),
         (dir.path().join("").into_os_string().into_string().unwrap(), "sys/"),
     ];
@@ -149,5 +150,6 @@ fn the_readme_does_what_it_says() {
     let bin = env!("CARGO_BIN_EXE_gpuvm");
     trycmd::TestCases::new()
         .register_bin("gpuvm", trycmd::schema::Bin::Path(bin.into()))
+        .env("COLUMNS", "100")
         .case("README.md");
 }

@@ -337,10 +337,10 @@ pub struct CreateArgs {
     /// Do not wait for the guest's address
     #[arg(long)]
     pub no_wait: bool,
-    /// How long to wait for the guest's address, in seconds
+    /// How long to wait for the guest's address, in seconds; Ctrl-C before the answer is printed undoes the guest
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub wait: u64,
-    /// Print the steps and change nothing
+    /// Print the steps and change nothing; takes --host
     #[arg(long)]
     pub dry_run: bool,
 }

@@ -46,20 +46,18 @@ struct Created {
 
 /// Runs the verb.
 pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if args.dry_run {
+        return preview(args, cx);
+    }
     cx.refuse_recorded("create")?;
     let mut reporter = Reporter::new(cx.output)?;
-    let lock = if args.dry_run { None } else { Some(reporter.lock()?) };
+    let lock = reporter.lock()?;
     let hypervisor = cx.hypervisor()?;
     if let Some(name) = &args.guest.name {
         refuse_existing(&*hypervisor, name.as_str())?;
     }
-    let Prepared { name, xml, mut steps } = prepare(args, cx, &*hypervisor)?;
-    let start = [Step::StartDomain { name: name.clone() }];
-    if args.dry_run {
-        steps.extend(start.into_iter().filter(|_| !args.no_start));
-        print_steps(&steps, cx)?;
-        return Ok(EXIT_DONE);
-    }
+    let Prepared { name, xml, steps } = prepare(args, cx, Some(&*hypervisor))?;
+    let start = [start_step(&name)];
     let mut transaction = Transaction::new(&*hypervisor, &mut reporter);
     transaction.run(&steps)?;
     let nic = compare(&*hypervisor, &name, &xml, cx.output);
@@ -75,15 +73,33 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Plans a guest, writes its definition and checks it.
+/// Prints the steps and changes nothing; so a recorded host will do, on which no domain is.
+fn preview(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let hypervisor = if cx.global.host.is_none() { Some(cx.hypervisor()?) } else { None };
+    let Prepared { name, mut steps, .. } = prepare(args, cx, hypervisor.as_deref())?;
+    if !args.no_start {
+        steps.push(start_step(&name));
+    }
+    print_steps(&steps, cx)?;
+    Ok(EXIT_DONE)
+}
+
+/// The step that starts the guest.
+fn start_step(name: &str) -> Step {
+    Step::StartDomain { name: name.to_owned() }
+}
+
+/// Plans a guest, writes its definition and checks it; against the names that a hypervisor has, where there is one.
 fn prepare(
     args: &CreateArgs,
     cx: &Context<'_>,
-    hypervisor: &dyn Hypervisor,
+    hypervisor: Option<&dyn Hypervisor>,
 ) -> anyhow::Result<Prepared> {
     let planned = resolve(&args.guest, cx)?;
     let name = planned.name.to_string();
-    refuse_existing(hypervisor, &name)?;
+    if let Some(hypervisor) = hypervisor {
+        refuse_existing(hypervisor, &name)?;
+    }
     let mut steps = Vec::new();
     let mut extra = Extra::default();
     if let Some(path) = boot_disk(&args.guest, &planned) {
