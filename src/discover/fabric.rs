@@ -1,6 +1,6 @@
 //! From PCI functions and the product's name to the NVLink fabric: which board it is, what of it is missing, which
 //! sets of GPUs form a guest. Reads nothing: neither Fabric Manager nor the NVIDIA driver is asked, so all but the
-//! parts that answer is taken from published tables ([`boards`]), and [`Fabric::source`] says so.
+//! parts that answer is taken from published tables (boards.rs), and [`Fabric::source`] says so.
 
 mod boards;
 mod census;
@@ -176,7 +176,8 @@ fn by_module(
             .zip(&layout.slots)
             .filter_map(|(module, gpu)| gpu.map(|gpu| (gpu, module)))
             .collect();
-        "module ids as published for this product, in order of the bus, not verified on this machine"
+        "module ids as published for this product, in order of the bus, not verified on this \
+         machine"
     } else {
         "module ids of the GPUs are not known, so only the partition of all GPUs is offered"
     };

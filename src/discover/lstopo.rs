@@ -45,7 +45,7 @@ pub enum LstopoError {
     },
     /// Declares or uses entities.
     #[error(
-        "document type with declarations, or an entity (line {line}); neither belongs into an lstopo record"
+        "document type with declarations, or an entity (line {line}), neither of which lstopo writes"
     )]
     Doctype {
         /// Where.
@@ -130,8 +130,8 @@ pub fn from_lstopo_xml(text: &str) -> Result<Topology, LstopoError> {
     io::read(&hwloc, &node_of, &mut parts);
     parts.fabric = super::fabric::fabric(&parts);
     parts.notes.push(
-        "read from an lstopo record, which has no drivers, IOMMU groups, BARs, link widths or uses of drives; huge \
-         pages are taken to be free"
+        "read from an lstopo record, which has no drivers, IOMMU groups, BARs, link widths \
+         or uses of drives; huge pages are taken to be free"
             .into(),
     );
     Ok(Topology::new(parts)?)

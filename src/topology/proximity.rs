@@ -111,8 +111,8 @@ mod tests {
         let device = |bdf: &str, parent: Option<&str>, root: &str, class: &str| {
             let parent = parent.map_or(String::new(), |p| format!("\"parent\":\"{p}\","));
             format!(
-                "{{\"bdf\":\"{bdf}\",{parent}\"root\":\"{root}\",\"class\":\"{class}\",\"vendor\":\"0x10de\",\
-                 \"device\":\"0x0001\",\"node\":0}}"
+                "{{\"bdf\":\"{bdf}\",{parent}\"root\":\"{root}\",\"class\":\"{class}\",\
+                 \"vendor\":\"0x10de\",\"device\":\"0x0001\",\"node\":0}}"
             )
         };
         let (bridge, end) = ("0x060400", "0x020000");

@@ -8,7 +8,8 @@ use crate::topology::{Core, Machine as Dmi, PciDevice};
 fn device(bus: u8, parent: Option<Bdf>, class: u32, id: u16, node: u32) -> PciDevice {
     let vendor = if id == 0 { 0 } else { 0x10de };
     let text = format!(
-        "{{\"bdf\":\"{}\",\"class\":\"{:#06x}\",\"vendor\":\"{vendor:#06x}\",\"device\":\"{id:#06x}\",\"node\":{node}}}",
+        "{{\"bdf\":\"{}\",\"class\":\"{:#06x}\",\"vendor\":\"{vendor:#06x}\",\
+         \"device\":\"{id:#06x}\",\"node\":{node}}}",
         bdf(bus),
         if id == 0 { 0 } else { class },
     );

@@ -162,7 +162,8 @@ mod tests {
 
     #[test]
     fn refuses_what_hwloc_must_not_see() {
-        let bomb = "<!DOCTYPE topology [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;\">]><topology>&b;</topology>";
+        let bomb = "<!DOCTYPE topology [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;\">]>\
+             <topology>&b;</topology>";
         let outside = "<!DOCTYPE topology [<!ENTITY x SYSTEM \"file:///etc/passwd\">]><topology/>";
         let deep = format!("<topology version=\"2.0\">{}", "<object type=\"Group\">".repeat(5000));
         let object = |attributes: &str| {
@@ -196,7 +197,8 @@ mod tests {
 
     #[test]
     fn names_the_line() {
-        let text = "<?xml version=\"1.0\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"3.0\">";
+        let text = "<?xml version=\"1.0\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n\
+             <topology version=\"3.0\">";
         let error = check(text).unwrap_err();
         assert_eq!(
             error.to_string(),
