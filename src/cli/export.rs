@@ -21,7 +21,8 @@ struct Exported<'a> {
 /// Runs the verb.
 pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let planned = super::guest::resolve(&args.guest, cx)?;
-    let xml = render(&args.guest, &planned, &Extra::default())?;
+    let extra = Extra { recorded: cx.global.host.is_some(), ..Extra::default() };
+    let xml = render(&args.guest, &planned, &extra)?;
     let exported = Exported { name: planned.name.as_str(), xml: xml.text() };
     match &args.output {
         Some(path) => {

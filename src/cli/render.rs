@@ -25,6 +25,8 @@ pub struct Extra {
     pub networks: Vec<String>,
     /// Paths that are made for the guest and go with it; the boot disk of [`boot_disk`] is added by [`render`].
     pub made_disks: Vec<PathBuf>,
+    /// Whether the guest is for a recorded host, whose disks are not here: what they are is taken from their paths.
+    pub recorded: bool,
 }
 
 /// The disk that is made for a guest whose arguments name none: `<disk-dir>/<name>.raw`.
@@ -37,7 +39,7 @@ pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Res
     let architecture = planned.topology.machine().architecture.as_deref();
     let mut xml = template(args.template.as_deref(), architecture)?;
     let made = boot_disk(args, planned);
-    let mut disks = args.disk.iter().map(|path| disk(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut disks = args.disk.iter().map(|path| disk(path, extra.recorded)).collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(path) = &made {
         disks.push(Disk { path: text(path)?, format: DiskFormat::Raw, kind: DiskKind::File });
     }
@@ -72,18 +74,23 @@ fn template(file: Option<&Path>, architecture: Option<&str>) -> anyhow::Result<D
     DomainXml::parse(&text).with_context(|| format!("template `{}`", path.display()))
 }
 
-/// Looks at a disk that is there: a device or a file, qcow2 by its magic bytes, else raw.
-fn disk(path: &Path) -> anyhow::Result<Disk> {
+/// Looks at a disk that is there: a device or a file, qcow2 by its magic bytes, else raw. The path stays as it is given,
+/// since links such as those of /dev/disk/by-id outlive what they point to.
+fn disk(path: &Path, recorded: bool) -> anyhow::Result<Disk> {
     let failed = |error: std::io::Error| {
         let hint = match error.kind() {
-            ErrorKind::NotFound => {
-                "--disk takes an image or a device that is there; without it a blank one is made"
-            }
+            ErrorKind::NotFound => "--disk takes an image or a device that is there; without it a blank one is made",
             _ => "",
         };
         hinted(format!("cannot open disk `{}`: {error}", path.display()), hint)
     };
-    let path = &path.canonicalize().map_err(failed)?;
+    if recorded {
+        let is_device = path.starts_with("/dev");
+        let is_qcow2 = path.extension().is_some_and(|extension| extension == "qcow2");
+        let kind = if is_device { DiskKind::Block } else { DiskKind::File };
+        let format = if is_qcow2 { DiskFormat::Qcow2 } else { DiskFormat::Raw };
+        return Ok(Disk { path: text(path)?, format, kind });
+    }
     let kind = std::fs::metadata(path).map_err(failed)?.file_type();
     if kind.is_block_device() {
         return Ok(Disk { path: text(path)?, format: DiskFormat::Raw, kind: DiskKind::Block });

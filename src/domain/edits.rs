@@ -13,6 +13,9 @@ use crate::topology::Topology;
 /// Threads that QEMU fills memory with at most, per cell (spec/performance.md, MAX_MEM_PREALLOC_THREAD_COUNT).
 const MOST_FILL_THREADS: u32 = 16;
 
+/// vCPUs of an x86 guest whose interrupts need no remapping: 8-bit APIC ids.
+const MOST_VCPUS: u128 = 255;
+
 /// Finds what has to change for a document to be the guest at its place; empty: it is so already.
 pub fn edits(
     current: &DomainXml,
@@ -49,6 +52,14 @@ fn check(
         let message =
             format!("the topology gives {vcpus} vCPUs, the plan has {}", placement.vcpu_pins.len());
         return error("domain/cpu/topology", message);
+    }
+    let eim = current.root().find("devices/iommu/driver").and_then(|driver| driver.attr("eim"));
+    if vcpus > MOST_VCPUS && current.is_x86() && eim.is_none_or(|eim| eim != "on") {
+        let message = format!(
+            "{vcpus} vCPUs, and more than {MOST_VCPUS} need <iommu model='intel'> in the template, with intremap='on', \
+             eim='on' and caching_mode='on' on its driver"
+        );
+        return error("domain/devices/iommu", message);
     }
     if placement.cells.is_empty() {
         return error("domain/cpu/numa", "the plan has no cell".into());

@@ -2,7 +2,7 @@
 
 use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Guest, Record, VirtType, mac};
 use gpuvm::domain::{DomainXml, Element, edits};
-use gpuvm::placement::{Occupancy, Placement, plan};
+use gpuvm::placement::{GuestTopology, Occupancy, Placement, plan};
 use gpuvm::request::{DomainName, GpuWish, PageSize, PinPolicy, Request};
 use gpuvm::topology::{Topology, file};
 use std::collections::BTreeSet;
@@ -306,6 +306,14 @@ fn impossible_guests_are_refused_with_the_place() {
     };
     let pc = "<domain><os><type machine='pc-i440fx-9.0'>hvm</type></os></domain>";
     assert!(error(pc, &place).contains("os/type/@machine"));
+    let crowd = Placement {
+        vcpu_pins: vec![Default::default(); 256],
+        topology: GuestTopology { sockets: 2, cores: 64, threads: 2 },
+        ..place.clone()
+    };
+    assert!(error(TEMPLATES[0].1, &crowd).contains("iommu"));
+    let arm = TEMPLATES[0].1.replace("x86_64", "aarch64");
+    assert!(error(&arm, &place).contains("os/type/@arch"));
     let numberless = "<domain><os><type machine='q35'>hvm</type></os><devices><controller type='pci' model='pcie-root-port'/></devices></domain>";
     assert!(error(numberless, &place).contains("domain/devices/controller"));
     let mut broken = place.clone();
