@@ -3,5 +3,6 @@
 mod corpus;
 mod edits;
 mod examples;
+mod export;
 mod guests;
 mod tools;

@@ -39,7 +39,11 @@ pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Res
     let architecture = planned.topology.machine().architecture.as_deref();
     let mut xml = template(args.template.as_deref(), architecture)?;
     let made = boot_disk(args, planned);
-    let mut disks = args.disk.iter().map(|path| disk(path, extra.recorded)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut disks = args
+        .disk
+        .iter()
+        .map(|path| disk(path, extra.recorded))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(path) = &made {
         disks.push(Disk { path: text(path)?, format: DiskFormat::Raw, kind: DiskKind::File });
     }
@@ -79,7 +83,9 @@ fn template(file: Option<&Path>, architecture: Option<&str>) -> anyhow::Result<D
 fn disk(path: &Path, recorded: bool) -> anyhow::Result<Disk> {
     let failed = |error: std::io::Error| {
         let hint = match error.kind() {
-            ErrorKind::NotFound => "--disk takes an image or a device that is there; without it a blank one is made",
+            ErrorKind::NotFound => {
+                "--disk takes an image or a device that is there; without it a blank one is made"
+            }
             _ => "",
         };
         hinted(format!("cannot open disk `{}`: {error}", path.display()), hint)
