@@ -1,4 +1,4 @@
-//! One change to a domain, as data. What it does to a document is a [`Fragment`]; the numbers are all in the edit, so
+//! One change to a domain, as data. What it does to a document is a `Fragment`; the numbers are all in the edit, so
 //! this module knows no plan and no host.
 
 use super::fragment::{Fragment, Want};
