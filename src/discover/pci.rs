@@ -18,18 +18,26 @@ const PREFETCH: u64 = 0x2000;
 /// As [`IO`]: may stand above 4 GiB.
 const MEMORY_64: u64 = 0x10_0000;
 
+/// Functions per thread, below which another thread costs more than it saves; and the most threads.
+const PER_THREAD: usize = 32;
+/// See [`PER_THREAD`].
+const THREADS: usize = 4;
+
 /// Reads every function into `parts.devices`; `parts.nodes` is there already.
 pub fn devices(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
     let Some(list) = root.dir(DEVICES)? else { return Ok(()) };
-    let mut devices = Vec::new();
+    let mut wanted = Vec::new();
     for name in list.names()? {
         let Ok(bdf) = name.parse::<Bdf>() else {
             parts.notes.push(format!("{DEVICES}/{name} is not a PCI address; passed over"));
             continue;
         };
-        let path = device_path(&list, &name)?;
-        match root.dir(&path)? {
-            Some(dir) => devices.push(device(&dir, bdf)?),
+        wanted.push((bdf, name));
+    }
+    let mut devices = Vec::with_capacity(wanted.len());
+    for (device, (_, name)) in read_all(root, &list, &wanted)?.into_iter().zip(&wanted) {
+        match device {
+            Some(device) => devices.push(device),
             None => parts.notes.push(format!("{DEVICES}/{name} leads nowhere; passed over")),
         }
     }
@@ -38,6 +46,36 @@ pub fn devices(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
     resolve(&mut devices, parts);
     parts.devices = devices;
     Ok(())
+}
+
+/// Reads functions on a few threads, in the order asked; none where a link leads nowhere.
+fn read_all(
+    root: &FsRoot,
+    list: &Dir<'_>,
+    wanted: &[(Bdf, String)],
+) -> Result<Vec<Option<PciDevice>>, FsError> {
+    let read = |part: &[(Bdf, String)]| {
+        let one = |(bdf, name): &(Bdf, String)| match root.dir(&device_path(list, name)?)? {
+            Some(dir) => device(&dir, *bdf).map(Some),
+            None => Ok(None),
+        };
+        part.iter().map(one).collect::<Result<Vec<_>, FsError>>()
+    };
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = processors.min(THREADS).min(wanted.len().div_ceil(PER_THREAD)).max(1);
+    let mut parts = wanted.chunks(wanted.len().div_ceil(threads).max(1));
+    let own = parts.next().unwrap_or_default();
+    std::thread::scope(|scope| {
+        let others: Vec<_> = parts.map(|part| scope.spawn(move || read(part))).collect();
+        let mut devices = read(own)?;
+        for other in others {
+            match other.join() {
+                Ok(read) => devices.extend(read?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(devices)
+    })
 }
 
 /// The path of a function in the kernel's tree of devices, or the path in the list where that is no link.
