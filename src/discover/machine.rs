@@ -73,6 +73,7 @@ fn cpuinfo(text: &str, machine: &mut Machine) {
     for (key, value) in pairs.map(|(key, value)| (key.trim(), value.trim())) {
         let architecture = match key {
             "vendor_id" if value.starts_with("IBM/S390") => "s390x",
+            "vendor_id" if value == "ARM" => "aarch64",
             "vendor_id" => "x86_64",
             "CPU implementer" => "aarch64",
             "cpu" if value.starts_with("POWER") => "ppc64le",

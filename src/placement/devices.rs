@@ -9,7 +9,7 @@ use super::{PlanError, isolation};
 use crate::bdf::Bdf;
 use crate::request::GpuWish;
 use crate::topology::{PartitionId, Topology};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Is what a guest gets passed through.
 #[derive(Debug, Default)]
@@ -39,16 +39,18 @@ pub(super) struct Board<'a> {
     pub(super) taken: &'a Taken<'a>,
     /// GPUs by index.
     pub(super) gpus: Vec<Bdf>,
-    /// GPUs that cannot be had, with the reason.
+    /// GPUs and NVSwitches that cannot be had, with the reason.
     pub(super) blocked: BTreeMap<Bdf, Block>,
 }
 
 impl<'a> Board<'a> {
-    /// Looks at every GPU.
+    /// Looks at every GPU, and at every NVSwitch that a partition may take.
     pub(super) fn new(topology: &'a Topology, taken: &'a Taken<'a>) -> Board<'a> {
         let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
         let block = |&bdf: &Bdf| Some((bdf, groups::block(topology, taken, bdf)?));
-        let blocked = gpus.iter().filter_map(block).collect();
+        let pools = topology.partitions().iter().flat_map(|partition| &partition.nvswitch_pool);
+        let switches: BTreeSet<Bdf> = pools.copied().collect();
+        let blocked = gpus.iter().chain(&switches).filter_map(block).collect();
         Board { topology, taken, gpus, blocked }
     }
 

@@ -3,7 +3,6 @@
 use super::PlanError;
 use super::devices::{Board, Wanted, in_the_way, sizes_hint};
 use super::explain::{Reasons, count, list, numbers};
-use super::groups;
 use crate::bdf::Bdf;
 use crate::topology::PartitionId;
 use std::cmp::Reverse;
@@ -59,7 +58,7 @@ fn candidates<'a>(board: &Board<'a>) -> Vec<Candidate<'a>> {
 impl Candidate<'_> {
     /// NVSwitches of the pool that can be had.
     fn free_switches(&self, board: &Board<'_>) -> Vec<Bdf> {
-        let free = |&bdf: &Bdf| groups::block(board.topology, board.taken, bdf).is_none();
+        let free = |bdf: &Bdf| !board.blocked.contains_key(bdf);
         self.pool.iter().copied().filter(free).collect()
     }
 

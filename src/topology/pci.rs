@@ -6,6 +6,12 @@ use serde::{Deserialize, Serialize};
 
 /// PCI vendor NVIDIA.
 pub const VENDOR_NVIDIA: u16 = 0x10de;
+/// PCI vendor AMD, formerly ATI.
+const VENDOR_AMD: u16 = 0x1002;
+/// PCI vendor Intel.
+const VENDOR_INTEL: u16 = 0x8086;
+/// AMD's ES1000, the VGA adapter of many old management controllers.
+const ES1000: (u16, u16) = (VENDOR_AMD, 0x515e);
 /// PCI vendor Mellanox.
 pub const VENDOR_MELLANOX: u16 = 0x15b3;
 
@@ -170,7 +176,10 @@ impl PciDevice {
             0x0604 => DeviceKind::Bridge,
             0x0680 if self.vendor == VENDOR_NVIDIA => DeviceKind::NvSwitch,
             0x0108 => DeviceKind::Nvme,
-            0x0300 | 0x0302 | 0x0380 if matches!(self.vendor, VENDOR_NVIDIA | 0x1002 | 0x8086) => {
+            0x0300 | 0x0302 | 0x0380
+                if matches!(self.vendor, VENDOR_NVIDIA | VENDOR_AMD | VENDOR_INTEL)
+                    && (self.vendor, self.device) != ES1000 =>
+            {
                 DeviceKind::Gpu
             }
             class if class >> 8 == 0x02 => DeviceKind::Nic,

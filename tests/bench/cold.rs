@@ -6,6 +6,9 @@ use std::process::Command;
 
 /// The most of virt-install's time that `host show` and `export` may take.
 const OF_VIRT_INSTALL: f64 = 0.05;
+/// The share of lstopo's time to reach on a live host (spec/performance.md, axis g). On a recorded one lstopo has no
+/// config space to read, which is two thirds of its work elsewhere.
+const OF_LSTOPO: f64 = 0.35;
 /// The most memory that they may take, in MiB.
 const PEAK_MIB: f64 = 30.0;
 
@@ -52,15 +55,21 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
         if let Some(peer) = peer("virt-install") {
             let what = format!("{} / virt-install --print-xml", subject.name);
             let value = subject.median_ms() / peer;
-            verdicts.push(Verdict { what, value, limit: OF_VIRT_INSTALL, unit: "x" });
+            verdicts.push(Verdict { what, value, limit: OF_VIRT_INSTALL, unit: "x", gate: true });
         }
         let what = format!("{}, peak memory", subject.name);
-        verdicts.push(Verdict { what, value: subject.peak_mib, limit: PEAK_MIB, unit: " MiB" });
+        verdicts.push(Verdict {
+            what,
+            value: subject.peak_mib,
+            limit: PEAK_MIB,
+            unit: " MiB",
+            gate: true,
+        });
     }
     if let Some(peer) = peer("lstopo") {
         let what = "gpuvm host show, DGX-2 tree / lstopo --of xml".to_owned();
         let value = subjects[0].median_ms() / peer;
-        verdicts.push(Verdict { what, value, limit: 0.35, unit: "x" });
+        verdicts.push(Verdict { what, value, limit: OF_LSTOPO, unit: "x", gate: false });
     }
     verdicts
 }

@@ -14,6 +14,8 @@ pub struct Verdict {
     pub limit: f64,
     /// Unit, after the number.
     pub unit: &'static str,
+    /// Whether a miss fails the run; else it is a goal that is still ahead.
+    pub gate: bool,
 }
 
 impl Verdict {
