@@ -1,6 +1,7 @@
 //! Plans on every recorded host, and `plan` from outside.
 
-use crate::support::{gpuvm, host_tree, project, run, shared_hosts};
+use crate::support::shared::{Recorded, each_shared_host};
+use crate::support::{gpuvm, host_tree, project, run};
 use gpuvm::cpuset::{CpuSet, NodeId};
 use gpuvm::discover::source::load;
 use gpuvm::memsize::MemSize;
@@ -8,7 +9,7 @@ use gpuvm::placement::{Occupancy, Placement, PlanError, plan};
 use gpuvm::request::{CellWish, GpuWish, PageSize, PinPolicy, Profile, Request};
 use gpuvm::topology::Topology;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// The hosts of `topologies/`, by name.
@@ -21,21 +22,6 @@ fn topologies() -> Vec<(String, Topology)> {
     hosts.sort_by(|a, b| a.0.cmp(&b.0));
     assert!(hosts.len() >= 5);
     hosts
-}
-
-/// Every directory that holds a `sys`, at most three levels down.
-fn roots(dir: &Path, depth: usize) -> Vec<PathBuf> {
-    if dir.join("sys").is_dir() {
-        return vec![dir.to_owned()];
-    }
-    let Ok(entries) = std::fs::read_dir(dir) else { return vec![] };
-    let below = entries.map(|entry| entry.unwrap().path()).filter(|p| depth > 0 && p.is_dir());
-    below.flat_map(|path| roots(&path, depth - 1)).collect()
-}
-
-/// A directory for unpacked hosts: in memory where that is to be had, since a host has up to 24,000 files.
-fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 /// Requests that a host is asked: every GPU count it may have, several vCPU counts, both profiles, pages, no pins.
@@ -147,29 +133,9 @@ fn every_plan_on_every_topology_holds() {
 
 #[test]
 fn every_plan_on_the_shared_hosts_holds() {
-    let Some(shared) = shared_hosts() else { return };
-    let (mut loaded, mut accepted) = (0, 0);
-    for dir in ["hwloc", "mpibind", "nri", "synthetic"] {
-        for entry in std::fs::read_dir(shared.join(dir)).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-            let scratch = scratch();
-            let paths = if name.contains(".tar.") {
-                let mut tar = Command::new("tar");
-                let status = tar.arg("-xf").arg(&path).arg("-C").arg(scratch.path()).status();
-                assert!(status.unwrap().success(), "{name}");
-                roots(scratch.path(), 3)
-            } else if name.ends_with(".xml") {
-                vec![path]
-            } else {
-                continue;
-            };
-            for topology in paths.iter().filter_map(|path| load(path).ok()) {
-                loaded += 1;
-                accepted += ask(&name, &topology);
-            }
-        }
-    }
+    let mut accepted = 0;
+    let look = |host: &Recorded<'_>| accepted += ask(host.name, host.topology);
+    let Some(loaded) = each_shared_host(look) else { return };
     eprintln!("{accepted} plans accepted on {loaded} shared hosts");
     assert!(loaded >= 40 && accepted > 1000, "{accepted} plans on {loaded} hosts");
 }

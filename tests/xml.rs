@@ -5,4 +5,5 @@ mod edits;
 mod examples;
 mod export;
 mod guests;
+mod recorded;
 mod tools;

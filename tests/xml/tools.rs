@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Whether a program is installed; says that a test was skipped where it is not.
-fn has(program: &str) -> bool {
+pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
     if !found {
@@ -22,13 +22,16 @@ fn has(program: &str) -> bool {
 }
 
 /// What `virt-xml-validate` says against a file; none where it is valid.
-fn invalid(file: &Path) -> Option<String> {
+pub fn invalid(file: &Path) -> Option<String> {
     let (code, out, err) = run(Command::new("virt-xml-validate").arg(file));
     (code != 0).then(|| format!("{}: {out}{err}", file.display()))
 }
 
 /// The guests of the built-in template on a host, by name.
-fn guests_of(host: &str, topology: &Topology) -> BTreeMap<String, (Guest, Placement, DomainXml)> {
+pub fn guests_of(
+    host: &str,
+    topology: &Topology,
+) -> BTreeMap<String, (Guest, Placement, DomainXml)> {
     let mut guests = BTreeMap::new();
     for (wish, request) in requests(topology) {
         if let Ok(place) = plan(topology, &Occupancy::default(), &request) {
@@ -76,12 +79,12 @@ fn templates_and_guests_are_valid_by_libvirts_schema() {
 }
 
 /// Runs virsh commands on QEMU's embedded driver as if this machine were a recorded host, and returns what each printed.
-fn as_host(host: &str, root: &Path, commands: &[String]) -> Vec<String> {
+fn as_host(host: &Path, root: &Path, commands: &[String]) -> Vec<String> {
     fs::write(root.join("script"), commands.join("\n") + "\n").unwrap();
     let uri = format!("qemu:///embed?root={}", root.join("embedded").display());
     let shell = format!("cd '{}' && exec virsh -q -c '{uri}' <script 2>&1", root.display());
     let mut command = Command::new(project().join("tests/as-host"));
-    command.arg(host_tree(host)).args(["bash", "-c", &shell]).env("LC_ALL", "C");
+    command.arg(host).args(["bash", "-c", &shell]).env("LC_ALL", "C");
     let (_, out, err) = run(&mut command);
     // Each command stands behind its prompt, and its answer in the lines below.
     let answer = |text: &str| text.split_once('\n').unwrap_or_default().1.trim().to_owned();
@@ -117,7 +120,7 @@ fn libvirt_takes_every_guest_on_its_host_and_keeps_it_as_planned() {
             let command = format!("domxml-to-native qemu-argv {name}.xml");
             commands.push(if native { command } else { "echo -smp".into() });
         }
-        let said = as_host(&host, dir.path(), &commands);
+        let said = as_host(&host_tree(&host), dir.path(), &commands);
         for ((name, (guest, place, xml)), said) in guests.iter().zip(said.chunks(3)) {
             let [defined, dumped, native] = said else { panic!("{name}: {said:?}") };
             assert!(!defined.contains("error:"), "{name}: {defined}");

@@ -1,0 +1,56 @@
+//! The hosts that others recorded, beside the project.
+
+use super::shared_hosts;
+use super::tree::scratch;
+use gpuvm::discover::source::load;
+use gpuvm::topology::Topology;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Is a host that others recorded, unpacked for as long as it is looked at.
+pub struct Recorded<'a> {
+    /// Its file's name.
+    pub name: &'a str,
+    /// What was read of it.
+    pub topology: &'a Topology,
+}
+
+/// Calls `look` with every host that loads; returns how many, or none where the hosts are not there.
+pub fn each_shared_host(mut look: impl FnMut(&Recorded<'_>)) -> Option<usize> {
+    let shared = shared_hosts()?;
+    let mut loaded = 0;
+    for dir in ["hwloc", "mpibind", "nri", "synthetic"] {
+        for entry in std::fs::read_dir(shared.join(dir)).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let scratch = scratch();
+            let paths = if name.contains(".tar.") {
+                let mut tar = Command::new("tar");
+                let status = tar.arg("-xf").arg(&path).arg("-C").arg(scratch.path()).status();
+                assert!(status.unwrap().success(), "{name}");
+                roots(scratch.path(), 3)
+            } else if name.ends_with(".xml") {
+                vec![path]
+            } else {
+                continue;
+            };
+            for path in &paths {
+                if let Ok(topology) = load(path) {
+                    loaded += 1;
+                    look(&Recorded { name: &name, topology: &topology });
+                }
+            }
+        }
+    }
+    Some(loaded)
+}
+
+/// Every directory that holds a `sys`, at most so many levels down.
+fn roots(dir: &Path, depth: usize) -> Vec<PathBuf> {
+    if dir.join("sys").is_dir() {
+        return vec![dir.to_owned()];
+    }
+    let Ok(entries) = std::fs::read_dir(dir) else { return vec![] };
+    let below = entries.map(|entry| entry.unwrap().path()).filter(|p| depth > 0 && p.is_dir());
+    below.flat_map(|path| roots(&path, depth - 1)).collect()
+}
