@@ -11,6 +11,8 @@ use std::process::Command;
 pub struct Recorded<'a> {
     /// Its file's name.
     pub name: &'a str,
+    /// Its lstopo XML, or the directory that holds its `sys`.
+    pub path: &'a Path,
     /// What was read of it.
     pub topology: &'a Topology,
 }
@@ -37,7 +39,7 @@ pub fn each_shared_host(mut look: impl FnMut(&Recorded<'_>)) -> Option<usize> {
             for path in &paths {
                 if let Ok(topology) = load(path) {
                     loaded += 1;
-                    look(&Recorded { name: &name, topology: &topology });
+                    look(&Recorded { name: &name, path, topology: &topology });
                 }
             }
         }

@@ -79,7 +79,7 @@ fn templates_and_guests_are_valid_by_libvirts_schema() {
 }
 
 /// Runs virsh commands on QEMU's embedded driver as if this machine were a recorded host, and returns what each printed.
-fn as_host(host: &Path, root: &Path, commands: &[String]) -> Vec<String> {
+pub fn as_host(host: &Path, root: &Path, commands: &[String]) -> Vec<String> {
     fs::write(root.join("script"), commands.join("\n") + "\n").unwrap();
     let uri = format!("qemu:///embed?root={}", root.join("embedded").display());
     let shell = format!("cd '{}' && exec virsh -q -c '{uri}' <script 2>&1", root.display());
