@@ -64,12 +64,13 @@ fn embedded(dir: &Path, before: Option<&PathBuf>) -> PathBuf {
     root
 }
 
-/// Whether libvirt can be shown this host: x86 with the files that it reads, a directory for each node among them.
+/// A record whose node 0 is missing: libvirt finds no node for its pcpus and says so, whatever the guest.
+const WITHOUT_NODE: &str = "offline-cpu0-node0.tar.bz2";
+
+/// Whether libvirt can be shown this host: x86 with the files that it reads.
 fn can_be_shown(host: &Recorded<'_>) -> bool {
     let x86 = host.topology.machine().architecture.as_deref() == Some("x86_64");
-    let node = |id| host.path.join(format!("sys/devices/system/node/node{id}")).is_dir();
-    x86 && host.path.join("proc/cpuinfo").is_file()
-        && host.topology.nodes().iter().all(|n| node(n.os_index))
+    x86 && host.name != WITHOUT_NODE && host.path.join("proc/cpuinfo").is_file()
 }
 
 #[test]
