@@ -48,6 +48,12 @@ pub enum RequestError {
         /// The device.
         bdf: Bdf,
     },
+    /// The same GPU twice.
+    #[error("GPU {index} is asked for twice")]
+    IndexTwice {
+        /// Its index.
+        index: u32,
+    },
 }
 
 impl DomainName {
@@ -109,6 +115,100 @@ pub enum GpuWish {
     },
     /// Exactly these.
     Exact(Vec<Bdf>),
+    /// Exactly these, by index: their places among the host's GPUs by PCI address, from 0.
+    Indexes(Vec<u32>),
+}
+
+/// Is how near to the guest's GPUs a NIC or an NVMe drive has to be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Near {
+    /// Below the same PCIe switch as one of the GPUs.
+    Switch,
+    /// On the node of one of the GPUs.
+    Node,
+    /// Anywhere; the nearest is still preferred.
+    #[default]
+    Any,
+}
+
+/// Is which devices of a kind are wanted beside the GPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceWish {
+    /// So many, the nearest to the GPUs.
+    Count(u32),
+    /// Exactly these.
+    Exact(Vec<Bdf>),
+}
+
+impl Default for DeviceWish {
+    fn default() -> DeviceWish {
+        DeviceWish::Count(0)
+    }
+}
+
+impl DeviceWish {
+    /// How many devices are wanted.
+    pub fn number(&self) -> usize {
+        match self {
+            DeviceWish::Count(number) => *number as usize,
+            DeviceWish::Exact(bdfs) => bdfs.len(),
+        }
+    }
+}
+
+/// Is what is wanted beside the GPUs: NICs, virtual functions of NICs, NVMe drives.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extras {
+    /// NICs, whole physical functions.
+    #[serde(default)]
+    pub nics: DeviceWish,
+    /// Virtual functions of NICs.
+    #[serde(default)]
+    pub vfs: DeviceWish,
+    /// How near NICs and virtual functions have to be.
+    #[serde(default)]
+    pub nic_near: Near,
+    /// NVMe drives, as PCI functions.
+    #[serde(default)]
+    pub nvmes: DeviceWish,
+    /// How near NVMe drives have to be.
+    #[serde(default)]
+    pub nvme_near: Near,
+}
+
+/// Is what every node keeps for the host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reserve {
+    /// Whole cores of each node: its first ones, where the kernel's own work lands.
+    #[serde(default)]
+    pub cores: u32,
+    /// Memory of each node, in place of what the planner would keep; none: as the planner does.
+    #[serde(default)]
+    pub memory_kib: Option<MemSize>,
+}
+
+/// Is which of equally good places a guest gets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// The one that leaves most to later guests.
+    #[default]
+    Pack,
+    /// The one with fewest neighbours on its nodes and caches.
+    Spread,
+}
+
+/// Is which rules may be broken to find a place at all; each is stated as a compromise of the plan.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allow {
+    /// Cores and memory may come from other nodes than those of the GPUs, the nearest first.
+    #[serde(default)]
+    pub remote: bool,
+    /// The GPUs may be no NVLink partition; they have no NVLink between them then.
+    #[serde(default)]
+    pub split: bool,
 }
 
 /// Is by which rule sizes and pins are chosen.
@@ -129,6 +229,8 @@ pub enum PinPolicy {
     /// Each vCPU on one pcpu; successive vCPUs on the threads of one core.
     #[default]
     Core,
+    /// Each vCPU on one pcpu; first the first threads of all cores, then the second ones, as the replaced tool did.
+    Thread,
     /// No pins: the guest floats over the host. For machines too small to pin on, and tests.
     None,
 }
@@ -137,10 +239,11 @@ pub enum PinPolicy {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CellWish {
-    /// One per host node that the guest's cores stand on.
+    /// One per host node that the guest's cores stand on; one where it has no pins.
     #[default]
-    PerNode,
-    /// So many; only for guests without pins.
+    #[serde(alias = "per-node")]
+    Auto,
+    /// So many. A pinned guest takes 1, or the number of its host nodes.
     Count(u32),
 }
 
@@ -184,6 +287,18 @@ pub struct Request {
     pub cells: CellWish,
     /// Threads per core that the guest sees; none: those of the host's cores, or 1 without pins.
     pub threads: Option<u32>,
+    /// NICs, virtual functions and NVMe drives.
+    #[serde(default)]
+    pub extras: Extras,
+    /// What every node keeps for the host.
+    #[serde(default)]
+    pub reserve: Reserve,
+    /// Which of equally good places it gets.
+    #[serde(default)]
+    pub policy: Policy,
+    /// Which rules may be broken.
+    #[serde(default)]
+    pub allow: Allow,
 }
 
 impl Request {
@@ -198,6 +313,10 @@ impl Request {
             pins: PinPolicy::default(),
             cells: CellWish::default(),
             threads: None,
+            extras: Extras::default(),
+            reserve: Reserve::default(),
+            policy: Policy::default(),
+            allow: Allow::default(),
         }
     }
 
@@ -209,10 +328,23 @@ impl Request {
         if let Some(memory) = self.memory_kib.filter(|m| m.kib() < 1024) {
             return Err(RequestError::TooLittleMemory { memory });
         }
-        if let GpuWish::Exact(bdfs) = &self.gpus {
+        let mut seen = std::collections::BTreeSet::new();
+        let gpus = match &self.gpus {
+            GpuWish::Exact(bdfs) => &bdfs[..],
+            _ => &[],
+        };
+        let extras = [&self.extras.nics, &self.extras.vfs, &self.extras.nvmes].into_iter();
+        let extras = extras.flat_map(|wish| match wish {
+            DeviceWish::Exact(bdfs) => &bdfs[..],
+            DeviceWish::Count(_) => &[],
+        });
+        if let Some(&bdf) = gpus.iter().chain(extras).find(|&&bdf| !seen.insert(bdf)) {
+            return Err(RequestError::DeviceTwice { bdf });
+        }
+        if let GpuWish::Indexes(indexes) = &self.gpus {
             let mut seen = std::collections::BTreeSet::new();
-            if let Some(&bdf) = bdfs.iter().find(|&&bdf| !seen.insert(bdf)) {
-                return Err(RequestError::DeviceTwice { bdf });
+            if let Some(&index) = indexes.iter().find(|&&index| !seen.insert(index)) {
+                return Err(RequestError::IndexTwice { index });
             }
         }
         Ok(())

@@ -11,4 +11,7 @@ mod libvirt;
 mod lstopo;
 mod matrix;
 mod plans;
+#[allow(dead_code)]
+#[path = "bench/placement/mod.rs"]
+mod shootout;
 mod xml;

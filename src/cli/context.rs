@@ -69,7 +69,7 @@ impl<'a> Context<'a> {
                 }
             }
         }
-        Ok(Occupancy { domains })
+        Ok(Occupancy { domains, ..Occupancy::default() })
     }
 
     /// Refuses a verb that changes something on a recorded host.

@@ -74,8 +74,9 @@ pub fn request(args: &GuestArgs) -> anyhow::Result<Request> {
         huge_pages: args.huge_pages.map(Into::into),
         profile: args.profile.into(),
         pins: args.pins.into(),
-        cells: args.cells.map_or(CellWish::PerNode, CellWish::Count),
+        cells: args.cells.map_or(CellWish::Auto, CellWish::Count),
         threads: args.threads,
+        ..Request::for_gpus(0)
     };
     request.check().map_err(|error| usage(error.to_string(), ""))?;
     Ok(request)
@@ -217,6 +218,7 @@ mod tests {
                 .iter()
                 .map(|&name| Held { domain: name.into(), ..Held::default() })
                 .collect(),
+            ..Occupancy::default()
         };
         let name = |indexes: &[usize], names: &[&str]| {
             default_name(indexes, &held(names)).unwrap().as_str().to_owned()

@@ -97,7 +97,7 @@ pub(super) fn floating(cores: &Cores<'_>, request: &Request) -> Result<GuestCpus
     let vcpus = request.vcpus.unwrap_or_else(|| cores.default_vcpus(request.profile));
     let threads = request.threads.unwrap_or(1);
     let cells = match request.cells {
-        CellWish::PerNode => 1,
+        CellWish::Auto => 1,
         CellWish::Count(cells) => cells,
     };
     let impossible = |what: String, hint: String| Err(PlanError::Impossible { what, hint });

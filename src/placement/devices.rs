@@ -1,13 +1,15 @@
 //! Which GPUs and NVSwitches a guest gets. Knows nothing of pcpus and memory.
 
+use super::budget::Budget;
 use super::connect;
 use super::explain::{Reasons, count, domains, list, numbers};
+use super::extras::{self, Extras};
 use super::groups::{self, Block};
 use super::partitions::{self, Set};
 use super::taken::Taken;
 use super::{PlanError, isolation};
 use crate::bdf::Bdf;
-use crate::request::GpuWish;
+use crate::request::{GpuWish, Request};
 use crate::topology::{PartitionId, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +22,8 @@ pub(super) struct Devices {
     pub(super) gpus: Vec<Bdf>,
     /// NVSwitches, by address.
     pub(super) switches: Vec<Bdf>,
+    /// NICs, virtual functions and NVMe drives.
+    pub(super) extras: Extras,
     /// Functions that have to come along, by address.
     pub(super) companions: Vec<Bdf>,
 }
@@ -27,7 +31,13 @@ pub(super) struct Devices {
 impl Devices {
     /// All of them in guest order.
     pub(super) fn all(&self) -> Vec<Bdf> {
-        [&self.gpus[..], &self.switches, &self.companions].concat()
+        [self.asked(), self.companions.clone()].concat()
+    }
+
+    /// All but those that come along, in guest order.
+    fn asked(&self) -> Vec<Bdf> {
+        let Extras { nics, vfs, nvmes } = &self.extras;
+        [&self.gpus[..], &self.switches, nics, vfs, nvmes].concat()
     }
 }
 
@@ -107,21 +117,31 @@ impl<'a> Board<'a> {
     }
 }
 
-/// Chooses the devices of a wish.
+/// Is what candidate sets are judged by besides their GPUs.
+pub(super) struct Judges<'a> {
+    /// Cores and memory.
+    pub(super) budget: &'a Budget,
+    /// NICs and NVMe drives.
+    pub(super) extras: &'a extras::Search,
+}
+
+/// Chooses the devices of a request.
 pub(super) fn choose(
     topology: &Topology,
     taken: &Taken<'_>,
-    wish: &GpuWish,
+    judges: &Judges<'_>,
+    request: &Request,
     reasons: &mut Reasons,
 ) -> Result<Devices, PlanError> {
     let board = Board::new(topology, taken);
-    let wanted = wanted(&board, wish)?;
+    let wanted = wanted(&board, &request.gpus)?;
     let number = match &wanted {
         Wanted::Any(number) => *number,
         Wanted::These(gpus) => gpus.len(),
     };
     if number == 0 {
-        return Ok(Devices::default());
+        let extras = judges.extras.choose(&[], reasons)?;
+        return Ok(Devices { extras, ..Devices::default() });
     }
     let set = if topology.partitions().is_empty() {
         unpartitioned(&board, &wanted, number, reasons)?
@@ -129,10 +149,11 @@ pub(super) fn choose(
         partitions::choose(&board, &wanted, number, reasons)?
     };
     let mut devices =
-        Devices { partition: set.id, gpus: set.gpus, switches: set.switches, companions: vec![] };
+        Devices { partition: set.id, gpus: set.gpus, switches: set.switches, ..Devices::default() };
     devices.gpus.sort();
     devices.switches.sort();
-    let chosen = [&devices.gpus[..], &devices.switches].concat();
+    devices.extras = judges.extras.choose(&devices.gpus, reasons)?;
+    let chosen = devices.asked();
     if let Some((bdf, group, other)) = groups::stranger(topology, &chosen) {
         return Err(PlanError::Impossible {
             what: format!("{bdf} shares IOMMU group {group} with {other}, which is not in the set"),
@@ -176,6 +197,19 @@ fn wanted(board: &Board<'_>, wish: &GpuWish) -> Result<Wanted, PlanError> {
                     "{} from index {first} on: this host has {there}",
                     count(number, "GPU")
                 )),
+            }
+        }
+        GpuWish::Indexes(indexes) => {
+            let gpu = |index: &u32| board.gpus.get(*index as usize).copied();
+            match indexes.iter().find(|index| gpu(index).is_none()) {
+                Some(index) => {
+                    impossible(format!("no GPU has index {index}: this host has {there}"))
+                }
+                None => {
+                    let mut gpus: Vec<Bdf> = indexes.iter().filter_map(gpu).collect();
+                    gpus.sort();
+                    Ok(Wanted::These(gpus))
+                }
             }
         }
         GpuWish::Exact(bdfs) => match bdfs.iter().find(|bdf| !board.gpus.contains(bdf)) {

@@ -1,10 +1,15 @@
 //! Where a guest goes: [`plan`] chooses devices, pcpus, memory and the guest's PCIe tree together. Pure: the same
 //! host, occupancy and request give the same answer; no clock, no I/O, no environment.
 
+#[allow(dead_code)]
+mod budget;
 mod connect;
 mod cpus;
+#[allow(dead_code)]
 mod devices;
 mod explain;
+#[allow(dead_code)]
+mod extras;
 mod groups;
 mod home;
 mod isolation;
@@ -54,6 +59,20 @@ pub struct Held {
 pub struct Occupancy {
     /// By domain name.
     pub domains: Vec<Held>,
+    /// GPUs and NVSwitches that an admin took out of use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub excluded: Vec<Exclusion>,
+}
+
+/// Is a function that is never placed because an admin said so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exclusion {
+    /// Where it is.
+    pub bdf: Bdf,
+    /// The admin's reason; may be empty.
+    #[serde(default)]
+    pub reason: String,
 }
 
 /// Is one guest NUMA cell.
@@ -114,8 +133,8 @@ pub struct Reason {
 pub struct Placement {
     /// NVLink partition; none where the host has none.
     pub partition: Option<PartitionId>,
-    /// Passed-through functions in guest order: GPUs, then NVSwitches, then functions that the IOMMU cannot keep apart
-    /// from these; each by address.
+    /// Passed-through functions in guest order: GPUs, then NVSwitches, NICs, virtual functions, NVMe drives, then
+    /// functions that the IOMMU cannot keep apart from these; each by address.
     pub devices: Vec<Bdf>,
     /// Pin of each vCPU, by vCPU; all empty: not pinned.
     pub vcpu_pins: Vec<CpuSet>,
@@ -180,12 +199,15 @@ pub fn plan(
     request: &Request,
 ) -> Result<Placement, PlanError> {
     request.check()?;
-    let pinned = request.pins == PinPolicy::Core;
+    let pinned = request.pins != PinPolicy::None;
     cpus::check_shape(request, pinned)?;
     let mut reasons = Reasons::default();
     let taken = Taken::new(topology, held);
     let homes = Homes::new(topology);
-    let chosen = devices::choose(topology, &taken, &request.gpus, &mut reasons)?;
+    let budget = budget::Budget::new(topology, &homes, &taken, request);
+    let extras = extras::Search::new(topology, &homes, &taken, request);
+    let judges = devices::Judges { budget: &budget, extras: &extras };
+    let chosen = devices::choose(topology, &taken, &judges, request, &mut reasons)?;
     let (homes, taken, gpus) = (&homes, &taken, &chosen.gpus[..]);
     let cores = Cores { topology, homes, taken, gpus };
     let cpus = if !pinned {

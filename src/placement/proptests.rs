@@ -82,14 +82,24 @@ fn request() -> impl Strategy<Value = Request> {
     let profile = prop_oneof![2 => Just(Profile::Share), 1 => Just(Profile::NvidiaVm)];
     let floating = |(cells, threads)| (PinPolicy::None, CellWish::Count(cells), threads);
     let shape = prop_oneof![
-        12 => Just((PinPolicy::Core, CellWish::PerNode, None)),
+        12 => Just((PinPolicy::Core, CellWish::Auto, None)),
         2 => (1..5u32, proptest::option::of(0..5u32)).prop_map(floating),
         1 => any::<(u32, Option<u32>)>().prop_map(floating),
     ];
     (gpu_wish(), vcpus, memory, pages, profile, shape).prop_map(
         |(gpus, vcpus, memory, huge_pages, profile, (pins, cells, threads))| {
             let memory_kib = memory.map(MemSize::from_kib);
-            Request { gpus, vcpus, memory_kib, huge_pages, profile, pins, cells, threads }
+            Request {
+                gpus,
+                vcpus,
+                memory_kib,
+                huge_pages,
+                profile,
+                pins,
+                cells,
+                threads,
+                ..Request::for_gpus(0)
+            }
         },
     )
 }

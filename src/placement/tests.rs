@@ -17,7 +17,7 @@ pub(super) fn plan_on(
     domains: &[Held],
     request: &Request,
 ) -> Result<Placement, PlanError> {
-    plan(topology, &Occupancy { domains: domains.to_vec() }, request)
+    plan(topology, &Occupancy { domains: domains.to_vec(), ..Occupancy::default() }, request)
 }
 
 /// A request for a run of GPUs.

@@ -7,6 +7,8 @@
 
 mod cold;
 mod measure;
+#[allow(dead_code)]
+mod placement;
 mod planner;
 #[allow(dead_code)]
 #[path = "../support/mod.rs"]

@@ -1,0 +1,91 @@
+//! This project's planner as one of the policies.
+
+use super::model::{Ask, Place, Policy};
+use gpuvm::bdf::Bdf;
+use gpuvm::cpuset::CpuSet;
+use gpuvm::memsize::MemSize;
+use gpuvm::placement::{Held, Occupancy, Placement, plan};
+use gpuvm::request::{Allow, DeviceWish, Request};
+use gpuvm::topology::{DeviceKind, Topology};
+
+/// Our planner with its switches.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ours {
+    /// Rules that may be broken.
+    pub allow: Allow,
+}
+
+impl Policy for Ours {
+    fn name(&self) -> String {
+        match (self.allow.remote, self.allow.split) {
+            (false, false) => "gpuvm".into(),
+            (true, true) => "gpuvm --allow remote,split".into(),
+            (true, false) => "gpuvm --allow remote".into(),
+            (false, true) => "gpuvm --allow split".into(),
+        }
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn place(&self, host: &Topology, guests: &[Place], ask: &Ask) -> Option<Place> {
+        let occupancy = Occupancy {
+            domains: guests.iter().enumerate().map(|(at, guest)| held(at, guest)).collect(),
+            ..Occupancy::default()
+        };
+        let placement = plan(host, &occupancy, &request(ask, self.allow)).ok()?;
+        Some(placed(host, &placement))
+    }
+}
+
+/// The request of an ask.
+pub fn request(ask: &Ask, allow: Allow) -> Request {
+    let mut request = Request::for_gpus(ask.gpus);
+    request.vcpus = Some(ask.vcpus);
+    request.memory_kib = Some(ask.memory);
+    request.extras.nics = DeviceWish::Count(ask.nics);
+    request.extras.nvmes = DeviceWish::Count(ask.nvmes);
+    request.allow = allow;
+    request
+}
+
+/// What a guest holds.
+pub fn held(at: usize, guest: &Place) -> Held {
+    let some = |set: &CpuSet| (!set.is_empty()).then(|| set.clone());
+    Held {
+        domain: format!("guest-{at}"),
+        active: true,
+        vcpu_pins: guest.pins.clone(),
+        emulator_pin: some(&guest.emulator),
+        devices: [&guest.gpus[..], &guest.along, &guest.nics, &guest.nvmes].concat(),
+        memory: guest.memory.iter().map(|(n, size)| ([*n].into_iter().collect(), *size)).collect(),
+        ..Held::default()
+    }
+}
+
+/// A placement in the shoot-out's terms.
+fn placed(host: &Topology, placement: &Placement) -> Place {
+    let of = |kind: DeviceKind| -> Vec<Bdf> {
+        let is = |bdf: &&Bdf| host.device(**bdf).is_some_and(|device| device.kind() == kind);
+        placement.devices.iter().filter(is).copied().collect()
+    };
+    let (gpus, nics, nvmes) = (of(DeviceKind::Gpu), of(DeviceKind::Nic), of(DeviceKind::Nvme));
+    let known = |bdf: &&Bdf| gpus.contains(bdf) || nics.contains(bdf) || nvmes.contains(bdf);
+    let along = placement.devices.iter().filter(|bdf| !known(bdf)).copied().collect();
+    let vcpus = placement.vcpu_pins.iter().fold(CpuSet::new(), |all, pin| all.or(pin));
+    let share = |size: MemSize, nodes: usize| MemSize::from_kib(size.kib() / nodes.max(1) as u64);
+    let memory = placement.cells.iter().flat_map(|cell| {
+        let nodes = cell.host_nodes.len();
+        cell.host_nodes.iter().map(move |node| (node, share(cell.memory_kib, nodes)))
+    });
+    Place {
+        along,
+        pins: placement.vcpu_pins.clone(),
+        emulator: placement.emulator_pin.minus(&vcpus),
+        memory: memory.collect(),
+        gpus,
+        nics,
+        nvmes,
+    }
+}
