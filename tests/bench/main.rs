@@ -7,7 +7,8 @@
 
 mod cold;
 mod measure;
-#[allow(dead_code)]
+// Its tests run in tests/main.rs; here they are no tests, and leave imports over.
+#[allow(dead_code, unused_imports)]
 mod placement;
 mod planner;
 #[allow(dead_code)]

@@ -5,5 +5,8 @@
 //! each is checked by vectors of the kind that its project publishes.
 
 pub mod baselines;
+pub mod build;
+pub mod hosts;
 pub mod model;
 pub mod ours;
+pub mod stream;
