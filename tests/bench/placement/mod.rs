@@ -7,6 +7,13 @@
 pub mod baselines;
 pub mod build;
 pub mod hosts;
+pub mod metrics;
 pub mod model;
 pub mod ours;
+pub mod run;
 pub mod stream;
+
+#[cfg(test)]
+mod gates;
+#[cfg(test)]
+mod judgetests;

@@ -31,7 +31,7 @@ impl Policy for Ours {
 
     fn place(&self, host: &Topology, guests: &[Place], ask: &Ask) -> Option<Place> {
         let occupancy = Occupancy {
-            domains: guests.iter().enumerate().map(|(at, guest)| held(at, guest)).collect(),
+            domains: guests.iter().enumerate().map(|(at, guest)| held(host, at, guest)).collect(),
             ..Occupancy::default()
         };
         let placement = plan(host, &occupancy, &request(ask, self.allow)).ok()?;
@@ -50,14 +50,17 @@ pub fn request(ask: &Ask, allow: Allow) -> Request {
     request
 }
 
-/// What a guest holds.
-pub fn held(at: usize, guest: &Place) -> Held {
+/// What a guest holds. Each core of its emulator is said as an I/O thread's, too, since a pin over several cores alone
+/// would hold none of them.
+pub fn held(host: &Topology, at: usize, guest: &Place) -> Held {
     let some = |set: &CpuSet| (!set.is_empty()).then(|| set.clone());
+    let cores = host.cores().iter().map(|core| core.pcpus.and(&guest.emulator));
     Held {
         domain: format!("guest-{at}"),
         active: true,
         vcpu_pins: guest.pins.clone(),
         emulator_pin: some(&guest.emulator),
+        iothread_pins: cores.filter(|pin| !pin.is_empty()).collect(),
         devices: [&guest.gpus[..], &guest.along, &guest.nics, &guest.nvmes].concat(),
         memory: guest.memory.iter().map(|(n, size)| ([*n].into_iter().collect(), *size)).collect(),
         ..Held::default()

@@ -1,0 +1,49 @@
+//! What must hold of our planner on every host, load and variant; no clock.
+
+use super::hosts::{self, Host};
+use super::metrics::{EPSILON, Judge, LOCAL, MEMORY, NVLINK, WHOLE};
+use super::ours::Ours;
+use super::run::{Outcome, run};
+use super::stream::{LOADS, Variant};
+
+/// Arrivals of each stream: enough to fill every host and to turn its guests over once.
+const ARRIVALS: usize = 40;
+/// The variants whose guests our planner takes.
+const VARIANTS: [Variant; 2] = [Variant::Plain, Variant::Hungry];
+
+/// Runs our planner over every load and variant of these hosts.
+fn ours(hosts: &[Host], each: impl Fn(&Host, &str, &Outcome)) {
+    for host in hosts {
+        let judge = Judge::new(&host.topology);
+        for load in LOADS {
+            for variant in VARIANTS {
+                let stream = judge.sizes.stream(load, variant, ARRIVALS, 7);
+                let found = run(host, &judge, &Ours::default(), &stream, &|| 0.0);
+                each(host, &format!("{} at {load}, {}", host.name, variant.name()), &found);
+            }
+        }
+    }
+}
+
+/// Asserts that every guest has what the rules promise.
+fn assert_full(host: &Host, at: &str, found: &Outcome) {
+    assert_eq!(found.faults, (vec![], 0), "{at}");
+    assert!(found.guests > 0, "{at}: no guest was let in");
+    assert_eq!(found.most_split, 0, "{at}: cores are split");
+    // Direct links of what is free may be fewer than those of the empty host; partitions are whole or not offered.
+    let mesh = host.topology.partitions().is_empty();
+    for metric in [NVLINK, LOCAL, WHOLE, MEMORY].into_iter().filter(|m| !(mesh && *m == NVLINK)) {
+        let mean = found.mean(metric).unwrap_or(1.0);
+        assert!(mean > 1.0 - EPSILON, "{at}: {} is {mean}", super::metrics::METRICS[metric]);
+    }
+}
+
+#[test]
+fn ours_keeps_its_rules_on_every_recorded_host() {
+    ours(&hosts::recorded(), assert_full);
+}
+
+#[test]
+fn ours_keeps_its_rules_on_every_generated_host() {
+    ours(&hosts::generated(), assert_full);
+}
