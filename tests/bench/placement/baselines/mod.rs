@@ -1,1 +1,22 @@
 //! The peers' planners, re-implemented from spec/field.md 5 and spec/nvidia-vm.md 2.
+//!
+//! Each is a model of what its project documents, checked by vectors of the kind that the project publishes: the facts
+//! (host, request, result) are theirs, the words and the code are ours. All look at the host through [`host::Host`],
+//! so none is offered a device that the host uses or that does not answer, and all may use the same cores and memory.
+//! Where a rule leaves a choice open, the model takes what is better for the peer and says so.
+// The bench binary has no test harness, so test functions vanish there and their imports stay.
+#![cfg_attr(test, allow(unused_imports))]
+
+mod host;
+mod naive;
+mod slots;
+#[cfg(test)]
+mod testhost;
+mod ubicloud;
+
+use super::model::Policy;
+
+/// Every baseline, in the order of the table.
+pub fn all() -> Vec<Box<dyn Policy>> {
+    vec![Box::new(slots::Slots), Box::new(naive::FirstFit), Box::new(ubicloud::Ubicloud)]
+}
