@@ -50,7 +50,7 @@ pub(super) struct Board<'a> {
     /// GPUs by index.
     pub(super) gpus: Vec<Bdf>,
     /// GPUs and NVSwitches that cannot be had, with the reason.
-    pub(super) blocked: BTreeMap<Bdf, Block>,
+    pub(super) blocked: BTreeMap<Bdf, Block<'a>>,
 }
 
 impl<'a> Board<'a> {
@@ -86,7 +86,7 @@ impl<'a> Board<'a> {
 
     /// Why GPUs among these cannot be had, one line for each reason.
     pub(super) fn lines(&self, among: &[Bdf]) -> Vec<String> {
-        let mut by_reason: Vec<(&Block, Vec<Bdf>)> = Vec::new();
+        let mut by_reason: Vec<(&Block<'_>, Vec<Bdf>)> = Vec::new();
         for bdf in among {
             let Some(block) = self.blocked.get(bdf) else { continue };
             match by_reason.iter_mut().find(|(other, _)| *other == block) {
@@ -94,9 +94,8 @@ impl<'a> Board<'a> {
                 None => by_reason.push((block, vec![*bdf])),
             }
         }
-        let line = |(block, gpus): (&Block, Vec<Bdf>)| {
-            let why = if gpus.len() == 1 { &block.why } else { &block.why_many };
-            format!("{} {why}", self.label(&gpus))
+        let line = |(block, gpus): (&Block<'_>, Vec<Bdf>)| {
+            format!("{} {}", self.label(&gpus), block.why(gpus.len()))
         };
         by_reason.into_iter().map(line).collect()
     }
@@ -109,7 +108,8 @@ impl<'a> Board<'a> {
         among: &[Bdf],
         hint: String,
     ) -> PlanError {
-        let blocks: Vec<&Block> = among.iter().filter_map(|bdf| self.blocked.get(bdf)).collect();
+        let blocks: Vec<&Block<'_>> =
+            among.iter().filter_map(|bdf| self.blocked.get(bdf)).collect();
         if blocks.is_empty() || blocks.iter().any(|block| block.domain.is_some()) {
             return PlanError::Taken { what, holders: lines, hint };
         }
@@ -329,8 +329,7 @@ fn explain(board: &Board<'_>, devices: &Devices, reasons: &mut Reasons) {
 
 /// Names of the domains that stand in the way of these GPUs.
 pub(super) fn in_the_way(board: &Board<'_>, gpus: &[Bdf]) -> Option<String> {
-    let names: Vec<&str> =
-        gpus.iter().filter_map(|bdf| board.blocked.get(bdf)?.domain.as_deref()).collect();
+    let names: Vec<&str> = gpus.iter().filter_map(|bdf| board.blocked.get(bdf)?.domain).collect();
     (!names.is_empty()).then(|| domains(names))
 }
 

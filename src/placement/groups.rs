@@ -4,59 +4,127 @@
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::topology::{DeviceKind, Drive, DriveUse, PciDevice, Sriov, Topology};
+use std::fmt;
 
-/// Is why a function cannot be passed through.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Block {
+/// Is why a function cannot be passed through. Its words are made when somebody asks for them: most plans never do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Block<'a> {
     /// The domain that is in the way; none where it is the host or the device itself.
-    pub(super) domain: Option<String>,
-    /// The reason, to be read after the function's name: "is held by domain `x`".
-    pub(super) why: String,
-    /// The same of several functions: "are held by domain `x`".
-    pub(super) why_many: String,
+    pub(super) domain: Option<&'a str>,
+    /// What is the matter.
+    cause: Cause<'a>,
 }
 
-impl Block {
-    /// Makes a reason from its verb, singular and plural, and the rest.
-    fn new(domain: Option<&str>, verbs: (&str, &str), rest: &str) -> Block {
-        let text = |verb: &str| format!("{verb} {rest}");
-        Block { domain: domain.map(str::to_owned), why: text(verbs.0), why_many: text(verbs.1) }
+/// Is what is the matter with a function that cannot be passed through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause<'a> {
+    /// A domain holds it.
+    Held,
+    /// Its ids read all ones or all zeros: vendor, device.
+    Silent(u16, u16),
+    /// So many virtual functions are enabled.
+    Functions(u32),
+    /// The host uses it.
+    Host(HostUse<'a>),
+    /// Another member of its IOMMU group is in the way: group, function, and what that one is.
+    Shares(u32, Bdf, Neighbour<'a>),
+}
+
+/// Is what a member of an IOMMU group is that is in the way of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Neighbour<'a> {
+    /// A domain holds it.
+    Held,
+    /// The host uses it.
+    Host(HostUse<'a>),
+    /// A device of this class that stays with the host.
+    Stays(u32),
+}
+
+/// Is what the host uses a function for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HostUse<'a> {
+    /// Network, and why.
+    Network(&'a str),
+    /// Storage: the drive or its partition, and how.
+    Drive(&'a str, &'a DriveUse),
+}
+
+impl fmt::Display for HostUse<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostUse::Network(why) => write!(f, "network, {why}"),
+            HostUse::Drive(name, DriveUse::Mounted { at }) => {
+                write!(f, "{name} is mounted at {at}")
+            }
+            HostUse::Drive(name, DriveUse::Swap) => write!(f, "{name} is swap space"),
+            HostUse::Drive(name, DriveUse::Holder { device }) => {
+                write!(f, "{name} is part of {device}")
+            }
+        }
+    }
+}
+
+impl<'a> Block<'a> {
+    /// A reason that no domain has to do with.
+    fn own(cause: Cause<'a>) -> Block<'a> {
+        Block { domain: None, cause }
+    }
+
+    /// The reason, to be read after the names of so many functions: "is held by domain `x`".
+    pub(super) fn why(&self, functions: usize) -> String {
+        let verb = |one: &'static str, many| if functions == 1 { one } else { many };
+        let domain = self.domain.unwrap_or_default();
+        match &self.cause {
+            Cause::Held => format!("{} held by domain `{domain}`", verb("is", "are")),
+            Cause::Silent(vendor, device) => format!(
+                "{} not answer: vendor and device id read {vendor:#06x}:{device:#06x}",
+                verb("does", "do")
+            ),
+            Cause::Functions(enabled) => {
+                format!("{} {enabled} virtual functions enabled", verb("has", "have"))
+            }
+            Cause::Host(used) => format!("{} used by the host: {used}", verb("is", "are")),
+            Cause::Shares(group, other, what) => {
+                let what = match what {
+                    Neighbour::Held => format!("which is held by domain `{domain}`"),
+                    Neighbour::Host(used) => format!("which the host uses: {used}"),
+                    Neighbour::Stays(class) => {
+                        format!("a device of class {class:#08x} that stays with the host")
+                    }
+                };
+                format!("{} IOMMU group {group} with {other}, {what}", verb("shares", "share"))
+            }
+        }
     }
 }
 
 /// Is what one member of an IOMMU group means for another that is passed through.
-enum Member {
+enum Member<'a> {
     /// Comes along.
     Along,
     /// A GPU or NVSwitch: has to be among the chosen.
     Peer,
     /// Forbids it.
-    Blocks(Block),
+    Blocks(Block<'a>),
     /// A bridge: stays with the host.
     Stays,
 }
 
 /// Why a function cannot be passed through now; none: it can.
-pub(super) fn block(topology: &Topology, taken: &Taken<'_>, bdf: Bdf) -> Option<Block> {
+pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> Option<Block<'a>> {
     let device = topology.device(bdf)?;
     if let Some(domain) = taken.device(bdf) {
-        return Some(Block::new(
-            Some(domain),
-            ("is", "are"),
-            &format!("held by domain `{domain}`"),
-        ));
+        return Some(Block { domain: Some(domain), cause: Cause::Held });
     }
     if [device.vendor, device.device].iter().any(|&id| id == 0 || id == 0xffff) {
-        let ids = format!("{:#06x}:{:#06x}", device.vendor, device.device);
-        let rest = format!("not answer: vendor and device id read {ids}");
-        return Some(Block::new(None, ("does", "do"), &rest));
+        return Some(Block::own(Cause::Silent(device.vendor, device.device)));
     }
     if let Some(Sriov::Pf { enabled: enabled @ 1.., .. }) = device.sriov {
-        let rest = format!("{enabled} virtual functions enabled");
-        return Some(Block::new(None, ("has", "have"), &rest));
+        return Some(Block::own(Cause::Functions(enabled)));
     }
     if let Some(used) = host_use(topology, device) {
-        return Some(Block::new(None, ("is", "are"), &format!("used by the host: {used}")));
+        return Some(Block::own(Cause::Host(used)));
     }
     members(topology, bdf).find_map(|(group, other)| {
         match member(topology, taken, device, group, other) {
@@ -67,7 +135,11 @@ pub(super) fn block(topology: &Topology, taken: &Taken<'_>, bdf: Bdf) -> Option<
 }
 
 /// Functions that have to come along with these, by address.
-pub(super) fn companions(topology: &Topology, taken: &Taken<'_>, chosen: &[Bdf]) -> Vec<Bdf> {
+pub(super) fn companions<'a>(
+    topology: &'a Topology,
+    taken: &Taken<'a>,
+    chosen: &[Bdf],
+) -> Vec<Bdf> {
     let mut along: Vec<Bdf> = Vec::new();
     for device in chosen.iter().filter_map(|&bdf| topology.device(bdf)) {
         for (group, other) in members(topology, device.bdf) {
@@ -110,54 +182,47 @@ fn is_peer(device: &PciDevice) -> bool {
 /// What a group's member means for `device`. Bridges stay (only classes 0x0600 and 0x0604 are bridges). Functions of
 /// the same slot come along, and elsewhere what has no use of its own to a host: memory and other controllers
 /// (classes 0x05, 0x06, 0x08, 0x11, 0xff). Anything else could be taken from under the host, so it forbids.
-fn member(
-    topology: &Topology,
-    taken: &Taken<'_>,
+fn member<'a>(
+    topology: &'a Topology,
+    taken: &Taken<'a>,
     device: &PciDevice,
     group: u32,
-    other: &PciDevice,
-) -> Member {
-    let share = |domain: Option<&str>, what: &str| {
-        let rest = format!("IOMMU group {group} with {}, {what}", other.bdf);
-        Member::Blocks(Block::new(domain, ("shares", "share"), &rest))
+    other: &'a PciDevice,
+) -> Member<'a> {
+    let share = |domain: Option<&'a str>, what: Neighbour<'a>| {
+        Member::Blocks(Block { domain, cause: Cause::Shares(group, other.bdf, what) })
     };
     if matches!(other.kind(), DeviceKind::Bridge | DeviceKind::HostBridge) {
         return Member::Stays;
     }
     if let Some(domain) = taken.device(other.bdf) {
-        return share(Some(domain), &format!("which is held by domain `{domain}`"));
+        return share(Some(domain), Neighbour::Held);
     }
     if let Some(used) = host_use(topology, other) {
-        return share(None, &format!("which the host uses: {used}"));
+        return share(None, Neighbour::Host(used));
     }
     let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
     match other.class >> 16 {
         _ if is_peer(other) => Member::Peer,
         _ if slot(other.bdf) == slot(device.bdf) => Member::Along,
         0x05 | 0x06 | 0x08 | 0x11 | 0xff => Member::Along,
-        _ => {
-            share(None, &format!("a device of class {:#08x} that stays with the host", other.class))
-        }
+        _ => share(None, Neighbour::Stays(other.class)),
     }
 }
 
 /// What the host uses a function for; none: nothing that is known.
-fn host_use(topology: &Topology, device: &PciDevice) -> Option<String> {
+fn host_use<'a>(topology: &'a Topology, device: &'a PciDevice) -> Option<HostUse<'a>> {
     if let Some(why) = device.net.as_ref().and_then(|net| net.used_by.first()) {
-        return Some(format!("network, {why}"));
+        return Some(HostUse::Network(why));
     }
     let drives = topology.parts().drives.iter().filter(|drive| drive.bdf == Some(device.bdf));
     drives.into_iter().find_map(drive_use)
 }
 
 /// What the host uses a drive for.
-fn drive_use(drive: &Drive) -> Option<String> {
+fn drive_use(drive: &Drive) -> Option<HostUse<'_>> {
     let parts =
         drive.partitions.iter().flat_map(|part| part.used_by.iter().map(|u| (&part.name, u)));
     let (name, used) = drive.used_by.iter().map(|u| (&drive.name, u)).chain(parts).next()?;
-    Some(match used {
-        DriveUse::Mounted { at } => format!("{name} is mounted at {at}"),
-        DriveUse::Swap => format!("{name} is swap space"),
-        DriveUse::Holder { device } => format!("{name} is part of {device}"),
-    })
+    Some(HostUse::Drive(name, used))
 }
