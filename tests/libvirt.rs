@@ -2,6 +2,7 @@
 
 mod bad;
 mod embed;
+mod killed;
 mod life;
 mod vendor;
 

@@ -3,119 +3,21 @@
 
 mod disk;
 mod interrupt;
+mod journal;
 mod lock;
+mod perform;
+mod recover;
+mod step;
 
 pub use disk::{DiskError, free_bytes};
 pub use interrupt::Interrupt;
+pub use journal::{Change, Journal, JournalError, Orphan, Progress, Story};
 pub use lock::{HostLock, LockError};
+pub use recover::{Recovery, Way, recover};
+pub use step::{Step, StepError};
 
-use crate::hypervisor::{DomainState, Hypervisor, HypervisorError};
-use crate::memsize::MemSize;
-use serde::Serialize;
+use crate::hypervisor::Hypervisor;
 use std::fmt;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-/// Is one change of the machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "step", rename_all = "kebab-case")]
-pub enum Step {
-    /// Makes a directory that is not there; its parent is.
-    CreateDirectory {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// Makes a sparse raw image; never replaces a file.
-    CreateDisk {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        bytes: u64,
-    },
-    /// Defines a domain of a name that is free.
-    DefineDomain {
-        /// Its name.
-        name: String,
-        /// Its definition.
-        xml: String,
-    },
-    /// Starts a domain.
-    StartDomain {
-        /// Its name.
-        name: String,
-    },
-    /// Asks a guest to shut down and waits until it has; not undone.
-    ShutDownDomain {
-        /// Its name.
-        name: String,
-        /// How long it may take, in seconds.
-        wait_s: u64,
-    },
-    /// Ends a domain as a power cut does; not undone.
-    EndDomain {
-        /// Its name.
-        name: String,
-    },
-    /// Removes a domain's definition, its NVRAM and its saved state.
-    UndefineDomain {
-        /// Its name.
-        name: String,
-        /// Its definition, to put it back when a later step fails.
-        xml: String,
-    },
-    /// Removes an image that was made for a domain; not undone, so it comes last.
-    DeleteDisk {
-        /// The file.
-        path: PathBuf,
-    },
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Step::CreateDirectory { path } => write!(f, "create directory {}", path.display()),
-            Step::CreateDisk { path, bytes } => {
-                let size = MemSize::from_kib(bytes.div_ceil(1024));
-                write!(f, "create disk {} of {size}, sparse", path.display())
-            }
-            Step::DefineDomain { name, .. } => write!(f, "define domain `{name}`"),
-            Step::StartDomain { name } => write!(f, "start domain `{name}`"),
-            Step::ShutDownDomain { name, wait_s } => {
-                write!(f, "shut down domain `{name}`, waiting up to {wait_s} s")
-            }
-            Step::EndDomain { name } => write!(f, "end domain `{name}` as a power cut does"),
-            Step::UndefineDomain { name, .. } => {
-                write!(f, "undefine domain `{name}` with its NVRAM and saved state")
-            }
-            Step::DeleteDisk { path } => write!(f, "delete disk {}", path.display()),
-        }
-    }
-}
-
-/// Says why one step, or its undoing, was not possible.
-#[derive(Debug, thiserror::Error)]
-pub enum StepError {
-    /// The hypervisor could not.
-    #[error("{0}")]
-    Hypervisor(#[from] HypervisorError),
-    /// The file system could not.
-    #[error("{0}")]
-    Disk(#[from] DiskError),
-    /// The guest did not shut down in time.
-    #[error("domain `{name}` still runs after {wait_s} s")]
-    StillRuns {
-        /// Its name.
-        name: String,
-        /// How long it was waited for, in seconds.
-        wait_s: u64,
-    },
-    /// A signal came while it was waited.
-    #[error("{signal} came")]
-    Signal {
-        /// The signal's name.
-        signal: String,
-    },
-}
 
 /// Is something that was done and could not be undone.
 #[derive(Debug)]
@@ -136,44 +38,81 @@ impl fmt::Display for Left {
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// A step was not possible.
-    #[error("cannot {step}{}", aftermath(left, *undone))]
+    #[error("cannot {step}{}", aftermath)]
     Failed {
         /// The step.
         step: Box<Step>,
         /// Why.
         source: StepError,
-        /// How many steps were undone.
-        undone: usize,
-        /// What could not be undone.
-        left: Vec<Left>,
+        /// What became of the steps before it.
+        aftermath: Aftermath,
     },
     /// A signal came.
-    #[error("interrupted by {signal}{}", aftermath(left, *undone))]
+    #[error("interrupted by {signal}{}", aftermath)]
     Interrupted {
         /// The signal's name.
         signal: String,
-        /// How many steps were undone.
+        /// What became of the steps before it.
+        aftermath: Aftermath,
+    },
+    /// The journal could not be written or removed.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// Is what became of the steps before one that failed.
+#[derive(Debug)]
+pub enum Aftermath {
+    /// So many were undone, and these could not be.
+    Undone {
+        /// How many were undone.
         undone: usize,
         /// What could not be undone.
         left: Vec<Left>,
     },
+    /// There was no way back any more: they stay done, and the rest is still to do.
+    Unfinished,
 }
 
-impl ApplyError {
-    /// What could not be undone.
-    pub fn left(&self) -> &[Left] {
+impl fmt::Display for Aftermath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ApplyError::Failed { left, .. } | ApplyError::Interrupted { left, .. } => left,
+            Aftermath::Undone { undone: 0, left } if left.is_empty() => Ok(()),
+            Aftermath::Undone { left, .. } if left.is_empty() => {
+                f.write_str("; what was done before is undone")
+            }
+            Aftermath::Undone { .. } => {
+                f.write_str("; what was done before is undone only in part")
+            }
+            Aftermath::Unfinished => {
+                f.write_str("; there is no way back from what was done before")
+            }
         }
     }
 }
 
-/// What a failure left behind, in words.
-fn aftermath(left: &[Left], undone: usize) -> &'static str {
-    match (left.is_empty(), undone) {
-        (false, _) => "; what was done before is undone only in part",
-        (true, 0) => "",
-        (true, _) => "; what was done before is undone",
+impl ApplyError {
+    /// What became of the steps before; none: there was nothing to become of.
+    fn aftermath(&self) -> Option<&Aftermath> {
+        match self {
+            ApplyError::Failed { aftermath, .. } | ApplyError::Interrupted { aftermath, .. } => {
+                Some(aftermath)
+            }
+            ApplyError::Journal(_) => None,
+        }
+    }
+
+    /// What could not be undone.
+    pub fn left(&self) -> &[Left] {
+        match self.aftermath() {
+            Some(Aftermath::Undone { left, .. }) => left,
+            _ => &[],
+        }
+    }
+
+    /// Whether a journal stays behind that [`recover`] goes on with.
+    pub fn needs_recovery(&self) -> bool {
+        matches!(self.aftermath(), Some(Aftermath::Unfinished)) || !self.left().is_empty()
     }
 }
 
@@ -193,32 +132,66 @@ pub struct Transaction<'a> {
     hypervisor: &'a dyn Hypervisor,
     /// Who watches.
     observer: &'a mut dyn Observer,
-    /// Steps that were done, in order.
-    done: Vec<Step>,
+    /// What was begun, on disk; none: a killed run leaves nothing that has to be undone.
+    journal: Option<Journal>,
+    /// Steps that were done, in order, with their numbers in the journal.
+    done: Vec<(usize, Step)>,
 }
 
 impl<'a> Transaction<'a> {
     /// Begins with nothing done.
-    pub fn new(hypervisor: &'a dyn Hypervisor, observer: &'a mut dyn Observer) -> Self {
-        Transaction { hypervisor, observer, done: Vec::new() }
+    pub fn new(
+        hypervisor: &'a dyn Hypervisor,
+        observer: &'a mut dyn Observer,
+        journal: Option<Journal>,
+    ) -> Self {
+        Transaction { hypervisor, observer, journal, done: Vec::new() }
     }
 
-    /// Does further steps. On failure, or when a signal has come, everything is undone, that of earlier calls too.
+    /// Does further steps. On failure, or when a signal has come, everything is undone, that of earlier calls too;
+    /// except after a step from which there is no way back.
     pub fn run(&mut self, steps: &[Step]) -> Result<(), ApplyError> {
-        for step in steps {
-            self.go_on()?;
+        let first = match self.journal.as_mut().map(|journal| journal.plan(steps)).transpose() {
+            Ok(first) => first.unwrap_or(self.done.len()),
+            Err(error) => {
+                self.undo();
+                return Err(error.into());
+            }
+        };
+        for (number, step) in (first..).zip(steps) {
+            if !self.is_final() {
+                self.go_on()?;
+            }
             self.observer.doing(step);
-            match self.perform(step) {
-                Ok(()) => self.done.push(step.clone()),
+            match self.step(number, step) {
+                Ok(()) => self.done.push((number, step.clone())),
                 Err(StepError::Signal { signal }) => return Err(self.interrupt(signal)),
-                Err(error) => {
-                    let (undone, left) = self.undo();
+                Err(source) => {
                     let step = Box::new(step.clone());
-                    return Err(ApplyError::Failed { step, source: error, undone, left });
+                    return Err(ApplyError::Failed { step, source, aftermath: self.undo() });
                 }
             }
         }
         Ok(())
+    }
+
+    /// Does one step, announced in the journal.
+    fn step(&mut self, number: usize, step: &Step) -> Result<(), StepError> {
+        perform::expects(step, self.hypervisor)?;
+        if let Some(journal) = &mut self.journal {
+            journal.begins(number)?;
+        }
+        perform::perform(step, self.hypervisor, self.observer)?;
+        if let Some(journal) = &mut self.journal {
+            // The step is done whether it is written or not; a run that comes after takes it as begun.
+            let _ = journal.done(number);
+        }
+        Ok(())
+    }
+
+    /// Whether a step was done from which there is no way back.
+    fn is_final(&self) -> bool {
+        self.done.iter().any(|(_, step)| step.is_final())
     }
 
     /// Undoes everything if a signal has come; to be called while something is waited for.
@@ -229,78 +202,59 @@ impl<'a> Transaction<'a> {
         }
     }
 
+    /// Says that every step is done: what still comes only waits, and a run that is killed meanwhile has nothing to be
+    /// undone. A signal still undoes all.
+    pub fn complete(&mut self) -> Result<(), ApplyError> {
+        match self.journal.as_mut().map(Journal::complete).transpose() {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.undo();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Ends the change: its journal goes.
+    pub fn close(self) -> Result<(), ApplyError> {
+        self.journal.map_or(Ok(()), Journal::close).map_err(ApplyError::from)
+    }
+
     /// Undoes everything because of a signal.
     fn interrupt(&mut self, signal: String) -> ApplyError {
-        let (undone, left) = self.undo();
-        ApplyError::Interrupted { signal, undone, left }
+        ApplyError::Interrupted { signal, aftermath: self.undo() }
     }
 
-    /// Undoes what was done, the last first; returns how many steps that were, and what could not be undone.
-    fn undo(&mut self) -> (usize, Vec<Left>) {
+    /// Undoes what was done, the last first, unless there is no way back. Where all is undone the journal goes. That it
+    /// cannot be written meanwhile hinders nothing: undoing twice is as good as once.
+    fn undo(&mut self) -> Aftermath {
+        if self.is_final() {
+            return Aftermath::Unfinished;
+        }
+        if let Some(journal) = &mut self.journal {
+            let _ = journal.undoing();
+        }
         let mut left = Vec::new();
         let mut undone = 0;
-        while let Some(step) = self.done.pop() {
-            let undoing = match &step {
-                Step::CreateDirectory { path } => {
-                    disk::delete_directory(path).map_err(StepError::from)
-                }
-                Step::CreateDisk { path, .. } => disk::delete(path).map_err(StepError::from),
-                Step::DefineDomain { name, .. } => {
-                    self.hypervisor.undefine(name).map_err(StepError::from)
-                }
-                Step::StartDomain { name } => {
-                    self.hypervisor.destroy(name).map_err(StepError::from)
-                }
-                Step::UndefineDomain { xml, .. } => {
-                    self.hypervisor.define(xml).map_err(StepError::from)
-                }
-                Step::ShutDownDomain { .. } | Step::EndDomain { .. } | Step::DeleteDisk { .. } => {
+        while let Some((number, step)) = self.done.pop() {
+            if !step.is_undone() {
+                continue;
+            }
+            self.observer.undoing(&step);
+            match perform::undo(&step, self.hypervisor) {
+                Ok(()) => undone += 1,
+                Err(error) => {
+                    left.push(Left { step, error });
                     continue;
                 }
-            };
-            self.observer.undoing(&step);
-            match undoing {
-                Ok(()) => undone += 1,
-                Err(error) => left.push(Left { step, error }),
+            }
+            if let Some(journal) = &mut self.journal {
+                let _ = journal.undone(number);
             }
         }
-        (undone, left)
-    }
-
-    /// Does one step.
-    fn perform(&mut self, step: &Step) -> Result<(), StepError> {
-        match step {
-            Step::CreateDirectory { path } => disk::create_directory(path)?,
-            Step::CreateDisk { path, bytes } => disk::create(path, *bytes)?,
-            Step::DefineDomain { xml, .. } => self.hypervisor.define(xml)?,
-            Step::StartDomain { name } => self.hypervisor.start(name)?,
-            Step::ShutDownDomain { name, wait_s } => self.shut_down(name, *wait_s)?,
-            Step::EndDomain { name } => self.hypervisor.destroy(name)?,
-            Step::UndefineDomain { name, .. } => self.hypervisor.undefine(name)?,
-            Step::DeleteDisk { path } => disk::delete(path)?,
+        if let Some(journal) = self.journal.take_if(|_| left.is_empty()) {
+            let _ = journal.close();
         }
-        Ok(())
-    }
-
-    /// Asks a guest to shut down and waits until it is off.
-    fn shut_down(&mut self, name: &str, wait_s: u64) -> Result<(), StepError> {
-        self.hypervisor.shutdown(name)?;
-        let until = Instant::now() + Duration::from_secs(wait_s);
-        loop {
-            let rows = self.hypervisor.domains()?;
-            // A transient domain is gone with its end.
-            let state = rows.iter().find(|row| row.name == name).map(|row| row.state);
-            if matches!(state, None | Some(DomainState::ShutOff | DomainState::Crashed)) {
-                return Ok(());
-            }
-            if let Some(signal) = self.observer.interrupted() {
-                return Err(StepError::Signal { signal });
-            }
-            if Instant::now() >= until {
-                return Err(StepError::StillRuns { name: name.to_owned(), wait_s });
-            }
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        Aftermath::Undone { undone, left }
     }
 }
 
@@ -309,8 +263,11 @@ pub fn apply(
     steps: &[Step],
     hypervisor: &dyn Hypervisor,
     observer: &mut dyn Observer,
+    journal: Option<Journal>,
 ) -> Result<(), ApplyError> {
-    Transaction::new(hypervisor, observer).run(steps)
+    let mut transaction = Transaction::new(hypervisor, observer, journal);
+    transaction.run(steps)?;
+    transaction.close()
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! The steps on a hypervisor that fails where it is told to.
 
 use super::*;
-use crate::hypervisor::{DomainSummary, GuestAddress, HypervisorErrorKind, XmlOf};
+use crate::hypervisor::{
+    DomainState, DomainSummary, GuestAddress, HypervisorError, HypervisorErrorKind, XmlOf,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
@@ -56,8 +58,10 @@ impl Hypervisor for Fake {
     }
     fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
         self.call("undefine")?;
-        let was = self.domains.borrow_mut().remove(name);
-        assert_eq!(was, Some(false), "undefined while it runs, or twice");
+        match self.domains.borrow_mut().remove(name) {
+            Some(runs) => assert!(!runs, "undefined while it runs"),
+            None => return Err(absent("undefine", name)),
+        }
         Ok(())
     }
     fn start(&self, name: &str) -> Result<(), HypervisorError> {
@@ -72,12 +76,21 @@ impl Hypervisor for Fake {
     }
     fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
         self.call("destroy")?;
+        if !self.domains.borrow().contains_key(name) {
+            return Err(absent("destroy", name));
+        }
         self.set(name, false);
         Ok(())
     }
     fn addresses(&self, _: &str) -> Result<Vec<GuestAddress>, HypervisorError> {
         Ok(Vec::new())
     }
+}
+
+/// The error that there is no such domain.
+fn absent(doing: &str, name: &str) -> HypervisorError {
+    let (doing, message) = (doing.to_owned(), format!("no domain `{name}`"));
+    HypervisorError { kind: HypervisorErrorKind::NoDomain, doing, message }
 }
 
 /// Watches, and is interrupted when so many steps have begun.
@@ -132,7 +145,7 @@ fn a_create_that_fails_at_any_step_leaves_nothing() {
             }
             _ => fake.fails = vec![failing - 2],
         }
-        let error = apply(&steps, &fake, &mut Watch::default()).unwrap_err();
+        let error = apply(&steps, &fake, &mut Watch::default(), None).unwrap_err();
         assert!(error.left().is_empty(), "{error}");
         assert_eq!(files(dir.path()), 0, "step {failing} left a file");
         assert_eq!(fake.domains().unwrap(), [], "step {failing} left a domain");
@@ -147,7 +160,7 @@ fn a_create_that_is_interrupted_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let fake = Fake::default();
         let mut watch = Watch { signal_after: Some(after), ..Watch::default() };
-        let error = apply(&create(dir.path()), &fake, &mut watch).unwrap_err();
+        let error = apply(&create(dir.path()), &fake, &mut watch, None).unwrap_err();
         assert!(matches!(error, ApplyError::Interrupted { .. }));
         assert_eq!((files(dir.path()), fake.domains().unwrap().len()), (0, 0));
     }
@@ -158,7 +171,7 @@ fn a_signal_after_the_last_step_undoes_it_too() {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::default();
     let mut watch = Watch { signal_after: Some(4), ..Watch::default() };
-    let mut transaction = Transaction::new(&fake, &mut watch);
+    let mut transaction = Transaction::new(&fake, &mut watch, None);
     transaction.run(&create(dir.path())).unwrap();
     assert!(fake.domains.borrow()["a"]);
     let error = transaction.go_on().unwrap_err();
@@ -173,7 +186,7 @@ fn what_cannot_be_undone_is_told_with_the_first_error() {
     let dir = tempfile::tempdir().unwrap();
     // Define goes well, start fails, and so does the undefine that undoes the define.
     let fake = Fake { fails: vec![1, 2], ..Fake::default() };
-    let error = apply(&create(dir.path()), &fake, &mut Watch::default()).unwrap_err();
+    let error = apply(&create(dir.path()), &fake, &mut Watch::default(), None).unwrap_err();
     assert!(error.to_string().starts_with("cannot start domain `a`"), "{error}");
     assert!(error.to_string().ends_with("only in part"), "{error}");
     let left: Vec<String> = error.left().iter().map(ToString::to_string).collect();
@@ -193,7 +206,7 @@ fn a_delete_that_cannot_remove_a_disk_keeps_the_domain() {
         // A directory is no image of ours.
         Step::DeleteDisk { path: dir.path().to_owned() },
     ];
-    let error = apply(&steps, &fake, &mut Watch::default()).unwrap_err();
+    let error = apply(&steps, &fake, &mut Watch::default(), None).unwrap_err();
     assert!(error.to_string().contains("cannot delete disk"), "{error}");
     assert_eq!(fake.domains.borrow().get("a"), Some(&false));
 }
@@ -204,7 +217,7 @@ fn a_guest_that_does_not_shut_down_in_time_is_told() {
         let fake = Fake::default();
         fake.set(name, true);
         let steps = [Step::ShutDownDomain { name: name.to_owned(), wait_s: 0 }];
-        let end = apply(&steps, &fake, &mut Watch::default());
+        let end = apply(&steps, &fake, &mut Watch::default(), None);
         assert_eq!(end.is_ok(), goes, "{name}");
     }
 }
@@ -215,4 +228,118 @@ fn steps_print_as_json() {
     let json = serde_json::to_value(&steps[0]).unwrap();
     assert_eq!(json["step"], "create-disk");
     assert_eq!(json["bytes"], 1 << 20);
+}
+
+/// Does so many steps of a change, writes that one more begins, does it or not, and is killed: the journal stays.
+fn killed(dir: &std::path::Path, fake: &Fake, verb: &str, steps: &[Step], done: usize, also: bool) {
+    let mut journal = Journal::begin_in(&dir.join("journal"), verb, "a", fake.uri()).unwrap();
+    journal.plan(steps).unwrap();
+    for (number, step) in steps.iter().enumerate().take(done + 1) {
+        perform::expects(step, fake).unwrap();
+        journal.begins(number).unwrap();
+        if number < done || also {
+            perform::perform(step, fake, &mut Watch::default()).unwrap();
+        }
+        if number < done {
+            journal.done(number).unwrap();
+        }
+    }
+}
+
+/// Recovers the one change that was killed.
+fn recovered(dir: &std::path::Path, fake: &Fake) -> Recovery {
+    let mut orphans = Orphan::all_in(&dir.join("journal")).unwrap();
+    assert_eq!(orphans.len(), 1);
+    let told = Recovery::of(orphans[0].story.as_ref());
+    let recovery = recover(orphans.remove(0), fake, &mut Watch::default()).unwrap();
+    assert_eq!(recovery, told, "what was foretold is not what was done");
+    assert_eq!(files(&dir.join("journal")), 0, "the journal stays");
+    recovery
+}
+
+#[test]
+fn a_create_that_is_killed_at_any_step_is_undone() {
+    for (done, also) in (0..4).flat_map(|done| [(done, false), (done, true)]) {
+        let dir = tempfile::tempdir().unwrap();
+        let fake = Fake::default();
+        killed(dir.path(), &fake, "create", &create(dir.path()), done, also);
+        let recovery = recovered(dir.path(), &fake);
+        assert_eq!((recovery.way, recovery.steps.len()), (Way::Undo, done + 1));
+        assert_eq!(files(dir.path()), 1, "a disk is left at step {done}");
+        assert_eq!(fake.domains().unwrap(), [], "a domain is left at step {done}");
+    }
+}
+
+#[test]
+fn a_delete_that_is_killed_at_any_step_is_finished() {
+    for (done, also) in (0..3).flat_map(|done| [(done, false), (done, true)]) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("os.img");
+        std::fs::write(&path, "x").unwrap();
+        let fake = Fake::default();
+        fake.set("a", true);
+        let name = || "a".to_owned();
+        let steps = [
+            Step::EndDomain { name: name() },
+            Step::UndefineDomain { name: name(), xml: name() },
+            Step::DeleteDisk { path },
+        ];
+        killed(dir.path(), &fake, "delete", &steps, done, also);
+        let recovery = recovered(dir.path(), &fake);
+        assert_eq!((recovery.way, recovery.steps.len()), (Way::Finish, 3 - done));
+        assert_eq!((files(dir.path()), fake.domains().unwrap().len()), (1, 0));
+    }
+}
+
+#[test]
+fn a_recovery_that_fails_keeps_the_journal_and_is_run_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut fake = Fake::default();
+    killed(dir.path(), &fake, "create", &create(dir.path()), 3, true);
+    // Define and start were calls 0 and 1; destroying goes well, undefining fails once.
+    fake.fails = vec![3];
+    let journals = dir.path().join("journal");
+    let orphan = Orphan::all_in(&journals).unwrap().remove(0);
+    let error = recover(orphan, &fake, &mut Watch::default()).unwrap_err();
+    assert!(error.to_string().contains("cannot define domain `a`"), "{error}");
+    assert_eq!((files(&journals), fake.domains().unwrap().len()), (1, 1));
+    let recovery = recovered(dir.path(), &fake);
+    assert_eq!((recovery.way, recovery.steps.len()), (Way::Undo, 1), "it begins anew");
+    assert_eq!((files(dir.path()), fake.domains().unwrap().len()), (1, 0));
+}
+
+#[test]
+fn a_change_that_is_complete_or_was_not_begun_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    let journals = dir.path().join("journal");
+    drop(Journal::begin_in(&journals, "create", "a", fake.uri()).unwrap());
+    assert_eq!(recovered(dir.path(), &fake).way, Way::Forget);
+    let journal = Journal::begin_in(&journals, "create", "a", fake.uri()).unwrap();
+    let mut watch = Watch::default();
+    let mut transaction = Transaction::new(&fake, &mut watch, Some(journal));
+    transaction.run(&create(dir.path())).unwrap();
+    transaction.complete().unwrap();
+    drop(transaction);
+    assert_eq!(recovered(dir.path(), &fake).way, Way::Forget);
+    assert_eq!((files(dir.path()), fake.domains().unwrap().len()), (3, 1), "a made guest is gone");
+}
+
+#[test]
+fn a_failed_change_that_is_undone_leaves_no_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let journals = dir.path().join("journal");
+    let begin = |fake: &Fake| Journal::begin_in(&journals, "create", "a", fake.uri()).unwrap();
+    let fake = Fake { fails: vec![1], ..Fake::default() };
+    let journal = Some(begin(&fake));
+    apply(&create(dir.path()), &fake, &mut Watch::default(), journal).unwrap_err();
+    assert_eq!((files(dir.path()), files(&journals)), (1, 0));
+    // The undefine that undoes the define fails, too: the journal stays, and knows what is left.
+    let fake = Fake { fails: vec![1, 2], ..Fake::default() };
+    let journal = Some(begin(&fake));
+    let error = apply(&create(dir.path()), &fake, &mut Watch::default(), journal).unwrap_err();
+    assert!(error.needs_recovery());
+    let recovery = recovered(dir.path(), &fake);
+    assert_eq!(recovery.steps.len(), 2, "the step that failed may have done half: {recovery:?}");
+    assert_eq!(fake.domains().unwrap(), []);
 }

@@ -1,8 +1,12 @@
 //! What the verbs that change the machine share: the lock, the signals, the telling of steps, `--dry-run`.
 
 use super::context::Context;
+use super::error::hinted;
 use super::output::Output;
-use crate::apply::{HostLock, Interrupt, LockError, Observer, Step};
+use crate::apply::{
+    HostLock, Interrupt, Journal, LockError, Observer, Orphan, Recovery, Step, Way,
+};
+use crate::hypervisor::Hypervisor;
 use anyhow::Context as _;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -60,6 +64,31 @@ impl Observer for Reporter {
     fn interrupted(&mut self) -> Option<String> {
         self.interrupt.came().map(|signal| signal.as_str().to_owned())
     }
+}
+
+/// Refuses a change while one of the same hypervisor is half done, because its run was killed.
+pub fn refuse_unfinished(hypervisor: &dyn Hypervisor) -> anyhow::Result<()> {
+    for orphan in Orphan::all()? {
+        let Some(story) = &orphan.story else { continue };
+        let half = Recovery::of(Some(story)).way != Way::Forget;
+        if half && story.change.uri == hypervisor.uri() {
+            let message = format!(
+                "`{} {}` was killed half way (process {})",
+                story.change.verb, story.change.subject, story.change.pid
+            );
+            return Err(hinted(
+                message,
+                "`gpuvm recover` finishes or undoes it; with --dry-run it says how",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Begins the journal of a change, unless another is half done.
+pub fn journal(verb: &str, name: &str, hypervisor: &dyn Hypervisor) -> anyhow::Result<Journal> {
+    refuse_unfinished(hypervisor)?;
+    Ok(Journal::begin(verb, name, hypervisor.uri())?)
 }
 
 /// Prints steps that are not done.

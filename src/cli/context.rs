@@ -43,6 +43,14 @@ impl<'a> Context<'a> {
         Ok(Rc::clone(self.hypervisor.get_or_init(|| opened)))
     }
 
+    /// The hypervisor of another URI, or that of `--connect` where it is the same.
+    pub fn hypervisor_at(&self, uri: &str) -> anyhow::Result<Rc<dyn Hypervisor>> {
+        if uri == self.global.connect {
+            return self.hypervisor();
+        }
+        open(uri)
+    }
+
     /// What every domain of the host holds; nothing on a recorded host.
     pub fn occupancy(&self, assume_empty: bool) -> anyhow::Result<Occupancy> {
         if assume_empty || self.global.host.is_some() {

@@ -1,7 +1,7 @@
 //! `create`: plan, check, define and start a guest, and say where it answers. It is done, or nothing is left.
 
 use super::args::CreateArgs;
-use super::change::{Reporter, print_steps};
+use super::change::{Reporter, journal, print_steps, refuse_unfinished};
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted};
 use super::guest::{Planned, resolve};
@@ -53,12 +53,14 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut reporter = Reporter::new(cx.output)?;
     let lock = reporter.lock()?;
     let hypervisor = cx.hypervisor()?;
+    refuse_unfinished(&*hypervisor)?;
     if let Some(name) = &args.guest.name {
         refuse_existing(&*hypervisor, name.as_str())?;
     }
     let Prepared { name, xml, steps } = prepare(args, cx, Some(&*hypervisor))?;
     let start = [start_step(&name)];
-    let mut transaction = Transaction::new(&*hypervisor, &mut reporter);
+    let journal = journal("create", &name, &*hypervisor)?;
+    let mut transaction = Transaction::new(&*hypervisor, &mut reporter, Some(journal));
     transaction.run(&steps)?;
     let nic = compare(&*hypervisor, &name, &xml, cx.output);
     // From here on the definition says what is taken.
@@ -67,8 +69,10 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if !args.no_start {
         transaction.run(&start)?;
         created.started = true;
+        transaction.complete()?;
         created.ip = wait(args, &created, &*hypervisor, &mut transaction, cx.output)?;
     }
+    transaction.close()?;
     answer(&created, cx.output)?;
     Ok(EXIT_DONE)
 }

@@ -1,7 +1,7 @@
 //! `delete`: the domain, its NVRAM and saved state, and the disks that were made for it.
 
 use super::args::DeleteArgs;
-use super::change::{Reporter, print_steps};
+use super::change::{Reporter, journal, print_steps, refuse_unfinished};
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted, usage};
 use super::show::find;
@@ -24,6 +24,7 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         print_steps(&plan(&*hypervisor, name, cx)?, cx)?;
         return Ok(EXIT_DONE);
     }
+    refuse_unfinished(&*hypervisor)?;
     if !args.yes {
         let steps = plan(&*hypervisor, name, cx)?;
         reporter.ask(|| confirm(&steps, name))?;
@@ -31,7 +32,8 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let _lock = reporter.lock()?;
     // Once more: it may have been changed while the question stood.
     let steps = plan(&*hypervisor, name, cx)?;
-    apply(&steps, &*hypervisor, &mut reporter)?;
+    let journal = journal("delete", name, &*hypervisor)?;
+    apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     cx.output.progress(&format!("domain `{name}` is deleted"));
     Ok(EXIT_DONE)
 }

@@ -80,6 +80,10 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 
 /// The hint that one cause carries.
 fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let applied = cause.downcast_ref::<ApplyError>();
+    if applied.is_some_and(ApplyError::needs_recovery) {
+        return Some("remove the cause, then `gpuvm recover`".into());
+    }
     if let Some(hinted) = cause.downcast_ref::<Hinted>() {
         return Some(hinted.hint.clone()).filter(|hint| !hint.is_empty());
     }

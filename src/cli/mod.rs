@@ -15,6 +15,7 @@ pub mod host;
 pub mod list;
 pub mod meta;
 pub mod plan;
+pub mod recover;
 pub mod render;
 pub mod show;
 pub mod start;
@@ -65,6 +66,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Start(args) => start::run(args, &cx),
         Verb::Stop(args) => stop::run(args, &cx),
         Verb::Delete(args) => delete::run(args, &cx),
+        Verb::Recover(args) => recover::run(args, &cx),
         Verb::Check(args) => check::run(args, &cx),
         Verb::Completions(args) => meta::completions(args, &cx),
         Verb::Man(args) => meta::man(args, &cx),

@@ -1,7 +1,7 @@
 //! `start`.
 
 use super::args::StartArgs;
-use super::change::{Reporter, print_steps};
+use super::change::{Reporter, print_steps, refuse_unfinished};
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::show::find;
@@ -28,7 +28,8 @@ pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     } else if steps.is_empty() {
         cx.output.progress(&format!("domain `{}` runs already", args.name));
     } else {
-        apply(&steps, &*hypervisor, &mut reporter)?;
+        refuse_unfinished(&*hypervisor)?;
+        apply(&steps, &*hypervisor, &mut reporter, None)?;
     }
     Ok(EXIT_DONE)
 }

@@ -1,7 +1,7 @@
 //! `stop`.
 
 use super::args::StopArgs;
-use super::change::{Reporter, print_steps};
+use super::change::{Reporter, print_steps, refuse_unfinished};
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::show::find;
@@ -24,7 +24,8 @@ pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     } else if steps.is_empty() {
         cx.output.progress(&format!("domain `{}` is stopped already", args.name));
     } else {
-        apply(&steps, &*hypervisor, &mut reporter).map_err(|error| hinted(error, args))?;
+        refuse_unfinished(&*hypervisor)?;
+        apply(&steps, &*hypervisor, &mut reporter, None).map_err(|error| hinted(error, args))?;
     }
     Ok(EXIT_DONE)
 }

@@ -141,6 +141,11 @@ impl Daemon {
         command.args(["--mount", "--target", &pid, "setpriv", "--reuid=65534", "--regid=65534"]);
         command.arg("--clear-groups").arg(program);
         command.env_remove("XDG_RUNTIME_DIR").env_remove("LIBVIRT_DEFAULT_URI").env("LC_ALL", "C");
+        let home = self.dir.join("home-of-nobody");
+        if std::fs::create_dir(&home).is_ok() {
+            std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        command.env_remove("XDG_STATE_HOME").env("HOME", home);
         command
     }
 

@@ -111,6 +111,12 @@ pub enum Verb {
     /// Names everything that goes, then asks for the domain's name, or takes --yes. Disks that `create` did not make
     /// stay.
     Delete(DeleteArgs),
+    /// Finish or undo what a killed run left half done
+    ///
+    /// Every change writes a journal while it lasts. Where its run was killed, or the machine lost power, the next
+    /// change of the same libvirt is refused until this verb was run: a half made guest is undone, a half deleted one
+    /// is deleted. It can be run again when it fails.
+    Recover(RecoverArgs),
     /// Check a domain for what libvirt accepts although it is wrong
     ///
     /// Pins to absent pcpus, two vCPUs on one pcpu, memory on another node than the vCPUs, devices that are not there
@@ -272,6 +278,20 @@ pub struct DeleteArgs {
     /// Print the steps and change nothing
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// Is what `recover` takes.
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// Print what would be done and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Forget the changes and leave what they made; names it
+    #[arg(long)]
+    pub discard: bool,
+    /// With --discard: do not ask
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// Is what `check` takes.

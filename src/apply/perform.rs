@@ -1,0 +1,130 @@
+//! How one step is done, and how it is undone. Undoing, and doing again what a killed run may have done, do nothing where
+//! nothing is to be done.
+
+use super::disk::{self, DiskError};
+use super::{Observer, Step, StepError};
+use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Refuses a step whose product is there already, before it is announced: what a journal says was begun is ours.
+pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+    match step {
+        Step::CreateDirectory { path } | Step::CreateDisk { path, .. } => absent(path)?,
+        Step::DefineDomain { name, .. } if row(hypervisor, name)?.is_some() => {
+            let message = format!("{} has a domain of this name", hypervisor.uri());
+            return Err(refused(HypervisorErrorKind::Exists, step, message).into());
+        }
+        Step::StartDomain { name } if row(hypervisor, name)? == Some(DomainState::Running) => {
+            let message = "it runs already".to_owned();
+            return Err(refused(HypervisorErrorKind::WrongState, step, message).into());
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Refuses a path where something is.
+fn absent(path: &Path) -> Result<(), DiskError> {
+    match path.symlink_metadata() {
+        Ok(_) => Err(DiskError::Exists { path: path.to_owned() }),
+        // Whatever else is wrong with it, making it says so.
+        Err(_) => Ok(()),
+    }
+}
+
+/// The error that a step's domain is not as it has to be.
+fn refused(kind: HypervisorErrorKind, step: &Step, message: String) -> HypervisorError {
+    HypervisorError { kind, doing: step.to_string(), message }
+}
+
+/// The state of a domain; none: there is none of this name.
+fn row(hypervisor: &dyn Hypervisor, name: &str) -> Result<Option<DomainState>, HypervisorError> {
+    let rows = hypervisor.domains()?;
+    Ok(rows.into_iter().find(|row| row.name == name).map(|row| row.state))
+}
+
+/// Does one step.
+pub(super) fn perform(
+    step: &Step,
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
+) -> Result<(), StepError> {
+    match step {
+        Step::CreateDirectory { path } => disk::create_directory(path)?,
+        Step::CreateDisk { path, bytes } => disk::create(path, *bytes)?,
+        Step::DefineDomain { xml, .. } => hypervisor.define(xml)?,
+        Step::StartDomain { name } => hypervisor.start(name)?,
+        Step::ShutDownDomain { name, wait_s } => shut_down(hypervisor, observer, name, *wait_s)?,
+        Step::EndDomain { name } => hypervisor.destroy(name)?,
+        Step::UndefineDomain { name, .. } => hypervisor.undefine(name)?,
+        Step::DeleteDisk { path } => disk::delete(path)?,
+    }
+    Ok(())
+}
+
+/// Does a step of a killed run, which may have done it.
+pub(super) fn perform_again(
+    step: &Step,
+    begun: bool,
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
+) -> Result<(), StepError> {
+    if begun && !step.takes_away() {
+        undo(step, hypervisor)?;
+    }
+    gone_is_good(perform(step, hypervisor, observer), step)
+}
+
+/// Undoes one step that was done, or may have been.
+pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+    let undone = match step {
+        Step::CreateDirectory { path } => disk::delete_directory(path).map_err(StepError::from),
+        Step::CreateDisk { path, .. } => disk::delete(path).map_err(StepError::from),
+        Step::DefineDomain { name, .. } => hypervisor.undefine(name).map_err(StepError::from),
+        Step::StartDomain { name } => hypervisor.destroy(name).map_err(StepError::from),
+        Step::UndefineDomain { xml, .. } => hypervisor.define(xml).map_err(StepError::from),
+        Step::ShutDownDomain { .. } | Step::EndDomain { .. } | Step::DeleteDisk { .. } => Ok(()),
+    };
+    gone_is_good(undone, step)
+}
+
+/// Takes it as done that a domain is not there which had to go.
+fn gone_is_good(result: Result<(), StepError>, step: &Step) -> Result<(), StepError> {
+    match result {
+        Err(StepError::Hypervisor(error))
+            if error.kind == HypervisorErrorKind::NoDomain
+                && !matches!(step, Step::ShutDownDomain { .. }) =>
+        {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+/// Asks a guest to shut down and waits until it is off.
+fn shut_down(
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
+    name: &str,
+    wait_s: u64,
+) -> Result<(), StepError> {
+    hypervisor.shutdown(name)?;
+    let until = Instant::now() + Duration::from_secs(wait_s);
+    loop {
+        // A transient domain is gone with its end.
+        if matches!(
+            row(hypervisor, name)?,
+            None | Some(DomainState::ShutOff | DomainState::Crashed)
+        ) {
+            return Ok(());
+        }
+        if let Some(signal) = observer.interrupted() {
+            return Err(StepError::Signal { signal });
+        }
+        if Instant::now() >= until {
+            return Err(StepError::StillRuns { name: name.to_owned(), wait_s });
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}

@@ -1,0 +1,134 @@
+//! One change of the machine, as a value: it can be printed, written into a journal and done later.
+
+use super::disk::DiskError;
+use super::journal::JournalError;
+use crate::hypervisor::HypervisorError;
+use crate::memsize::MemSize;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+
+/// Is one change of the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "kebab-case")]
+pub enum Step {
+    /// Makes a directory that is not there; its parent is.
+    CreateDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Makes a sparse raw image; never replaces a file.
+    CreateDisk {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// Defines a domain of a name that is free.
+    DefineDomain {
+        /// Its name.
+        name: String,
+        /// Its definition.
+        xml: String,
+    },
+    /// Starts a domain.
+    StartDomain {
+        /// Its name.
+        name: String,
+    },
+    /// Asks a guest to shut down and waits until it has; not undone.
+    ShutDownDomain {
+        /// Its name.
+        name: String,
+        /// How long it may take, in seconds.
+        wait_s: u64,
+    },
+    /// Ends a domain as a power cut does; not undone.
+    EndDomain {
+        /// Its name.
+        name: String,
+    },
+    /// Removes a domain's definition, its NVRAM and its saved state.
+    UndefineDomain {
+        /// Its name.
+        name: String,
+        /// Its definition, to put it back when a later step fails.
+        xml: String,
+    },
+    /// Removes an image that was made for a domain; not undone, so it comes last.
+    DeleteDisk {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::CreateDirectory { path } => write!(f, "create directory {}", path.display()),
+            Step::CreateDisk { path, bytes } => {
+                let size = MemSize::from_kib(bytes.div_ceil(1024));
+                write!(f, "create disk {} of {size}, sparse", path.display())
+            }
+            Step::DefineDomain { name, .. } => write!(f, "define domain `{name}`"),
+            Step::StartDomain { name } => write!(f, "start domain `{name}`"),
+            Step::ShutDownDomain { name, wait_s } => {
+                write!(f, "shut down domain `{name}`, waiting up to {wait_s} s")
+            }
+            Step::EndDomain { name } => write!(f, "end domain `{name}` as a power cut does"),
+            Step::UndefineDomain { name, .. } => {
+                write!(f, "undefine domain `{name}` with its NVRAM and saved state")
+            }
+            Step::DeleteDisk { path } => write!(f, "delete disk {}", path.display()),
+        }
+    }
+}
+
+/// Says why one step, or its undoing, was not possible.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// The hypervisor could not.
+    #[error("{0}")]
+    Hypervisor(#[from] HypervisorError),
+    /// The file system could not.
+    #[error("{0}")]
+    Disk(#[from] DiskError),
+    /// The journal could not be written, so the step was not begun.
+    #[error("{0}")]
+    Journal(#[from] JournalError),
+    /// The guest did not shut down in time.
+    #[error("domain `{name}` still runs after {wait_s} s")]
+    StillRuns {
+        /// Its name.
+        name: String,
+        /// How long it was waited for, in seconds.
+        wait_s: u64,
+    },
+    /// A signal came while it was waited.
+    #[error("{signal} came")]
+    Signal {
+        /// The signal's name.
+        signal: String,
+    },
+}
+
+impl Step {
+    /// Whether there is no way back from it, so that a change that fails later leaves it as it is.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Step::DeleteDisk { .. })
+    }
+
+    /// Whether a killed run that has begun it is finished and not undone: what it takes away does not come back whole, a
+    /// running guest's memory for one and its NVRAM for another.
+    pub fn takes_away(&self) -> bool {
+        matches!(
+            self,
+            Step::EndDomain { .. } | Step::UndefineDomain { .. } | Step::DeleteDisk { .. }
+        )
+    }
+
+    /// Whether undoing does something.
+    pub fn is_undone(&self) -> bool {
+        !self.is_final() && !matches!(self, Step::ShutDownDomain { .. } | Step::EndDomain { .. })
+    }
+}
