@@ -1,7 +1,8 @@
 //! Speed against peers, as ratios of one run: `make bench`, or `cargo bench -- NAME` for some.
 //!
 //! Commands run in rotation (ours, peer, ours, ..), so that a busy machine slows all alike; medians are compared. A
-//! gate that is missed ends the run with exit code 1; goals still ahead are named. `--quick` takes fewer rounds.
+//! gate that is missed ends the run with exit code 1; goals still ahead are named. `--quick` takes fewer rounds;
+//! `placement` takes `--svg PATH` and `--csv PATH`.
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
 #![allow(clippy::missing_docs_in_private_items)]
 
@@ -11,6 +12,7 @@ mod measure;
 #[allow(dead_code, unused_imports)]
 mod placement;
 mod planner;
+mod shootout;
 #[allow(dead_code)]
 #[path = "../support/mod.rs"]
 mod support;
@@ -25,11 +27,21 @@ fn main() -> std::process::ExitCode {
         return measure::child(command);
     }
     let quick = args.iter().any(|arg| arg == "--quick");
-    let wanted: Vec<&String> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
+    let mut rest = args.iter();
+    let mut wanted: Vec<&String> = Vec::new();
+    while let Some(arg) = rest.next() {
+        match arg.as_str() {
+            "--svg" | "--csv" => drop(rest.next()),
+            option if option.starts_with("--") => {}
+            _ => wanted.push(arg),
+        }
+    }
     let mut verdicts: Vec<Verdict> = Vec::new();
-    for (name, bench) in
-        [("cold", cold::bench as fn(bool) -> Vec<Verdict>), ("planner", planner::bench)]
-    {
+    for (name, bench) in [
+        ("cold", cold::bench as fn(bool) -> Vec<Verdict>),
+        ("planner", planner::bench),
+        ("placement", shootout::bench),
+    ] {
         if wanted.is_empty() || wanted.iter().any(|w| *w == name) {
             verdicts.extend(bench(quick));
         }

@@ -1,5 +1,7 @@
 //! What must hold of our planner on every host, load and variant; no clock.
 
+use super::baselines;
+use super::compare::{Fill, compare};
 use super::hosts::{self, Host};
 use super::metrics::{EPSILON, Judge, LOCAL, MEMORY, NVLINK, WHOLE};
 use super::ours::Ours;
@@ -46,4 +48,34 @@ fn ours_keeps_its_rules_on_every_recorded_host() {
 #[test]
 fn ours_keeps_its_rules_on_every_generated_host() {
     ours(&hosts::generated(), assert_full);
+}
+
+/// Arrivals of a comparison on the same states: each is placed by every planner.
+const COMPARED: usize = 16;
+
+/// Asserts that no guest of ours is worse than the same guest of a peer, on states of ours and on mixed ones.
+fn assert_no_worse(hosts: &[Host]) {
+    let peers = baselines::all();
+    for host in hosts {
+        let judge = Judge::new(&host.topology);
+        for variant in VARIANTS {
+            let stream = judge.sizes.stream(0.95, variant, COMPARED, 11);
+            for fill in [Fill::Ours, Fill::Mixed] {
+                let ours = Ours::default();
+                for (name, tally) in compare(host, &judge, &ours, &peers, &stream, fill) {
+                    assert_eq!(tally.worse, 0, "{name}: {:#?}", tally.cases);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_guest_of_ours_is_worse_than_a_peers_on_recorded_hosts() {
+    assert_no_worse(&hosts::recorded());
+}
+
+#[test]
+fn no_guest_of_ours_is_worse_than_a_peers_on_generated_hosts() {
+    assert_no_worse(&hosts::generated());
 }

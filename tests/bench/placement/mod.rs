@@ -6,12 +6,15 @@
 
 pub mod baselines;
 pub mod build;
+pub mod compare;
 pub mod hosts;
 pub mod metrics;
 pub mod model;
 pub mod ours;
+pub mod picture;
 pub mod run;
 pub mod stream;
+pub mod table;
 
 #[cfg(test)]
 mod gates;

@@ -24,7 +24,7 @@ pub struct Outcome {
     /// GPUs in use over the GPUs of the host, on average over time.
     pub utilisation: f64,
     /// Sums of each metric, weighted with the guests' GPUs, and of the weights.
-    sums: [(f64, f64); METRICS.len()],
+    pub sums: [(f64, f64); METRICS.len()],
     /// GPUs of the largest class that still fits, on average over arrivals.
     pub largest: f64,
     /// Cores that several guests have parts of, on average over arrivals.
