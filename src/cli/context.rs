@@ -1,6 +1,6 @@
 //! What a verb works on: the host, its hypervisor, what is taken. Each is read when it is first asked for.
 
-use super::args::Global;
+use super::args::{Global, TakenArgs};
 use super::output::Output;
 use crate::domain::DomainXml;
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
@@ -78,6 +78,26 @@ impl<'a> Context<'a> {
             }
         }
         Ok(Occupancy { domains, ..Occupancy::default() })
+    }
+
+    /// What the domains hold that these arguments speak of.
+    pub fn taken(&self, args: &TakenArgs) -> anyhow::Result<Occupancy> {
+        let mut occupancy = self.occupancy(args.assume_empty)?;
+        if !args.domain_xml.is_empty() && self.global.host.is_none() {
+            return Err(super::error::usage(
+                "--domain-xml names the domains of a recorded host, and --host is not given",
+                "without --host the domains of this machine are read from libvirt",
+            ));
+        }
+        for path in &args.domain_xml {
+            let failed = || format!("cannot tell what the domain in `{}` holds", path.display());
+            let text = std::fs::read_to_string(path).with_context(failed)?;
+            let xml = DomainXml::parse(&text).with_context(failed)?;
+            // libvirt prints the id of a domain that runs, and of no other.
+            let active = xml.root().attr("id").is_some();
+            occupancy.domains.push(xml.held(active).with_context(failed)?);
+        }
+        Ok(occupancy)
     }
 
     /// Refuses a verb that changes something on a recorded host.

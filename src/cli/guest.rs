@@ -1,12 +1,14 @@
 //! From arguments to a planned guest: the request, its place and its name. Knows the clock and the user, which the
 //! planner must not; does not know what is written or started afterwards.
 
-use super::args::{GuestArgs, PinsArg};
+use super::args::{AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, Which};
 use super::context::Context;
 use super::error::usage;
 use crate::bdf::Bdf;
 use crate::placement::{Occupancy, Placement, plan};
-use crate::request::{CellWish, DomainName, GpuWish, Request, RequestError};
+use crate::request::{
+    Allow, DeviceWish, DomainName, Extras, GpuWish, Request, RequestError, Reserve,
+};
 use crate::topology::Topology;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -28,9 +30,9 @@ pub struct Planned {
 
 /// Reads the host and what is taken on it, and finds the guest's place and name.
 pub fn resolve(args: &GuestArgs, cx: &Context<'_>) -> anyhow::Result<Planned> {
-    let request = request(args)?;
+    let request = request(&args.gpus, &args.shape)?;
     let topology = cx.topology()?;
-    let occupancy = cx.occupancy(args.assume_empty)?;
+    let occupancy = cx.taken(&args.taken)?;
     let placement = plan(&topology, &occupancy, &request)?;
     let indexes = gpu_indexes(&topology, &placement.devices);
     let name = match (&args.name, &args.domain) {
@@ -43,43 +45,122 @@ pub fn resolve(args: &GuestArgs, cx: &Context<'_>) -> anyhow::Result<Planned> {
 }
 
 /// Makes the request of the arguments; an error where they cannot be meant, whatever the host.
-pub fn request(args: &GuestArgs) -> anyhow::Result<Request> {
-    let gpus = match (args.gpu_index, args.gpus) {
-        _ if !args.gpu.is_empty() => GpuWish::Exact(args.gpu.clone()),
-        (Some(_), Some(0)) => {
-            return Err(usage(
-                "--gpu-index is given, but --gpus is 0",
-                "leave --gpu-index out for a guest without GPUs",
-            ));
-        }
-        (Some(first), count) => GpuWish::Run { first, count: count.unwrap_or(1) },
-        (None, count) => GpuWish::Count(count.unwrap_or(0)),
-    };
-    if args.pins == PinsArg::Core && (args.cells.is_some() || args.threads.is_some()) {
-        let flag = if args.cells.is_some() { "--cells" } else { "--threads" };
-        return Err(usage(
-            format!(
-                "{flag} goes only with --pins none: a pinned guest takes it from its host nodes"
-            ),
-            format!("add --pins none, or leave {flag} out"),
-        ));
-    }
-    if args.cells == Some(0) {
-        return Err(usage("a guest needs at least one NUMA cell", "leave --cells out for one"));
-    }
+pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
+    let gpus = gpu_wish(gpus)?;
+    let extras = extras(shape)?;
+    contradictions(&gpus, &extras, shape)?;
     let request = Request {
         gpus,
-        vcpus: args.vcpus,
-        memory_kib: args.memory,
-        huge_pages: args.huge_pages.map(Into::into),
-        profile: args.profile.into(),
-        pins: args.pins.into(),
-        cells: args.cells.map_or(CellWish::Auto, CellWish::Count),
-        threads: args.threads,
-        ..Request::for_gpus(0)
+        vcpus: shape.vcpus,
+        memory_kib: shape.memory,
+        huge_pages: shape.huge_pages.map(Into::into),
+        profile: shape.profile.into(),
+        pins: shape.pins.into(),
+        cells: shape.cells.0,
+        threads: shape.threads,
+        extras,
+        reserve: Reserve { cores: shape.reserve_cores, memory_kib: shape.reserve_memory },
+        policy: shape.policy.into(),
+        allow: Allow {
+            remote: shape.allow.contains(&AllowArg::Remote),
+            split: shape.allow.contains(&AllowArg::Split),
+        },
     };
     request.check().map_err(|error| usage(error.to_string(), ""))?;
     Ok(request)
+}
+
+/// Which GPUs are wanted.
+fn gpu_wish(args: &GpuArgs) -> anyhow::Result<GpuWish> {
+    if !args.gpu.is_empty() {
+        let (indexes, bdfs) = sorted_out(&args.gpu);
+        return match (indexes.is_empty(), bdfs.is_empty()) {
+            (false, true) => Ok(GpuWish::Indexes(indexes)),
+            (true, _) => Ok(GpuWish::Exact(bdfs)),
+            (false, false) => Err(usage(
+                "--gpu is given with indexes and with PCI addresses",
+                "name all GPUs in one way; `gpuvm host show` prints both",
+            )),
+        };
+    }
+    match (args.gpu_index, args.gpus) {
+        (Some(_), Some(0)) => Err(usage(
+            "--gpu-index is given, but --gpus is 0",
+            "leave --gpu-index out for a guest without GPUs",
+        )),
+        (Some(first), count) => Ok(GpuWish::Run { first, count: count.unwrap_or(1) }),
+        (None, count) => Ok(GpuWish::Count(count.unwrap_or(0))),
+    }
+}
+
+/// Which NICs, virtual functions and NVMe drives are wanted, and how near.
+fn extras(shape: &ShapeArgs) -> anyhow::Result<Extras> {
+    Ok(Extras {
+        nics: device_wish("--nic", &shape.nic)?,
+        vfs: device_wish("--vf", &shape.vf)?,
+        nic_near: shape.nic_near.map(Into::into).unwrap_or_default(),
+        nvmes: device_wish("--nvme", &shape.nvme)?,
+        nvme_near: shape.nvme_near.map(Into::into).unwrap_or_default(),
+    })
+}
+
+/// One number, or addresses.
+fn device_wish(flag: &str, values: &[Which]) -> anyhow::Result<DeviceWish> {
+    match sorted_out(values) {
+        (counts, bdfs) if counts.is_empty() && bdfs.is_empty() => Ok(DeviceWish::default()),
+        (counts, bdfs) if counts.is_empty() => Ok(DeviceWish::Exact(bdfs)),
+        (counts, bdfs) if counts.len() == 1 && bdfs.is_empty() => Ok(DeviceWish::Count(counts[0])),
+        _ => Err(usage(
+            format!("{flag} takes one number, or PCI addresses, not both and no second number"),
+            format!("{flag} 2, or {flag} once for each address"),
+        )),
+    }
+}
+
+/// Numbers and addresses apart.
+fn sorted_out(values: &[Which]) -> (Vec<u32>, Vec<Bdf>) {
+    let (mut numbers, mut bdfs) = (Vec::new(), Vec::new());
+    for value in values {
+        match value {
+            Which::Number(number) => numbers.push(*number),
+            Which::At(bdf) => bdfs.push(*bdf),
+        }
+    }
+    (numbers, bdfs)
+}
+
+/// Refuses options that say something of what the guest does not have.
+fn contradictions(gpus: &GpuWish, extras: &Extras, shape: &ShapeArgs) -> anyhow::Result<()> {
+    let near = |arg: Option<NearArg>| arg.is_some_and(|near| near != NearArg::Any);
+    let nics = extras.nics.number() + extras.vfs.number();
+    for (flag, arg, number, add) in [
+        ("--nic-near", shape.nic_near, nics, "--nic or --vf"),
+        ("--nvme-near", shape.nvme_near, extras.nvmes.number(), "--nvme"),
+    ] {
+        if arg.is_some() && number == 0 {
+            let hint = format!("add {add}, or leave {flag} out");
+            return Err(usage(format!("{flag} is given, but not {add}"), hint));
+        }
+        if near(arg) && *gpus == GpuWish::Count(0) {
+            let hint = format!("add --gpus, or leave {flag} out");
+            return Err(usage(format!("{flag} means near to GPUs, and the guest has none"), hint));
+        }
+    }
+    let floats = shape.pins == PinsArg::None;
+    if !floats && shape.threads.is_some() {
+        return Err(usage(
+            "--threads goes only with --pins none: a pinned guest takes it from its host cores",
+            "add --pins none, or leave --threads out",
+        ));
+    }
+    if floats && (shape.reserve_cores > 0 || shape.allow.contains(&AllowArg::Remote)) {
+        let flag = if shape.reserve_cores > 0 { "--reserve-cores" } else { "--allow remote" };
+        return Err(usage(
+            format!("{flag} says which cores a guest gets, and with --pins none it gets none"),
+            format!("leave out {flag} or --pins none"),
+        ));
+    }
+    Ok(())
 }
 
 /// Indexes of the GPUs among these devices, by PCI address from 0; ascending.
@@ -147,14 +228,16 @@ fn stamped_base(user: &str, seconds: u64) -> String {
 mod tests {
     use super::*;
     use crate::cli::args::{Cli, Verb};
+    use crate::memsize::MemSize;
     use crate::placement::Held;
+    use crate::request::{CellWish, Near, PinPolicy, Policy};
     use clap::Parser;
 
-    /// The guest arguments of a `plan` command line.
-    fn guest(line: &str) -> GuestArgs {
+    /// The request of a `plan` command line.
+    fn wish(line: &str) -> anyhow::Result<Request> {
         let words = ["gpuvm", "plan"].into_iter().chain(line.split_whitespace());
         match Cli::try_parse_from(words).unwrap().verb {
-            Verb::Plan(args) => args.guest,
+            Verb::Plan(args) => request(&args.guest.gpus, &args.guest.shape),
             other => panic!("{other:?}"),
         }
     }
@@ -162,34 +245,65 @@ mod tests {
     #[test]
     fn refuses_arguments_that_cannot_be_meant() {
         for line in [
-            "--cells 2",
             "--threads 2",
-            "--pins core --cells 1",
-            "--pins none --cells 0",
+            "--pins thread --threads 2",
             "--pins none --threads 0",
+            "--pins none --gpus 1 --reserve-cores 1",
+            "--pins none --gpus 1 --allow split,remote",
             "--vcpus 0",
             "--memory 1K",
             "--gpu-index 3 --gpus 0",
             "--gpu 34:00.0 --gpu 0000:34:00.0",
+            "--gpu 3 --gpu 34:00.0",
+            "--gpu 3 --gpu 3",
+            "--gpus 1 --nic 1 --nic 35:00.0",
+            "--gpus 1 --nvme 1 --nvme 1",
+            "--gpus 1 --nic-near switch",
+            "--gpus 1 --nic 0 --nic-near any",
+            "--gpus 1 --nic 1 --nvme-near node",
+            "--nic 1 --nic-near switch",
+            "--gpus 1 --nic 35:00.0 --vf 35:00.0",
         ] {
-            let error = request(&guest(line)).unwrap_err();
+            let error = wish(line).unwrap_err();
             assert_eq!(crate::cli::error::exit_code(&error), 2, "{line}: {error}");
         }
     }
 
     #[test]
     fn maps_arguments_to_wishes() {
-        for (line, wish) in [
+        for (line, gpus) in [
             ("", GpuWish::Count(0)),
             ("--gpus 4", GpuWish::Count(4)),
             ("--gpu-index 5", GpuWish::Run { first: 5, count: 1 }),
             ("--gpu-count 8 --gpu-index 8", GpuWish::Run { first: 8, count: 8 }),
             ("--gpu 34:00.0", GpuWish::Exact(vec!["34:00.0".parse().unwrap()])),
+            ("--gpu 3 --gpu 5", GpuWish::Indexes(vec![3, 5])),
         ] {
-            assert_eq!(request(&guest(line)).unwrap().gpus, wish, "{line}");
+            assert_eq!(wish(line).unwrap().gpus, gpus, "{line}");
         }
-        let cells = request(&guest("--pins none --cells 2 --threads 2 --vcpus 4")).unwrap();
+        let cells = wish("--pins none --cells 2 --threads 2 --vcpus 4").unwrap();
         assert_eq!((cells.cells, cells.threads), (CellWish::Count(2), Some(2)));
+        assert_eq!(wish("--cells per-node").unwrap(), Request::for_gpus(0));
+        let all = wish(
+            "--gpus 2 --nic 2 --vf 1 --nic-near node --nvme 5e:00.0 --nvme 5f:00.0 --nvme-near switch \
+             --pins thread --reserve-cores 2 --reserve-memory 8G --policy spread --allow split,remote",
+        );
+        let nvme = |bus| format!("{bus}:00.0").parse().unwrap();
+        let expected = Request {
+            extras: Extras {
+                nics: DeviceWish::Count(2),
+                vfs: DeviceWish::Count(1),
+                nic_near: Near::Node,
+                nvmes: DeviceWish::Exact(vec![nvme("5e"), nvme("5f")]),
+                nvme_near: Near::Switch,
+            },
+            pins: PinPolicy::Thread,
+            reserve: Reserve { cores: 2, memory_kib: Some(MemSize::from_gib(8)) },
+            policy: Policy::Spread,
+            allow: Allow { remote: true, split: true },
+            ..Request::for_gpus(2)
+        };
+        assert_eq!(all.unwrap(), expected);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::placement::{Placement, Reason};
 use crate::request::{DomainName, Request};
-use crate::topology::{DeviceKind, Topology};
+use crate::topology::{DeviceKind, Sriov, Topology};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -31,9 +31,7 @@ pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.json(&Answer { name, request, placement })?;
     } else {
         let mut text = describe(&planned);
-        if args.explain {
-            text += &explain(&planned.placement.reasons);
-        }
+        text += &reasons(&planned.placement.reasons, args.explain);
         cx.output.text(&text)?;
     }
     Ok(EXIT_DONE)
@@ -128,11 +126,31 @@ fn devices(topology: &Topology, placement: &Placement, lines: &mut Lines) {
     let index = |bdf: Bdf| gpus.iter().position(|gpu| *gpu == bdf).unwrap_or_default();
     lines.add("GPUs", of(DeviceKind::Gpu).map(|bdf| format!("{}: {}", index(bdf), line(bdf))));
     lines.add("NVSwitches", of(DeviceKind::NvSwitch).map(line));
+    let is_vf = |bdf: &Bdf| {
+        let device = topology.device(*bdf);
+        device.is_some_and(|device| matches!(device.sriov, Some(Sriov::Vf { .. })))
+    };
+    let named = |bdf: Bdf| match called(topology, bdf) {
+        Some(name) => format!("{}, {name}", line(bdf)),
+        None => line(bdf),
+    };
+    lines.add("NICs", of(DeviceKind::Nic).filter(|bdf| !is_vf(bdf)).map(named));
+    lines.add("VFs", of(DeviceKind::Nic).filter(is_vf).map(named));
+    lines.add("NVMe drives", of(DeviceKind::Nvme).map(named));
+    let shown = [DeviceKind::Gpu, DeviceKind::NvSwitch, DeviceKind::Nic, DeviceKind::Nvme];
     let others = placement.devices.iter().copied();
-    let others =
-        others.filter(|b| !matches!(kind(b), Some(DeviceKind::Gpu | DeviceKind::NvSwitch)));
+    let others = others.filter(|b| !kind(b).is_some_and(|kind| shown.contains(&kind)));
     lines.add("with them", others.map(line));
     lines.add("partition", placement.partition.map(|id| id.to_string()));
+}
+
+/// The kernel's name of a NIC or an NVMe drive, where the record has one.
+fn called(topology: &Topology, bdf: Bdf) -> Option<String> {
+    let net = topology.device(bdf).and_then(|device| device.net.as_ref());
+    let net = net.and_then(|net| net.rdma.first().or(net.netdevs.first()));
+    let drives = topology.parts().drives.iter();
+    let drive = drives.filter(|drive| drive.bdf == Some(bdf)).map(|drive| &drive.name);
+    net.or_else(|| drive.min()).cloned()
 }
 
 /// Pins of successive vCPUs by core: `0,48 1,49`; a run of cores as `0,48 to 4,52`.
@@ -170,10 +188,15 @@ fn pinned(pins: &[CpuSet], threads: usize) -> String {
     runs.join(" ")
 }
 
-/// The reasons for people, compromises marked.
-fn explain(reasons: &[Reason]) -> String {
-    let mut text = String::from("\nwhy, with `!` at what is a compromise\n");
-    for Reason { choice, because, compromise } in reasons {
+/// The reasons for people: all of them, or only the compromises, which nobody should miss.
+fn reasons(reasons: &[Reason], all: bool) -> String {
+    let said: Vec<&Reason> = reasons.iter().filter(|reason| all || reason.compromise).collect();
+    let mut text = match (all, said.is_empty()) {
+        (true, _) => "\nwhy, with `!` at what is a compromise\n".to_owned(),
+        (false, true) => String::new(),
+        (false, false) => "\n".to_owned(),
+    };
+    for Reason { choice, because, compromise } in said {
         let mark = if *compromise { '!' } else { ' ' };
         writeln!(text, "{mark} {choice:<12} {because}").expect("text");
     }

@@ -37,7 +37,7 @@ fn arguments(words: &str) -> GuestArgs {
 /// The domain for these words; none where the planner refuses.
 fn export(topology: &Topology, occupancy: &Occupancy, words: &str) -> Option<DomainXml> {
     let args = arguments(words);
-    let request = request(&args).unwrap();
+    let request = request(&args.gpus, &args.shape).unwrap();
     let placement = plan(topology, occupancy, &request).ok()?;
     let name = format!("guest-{}", occupancy.domains.len()).parse().unwrap();
     let (topology, occupancy) = (topology.clone(), occupancy.clone());

@@ -1,44 +1,22 @@
 //! What describes a guest on the command line, on every verb that plans one.
 
-use crate::bdf::Bdf;
+use super::wish::{
+    AllowArg, CellsArg, HugePagesArg, NearArg, PinsArg, PolicyArg, ProfileArg, Which,
+};
 use crate::memsize::MemSize;
-use crate::request::{DomainName, PageSize, PinPolicy, Profile};
+use crate::request::DomainName;
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
 /// Is what describes a guest, on every verb that plans one.
 #[derive(Debug, Clone, Args)]
 pub struct GuestArgs {
-    /// Number of GPUs
-    #[arg(long, visible_alias = "gpu-count", value_name = "N", conflicts_with = "gpu")]
-    pub gpus: Option<u32>,
-    /// Exactly this GPU, by PCI address; repeat for more
-    #[arg(long, value_name = "BDF")]
-    pub gpu: Vec<Bdf>,
-    /// Index of the first GPU of a run of consecutive ones, by PCI address from 0
-    #[arg(long, value_name = "I", conflicts_with = "gpu")]
-    pub gpu_index: Option<u32>,
-    /// vCPUs; default: the share of the GPUs, or 2 without GPUs
-    #[arg(long, value_name = "N")]
-    pub vcpus: Option<u32>,
-    /// Memory with its unit, such as 180G; default: the share of the GPUs, or 2G without GPUs
-    #[arg(long, value_name = "SIZE")]
-    pub memory: Option<MemSize>,
-    /// Back the memory with huge pages of this size
-    #[arg(long, value_name = "SIZE", value_enum)]
-    pub huge_pages: Option<HugePagesArg>,
-    /// Rule for sizes and pins
-    #[arg(long, value_name = "PROFILE", value_enum, default_value = "share")]
-    pub profile: ProfileArg,
-    /// How vCPUs are pinned
-    #[arg(long, value_name = "POLICY", value_enum, default_value = "core")]
-    pub pins: PinsArg,
-    /// Guest NUMA cells; only with --pins none. Default: one per host node in use
-    #[arg(long, value_name = "N")]
-    pub cells: Option<u32>,
-    /// Threads per core that the guest sees; only with --pins none. Default: as the host's
-    #[arg(long, value_name = "N")]
-    pub threads: Option<u32>,
+    /// Its GPUs.
+    #[command(flatten)]
+    pub gpus: GpuArgs,
+    /// What it gets with them.
+    #[command(flatten)]
+    pub shape: ShapeArgs,
     /// Domain XML that the guest is made from; default: the built-in gpu-guest.xml
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub template: Option<PathBuf>,
@@ -61,65 +39,94 @@ pub struct GuestArgs {
     /// libvirt network for a NIC; repeat for more. Default: the template's
     #[arg(long, value_name = "NETWORK")]
     pub network: Vec<String>,
-    /// Plan as if no domain held anything; always so with --host
+    /// What is taken.
+    #[command(flatten)]
+    pub taken: TakenArgs,
+}
+
+/// Is which GPUs a guest gets.
+#[derive(Debug, Clone, Default, Args)]
+pub struct GpuArgs {
+    /// Number of GPUs, wherever they fit best
+    #[arg(long, visible_alias = "gpu-count", value_name = "N", conflicts_with = "gpu")]
+    pub gpus: Option<u32>,
+    /// Exactly this GPU, by index or PCI address; repeat for more
+    ///
+    /// `gpuvm host show` prints both. On a board with NVSwitches these have to be one of its NVLink partitions.
+    #[arg(long, value_name = "I|BDF")]
+    pub gpu: Vec<Which>,
+    /// Index of the first GPU of a run of consecutive ones, by PCI address from 0
+    #[arg(long, value_name = "I", conflicts_with = "gpu")]
+    pub gpu_index: Option<u32>,
+}
+
+/// Is what a guest gets with its GPUs, and how it is placed.
+#[derive(Debug, Clone, Args)]
+pub struct ShapeArgs {
+    /// vCPUs; default: the share of the GPUs, or 2 without GPUs
+    #[arg(long, value_name = "N")]
+    pub vcpus: Option<u32>,
+    /// Memory with its unit, such as 180G; default: the share of the GPUs, or 2G without GPUs
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<MemSize>,
+    /// Back the memory with huge pages of this size
+    #[arg(long, value_name = "SIZE", value_enum)]
+    pub huge_pages: Option<HugePagesArg>,
+    /// NICs to pass through: so many, or exactly this one by PCI address; repeat for more
+    ///
+    /// A number takes the nearest to the GPUs that nobody uses. The host and other guests lose them.
+    #[arg(long, value_name = "N|BDF")]
+    pub nic: Vec<Which>,
+    /// Virtual functions of NICs to pass through, as --nic; they have to be enabled already
+    #[arg(long, value_name = "N|BDF")]
+    pub vf: Vec<Which>,
+    /// How near NICs and virtual functions have to be to the GPUs; nearer ones are taken first in any case
+    #[arg(long, value_name = "NEAR", value_enum)]
+    pub nic_near: Option<NearArg>,
+    /// NVMe drives to pass through as PCI functions, as --nic; drives that the host uses are never taken
+    #[arg(long, value_name = "N|BDF")]
+    pub nvme: Vec<Which>,
+    /// How near NVMe drives have to be to the GPUs
+    #[arg(long, value_name = "NEAR", value_enum)]
+    pub nvme_near: Option<NearArg>,
+    /// How vCPUs are pinned
+    #[arg(long, value_name = "POLICY", value_enum, default_value = "core")]
+    pub pins: PinsArg,
+    /// Guest NUMA cells: per-node is one for each host node in use, which is also what auto gives. With one
+    /// cell a guest on several nodes cannot tell near memory from far memory
+    #[arg(long, value_name = "auto|per-node|N", default_value = "auto")]
+    pub cells: CellsArg,
+    /// Threads per core that the guest sees; only with --pins none. Default: as the host's
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u32>,
+    /// Rule for sizes and pins
+    #[arg(long, value_name = "PROFILE", value_enum, default_value = "share")]
+    pub profile: ProfileArg,
+    /// Cores of every node that stay with the host: its first ones. Guests with default sizes get fewer vCPUs
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub reserve_cores: u32,
+    /// Memory of every node that stays with the host, such as 8G; default: a small part of the node
+    #[arg(long, value_name = "SIZE")]
+    pub reserve_memory: Option<MemSize>,
+    /// Which of equally good places is taken
+    #[arg(long, value_name = "POLICY", value_enum, default_value = "pack")]
+    pub policy: PolicyArg,
+    /// Rules that may be broken where nothing else fits, separated by commas; the plan says what it cost
+    #[arg(long, value_name = "RULES", value_enum, value_delimiter = ',')]
+    pub allow: Vec<AllowArg>,
+}
+
+/// Is where what is taken is read from.
+#[derive(Debug, Clone, Default, Args)]
+pub struct TakenArgs {
+    /// Plan as if no domain held anything; always so with --host, unless --domain-xml is given
     #[arg(long)]
     pub assume_empty: bool,
-}
-
-/// Is a huge-page size on the command line.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum HugePagesArg {
-    /// 2 MiB pages
-    #[value(name = "2M")]
-    TwoMib,
-    /// 1 GiB pages
-    #[value(name = "1G")]
-    OneGib,
-}
-
-impl From<HugePagesArg> for PageSize {
-    fn from(arg: HugePagesArg) -> PageSize {
-        match arg {
-            HugePagesArg::TwoMib => PageSize::TwoMib,
-            HugePagesArg::OneGib => PageSize::OneGib,
-        }
-    }
-}
-
-/// Is a profile on the command line.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum ProfileArg {
-    /// Each GPU brings its share of its node's cores and memory
-    Share,
-    /// The sizes and the pin order of nvidia-vm
-    NvidiaVm,
-}
-
-impl From<ProfileArg> for Profile {
-    fn from(arg: ProfileArg) -> Profile {
-        match arg {
-            ProfileArg::Share => Profile::Share,
-            ProfileArg::NvidiaVm => Profile::NvidiaVm,
-        }
-    }
-}
-
-/// Is a pin policy on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PinsArg {
-    /// vCPU pairs on the two threads of one core
-    Core,
-    /// No pins
-    None,
-}
-
-impl From<PinsArg> for PinPolicy {
-    fn from(arg: PinsArg) -> PinPolicy {
-        match arg {
-            PinsArg::Core => PinPolicy::Core,
-            PinsArg::None => PinPolicy::None,
-        }
-    }
+    /// With --host: a domain of that host, as `virsh dumpxml` prints it; repeat for more. One that `virsh dumpxml`
+    /// printed while it ran counts as running
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(conflicts_with = "assume_empty")]
+    pub domain_xml: Vec<PathBuf>,
 }
 
 /// Is a domain type on the command line.

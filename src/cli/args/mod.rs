@@ -1,8 +1,10 @@
 //! The command line, as types. Man pages and completions are made from these; help text is written here only.
 
 mod guest;
+mod wish;
 
-pub use guest::{GuestArgs, HugePagesArg, PinsArg, ProfileArg, VirtTypeArg};
+pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
+pub use wish::{AllowArg, NearArg, PinsArg, Which};
 
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
@@ -12,6 +14,8 @@ mod examples {
     /// Of `plan`.
     pub const PLAN: &str = "Examples:
   gpuvm plan --gpus 2 --explain
+  gpuvm plan --gpus 4 --nic 2 --nic-near switch --nvme 1
+  gpuvm plan --gpu 3 --gpu 5 --vcpus 12 --memory 64G --huge-pages 1G
   gpuvm plan --host topologies/dgx-2.json --gpus 8 --gpu-index 8 --json";
     /// Of `export`.
     pub const EXPORT: &str = "Examples:

@@ -1,0 +1,173 @@
+//! Values of a guest's options: each has the words of the command line and the wish that it means.
+
+use crate::bdf::Bdf;
+use crate::request::{CellWish, Near, PageSize, PinPolicy, Policy, Profile};
+use clap::ValueEnum;
+use std::str::FromStr;
+
+/// Is a device on the command line: a number (an index of GPUs, else a count), or a PCI address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// Digits only.
+    Number(u32),
+    /// An address.
+    At(Bdf),
+}
+
+impl FromStr for Which {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Which, String> {
+        if let Ok(number) = text.parse() {
+            return Ok(Which::Number(number));
+        }
+        let bdf = text.parse().map(Which::At);
+        bdf.map_err(|error: crate::bdf::BdfError| format!("{error}, and no number"))
+    }
+}
+
+/// Is a number of guest NUMA cells on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CellsArg(pub CellWish);
+
+impl FromStr for CellsArg {
+    type Err = String;
+    fn from_str(text: &str) -> Result<CellsArg, String> {
+        match text {
+            "auto" | "per-node" => Ok(CellsArg(CellWish::Auto)),
+            _ => match text.parse() {
+                Ok(0) => Err("a guest needs at least one NUMA cell".into()),
+                Ok(cells) => Ok(CellsArg(CellWish::Count(cells))),
+                Err(_) => Err(format!("`{text}` is neither auto nor per-node nor a number")),
+            },
+        }
+    }
+}
+
+/// Is how near a device has to be, on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NearArg {
+    /// Below the same PCIe switch as one of the GPUs: peer-to-peer transfers stay off the host bridge
+    Switch,
+    /// On the NUMA node of one of the GPUs: transfers stay off the link between packages
+    Node,
+    /// Anywhere; the default
+    Any,
+}
+
+impl From<NearArg> for Near {
+    fn from(arg: NearArg) -> Near {
+        match arg {
+            NearArg::Switch => Near::Switch,
+            NearArg::Node => Near::Node,
+            NearArg::Any => Near::Any,
+        }
+    }
+}
+
+/// Is a huge-page size on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum HugePagesArg {
+    /// 2 MiB pages
+    #[value(name = "2M")]
+    TwoMib,
+    /// 1 GiB pages
+    #[value(name = "1G")]
+    OneGib,
+}
+
+impl From<HugePagesArg> for PageSize {
+    fn from(arg: HugePagesArg) -> PageSize {
+        match arg {
+            HugePagesArg::TwoMib => PageSize::TwoMib,
+            HugePagesArg::OneGib => PageSize::OneGib,
+        }
+    }
+}
+
+/// Is a profile on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum ProfileArg {
+    /// Each GPU brings its share of its node's cores and memory
+    Share,
+    /// The sizes and the pin order of nvidia-vm
+    NvidiaVm,
+}
+
+impl From<ProfileArg> for Profile {
+    fn from(arg: ProfileArg) -> Profile {
+        match arg {
+            ProfileArg::Share => Profile::Share,
+            ProfileArg::NvidiaVm => Profile::NvidiaVm,
+        }
+    }
+}
+
+/// Is a pin policy on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PinsArg {
+    /// Successive vCPUs on the threads of one core, which the guest sees as a core
+    Core,
+    /// First the first threads of all cores, then the second ones, as nvidia-vm did
+    Thread,
+    /// No pins: the guest floats over all pcpus, and nothing keeps it off those of others
+    None,
+}
+
+impl From<PinsArg> for PinPolicy {
+    fn from(arg: PinsArg) -> PinPolicy {
+        match arg {
+            PinsArg::Core => PinPolicy::Core,
+            PinsArg::Thread => PinPolicy::Thread,
+            PinsArg::None => PinPolicy::None,
+        }
+    }
+}
+
+/// Is a policy on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PolicyArg {
+    /// The one that leaves most to later guests
+    Pack,
+    /// The one with fewest neighbours on its nodes; later large guests find less room
+    Spread,
+}
+
+impl From<PolicyArg> for Policy {
+    fn from(arg: PolicyArg) -> Policy {
+        match arg {
+            PolicyArg::Pack => Policy::Pack,
+            PolicyArg::Spread => Policy::Spread,
+        }
+    }
+}
+
+/// Is a rule that may be broken, on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AllowArg {
+    /// Cores and memory of other nodes than those of the GPUs: slower transfers between CPU and GPU
+    Remote,
+    /// GPUs that are no NVLink partition: no NVLink between them
+    Split,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_a_number_or_an_address() {
+        assert_eq!("7".parse(), Ok(Which::Number(7)));
+        assert_eq!("34:00.0".parse(), Ok(Which::At("0000:34:00.0".parse().unwrap())));
+        for bad in ["", "-1", "34:00", "4294967296", "x"] {
+            let error = bad.parse::<Which>().unwrap_err();
+            assert!(error.contains("is not a PCI address"), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn cells_are_words_or_a_number() {
+        assert_eq!("per-node".parse(), Ok(CellsArg(CellWish::Auto)));
+        assert_eq!("2".parse(), Ok(CellsArg(CellWish::Count(2))));
+        assert!("0".parse::<CellsArg>().is_err() && "two".parse::<CellsArg>().is_err());
+    }
+}
