@@ -4,6 +4,7 @@ mod bad;
 mod embed;
 mod killed;
 mod life;
+mod storage;
 mod vendor;
 
 use crate::support::{host_tree, project};

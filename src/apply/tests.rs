@@ -39,6 +39,9 @@ impl Hypervisor for Fake {
     fn uri(&self) -> &str {
         "fake:///"
     }
+    fn storage(&self) -> &dyn crate::hypervisor::storage::Storage {
+        panic!("no step of these tests uses storage")
+    }
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
         let row = |(name, runs): (&String, &bool)| DomainSummary {
             name: name.clone(),

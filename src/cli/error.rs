@@ -122,6 +122,9 @@ fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
         HypervisorErrorKind::Denied => {
             "run as root, or join the group libvirt: `sudo usermod -aG libvirt $USER`, then log in again"
         }
+        HypervisorErrorKind::NoVolume => {
+            "`virsh pool-list --all` shows the pools, `virsh vol-list POOL` the volumes of one"
+        }
         HypervisorErrorKind::NoDomain => "`gpuvm list` shows the domains that are there",
         HypervisorErrorKind::Exists => {
             "choose another --name, or `gpuvm delete` the domain that is there"

@@ -1,6 +1,8 @@
 //! The hypervisor behind libvirt; the only file that knows the binding. It knows nothing of plans, files or flags of
 //! the command line.
 
+mod storage;
+
 use super::{
     AddressSource, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError,
     HypervisorErrorKind, XmlOf, lazy,
@@ -75,6 +77,10 @@ impl Libvirt {
 impl Hypervisor for Libvirt {
     fn uri(&self) -> &str {
         &self.uri
+    }
+
+    fn storage(&self) -> &dyn super::storage::Storage {
+        self
     }
 
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
@@ -254,6 +260,8 @@ fn kind(code: Option<ErrorNumber>, message: &str) -> HypervisorErrorKind {
         Some(N::NoDomain) => K::NoDomain,
         Some(N::DomExist) => K::Exists,
         Some(N::OperationFailed) if says("already exists") || says("already defined") => K::Exists,
+        Some(N::StorageVolExist) => K::Exists,
+        Some(N::NoStoragePool | N::NoStorageVolume) => K::NoVolume,
         Some(N::NoNetwork) => K::NoNetwork,
         Some(N::OperationInvalid) if says("network '") && says("is not active") => K::NoNetwork,
         Some(N::OperationInvalid) => K::WrongState,

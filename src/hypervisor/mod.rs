@@ -5,6 +5,7 @@
 pub mod lazy;
 #[cfg(feature = "libvirt")]
 pub mod libvirt;
+pub mod storage;
 
 use serde::Serialize;
 use std::net::IpAddr;
@@ -85,6 +86,8 @@ pub enum HypervisorErrorKind {
     Exists,
     /// The domain is not in the state for it.
     WrongState,
+    /// No storage pool or volume of that name.
+    NoVolume,
     /// A network that the domain names is not there, or does not run.
     NoNetwork,
     /// The definition is refused.
@@ -109,6 +112,8 @@ pub struct HypervisorError {
 pub trait Hypervisor {
     /// The URI of the connection, for messages.
     fn uri(&self) -> &str;
+    /// Its storage.
+    fn storage(&self) -> &dyn storage::Storage;
     /// Every domain, running or defined, by name.
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError>;
     /// A domain's definition.

@@ -1,0 +1,282 @@
+//! Storage pools and volumes as the rest of the program sees them: what an image, a guest's disk and a seed are made
+//! in, so that they can be on another machine (`qemu+ssh://`), too.
+
+use super::HypervisorError;
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Is a pool of volumes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Pool {
+    /// Its name.
+    pub name: String,
+    /// Its kind, as libvirt calls it: `dir`, `fs`, `logical`.
+    pub kind: String,
+    /// Where its volumes are on the hypervisor's machine; none where that is no path.
+    pub path: Option<PathBuf>,
+    /// Whether it can be used now.
+    pub active: bool,
+    /// Size in bytes; 0 where it is not active.
+    pub capacity_bytes: u64,
+    /// Bytes that are free; 0 where it is not active.
+    pub available_bytes: u64,
+}
+
+/// Is how the bytes of a volume are laid out, as libvirt read it from the volume's own first bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Volume {
+    /// Its pool.
+    pub pool: String,
+    /// Its name in the pool.
+    pub name: String,
+    /// Where it is on the hypervisor's machine.
+    pub path: PathBuf,
+    /// Format: `raw`, `qcow2`.
+    pub format: String,
+    /// Size that a guest sees, in bytes.
+    pub capacity_bytes: u64,
+    /// Bytes that it takes now.
+    pub allocation_bytes: u64,
+    /// The file that it lies over; none: it stands alone.
+    pub backing: Option<PathBuf>,
+}
+
+/// Is what a new volume is to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewVolume {
+    /// Its name in the pool.
+    pub name: String,
+    /// Format: `raw`, `qcow2`.
+    pub format: String,
+    /// Size that a guest sees, in bytes.
+    pub capacity_bytes: u64,
+    /// Whether all of it is taken from the pool at once.
+    pub preallocated: bool,
+    /// The file that it lies over, with its format; none: it stands alone.
+    pub backing: Option<(PathBuf, String)>,
+    /// Permissions, such as 0o600.
+    pub mode: u32,
+}
+
+/// Is told how many bytes are through; false breaks off.
+pub type Progress<'p> = &'p mut dyn FnMut(u64) -> bool;
+
+/// Is a hypervisor's storage.
+pub trait Storage {
+    /// Every pool, by name.
+    fn pools(&self) -> Result<Vec<Pool>, HypervisorError>;
+    /// Makes a pool over a directory, which is made where it is not there: defined, started, and again at boot.
+    fn make_pool(&self, name: &str, dir: &Path) -> Result<(), HypervisorError>;
+    /// Stops a pool and forgets it; its volumes stay where they are.
+    fn forget_pool(&self, name: &str) -> Result<(), HypervisorError>;
+    /// The volumes of a pool, by name, as they are now.
+    fn volumes(&self, pool: &str) -> Result<Vec<Volume>, HypervisorError>;
+    /// Makes a volume; never replaces one.
+    fn make_volume(&self, pool: &str, new: &NewVolume) -> Result<PathBuf, HypervisorError>;
+    /// Makes a volume with the content of another of the same pool; never replaces one.
+    fn copy_volume(
+        &self,
+        pool: &str,
+        new: &NewVolume,
+        from: &str,
+    ) -> Result<PathBuf, HypervisorError>;
+    /// Makes a volume larger.
+    fn grow_volume(&self, pool: &str, name: &str, bytes: u64) -> Result<(), HypervisorError>;
+    /// Deletes a volume.
+    fn delete_volume(&self, pool: &str, name: &str) -> Result<(), HypervisorError>;
+    /// Fills a volume from its first byte on.
+    fn upload(
+        &self,
+        pool: &str,
+        name: &str,
+        from: &mut dyn Read,
+        progress: Progress<'_>,
+    ) -> Result<(), HypervisorError>;
+    /// Reads `bytes` of a volume from `offset` on, fewer where it ends before.
+    fn download(
+        &self,
+        pool: &str,
+        name: &str,
+        range: std::ops::Range<u64>,
+        to: &mut dyn Write,
+    ) -> Result<(), HypervisorError>;
+}
+
+/// Pools and volumes as libvirt's documents have them.
+#[cfg(feature = "libvirt")]
+pub(super) mod xml {
+    use super::NewVolume;
+    use serde::{Deserialize, Serialize};
+    use std::path::Path;
+
+    /// Is an element with a type.
+    #[derive(Debug, Serialize, Deserialize)]
+    pub struct Format {
+        /// The format's name.
+        #[serde(rename = "@type")]
+        pub name: String,
+    }
+
+    /// Is the owner's rights on a directory or file.
+    #[derive(Debug, Default, Serialize, Deserialize)]
+    pub struct Permissions {
+        /// Four octal digits.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub mode: Option<String>,
+    }
+
+    /// Is where a pool or a volume is.
+    #[derive(Debug, Default, Serialize, Deserialize)]
+    pub struct Target {
+        /// A path on the hypervisor's machine.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub path: Option<String>,
+        /// How its bytes are laid out.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub format: Option<Format>,
+        /// Who may.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub permissions: Option<Permissions>,
+    }
+
+    /// Is a pool.
+    #[derive(Debug, Serialize, Deserialize)]
+    #[serde(rename = "pool")]
+    pub struct Pool {
+        /// Its kind.
+        #[serde(rename = "@type")]
+        pub kind: String,
+        /// Its name.
+        pub name: String,
+        /// Where it is.
+        #[serde(default)]
+        pub target: Target,
+    }
+
+    /// Is a size.
+    #[derive(Debug, Serialize, Deserialize)]
+    pub struct Bytes {
+        /// Its unit; libvirt writes bytes.
+        #[serde(rename = "@unit", default = "Bytes::unit")]
+        pub unit: String,
+        /// Its number.
+        #[serde(rename = "$text")]
+        pub number: u64,
+    }
+
+    impl Bytes {
+        /// The only unit here.
+        fn unit() -> String {
+            "bytes".into()
+        }
+
+        /// So many bytes.
+        fn of(number: u64) -> Bytes {
+            Bytes { unit: Bytes::unit(), number }
+        }
+    }
+
+    /// Is a volume.
+    #[derive(Debug, Serialize, Deserialize)]
+    #[serde(rename = "volume")]
+    pub struct Volume {
+        /// Its name.
+        pub name: String,
+        /// What a guest sees.
+        pub capacity: Bytes,
+        /// What it takes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub allocation: Option<Bytes>,
+        /// Where it is.
+        #[serde(default)]
+        pub target: Target,
+        /// What it lies over.
+        #[serde(rename = "backingStore", default, skip_serializing_if = "Option::is_none")]
+        pub backing: Option<Target>,
+    }
+
+    /// The document of a pool over a directory.
+    pub fn new_pool(name: &str, dir: &Path) -> String {
+        let target = Target {
+            path: Some(dir.to_string_lossy().into_owned()),
+            format: None,
+            permissions: Some(Permissions { mode: Some("0711".into()) }),
+        };
+        write(&Pool { kind: "dir".into(), name: name.into(), target })
+    }
+
+    /// The document of a new volume.
+    pub fn new_volume(new: &NewVolume) -> String {
+        let format = |name: &str| Some(Format { name: name.into() });
+        write(&Volume {
+            name: new.name.clone(),
+            capacity: Bytes::of(new.capacity_bytes),
+            allocation: Some(Bytes::of(if new.preallocated { new.capacity_bytes } else { 0 })),
+            target: Target {
+                path: None,
+                format: format(&new.format),
+                permissions: Some(Permissions { mode: Some(format!("{:04o}", new.mode & 0o7777)) }),
+            },
+            backing: new.backing.as_ref().map(|(path, kind)| Target {
+                path: Some(path.to_string_lossy().into_owned()),
+                format: format(kind),
+                permissions: None,
+            }),
+        })
+    }
+
+    /// A document as text.
+    fn write<T: Serialize>(document: &T) -> String {
+        quick_xml::se::to_string(document).expect("plain values with names that XML takes")
+    }
+
+    /// Reads a document.
+    pub fn read<'x, T: Deserialize<'x>>(text: &'x str) -> Result<T, String> {
+        quick_xml::de::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn documents_are_written_with_names_escaped() {
+            let new = NewVolume {
+                name: "a<b>&'c".into(),
+                format: "qcow2".into(),
+                capacity_bytes: 1 << 30,
+                preallocated: true,
+                backing: Some(("/p/base&.img".into(), "raw".into())),
+                mode: 0o600,
+            };
+            let text = new_volume(&new);
+            assert!(!text.contains("<b>"), "{text}");
+            let back: Volume = read(&text).unwrap();
+            assert_eq!(back.name, new.name);
+            assert_eq!((back.capacity.number, back.allocation.unwrap().number), (1 << 30, 1 << 30));
+            assert_eq!(back.target.format.unwrap().name, "qcow2");
+            assert_eq!(back.target.permissions.unwrap().mode.unwrap(), "0600");
+            let backing = back.backing.unwrap();
+            assert_eq!(backing.path.as_deref(), Some("/p/base&.img"));
+            let pool = new_pool("x", Path::new("/var/lib/x"));
+            let back: Pool = read(&pool).unwrap();
+            assert_eq!((&back.kind[..], back.target.path.as_deref()), ("dir", Some("/var/lib/x")));
+        }
+
+        #[test]
+        fn libvirts_own_document_is_read() {
+            let text = "<volume type='file'><name>a.qcow2</name><key>/p/a.qcow2</key><source></source>\
+                        <capacity unit='bytes'>53687091200</capacity>\
+                        <allocation unit='bytes'>200704</allocation><physical unit='bytes'>196624</physical>\
+                        <target><path>/p/a.qcow2</path><format type='qcow2'/><permissions><mode>0600</mode>\
+                        <owner>0</owner><group>0</group></permissions><timestamps><atime>1.2</atime>\
+                        </timestamps><compat>1.1</compat><features/></target>\
+                        <backingStore><path>/p/base</path><format type='raw'/></backingStore></volume>";
+            let volume: Volume = read(text).unwrap();
+            assert_eq!(volume.capacity.number, 53_687_091_200);
+            assert_eq!(volume.backing.unwrap().path.as_deref(), Some("/p/base"));
+            assert!(read::<Volume>("<volume><name>x</name>").is_err());
+        }
+    }
+}

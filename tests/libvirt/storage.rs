@@ -1,0 +1,88 @@
+//! Pools and volumes on a real libvirtd, through the library.
+
+use super::files;
+use crate::support::daemon::daemon;
+use gpuvm::hypervisor::libvirt::Libvirt;
+use gpuvm::hypervisor::storage::NewVolume;
+use gpuvm::hypervisor::{Hypervisor as _, HypervisorErrorKind};
+use std::os::unix::fs::MetadataExt as _;
+
+/// A new volume of one MiB.
+fn volume(name: &str, format: &str) -> NewVolume {
+    NewVolume {
+        name: name.into(),
+        format: format.into(),
+        capacity_bytes: 1 << 20,
+        preallocated: false,
+        backing: None,
+        mode: 0o600,
+    }
+}
+
+#[test]
+fn volumes_are_made_filled_read_and_deleted() {
+    let Some(daemon) = daemon() else { return };
+    let dir = daemon.fresh_dir("pool").join("below");
+    let libvirt = Libvirt::open(&daemon.uri()).unwrap();
+    let storage = libvirt.storage();
+    storage.make_pool("images-test", &dir).unwrap();
+    assert!(storage.make_pool("images-test", &dir).is_err(), "a pool was made twice");
+    let pools = storage.pools().unwrap();
+    let pool = pools.iter().find(|pool| pool.name == "images-test").unwrap();
+    assert_eq!((&pool.kind[..], pool.path.as_deref(), pool.active), ("dir", Some(&*dir), true));
+    assert!(pool.available_bytes > 0 && pool.available_bytes <= pool.capacity_bytes);
+
+    let path = storage.make_volume("images-test", &volume("a.img", "raw")).unwrap();
+    assert_eq!(path, dir.join("a.img"));
+    assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
+    let again = storage.make_volume("images-test", &volume("a.img", "raw")).unwrap_err();
+    assert_eq!(again.kind, HypervisorErrorKind::Exists, "{again}");
+    let content: Vec<u8> = (0..700_000u32).map(|at| (at % 251) as u8).collect();
+    let mut told = Vec::new();
+    let mut progress = |through| {
+        told.push(through);
+        true
+    };
+    storage.upload("images-test", "a.img", &mut &content[..], &mut progress).unwrap();
+    assert_eq!(told.last(), Some(&700_000));
+    assert!(told.len() > 1 && told.is_sorted(), "{told:?}");
+    let mut back = Vec::new();
+    storage.download("images-test", "a.img", 0..700_000, &mut back).unwrap();
+    assert!(back == content, "what came back is not what went in");
+    let mut part = Vec::new();
+    storage.download("images-test", "a.img", 251..261, &mut part).unwrap();
+    assert_eq!(part, (0..10).collect::<Vec<u8>>());
+    let broken = storage.upload("images-test", "a.img", &mut &content[..], &mut |_| false);
+    assert!(broken.unwrap_err().message.contains("broken off"));
+
+    let mut over = volume("b.qcow2", "qcow2");
+    over.capacity_bytes = 2 << 20;
+    over.backing = Some((dir.join("a.img"), "raw".into()));
+    storage.make_volume("images-test", &over).unwrap();
+    storage.copy_volume("images-test", &volume("c.img", "raw"), "a.img").unwrap();
+    storage.grow_volume("images-test", "c.img", 3 << 20).unwrap();
+    let full = NewVolume { preallocated: true, ..volume("d.img", "raw") };
+    storage.make_volume("images-test", &full).unwrap();
+    let volumes = storage.volumes("images-test").unwrap();
+    let seen: Vec<_> = volumes
+        .iter()
+        .map(|v| (&v.name[..], &v.format[..], v.capacity_bytes >> 20, v.backing.clone()))
+        .collect();
+    let base = Some(dir.join("a.img"));
+    let expected =
+        [("a.img", "raw", 1, None), ("b.qcow2", "qcow2", 2, base), ("c.img", "raw", 3, None)];
+    assert_eq!(seen[..3], expected);
+    assert!(volumes[3].allocation_bytes >= 1 << 20, "not preallocated: {:?}", volumes[3]);
+    let copied = std::fs::read(dir.join("c.img")).unwrap();
+    assert!(copied[..700_000] == content[..] && copied.len() == 3 << 20);
+
+    for name in ["a.img", "b.qcow2", "c.img", "d.img"] {
+        storage.delete_volume("images-test", name).unwrap();
+    }
+    let gone = storage.delete_volume("images-test", "a.img").unwrap_err();
+    assert_eq!(gone.kind, HypervisorErrorKind::NoVolume, "{gone}");
+    assert_eq!(files(&dir), [""; 0]);
+    storage.forget_pool("images-test").unwrap();
+    assert_eq!(storage.volumes("images-test").unwrap_err().kind, HypervisorErrorKind::NoVolume);
+    assert!(dir.exists(), "forgetting a pool removed its directory");
+}
