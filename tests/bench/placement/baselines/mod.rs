@@ -8,6 +8,7 @@
 #![cfg_attr(test, allow(unused_imports))]
 
 mod host;
+mod kubelet;
 mod naive;
 mod slots;
 #[cfg(test)]
@@ -18,5 +19,8 @@ use super::model::Policy;
 
 /// Every baseline, in the order of the table.
 pub fn all() -> Vec<Box<dyn Policy>> {
-    vec![Box::new(slots::Slots), Box::new(naive::FirstFit), Box::new(ubicloud::Ubicloud)]
+    let mut all: Vec<Box<dyn Policy>> =
+        vec![Box::new(slots::Slots), Box::new(naive::FirstFit), Box::new(ubicloud::Ubicloud)];
+    all.extend(kubelet::variants());
+    all
 }

@@ -40,12 +40,12 @@ pub fn rows(rows: &[(u32, u32, u32, &str)]) -> Parts {
     for &(package, node, l3, cores) in rows {
         for pcpus in cores.split('/').map(set) {
             let core_id = pcpus.first().unwrap().0;
-            if parts.nodes.len() <= node as usize {
+            while parts.nodes.len() <= node as usize {
                 parts.nodes.push(numa(u32::try_from(parts.nodes.len()).unwrap()));
             }
             let place = &mut parts.nodes[node as usize].pcpus;
             *place = place.or(&pcpus);
-            if parts.l3.len() <= l3 as usize {
+            while parts.l3.len() <= l3 as usize {
                 parts.l3.push(L3 { pcpus: CpuSet::new(), size_kib: None });
             }
             let cache = &mut parts.l3[l3 as usize].pcpus;
