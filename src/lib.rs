@@ -29,6 +29,9 @@ pub mod domain;
 
 pub mod check;
 
+pub mod image;
+pub mod seed;
+
 pub mod hypervisor;
 
 pub mod apply;

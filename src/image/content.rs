@@ -1,0 +1,163 @@
+//! The format of a disk image from its first bytes. A format that is only guessed is how a guest reads its host's
+//! files: raw bytes that a guest wrote and the next start takes for qcow2 can name any file as their backing file.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::{self, Read, Seek, SeekFrom};
+
+/// Is a format that guests are made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// The disk's bytes as they are.
+    Raw,
+    /// QEMU's own (docs/interop/qcow2 of QEMU).
+    Qcow2,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Format::Raw => "raw",
+            Format::Qcow2 => "qcow2",
+        })
+    }
+}
+
+/// Is what an image is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Content {
+    /// Its format.
+    pub format: Format,
+    /// Size that a guest sees, in bytes.
+    pub virtual_bytes: u64,
+    /// Whether it begins with a boot record, as a disk with a system does; always true of qcow2, which is not looked into.
+    pub boots: bool,
+}
+
+/// Says why an image is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum ContentError {
+    /// It cannot be read.
+    #[error("cannot be read: {0}")]
+    Read(#[from] io::Error),
+    /// It is another kind of file.
+    #[error("is {kind}; raw and qcow2 are taken")]
+    Other {
+        /// What it is.
+        kind: &'static str,
+    },
+    /// It is qcow2, but not one that stands alone and whole.
+    #[error("is qcow2 {0}")]
+    Qcow2(String),
+    /// It holds nothing that could be a disk.
+    #[error("has {bytes} bytes, which is no disk")]
+    TooSmall {
+        /// Its size.
+        bytes: u64,
+    },
+}
+
+/// First bytes by which another kind of file is known: offset, bytes, what it is.
+const OTHERS: [(u64, &[u8], &str); 17] = [
+    (0, b"KDMV", "a VMDK disk"),
+    (0, b"COWD", "a VMDK disk"),
+    (0, b"# Disk DescriptorFile", "the description of a VMDK disk"),
+    (0, b"vhdxfile", "a VHDX disk"),
+    (0, b"conectix", "a VHD disk"),
+    (0x40, b"\x7f\x10\xda\xbe", "a VDI disk"),
+    (0, b"QED\0", "a QED disk"),
+    (0, b"OOOM\0\x01", "a disk of another hypervisor"),
+    (0, b"LUKS\xba\xbe", "encrypted (LUKS)"),
+    (0, b"\x1f\x8b", "compressed (gzip)"),
+    (0, b"\xfd7zXZ\0", "compressed (xz)"),
+    (0, b"\x28\xb5\x2f\xfd", "compressed (zstd)"),
+    (0, b"BZh", "compressed (bzip2)"),
+    (0, b"PK\x03\x04", "a ZIP archive"),
+    (257, b"ustar", "a tar archive"),
+    (0x8001, b"CD001", "a CD image (ISO 9660)"),
+    (0, b"\x7fELF", "a program"),
+];
+
+/// Tells what an image is.
+pub fn content(image: &mut (impl Read + Seek)) -> Result<Content, ContentError> {
+    let bytes = image.seek(SeekFrom::End(0))?;
+    let head = read_at(image, 0, 512)?;
+    if head.starts_with(b"QFI\xfb") {
+        return qcow2(&head, bytes);
+    }
+    for (offset, magic, kind) in OTHERS {
+        if read_at(image, offset, magic.len())? == magic {
+            return Err(ContentError::Other { kind });
+        }
+    }
+    if bytes < 512 {
+        return Err(ContentError::TooSmall { bytes });
+    }
+    let boots = head[510..512] == [0x55, 0xaa];
+    Ok(Content { format: Format::Raw, virtual_bytes: bytes, boots })
+}
+
+/// Reads up to so many bytes from an offset on.
+fn read_at(image: &mut (impl Read + Seek), offset: u64, most: usize) -> io::Result<Vec<u8>> {
+    image.seek(SeekFrom::Start(offset))?;
+    let mut bytes = Vec::with_capacity(most);
+    image.take(most as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Incompatible features of a qcow2 image that a guest can be made from: none. Bit 0 is dirty, 1 corrupt, 2 an external
+/// data file; 3 names the compression, 4 extended entries, which QEMU knows.
+const HARMLESS: u64 = 1 << 3 | 1 << 4;
+
+/// Reads a qcow2 header: big-endian, fields at fixed places.
+fn qcow2(head: &[u8], file_bytes: u64) -> Result<Content, ContentError> {
+    let wrong = |text: String| Err(ContentError::Qcow2(text));
+    if head.len() < 104 && (head.len() < 72 || word(head, 4) != 2) {
+        return wrong(format!("cut off after {file_bytes} bytes"));
+    }
+    let version = word(head, 4);
+    if !matches!(version, 2 | 3) {
+        return wrong(format!("of version {version}; 2 and 3 are known"));
+    }
+    if long(head, 8) != 0 {
+        return wrong(
+            "that lies over a backing file, so it is no image of its own; `qemu-img convert -O qcow2` makes one"
+                .into(),
+        );
+    }
+    if word(head, 32) != 0 {
+        return wrong("that is encrypted".into());
+    }
+    let features = if version == 3 { long(head, 72) } else { 0 };
+    for (bit, text) in [
+        (2, "whose bytes are in another file (external data file)"),
+        (1, "that is marked as corrupt; `qemu-img check -r all` may repair it"),
+        (0, "that was not closed; `qemu-img check -r all` repairs it"),
+    ] {
+        if features & 1 << bit != 0 {
+            return wrong(text.into());
+        }
+    }
+    if features & !HARMLESS != 0 {
+        return wrong(format!("with features that are not known: {features:#x}"));
+    }
+    let virtual_bytes = long(head, 24);
+    let cluster_bits = word(head, 20);
+    if virtual_bytes == 0 || virtual_bytes > 1 << 50 || !(9..=21).contains(&cluster_bits) {
+        return wrong(format!(
+            "with a size of {virtual_bytes} bytes in clusters of 2^{cluster_bits}, which cannot be"
+        ));
+    }
+    Ok(Content { format: Format::Qcow2, virtual_bytes, boots: true })
+}
+
+/// Four bytes at a place; 0 past the end.
+fn word(head: &[u8], at: usize) -> u32 {
+    head.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes)
+}
+
+/// Eight bytes at a place; 0 past the end.
+fn long(head: &[u8], at: usize) -> u64 {
+    head.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_be_bytes)
+}

@@ -1,0 +1,78 @@
+//! What a disk image is, told by its own bytes and never by its name, and whether it is the one that was published.
+//! It reads bytes that it is given and knows no file, no pool and no guest.
+
+mod content;
+mod sums;
+
+pub use content::{Content, ContentError, Format, content};
+pub use sums::{Sha256, SumError, Sums};
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest name of an image.
+const MAX_NAME: usize = 100;
+
+/// Is an image's name, which is a volume's too: no path, no hidden file, nothing that a shell minds.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ImageName(String);
+
+/// Says why a name is not an image's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "image name {name:?}: 1 to {MAX_NAME} letters, digits, `-`, `_`, `.` and `+`, a letter or digit first"
+)]
+pub struct ImageNameError {
+    /// The name, shortened.
+    name: String,
+}
+
+impl ImageName {
+    /// Checks a name.
+    pub fn new(name: &str) -> Result<ImageName, ImageNameError> {
+        let good = |at: usize, c: char| {
+            c.is_ascii_alphanumeric() || (at > 0 && matches!(c, '-' | '_' | '.' | '+'))
+        };
+        let fits = (1..=MAX_NAME).contains(&name.len());
+        match fits && name.chars().enumerate().all(|(at, c)| good(at, c)) {
+            true => Ok(ImageName(name.to_owned())),
+            false => Err(ImageNameError { name: name.chars().take(40).collect() }),
+        }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ImageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for ImageName {
+    type Err = ImageNameError;
+    fn from_str(text: &str) -> Result<ImageName, ImageNameError> {
+        ImageName::new(text)
+    }
+}
+
+impl TryFrom<String> for ImageName {
+    type Error = ImageNameError;
+    fn try_from(text: String) -> Result<ImageName, ImageNameError> {
+        ImageName::new(&text)
+    }
+}
+
+impl From<ImageName> for String {
+    fn from(name: ImageName) -> String {
+        name.0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! SHA-256 of an image, and the lists of them that publishers put beside their images.
+
+use sha2::Digest as _;
+use std::fmt;
+use std::io::{self, Read};
+use std::str::FromStr;
+
+/// Is a SHA-256.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sha256([u8; 32]);
+
+/// Says what is wrong with a sum or a list.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SumError {
+    /// Not 64 hexadecimal digits.
+    #[error("{text:?} is no SHA-256: 64 hexadecimal digits are")]
+    NoSum {
+        /// The text, shortened.
+        text: String,
+    },
+    /// A line of a list cannot be read.
+    #[error("line {line} is neither `SUM  NAME` nor `SHA256 (NAME) = SUM`")]
+    Line {
+        /// The line, from 1.
+        line: usize,
+    },
+    /// A list names a file twice with different sums.
+    #[error("{name:?} stands twice, with different sums")]
+    Twice {
+        /// The file.
+        name: String,
+    },
+}
+
+impl Sha256 {
+    /// Computes the sum of everything that is read; `progress` is told how many bytes are through, and breaks off where
+    /// it says false.
+    pub fn of(mut from: impl Read, progress: &mut dyn FnMut(u64) -> bool) -> io::Result<Sha256> {
+        let mut hasher = sha2::Sha256::new();
+        let mut buffer = vec![0; 1 << 20];
+        let mut through = 0;
+        loop {
+            match from.read(&mut buffer) {
+                Ok(0) => return Ok(Sha256(hasher.finalize().into())),
+                Ok(got) => {
+                    hasher.update(&buffer[..got]);
+                    through += got as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            }
+            if !progress(through) {
+                return Err(io::Error::other("broken off"));
+            }
+        }
+    }
+}
+
+impl fmt::Display for Sha256 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for Sha256 {
+    type Err = SumError;
+    fn from_str(text: &str) -> Result<Sha256, SumError> {
+        let no_sum = || SumError::NoSum { text: text.chars().take(70).collect() };
+        if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(no_sum());
+        }
+        let mut sum = [0; 32];
+        for (at, byte) in sum.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| no_sum())?;
+        }
+        Ok(Sha256(sum))
+    }
+}
+
+/// Is a list of sums by file name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sums(Vec<(String, Sha256)>);
+
+impl Sums {
+    /// Reads a list in the form of `sha256sum` or of BSD's `sha256`; empty lines, comments and a signature around it
+    /// are passed over. Sums of other lengths in a mixed list are, too.
+    pub fn parse(text: &str) -> Result<Sums, SumError> {
+        let mut sums: Vec<(String, Sha256)> = Vec::new();
+        for (at, line) in text.lines().enumerate() {
+            let line = line.trim_end();
+            if line.starts_with("-----BEGIN PGP SIGNATURE") {
+                break;
+            }
+            let armour = line.starts_with("-----BEGIN PGP") || line.starts_with("Hash: ");
+            if line.is_empty() || line.starts_with('#') || armour {
+                continue;
+            }
+            let Some((name, sum)) = entry(line) else {
+                return Err(SumError::Line { line: at + 1 });
+            };
+            let Some(sum) = sum else { continue };
+            match sums.iter().find(|(other, _)| other == name) {
+                Some((_, other)) if *other != sum => {
+                    return Err(SumError::Twice { name: name.chars().take(80).collect() });
+                }
+                Some(_) => {}
+                None => sums.push((name.to_owned(), sum)),
+            }
+        }
+        Ok(Sums(sums))
+    }
+
+    /// The sum of a file, by its name alone: lists name files beside themselves, some with `./` before.
+    pub fn of(&self, name: &str) -> Option<Sha256> {
+        let own = |listed: &str| listed.strip_prefix("./").unwrap_or(listed) == name;
+        self.0.iter().find(|(listed, _)| own(listed)).map(|(_, sum)| *sum)
+    }
+}
+
+/// Name and sum of a line; no sum where it is one of another length.
+fn entry(line: &str) -> Option<(&str, Option<Sha256>)> {
+    let hex = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit());
+    if let Some((kind, rest)) = line.split_once(" (") {
+        let (name, sum) = rest.rsplit_once(") = ")?;
+        return match (kind, hex(sum)) {
+            ("SHA256", true) => Some((name, Some(sum.parse().ok()?))),
+            (_, true) => Some((name, None)),
+            _ => None,
+        };
+    }
+    let (sum, rest) = line.split_once(' ')?;
+    let name = rest.strip_prefix([' ', '*'])?;
+    match hex(sum) && !name.is_empty() {
+        true => Some((name, sum.parse().ok())),
+        false => None,
+    }
+}

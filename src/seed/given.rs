@@ -1,0 +1,181 @@
+//! What an admin hands over for a seed, checked before anything is made: keys, a password's hash, user-data.
+
+/// The largest document that is taken; the whole seed has to fit in its volume.
+const MAX_BYTES: usize = 512 << 10;
+
+/// Says what is wrong with what was handed over.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SeedError {
+    /// A line is no public key.
+    #[error("SSH key, line {line}: {reason}")]
+    Key {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A password, or a hash that no guest would know.
+    #[error("the password's hash {reason}")]
+    Password {
+        /// What is wrong with it; never the text itself.
+        reason: String,
+    },
+    /// A document that cloud-init would not take.
+    #[error("{what}: {reason}")]
+    Document {
+        /// Which one.
+        what: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A name that cannot be a user's.
+    #[error("user name {name:?}: a letter or `_`, then up to 31 of a-z, 0-9, `_` and `-`")]
+    User {
+        /// The name, shortened.
+        name: String,
+    },
+    /// The volume cannot be written.
+    #[error("cannot write the seed's volume: {reason}")]
+    Volume {
+        /// What the file system says.
+        reason: String,
+    },
+}
+
+/// Is a public key as it stands in `authorized_keys`: kind, base64, comment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SshKey(String);
+
+/// Kinds of keys that OpenSSH takes today (sshd(8), `PubkeyAcceptedAlgorithms`); DSA is gone.
+const KINDS: [&str; 7] = [
+    "ssh-ed25519",
+    "ssh-rsa",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "sk-ssh-ed25519@openssh.com",
+    "sk-ecdsa-sha2-nistp256@openssh.com",
+];
+
+impl SshKey {
+    /// Reads a file of public keys: one a line, empty lines and comments between. A private key is refused.
+    pub fn read_all(text: &str) -> Result<Vec<SshKey>, SeedError> {
+        let mut keys = Vec::new();
+        for (at, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            keys.push(SshKey::new(line).map_err(|reason| SeedError::Key { line: at + 1, reason })?);
+        }
+        match keys.is_empty() {
+            true => Err(SeedError::Key { line: 1, reason: "no key is in it".into() }),
+            false => Ok(keys),
+        }
+    }
+
+    /// Checks one key.
+    fn new(line: &str) -> Result<SshKey, String> {
+        if line.contains("PRIVATE KEY") {
+            return Err("this is a private key; hand over the file that ends with .pub".into());
+        }
+        if line.chars().any(char::is_control) {
+            return Err("it holds a control character".into());
+        }
+        let mut words = line.split_whitespace();
+        let kind = words.next().unwrap_or_default();
+        if !KINDS.contains(&kind) {
+            return Err(format!(
+                "it begins with {:?}, not with a kind of key such as ssh-ed25519",
+                kind.chars().take(30).collect::<String>()
+            ));
+        }
+        let body = words.next().unwrap_or_default();
+        let base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
+        // Every key begins with the length and the name of its kind, so with `AAAA`.
+        if body.len() < 60 || !body.starts_with("AAAA") || !body.chars().all(base64) {
+            return Err("its second word is no base64 of a key".into());
+        }
+        Ok(SshKey(line.to_owned()))
+    }
+
+    /// The key as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Checks a password's hash in the form of crypt(5), as `mkpasswd` and `openssl passwd -6` print it. A password itself
+/// is refused: it would lie readable in the seed.
+pub fn password_hash(text: &str) -> Result<String, SeedError> {
+    let wrong = |reason: &str| SeedError::Password { reason: reason.into() };
+    let text = text.trim();
+    let fields: Vec<&str> = text.split('$').collect();
+    let known = ["y", "gy", "7", "2b", "2y", "6", "5"];
+    match fields[..] {
+        ["", "1", ..] => {
+            Err(wrong("is of MD5, which is broken; `openssl passwd -6` makes another"))
+        }
+        ["", kind, _, .., last] if known.contains(&kind) && last.len() >= 22 => {
+            let printable = |c: char| c.is_ascii_graphic() && !matches!(c, ':' | '!' | '*');
+            match text.chars().all(printable) {
+                true => Ok(text.to_owned()),
+                false => Err(wrong("holds a character that no hash has")),
+            }
+        }
+        _ => Err(wrong(
+            "is none: it has to look like $6$salt$hash; `openssl passwd -6` or `mkpasswd` makes one",
+        )),
+    }
+}
+
+/// Checks user-data: its first line tells cloud-init what it is, and what is not told is ignored in silence.
+pub fn user_data(text: &str) -> Result<(), SeedError> {
+    document("user-data", text)?;
+    let first = text.lines().next().unwrap_or_default().trim_end();
+    let kinds =
+        ["#cloud-config", "#!", "#include", "#cloud-boothook", "#part-handler", "## template:"];
+    let mime = ["content-type:", "mime-version:", "from nobody"];
+    let lower = first.to_ascii_lowercase();
+    if kinds.iter().any(|kind| first.starts_with(kind)) || mime.iter().any(|m| lower.starts_with(m))
+    {
+        return Ok(());
+    }
+    let reason = format!(
+        "its first line is {:?}; cloud-init takes what begins with #cloud-config, #!, #include, or a MIME header",
+        first.chars().take(40).collect::<String>()
+    );
+    Err(SeedError::Document { what: "user-data", reason })
+}
+
+/// Checks what every document of a seed has to be.
+pub(super) fn document(what: &'static str, text: &str) -> Result<(), SeedError> {
+    let wrong = |reason: String| Err(SeedError::Document { what, reason });
+    if text.trim().is_empty() {
+        return wrong("it is empty".into());
+    }
+    if text.len() > MAX_BYTES {
+        return wrong(format!("{} bytes are more than {MAX_BYTES}", text.len()));
+    }
+    if let Some(at) = text.find('\0') {
+        return wrong(format!("a NUL byte at {at}"));
+    }
+    Ok(())
+}
+
+/// Checks the name of a user as useradd(8) does.
+pub fn user_name(name: &str) -> Result<(), SeedError> {
+    let good = |at: usize, c: char| {
+        c.is_ascii_lowercase() || c == '_' || (at > 0 && (c.is_ascii_digit() || c == '-'))
+    };
+    let length = name.len();
+    if length == 0 || length > 32 || !name.chars().enumerate().all(|(at, c)| good(at, c)) {
+        return Err(SeedError::User { name: name.chars().take(40).collect() });
+    }
+    Ok(())
+}
+
+/// Checks meta-data or a network configuration.
+pub fn plain(what: &'static str, text: &str) -> Result<(), SeedError> {
+    document(what, text)
+}

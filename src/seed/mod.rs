@@ -1,0 +1,164 @@
+//! The first settings of a guest, for cloud-init's NoCloud data source: who may log in, what is installed, where the
+//! data disk goes. Text and bytes only; it does not know where the seed is kept.
+//!
+//! cloud-init reads YAML, of which JSON is a part, so the documents are written as JSON: no value from outside can
+//! leave its place. What an admin hands over as user-data stays as it is; ours then goes into the vendor-data, which
+//! cloud-init lets the user-data overrule.
+
+mod given;
+mod volume;
+
+pub use given::{SeedError, SshKey, password_hash, plain, user_data, user_name};
+pub use volume::volume;
+
+use serde_json::{Value, json};
+
+/// Where cloud-init finds the data disk: libvirt gives virtio disks the serial of their definition.
+pub const DATA_DISK_SERIAL: &str = "gpuvm-data";
+
+/// Is what a guest is told at its first start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seed {
+    /// Its host name.
+    pub host_name: String,
+    /// Changes when cloud-init has to run anew: the domain's own number.
+    pub instance: String,
+    /// The user that is made; none: the image's own default user.
+    pub user: Option<String>,
+    /// Keys that may log in as this user.
+    pub ssh_keys: Vec<SshKey>,
+    /// Hash of the user's password; none: no password.
+    pub password_hash: Option<String>,
+    /// Whether the QEMU guest agent is installed and enabled.
+    pub guest_agent: bool,
+    /// Whether a blank data disk is formatted and mounted on /raid.
+    pub data_disk: bool,
+    /// Whether services that need CUDA wait until the NVSwitch fabric is ready (spec/nvswitch.md 3.2 rule 11).
+    pub fabric_wait: bool,
+    /// The admin's own user-data, as it is.
+    pub user_data: Option<String>,
+    /// The admin's own keys of the meta-data, JSON or YAML as it is; in place of ours.
+    pub meta_data: Option<String>,
+    /// The admin's own network configuration, as it is; none: cloud-init's default, DHCP on the first NIC.
+    pub network_config: Option<String>,
+}
+
+/// Formats and mounts a data disk on which nothing is: `blkid -p` ends with 2 only where it finds no signature at all.
+const DATA_DISK: &str = r#"set -eu
+disk=/dev/disk/by-id/virtio-gpuvm-data
+[ -b "$disk" ] || exit 0
+found=0; blkid -p "$disk" >/dev/null 2>&1 || found=$?
+if [ "$found" != 2 ]; then echo "gpuvm: $disk is not blank and is left alone" >&2; exit 0; fi
+mkfs.ext4 -q -F -L raid -m 0 "$disk"
+mkdir -p /raid
+grep -q '^LABEL=raid ' /etc/fstab || echo 'LABEL=raid /raid ext4 defaults,nofail,discard 0 2' >>/etc/fstab
+mount /raid
+"#;
+
+/// Waits until each GPU has joined the fabric; CUDA gives error 802 before.
+const FABRIC_WAIT: &str = r#"#!/bin/sh
+# Waits, at most ten minutes, until no GPU of this guest is still joining the NVSwitch fabric.
+for try in $(seq 300); do
+  states=$(nvidia-smi -q 2>/dev/null | sed -n '/^ *Fabric$/,/^ *Status/p')
+  if [ -n "$states" ]; then
+    echo "$states" | grep -Eq 'State *: *(In Progress|Not Started)' || exit 0
+  fi
+  sleep 2
+done
+echo "gpuvm: the NVSwitch fabric is not ready after ten minutes" >&2
+exit 1
+"#;
+
+/// The unit that waits, before what needs CUDA.
+const FABRIC_UNIT: &str = "[Unit]
+Description=Wait for the NVSwitch fabric
+After=systemd-modules-load.service
+Before=nvidia-persistenced.service nvidia-dcgm.service docker.service
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+TimeoutStartSec=660
+ExecStart=/usr/local/sbin/gpuvm-fabric-wait
+[Install]
+WantedBy=multi-user.target
+RequiredBy=nvidia-persistenced.service
+";
+
+impl Seed {
+    /// The files of the volume, by name.
+    pub fn files(&self) -> Vec<(&'static str, String)> {
+        let meta = json!({ "instance-id": self.instance, "local-hostname": self.host_name });
+        let meta = self.meta_data.clone().unwrap_or_else(|| format!("{meta:#}\n"));
+        let ours = format!("#cloud-config\n{:#}\n", self.config());
+        let mut files = vec![("meta-data", meta)];
+        match &self.user_data {
+            None => files.push(("user-data", ours)),
+            Some(given) => {
+                files.push(("user-data", given.clone()));
+                files.push(("vendor-data", ours));
+            }
+        }
+        if let Some(network) = &self.network_config {
+            files.push(("network-config", network.clone()));
+        }
+        files
+    }
+
+    /// Our cloud-config.
+    fn config(&self) -> Value {
+        let mut config = json!({
+            "hostname": self.host_name,
+            "manage_etc_hosts": true,
+            "ssh_pwauth": self.password_hash.is_some(),
+        });
+        let keys: Vec<&str> = self.ssh_keys.iter().map(SshKey::as_str).collect();
+        match &self.user {
+            None => {
+                config["ssh_authorized_keys"] = json!(keys);
+                if let Some(hash) = &self.password_hash {
+                    let user = json!([{ "name": "root", "password": hash, "type": "hash" }]);
+                    config["chpasswd"] = json!({ "expire": false, "users": user });
+                }
+            }
+            Some(user) => {
+                let mut made = json!({
+                    "name": user,
+                    "groups": ["adm", "sudo"],
+                    "shell": "/bin/bash",
+                    "sudo": "ALL=(ALL) NOPASSWD:ALL",
+                    "lock_passwd": self.password_hash.is_none(),
+                    "ssh_authorized_keys": keys,
+                });
+                if let Some(hash) = &self.password_hash {
+                    made["passwd"] = json!(hash);
+                }
+                config["users"] = json!([made]);
+            }
+        }
+        let mut commands: Vec<Value> = Vec::new();
+        if self.guest_agent {
+            config["package_update"] = json!(true);
+            config["packages"] = json!(["qemu-guest-agent"]);
+            commands.push(json!(["systemctl", "enable", "--now", "qemu-guest-agent"]));
+        }
+        if self.data_disk {
+            commands.push(json!(["sh", "-c", DATA_DISK]));
+        }
+        if self.fabric_wait {
+            let file = |path: &str, content: &str, permissions: &str| json!({ "path": path, "content": content, "permissions": permissions });
+            config["write_files"] = json!([
+                file("/usr/local/sbin/gpuvm-fabric-wait", FABRIC_WAIT, "0755"),
+                file("/etc/systemd/system/gpuvm-fabric-wait.service", FABRIC_UNIT, "0644"),
+            ]);
+            commands.push(json!(["systemctl", "daemon-reload"]));
+            commands.push(json!(["systemctl", "enable", "--now", "gpuvm-fabric-wait.service"]));
+        }
+        if !commands.is_empty() {
+            config["runcmd"] = json!(commands);
+        }
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,41 @@
+//! The FAT volume labelled CIDATA that cloud-init looks for.
+
+use super::{Seed, SeedError};
+use std::io::{Cursor, Write as _};
+
+/// Bytes of the volume: the smallest round size that every document fits in (given.rs limits them), and that FAT takes.
+const BYTES: usize = 4 << 20;
+
+/// The bytes of a seed's volume. The same seed gives the same bytes.
+pub fn volume(seed: &Seed) -> Result<Vec<u8>, SeedError> {
+    let failed = |error: std::io::Error| SeedError::Volume { reason: error.to_string() };
+    let mut image = Cursor::new(vec![0; BYTES]);
+    let options = fatfs::FormatVolumeOptions::new().volume_label(*b"CIDATA     ");
+    fatfs::format_volume(&mut image, options).map_err(failed)?;
+    image.set_position(0);
+    {
+        let options = fatfs::FsOptions::new().time_provider(&Epoch).update_accessed_date(false);
+        let system = fatfs::FileSystem::new(&mut image, options).map_err(failed)?;
+        for (name, content) in seed.files() {
+            let mut file = system.root_dir().create_file(name).map_err(failed)?;
+            file.write_all(content.as_bytes()).and_then(|()| file.flush()).map_err(failed)?;
+        }
+        system.unmount().map_err(failed)?;
+    }
+    Ok(image.into_inner())
+}
+
+/// Is the first day of FAT, as the time of every file.
+#[derive(Debug)]
+struct Epoch;
+
+impl fatfs::TimeProvider for Epoch {
+    fn get_current_date(&self) -> fatfs::Date {
+        fatfs::Date { year: 1980, month: 1, day: 1 }
+    }
+
+    fn get_current_date_time(&self) -> fatfs::DateTime {
+        let time = fatfs::Time { hour: 0, min: 0, sec: 0, millis: 0 };
+        fatfs::DateTime { date: self.get_current_date(), time }
+    }
+}
