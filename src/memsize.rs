@@ -62,6 +62,15 @@ impl MemSize {
         MemSize(u64::try_from(kib).unwrap_or(u64::MAX))
     }
 
+    /// The exact amount as an option takes it, in the largest unit that divides it: `180G`.
+    pub fn typed(self) -> String {
+        let units = [(20u32, "G"), (10, "M")];
+        match units.into_iter().find(|(shift, _)| self.0.is_multiple_of(1 << shift)) {
+            Some((shift, unit)) => format!("{}{unit}", self.0 >> shift),
+            None => format!("{}K", self.0),
+        }
+    }
+
     /// `self` less `other`, or nothing where `other` is more.
     pub fn saturating_sub(self, other: MemSize) -> MemSize {
         MemSize(self.0.saturating_sub(other.0))
@@ -135,6 +144,13 @@ impl FromStr for MemSize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_typed_is_read_back() {
+        for text in ["180G", "1536M", "4194305K", "2048G"] {
+            assert_eq!(text.parse::<MemSize>().unwrap().typed(), text);
+        }
+    }
 
     #[test]
     fn refuses_what_is_no_size() {

@@ -192,6 +192,8 @@ fn bad_input_says_what_to_do() {
         ("--gpu-index 5 --gpu-count 4", 1, "GPUs 5 to 8 are no NVLink partition", "0, 4, 8, 12"),
         ("--gpu-index 16", 1, "from index 16", "0 to 15"),
         ("--gpu 0000:61:00.0", 1, "0000:61:00.0 is no GPU", "gpuvm host show"),
+        ("--gpus 3 --vcpus 100 --memory 9T", 1, "3 GPUs", "--gpus 2 --vcpus 46 --memory"),
+        ("--cells 7", 1, "", "--cells auto"),
         ("--vcpus 97", 1, "more than the 96 hyperthreads", "--vcpus 92"),
         ("--gpus 1 --vcpus 3", 1, "3 vCPUs do not fill cores", "--vcpus 2 or --vcpus 4"),
         ("--memory 4T", 1, "4 TiB of memory are more than", "--memory"),

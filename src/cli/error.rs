@@ -38,6 +38,17 @@ pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Err
     Hinted { message: message.into(), hint: hint.into(), exit: EXIT_USAGE }.into()
 }
 
+/// Is a request that the planner refuses, with the nearest ones that it does not.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Refused {
+    /// Why it is refused.
+    #[source]
+    pub error: PlanError,
+    /// The options that would fit, the least change first.
+    pub nearest: Vec<String>,
+}
+
 /// The text of an error for people; ends with a newline.
 pub fn report(error: &anyhow::Error) -> String {
     let mut text = format!("error: {error}\n");
@@ -58,10 +69,26 @@ pub fn report(error: &anyhow::Error) -> String {
     for left in applied.iter().flat_map(|error| error.left()) {
         writeln!(text, "  {left}").expect("text");
     }
-    if let Some(hint) = error.chain().find_map(hint) {
+    let refused = error.chain().find_map(|cause| cause.downcast_ref::<Refused>());
+    let nearest = refused.map_or(&[][..], |refused| &refused.nearest);
+    if let Some(hint) = with_nearest(error.chain().find_map(hint), nearest) {
         writeln!(text, "hint: {hint}").expect("text");
     }
     text
+}
+
+/// A planner's hint with the nearest requests that it does not name itself. That a number of GPUs would fit is said
+/// better by them.
+fn with_nearest(hint: Option<String>, nearest: &[String]) -> Option<String> {
+    let hint = hint.filter(|hint| nearest.is_empty() || !hint.ends_with("would fit"));
+    let said = hint.as_deref().unwrap_or_default();
+    let more: Vec<&str> =
+        nearest.iter().map(String::as_str).filter(|option| !said.contains(option)).collect();
+    match (hint, more.is_empty()) {
+        (hint, true) => hint,
+        (None, false) => Some(format!("would fit now: {}", more.join("; "))),
+        (Some(hint), false) => Some(format!("{hint}; would fit now: {}", more.join("; "))),
+    }
 }
 
 /// The exit code of an error.

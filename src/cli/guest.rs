@@ -3,9 +3,10 @@
 
 use super::args::{AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, Which};
 use super::context::Context;
-use super::error::usage;
+use super::error::{Refused, usage};
+use super::options::changes;
 use crate::bdf::Bdf;
-use crate::placement::{Occupancy, Placement, plan};
+use crate::placement::{Occupancy, Placement, nearest, plan};
 use crate::request::{
     Allow, DeviceWish, DomainName, Extras, GpuWish, Request, RequestError, Reserve,
 };
@@ -33,7 +34,7 @@ pub fn resolve(args: &GuestArgs, cx: &Context<'_>) -> anyhow::Result<Planned> {
     let request = request(&args.gpus, &args.shape)?;
     let topology = cx.topology()?;
     let occupancy = cx.taken(&args.taken)?;
-    let placement = plan(&topology, &occupancy, &request)?;
+    let placement = place(&topology, &occupancy, &request)?;
     let indexes = gpu_indexes(&topology, &placement.devices);
     let name = match (&args.name, &args.domain) {
         (Some(name), _) => name.clone(),
@@ -42,6 +43,18 @@ pub fn resolve(args: &GuestArgs, cx: &Context<'_>) -> anyhow::Result<Planned> {
         (None, None) => default_name(&indexes, &occupancy)?,
     };
     Ok(Planned { topology, request, placement, name, occupancy })
+}
+
+/// Finds the guest's place; where there is none, the error names the nearest requests that have one.
+fn place(
+    topology: &Topology,
+    occupancy: &Occupancy,
+    request: &Request,
+) -> Result<Placement, Refused> {
+    plan(topology, occupancy, request).map_err(|error| {
+        let nearest = nearest(topology, occupancy, request);
+        Refused { error, nearest: nearest.iter().map(|near| changes(request, near)).collect() }
+    })
 }
 
 /// Makes the request of the arguments; an error where they cannot be meant, whatever the host.

@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod error;
+pub mod options;
 pub mod output;
 
 pub mod change;

@@ -14,6 +14,7 @@ mod groups;
 mod home;
 mod isolation;
 mod memory;
+mod nearest;
 mod pages;
 mod partitions;
 mod pcie;
@@ -29,6 +30,7 @@ use crate::topology::{PartitionId, Topology};
 use explain::Reasons;
 use home::Homes;
 use memory::Memory;
+pub use nearest::nearest;
 use pcpus::Cores;
 use serde::{Deserialize, Serialize};
 use taken::Taken;
@@ -240,6 +242,8 @@ pub fn plan(
     })
 }
 
+#[cfg(test)]
+mod nearesttests;
 #[cfg(test)]
 mod proptests;
 #[cfg(test)]

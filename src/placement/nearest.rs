@@ -1,0 +1,336 @@
+//! The nearest requests to one that is refused: each differs as little as can be, and each was planned. Knows which
+//! wishes can be given up, not why the planner refused.
+
+use super::{Occupancy, plan};
+use crate::memsize::MemSize;
+use crate::request::{CellWish, DeviceWish, GpuWish, Near, Request, Reserve};
+use crate::topology::Topology;
+use std::collections::BTreeSet;
+
+/// More nearest requests than anyone reads.
+const MOST: usize = 4;
+
+/// Is a wish that can be given up in part or whole, what hurts the guest least first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Knob {
+    /// Which GPUs: as many others do as well.
+    Place,
+    /// Which NICs, virtual functions and NVMe drives: as many others do.
+    Devices,
+    /// Cells and threads that the guest sees.
+    Shape,
+    /// How near NICs are.
+    NicNear,
+    /// How near NVMe drives are.
+    NvmeNear,
+    /// What stays with the host.
+    Reserve,
+    /// Huge pages.
+    Pages,
+    /// Cores and memory on the GPUs' node.
+    Remote,
+    /// vCPUs.
+    Vcpus,
+    /// Memory.
+    Memory,
+    /// NICs.
+    Nics,
+    /// Virtual functions.
+    Vfs,
+    /// NVMe drives.
+    Nvmes,
+    /// One NVLink partition.
+    Split,
+    /// GPUs.
+    Gpus,
+}
+
+/// Every knob, in the order in which the nearest requests are named.
+const KNOBS: [Knob; 15] = [
+    Knob::Place,
+    Knob::Devices,
+    Knob::Shape,
+    Knob::NicNear,
+    Knob::NvmeNear,
+    Knob::Reserve,
+    Knob::Pages,
+    Knob::Remote,
+    Knob::Vcpus,
+    Knob::Memory,
+    Knob::Nics,
+    Knob::Vfs,
+    Knob::Nvmes,
+    Knob::Split,
+    Knob::Gpus,
+];
+
+/// The nearest requests to one that [`plan`] refuses, the least change first; at most four, none where nothing helps.
+/// First those that give up one wish; where there is none, two; where there is none either, as few as can be.
+pub fn nearest(topology: &Topology, held: &Occupancy, request: &Request) -> Vec<Request> {
+    let search = Search { topology, held };
+    if request.check().is_err() || search.accepts(request) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for knob in KNOBS {
+        add(&mut found, search.turn(knob, request));
+    }
+    if found.is_empty() {
+        for (at, &second) in KNOBS.iter().enumerate() {
+            for &first in &KNOBS[..at] {
+                if found.len() < MOST {
+                    add(&mut found, search.turn_two(first, second, request));
+                }
+            }
+        }
+    }
+    if found.is_empty() {
+        add(&mut found, search.turn_all(request));
+    }
+    found.truncate(MOST);
+    found
+}
+
+/// Adds a request that is not there yet.
+fn add(found: &mut Vec<Request>, request: Option<Request>) {
+    found.extend(request.filter(|request| !found.contains(request)));
+}
+
+/// Is what the requests are planned on.
+struct Search<'a> {
+    /// The host.
+    topology: &'a Topology,
+    /// What is taken.
+    held: &'a Occupancy,
+}
+
+impl Search<'_> {
+    /// Whether the planner finds a place.
+    fn accepts(&self, request: &Request) -> bool {
+        plan(self.topology, self.held, request).is_ok()
+    }
+
+    /// What a knob can be turned to, the least change first; empty where the request leaves it nothing to give up.
+    fn steps(&self, knob: Knob, request: &Request) -> Steps {
+        let extras = &request.extras;
+        let near = |near: Near, set: fn(&mut Request, Near)| {
+            let looser = [Near::Node, Near::Any].into_iter().filter(|&step| step > near);
+            Steps::Few(looser.map(|step| with(request, |r| set(r, step))).collect())
+        };
+        let fewer = |wish: &DeviceWish, set: fn(&mut Request, DeviceWish)| {
+            let number = u32::try_from(wish.number()).unwrap_or(u32::MAX);
+            let step = |count| with(request, |r| set(r, DeviceWish::Count(count)));
+            Steps::Few((0..number.min(64)).rev().map(step).collect())
+        };
+        let change = |worth: bool, turn: fn(&mut Request)| match worth {
+            true => Steps::Few(vec![with(request, turn)]),
+            false => Steps::Few(Vec::new()),
+        };
+        match knob {
+            Knob::Place => match request.gpus {
+                GpuWish::Count(_) => Steps::Few(Vec::new()),
+                _ => Steps::Few(vec![with(request, |r| r.gpus = GpuWish::Count(gpus(request)))]),
+            },
+            Knob::Devices => {
+                let wishes = [&extras.nics, &extras.vfs, &extras.nvmes];
+                change(wishes.iter().any(|w| matches!(w, DeviceWish::Exact(_))), |r| {
+                    for wish in [&mut r.extras.nics, &mut r.extras.vfs, &mut r.extras.nvmes] {
+                        *wish = DeviceWish::Count(u32::try_from(wish.number()).unwrap_or(u32::MAX));
+                    }
+                })
+            }
+            Knob::NicNear if extras.nics.number() + extras.vfs.number() > 0 => {
+                near(extras.nic_near, |r, step| r.extras.nic_near = step)
+            }
+            Knob::NvmeNear if extras.nvmes.number() > 0 => {
+                near(extras.nvme_near, |r, step| r.extras.nvme_near = step)
+            }
+            Knob::NicNear | Knob::NvmeNear => Steps::Few(Vec::new()),
+            Knob::Reserve => {
+                change(request.reserve != Reserve::default(), |r| r.reserve = Reserve::default())
+            }
+            Knob::Shape => {
+                let worth = request.cells != CellWish::Auto || request.threads.is_some();
+                change(worth, |r| (r.cells, r.threads) = (CellWish::Auto, None))
+            }
+            Knob::Pages => change(request.huge_pages.is_some(), |r| r.huge_pages = None),
+            Knob::Remote => change(!request.allow.remote, |r| r.allow.remote = true),
+            Knob::Split => {
+                let worth = !request.allow.split && !self.topology.partitions().is_empty();
+                change(worth, |r| r.allow.split = true)
+            }
+            Knob::Nics => fewer(&extras.nics, |r, wish| r.extras.nics = wish),
+            Knob::Vfs => fewer(&extras.vfs, |r, wish| r.extras.vfs = wish),
+            Knob::Nvmes => fewer(&extras.nvmes, |r, wish| r.extras.nvmes = wish),
+            Knob::Vcpus => self.vcpus(request),
+            Knob::Memory => self.memory(request),
+            Knob::Gpus => self.fewer_gpus(request),
+        }
+    }
+
+    /// Fewer vCPUs, in whole cores.
+    fn vcpus(&self, request: &Request) -> Steps {
+        let threads = self.topology.cores().iter().map(|core| core.pcpus.len()).max().unwrap_or(1);
+        let threads = u32::try_from(threads).unwrap_or(1);
+        let there = u32::try_from(self.topology.pcpus().len()).unwrap_or(u32::MAX);
+        let most = request.vcpus.map_or(there, |vcpus| vcpus.saturating_sub(1).min(there));
+        let count = u64::from(most / threads);
+        Steps::Many {
+            count,
+            unit: u64::from(threads),
+            set: |r, vcpus| {
+                r.vcpus = u32::try_from(vcpus).ok();
+            },
+        }
+    }
+
+    /// Less memory, in GiB, or in pages of 2 MiB where less than that is asked for.
+    fn memory(&self, request: &Request) -> Steps {
+        let there: MemSize = self.topology.nodes().iter().map(|node| node.memory_kib).sum();
+        let asked = request.memory_kib.map_or(there, |memory| memory.min(there)).kib();
+        let gib = MemSize::from_gib(1).kib();
+        let unit = if asked > gib { gib } else { 2048 };
+        let count = asked.saturating_sub(1) / unit;
+        let set = |r: &mut Request, kib| r.memory_kib = Some(MemSize::from_kib(kib));
+        Steps::Many { count, unit, set }
+    }
+
+    /// Fewer GPUs, one at least: the sizes of the board's partitions, else any number.
+    fn fewer_gpus(&self, request: &Request) -> Steps {
+        let asked = gpus(request).min(u32::try_from(self.topology.gpus().count()).unwrap_or(0) + 1);
+        let set = |r: &mut Request, count: u64| {
+            r.gpus = GpuWish::Count(u32::try_from(count).unwrap_or(u32::MAX));
+        };
+        if self.topology.partitions().is_empty() {
+            return Steps::Many { count: u64::from(asked.saturating_sub(1)), unit: 1, set };
+        }
+        let sizes = self.topology.partitions().iter().map(|partition| partition.gpus.len() as u64);
+        let sizes: BTreeSet<u64> = sizes.chain([1]).filter(|&s| s < u64::from(asked)).collect();
+        Steps::Few(sizes.into_iter().rev().map(|size| with(request, |r| set(r, size))).collect())
+    }
+
+    /// Turns one knob as little as is needed.
+    fn turn(&self, knob: Knob, request: &Request) -> Option<Request> {
+        match self.steps(knob, request) {
+            Steps::Few(steps) => steps.into_iter().find(|step| self.accepts(step)),
+            Steps::Many { count, unit, set } => {
+                let step = |number: u64| with(request, |r| set(r, number * unit));
+                let fits = |number: u64| self.accepts(&step(number));
+                // Of so many units all smaller numbers fit, as good as always; what is returned was planned itself.
+                let (mut good, mut bad) = (1, count + 1);
+                if count == 0 || !fits(good) {
+                    return None;
+                }
+                while bad - good > 1 {
+                    let middle = good + (bad - good) / 2;
+                    if fits(middle) { good = middle } else { bad = middle }
+                }
+                Some(step(good))
+            }
+        }
+    }
+
+    /// The request with a knob turned as far as it goes; none where there is nothing to turn.
+    fn loosest(&self, knob: Knob, request: &Request) -> Option<Request> {
+        match self.steps(knob, request) {
+            Steps::Few(mut steps) => steps.pop(),
+            Steps::Many { count: 0, .. } => None,
+            Steps::Many { unit, set, .. } => Some(with(request, |r| set(r, unit))),
+        }
+    }
+
+    /// Turns two knobs: the second as little as is needed with the first one loose, then the first.
+    fn turn_two(&self, first: Knob, second: Knob, request: &Request) -> Option<Request> {
+        let loose = self.loosest(first, request)?;
+        if !self.accepts(&self.loosest(second, &loose)?) {
+            return None;
+        }
+        let second_turned = self.turn(second, &loose)?;
+        let tight = restore(first, request, &second_turned);
+        Some(self.turn(first, &tight).unwrap_or(second_turned))
+    }
+
+    /// Turns every knob as far as it goes, then each back as far as can be, the dearest wish first.
+    fn turn_all(&self, request: &Request) -> Option<Request> {
+        let loosen =
+            |request: Request, &knob: &Knob| self.loosest(knob, &request).unwrap_or(request);
+        let mut loose = KNOBS.iter().fold(request.clone(), loosen);
+        if !self.accepts(&loose) {
+            return None;
+        }
+        for &knob in KNOBS.iter().rev() {
+            let tight = restore(knob, request, &loose);
+            if self.accepts(&tight) {
+                loose = tight;
+            } else if let Some(turned) = self.turn(knob, &tight) {
+                loose = turned;
+            }
+        }
+        Some(loose)
+    }
+}
+
+/// Is what a knob can be turned to.
+enum Steps {
+    /// These, the least change first.
+    Few(Vec<Request>),
+    /// `count` units down to one.
+    Many {
+        /// The largest number of units.
+        count: u64,
+        /// One unit.
+        unit: u64,
+        /// Puts a number, units times `unit`, into a request.
+        set: fn(&mut Request, u64),
+    },
+}
+
+/// A request with a change.
+fn with(request: &Request, change: impl FnOnce(&mut Request)) -> Request {
+    let mut changed = request.clone();
+    change(&mut changed);
+    changed
+}
+
+/// How many GPUs a request is for.
+fn gpus(request: &Request) -> u32 {
+    match &request.gpus {
+        GpuWish::Count(count) | GpuWish::Run { count, .. } => *count,
+        GpuWish::Exact(bdfs) => u32::try_from(bdfs.len()).unwrap_or(u32::MAX),
+        GpuWish::Indexes(indexes) => u32::try_from(indexes.len()).unwrap_or(u32::MAX),
+    }
+}
+
+/// The request `turned` with one knob as it was in `request`.
+fn restore(knob: Knob, request: &Request, turned: &Request) -> Request {
+    let (asked, mut to) = (request.clone(), turned.clone());
+    match knob {
+        Knob::Place | Knob::Gpus => to.gpus = asked.gpus,
+        Knob::Devices => {
+            // A smaller number that another knob found stays.
+            let (from, into) = (asked.extras, &mut to.extras);
+            for (wish, now) in [
+                (from.nics, &mut into.nics),
+                (from.vfs, &mut into.vfs),
+                (from.nvmes, &mut into.nvmes),
+            ] {
+                if wish.number() == now.number() {
+                    *now = wish;
+                }
+            }
+        }
+        Knob::Shape => (to.cells, to.threads) = (asked.cells, asked.threads),
+        Knob::NicNear => to.extras.nic_near = asked.extras.nic_near,
+        Knob::NvmeNear => to.extras.nvme_near = asked.extras.nvme_near,
+        Knob::Reserve => to.reserve = asked.reserve,
+        Knob::Pages => to.huge_pages = asked.huge_pages,
+        Knob::Remote => to.allow.remote = asked.allow.remote,
+        Knob::Split => to.allow.split = asked.allow.split,
+        Knob::Vcpus => to.vcpus = asked.vcpus,
+        Knob::Memory => to.memory_kib = asked.memory_kib,
+        Knob::Nics => to.extras.nics = asked.extras.nics,
+        Knob::Vfs => to.extras.vfs = asked.extras.vfs,
+        Knob::Nvmes => to.extras.nvmes = asked.extras.nvmes,
+    }
+    to
+}
