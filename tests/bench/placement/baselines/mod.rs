@@ -10,6 +10,7 @@
 mod host;
 mod kubelet;
 mod naive;
+mod nova;
 mod slots;
 #[cfg(test)]
 mod testhost;
@@ -21,6 +22,7 @@ use super::model::Policy;
 pub fn all() -> Vec<Box<dyn Policy>> {
     let mut all: Vec<Box<dyn Policy>> =
         vec![Box::new(slots::Slots), Box::new(naive::FirstFit), Box::new(ubicloud::Ubicloud)];
+    all.extend(nova::variants());
     all.extend(kubelet::variants());
     all
 }
