@@ -1,59 +1,141 @@
-//! From PCI functions and the product's name to the NVLink fabric: which board it is, what of it is missing, which
-//! sets of GPUs form a guest. Reads nothing: neither Fabric Manager nor the NVIDIA driver is asked, so all but the
-//! parts that answer is taken from published tables (boards.rs), and [`Fabric::source`] says so.
+//! From PCI functions, the product's name and what the host says to the NVLink fabric: which board it is, what of it is
+//! missing, which sets of GPUs form a guest. Where the live machine's Fabric Manager and NVML answer, they have the last
+//! word; else all but the parts that are there is taken from published tables (boards.rs, lists.rs), and
+//! [`Fabric::source`] says so.
 
+mod abi;
+mod ask;
 mod boards;
 mod census;
+mod config;
+mod ffi;
+mod lists;
+pub mod modules;
+mod shared;
+mod told;
 
 use crate::bdf::Bdf;
+use crate::fsroot::{FsError, FsRoot};
 use crate::topology::{Fabric, FabricModel, NvLink, Partition, PartitionId, Parts};
-use boards::{Board, Machine, Run, Sets};
+use boards::{Board, Machine, Sets};
 use census::{Census, Layout};
+use lists::Run;
+use modules::Modules;
+use told::{AskNvml, Told};
 
-/// What is known of NVLink on a host.
-pub fn fabric(parts: &Parts) -> Fabric {
-    let census = Census::take(parts);
-    let product = parts.machine.product.as_deref().unwrap_or_default();
-    let Some((board, machine)) = recognise(&census, product) else {
-        return unknown(&census);
+/// Is a board that was recognised.
+struct Found<'a> {
+    /// All parts of the host.
+    census: Census<'a>,
+    /// The board.
+    board: &'static Board,
+    /// NVIDIA's machine around it, where it is one.
+    machine: Option<&'static Machine>,
+    /// Where its parts stand.
+    layout: Layout,
+}
+
+/// What is known of NVLink on a host, and notes for people.
+pub fn fabric(root: &FsRoot, parts: &Parts) -> Result<(Fabric, Vec<String>), FsError> {
+    let found = match Found::of(parts) {
+        Ok(found) => found,
+        Err(fabric) => return Ok((fabric, Vec::new())),
     };
-    let count = match machine {
-        Some(machine) => machine.boards,
-        None if census.all_gpus(board) > board.gpus || census.all_switches() > board.switches => {
-            board.most
-        }
-        None => 1,
-    };
-    let layout = census.layout(board, count);
+    let mut told = Told::of(root, &found, AskNvml::Unknown)?;
+    let mut notes = std::mem::take(&mut told.notes);
+    let (fabric, more) = judged(&found, &told);
+    notes.extend(more);
+    Ok((fabric, notes))
+}
+
+/// What is known of NVLink on a host of which only its parts are known, and notes for people.
+pub fn planned(parts: &Parts) -> (Fabric, Vec<String>) {
+    match Found::of(parts) {
+        Ok(found) => judged(&found, &Told::nothing(&found)),
+        Err(fabric) => (fabric, Vec::new()),
+    }
+}
+
+/// Module ids that the live machine tells now, those of the admin's file where NVML cannot see a GPU, and notes.
+/// None where the host has no board with module ids.
+pub fn modules_now(
+    root: &FsRoot,
+    parts: &Parts,
+) -> Result<Option<(Modules, Vec<String>)>, FsError> {
+    let Ok(found) = Found::of(parts) else { return Ok(None) };
+    if !matches!(found.board.sets, Sets::Switched { .. }) {
+        return Ok(None);
+    }
+    let told = Told::of(root, &found, AskNvml::All)?;
+    Ok(Some((told.modules, told.notes)))
+}
+
+/// Judges a board by what the host says of it.
+fn judged(found: &Found<'_>, told: &Told) -> (Fabric, Vec<String>) {
+    let Found { board, machine, layout, .. } = found;
     let mut fabric = Fabric {
         board: Some(machine.map_or(board.name, |machine| machine.name).to_owned()),
+        model: told.model,
         degraded: layout.missing.clone(),
-        links: links(&layout, board),
+        links: links(layout, board),
         ..Fabric::default()
     };
     let table = format!("published table for {}, not read from this host", board.name);
-    match board.sets {
-        Sets::Mesh(_) => fabric.source = Some(format!("NVLinks: {table}")),
+    let (notes, source) = match board.sets {
+        Sets::Mesh(_) => (Vec::new(), format!("NVLinks: {table}")),
         Sets::Rack => {
-            fabric.source = Some(format!("NVLinks: {table}; the rack's switches rule partitions"));
+            (Vec::new(), format!("NVLinks: {table}; the rack's switches rule partitions"))
         }
-        Sets::Runs(runs) => {
-            fabric.model = FabricModel::FullPassthrough;
-            fabric.partitions = aligned(&layout, board, runs);
+        Sets::Switched { shared, .. } if told.model == FabricModel::SharedNvswitch => {
+            shared::fill(&mut fabric, found, told, shared)
+        }
+        Sets::Switched { runs, .. } => {
+            fabric.partitions = aligned(layout, board, runs);
+            fabric.module_ids = told.modules.iter().collect();
             let untold = if layout.placed { "" } else { UNPLACED };
-            fabric.source = Some(format!("NVLinks and partitions: {table}{untold}"));
+            let bridged = board.switches == 0 && fabric.partitions.iter().any(|p| p.gpus.len() > 1);
+            let notes = bridged.then(|| BRIDGED.to_owned()).into_iter().collect();
+            (notes, format!("NVLinks and partitions: {table}; {}{untold}", told.model_source))
         }
-        Sets::ByModule { first_id, sets } => {
-            fabric.model = FabricModel::SharedNvswitch;
-            by_module(&mut fabric, &layout, board, machine, (first_id, sets));
-        }
-    }
-    fabric
+    };
+    fabric.source = Some(source);
+    (fabric, notes)
 }
 
 /// Is said where GPUs are missing from the bus and the rest does not show which.
 const UNPLACED: &str =
     "; GPUs are missing and the PCIe tree does not show which, so only single GPUs are offered";
+
+/// Is said where a board's switches hide behind NICs (spec/nvswitch.md 1.1).
+const BRIDGED: &str = "in full passthrough a guest of all GPUs of this board also needs the four functions of the \
+                       ConnectX-7 bridge in front of its NVSwitches, which gpuvm does not pass";
+
+impl<'a> Found<'a> {
+    /// Recognises the board of a host; else says what is known without one.
+    fn of(parts: &'a Parts) -> Result<Found<'a>, Fabric> {
+        let census = Census::take(parts);
+        let product = parts.machine.product.as_deref().unwrap_or_default();
+        let Some((board, machine)) = recognise(&census, product) else {
+            return Err(unknown(&census));
+        };
+        let count = match machine {
+            Some(machine) => machine.boards,
+            None if census.all_gpus(board) > board.gpus
+                || census.all_switches() > board.switches =>
+            {
+                board.most
+            }
+            None => 1,
+        };
+        let layout = census.layout(board, count);
+        Ok(Found { census, board, machine, layout })
+    }
+
+    /// Whether module ids were published for the machine, and all its GPUs are there to be counted.
+    fn modules_by_bus(&self) -> bool {
+        self.layout.placed && self.machine.is_some_and(|machine| machine.modules_by_bus)
+    }
+}
 
 /// The board that the GPUs and the product's name speak for.
 fn recognise(census: &Census, product: &str) -> Option<(&'static Board, Option<&'static Machine>)> {
@@ -95,6 +177,7 @@ fn unknown(census: &Census) -> Fabric {
 /// NVLinks between each two GPUs that answer, as `nvidia-smi topo -m` counts them.
 fn links(layout: &Layout, board: &Board) -> Vec<NvLink> {
     let gpus = &layout.slots;
+    let switches_of_board = u32::try_from(board.switches).unwrap_or(u32::MAX);
     let between = |a: usize, b: usize| -> u32 {
         match board.sets {
             Sets::Mesh(mesh) if layout.placed => {
@@ -102,14 +185,15 @@ fn links(layout: &Layout, board: &Board) -> Vec<NvLink> {
             }
             Sets::Mesh(_) => 0,
             Sets::Rack => board.links,
-            // Which GPU has how many links to which switch differs from switch to switch: all or nothing is known.
-            Sets::ByModule { .. } if layout.switches_missing => 0,
-            Sets::ByModule { .. } => board.links,
-            Sets::Runs(_) => {
+            Sets::Switched { .. } if board.switches == 0 => board.links,
+            Sets::Switched { .. } if board.links.is_multiple_of(switches_of_board) => {
                 let switches = |gpu: usize| layout.switches[gpu / board.gpus].len();
-                let each = board.links / u32::try_from(board.switches.max(1)).unwrap_or(1);
+                let each = board.links / switches_of_board;
                 each * u32::try_from(switches(a).min(switches(b))).unwrap_or(0)
             }
+            // Which GPU has how many links to which switch differs from switch to switch: all or nothing is known.
+            Sets::Switched { .. } if layout.switches_missing => 0,
+            Sets::Switched { .. } => board.links,
         }
     };
     let mut links = Vec::new();
@@ -155,62 +239,12 @@ fn aligned(layout: &Layout, board: &Board, runs: &[Run]) -> Vec<Partition> {
                     nvlinks_per_gpu: run.links,
                     nvswitches: u32::try_from(run.switches).unwrap_or(0),
                     nvswitch_pool: pool,
+                    active: false,
                 });
             }
         }
     }
     partitions
-}
-
-/// Fills in Fabric Manager's list, as far as module ids are known and the switches answer.
-fn by_module(
-    fabric: &mut Fabric,
-    layout: &Layout,
-    board: &Board,
-    machine: Option<&Machine>,
-    (first_id, sets): (u32, &[&[u32]]),
-) {
-    let by_bus = layout.placed && machine.is_some_and(|machine| machine.modules_by_bus);
-    let sources = if by_bus {
-        fabric.module_ids = (1..)
-            .zip(&layout.slots)
-            .filter_map(|(module, gpu)| gpu.map(|gpu| (gpu, module)))
-            .collect();
-        "module ids as published for this product, in order of the bus, not verified on this \
-         machine"
-    } else {
-        "module ids of the GPUs are not known, so only the partition of all GPUs is offered"
-    };
-    fabric.source = Some(format!(
-        "NVLinks and partitions: published table for {}, not read from this host; {sources}",
-        board.name
-    ));
-    let singles = 1..=u32::try_from(board.gpus).unwrap_or(0);
-    let singles: Vec<[u32; 1]> = singles.map(|module| [module]).collect();
-    let all = sets.iter().copied().chain(singles.iter().map(<[u32; 1]>::as_slice));
-    for (id, modules) in (first_id..).zip(all) {
-        let everything = modules.len() == board.gpus;
-        if (layout.switches_missing && modules.len() > 1) || !(by_bus || everything) {
-            continue;
-        }
-        let gpu = |module: &u32| {
-            layout.slots.get(usize::try_from(module.saturating_sub(1)).ok()?).copied().flatten()
-        };
-        let gpus: Option<Vec<Bdf>> = modules.iter().map(gpu).collect();
-        if let Some(mut gpus) = gpus {
-            gpus.sort_unstable();
-            let nvlinks_per_gpu = if modules.len() == 1 { 0 } else { board.links };
-            let (nvswitches, nvswitch_pool) = (0, Vec::new());
-            let id = PartitionId(id);
-            fabric.partitions.push(Partition {
-                id,
-                gpus,
-                nvlinks_per_gpu,
-                nvswitches,
-                nvswitch_pool,
-            });
-        }
-    }
 }
 
 #[cfg(test)]

@@ -128,7 +128,9 @@ pub fn from_lstopo_xml(text: &str) -> Result<Topology, LstopoError> {
         ..Parts::default()
     };
     io::read(&hwloc, &node_of, &mut parts);
-    parts.fabric = super::fabric::fabric(&parts);
+    let (fabric, notes) = super::fabric::planned(&parts);
+    parts.fabric = fabric;
+    parts.notes.extend(notes);
     parts.notes.push(
         "read from an lstopo record, which has no drivers, IOMMU groups, BARs, link widths \
          or uses of drives; huge pages are taken to be free"

@@ -66,7 +66,9 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     pci::devices(root, &mut parts)?;
     nics::faces(root, identify, &mut parts)?;
     drives::drives(root, identify, &mut parts)?;
-    parts.fabric = fabric::fabric(&parts);
+    let (fabric, notes) = fabric::fabric(root, &parts)?;
+    parts.fabric = fabric;
+    parts.notes.extend(notes);
     Topology::new(parts).map_err(|source| DiscoverError::Contradiction { path: path(), source })
 }
 

@@ -117,6 +117,7 @@ impl HostSpec {
                     nvlinks_per_gpu: 6,
                     nvswitches: if size == 1 { 0 } else { share },
                     nvswitch_pool: pool.to_vec(),
+                    active: false,
                 });
             }
             size /= 2;

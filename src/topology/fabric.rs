@@ -44,6 +44,9 @@ pub struct Partition {
     /// NVSwitches to take them from: those of the GPUs' boards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvswitch_pool: Vec<Bdf>,
+    /// Whether Fabric Manager had it active when the host was read; says nothing in full passthrough.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub active: bool,
 }
 
 /// Is a direct link between two GPUs, or the count of links between two GPUs over switches.

@@ -1,6 +1,6 @@
 //! The tables of `host show`: nodes, drives, sets of GPUs.
 
-use super::names::{counted, drive_size, plain, short};
+use super::names::{counted, drive_size, plain, short, wrapped};
 use crate::bdf::Bdf;
 use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
@@ -191,7 +191,16 @@ pub fn partitions(topology: &Topology, width: usize) -> String {
         row.push(if all { "each".into() } else { sets.join("  ") });
         rows.push(row);
     }
-    table(rows, width, Wide::Wrap)
+    let active = partitions.iter().filter(|partition| partition.active).map(|partition| {
+        let gpus = partition.gpus.iter().filter_map(|gpu| index.get(gpu).copied());
+        format!("partition {} (GPUs {})", partition.id, ranges(gpus))
+    });
+    let active: Vec<String> = active.collect();
+    let mut text = table(rows, width, Wide::Wrap);
+    if !active.is_empty() {
+        text += &wrapped("  active in Fabric Manager: ", &active.join(", "), width);
+    }
+    text
 }
 
 /// Indices as ranges: `0-3,6`.

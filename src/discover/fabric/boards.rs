@@ -3,6 +3,11 @@
 //! Tables only (spec/nvswitch.md 1.1, 2.1, 3.1, 7; spec/nvidia-vm.md 2.1). They are for planning; the host's Fabric
 //! Manager, where one runs, has the last word.
 
+use super::lists::{
+    A100, A100_SHARED, B200, BLACKWELL, H100, H800, HGX2, HGX2_SHARED, HOPPER, Run, Shared,
+};
+use crate::topology::FabricModel;
+
 /// Is how the sets of GPUs of a board are ruled.
 #[derive(Debug, Clone, Copy)]
 pub enum Sets {
@@ -10,26 +15,15 @@ pub enum Sets {
     Mesh(&'static [(usize, usize, u32)]),
     /// Any set may form a guest; every GPU reaches every other over switches outside of the host.
     Rack,
-    /// Aligned runs of GPUs by address, largest first; guests get NVSwitches along.
-    Runs(&'static [Run]),
-    /// Fabric Manager's list, by module id; the switches stay with the host.
-    ByModule {
-        /// Number of the first partition of the list.
-        first_id: u32,
-        /// Module ids of each partition of more than one GPU; the single ones follow.
-        sets: &'static [&'static [u32]],
+    /// The board has NVSwitches of its own; guests get them along, or Fabric Manager keeps them.
+    Switched {
+        /// Sizes in full passthrough, largest first.
+        runs: &'static [Run],
+        /// Fabric Manager's list.
+        shared: &'static Shared,
+        /// The model that is taken where the host does not say.
+        usual: FabricModel,
     },
-}
-
-/// Is one size of guest in full passthrough.
-#[derive(Debug, Clone, Copy)]
-pub struct Run {
-    /// GPUs; also what the first one's index is a multiple of.
-    pub gpus: usize,
-    /// NVLinks of each GPU that work.
-    pub links: u32,
-    /// NVSwitches that go along.
-    pub switches: usize,
 }
 
 /// Is a machine of NVIDIA's.
@@ -68,6 +62,13 @@ pub struct Board {
     pub sets: Sets,
 }
 
+impl Board {
+    /// GPUs that Fabric Manager's list counts: those of all boards that a host can have.
+    pub fn gpus_in_list(&self) -> usize {
+        self.gpus * self.most
+    }
+}
+
 /// Links of DGX-1's hybrid cube mesh with V100 (hosts/README.md 3), by GPU index.
 const DGX1: &[(usize, usize, u32)] = &[
     (0, 1, 1),
@@ -88,55 +89,19 @@ const DGX1: &[(usize, usize, u32)] = &[
     (6, 7, 2),
 ];
 
-/// Sizes on HGX-2.
-const HGX2: &[Run] = &[
-    Run { gpus: 16, links: 6, switches: 12 },
-    Run { gpus: 8, links: 6, switches: 6 },
-    Run { gpus: 4, links: 3, switches: 3 },
-    Run { gpus: 2, links: 1, switches: 1 },
-    Run { gpus: 1, links: 0, switches: 0 },
-];
-
-/// Sizes on HGX A100.
-const A100: &[Run] = &[
-    Run { gpus: 16, links: 12, switches: 12 },
-    Run { gpus: 8, links: 12, switches: 6 },
-    Run { gpus: 4, links: 6, switches: 3 },
-    Run { gpus: 2, links: 2, switches: 1 },
-    Run { gpus: 1, links: 0, switches: 0 },
-];
-
-/// Module ids of the sets of HGX H100, H200, H800 and H20.
-const HOPPER: Sets = Sets::ByModule {
-    first_id: 0,
-    sets: &[
-        &[1, 2, 3, 4, 5, 6, 7, 8],
-        &[1, 2, 3, 4],
-        &[5, 6, 7, 8],
-        &[1, 3],
-        &[2, 4],
-        &[5, 7],
-        &[6, 8],
-    ],
-};
-
-/// Module ids of the sets of HGX B200 and B300; the pairs differ from Hopper's.
-const BLACKWELL: Sets = Sets::ByModule {
-    first_id: 1,
-    sets: &[
-        &[1, 2, 3, 4, 5, 6, 7, 8],
-        &[1, 2, 3, 4],
-        &[5, 6, 7, 8],
-        &[1, 2],
-        &[3, 4],
-        &[5, 6],
-        &[7, 8],
-    ],
-};
-
 /// A machine whose module ids are not published.
 const fn machine(product: &'static str, name: &'static str, boards: usize) -> Machine {
     Machine { product, name, boards, modules_by_bus: false }
+}
+
+/// A board whose switches usually stay with Fabric Manager.
+const fn by_fabric_manager(runs: &'static [Run], shared: &'static Shared) -> Sets {
+    Sets::Switched { runs, shared, usual: FabricModel::SharedNvswitch }
+}
+
+/// A board whose switches usually go along with its GPUs.
+const fn passed(runs: &'static [Run], shared: &'static Shared) -> Sets {
+    Sets::Switched { runs, shared, usual: FabricModel::FullPassthrough }
 }
 
 /// DGX H100.
@@ -155,7 +120,7 @@ const EIGHT: Board = Board {
     switches: 0,
     most: 1,
     links: 18,
-    sets: HOPPER,
+    sets: by_fabric_manager(H100, &HOPPER),
 };
 
 /// Every board that is known. GPUs that stand in two of them differ in their count.
@@ -176,7 +141,7 @@ pub const BOARDS: &[Board] = &[
         switches: 6,
         most: 2,
         links: 6,
-        sets: Sets::Runs(HGX2),
+        sets: passed(HGX2, &HGX2_SHARED),
         ..EIGHT
     },
     Board {
@@ -186,7 +151,7 @@ pub const BOARDS: &[Board] = &[
         switches: 6,
         most: 2,
         links: 12,
-        sets: Sets::Runs(A100),
+        sets: passed(A100, &A100_SHARED),
         ..EIGHT
     },
     Board {
@@ -197,20 +162,27 @@ pub const BOARDS: &[Board] = &[
         ..EIGHT
     },
     Board { name: "HGX H200", machines: &[DGX_H200], gpu_ids: &[0x2335], switches: 4, ..EIGHT },
-    Board { name: "HGX H800", gpu_ids: &[0x2324], switches: 4, links: 8, ..EIGHT },
+    Board {
+        name: "HGX H800",
+        gpu_ids: &[0x2324],
+        switches: 4,
+        links: 8,
+        sets: by_fabric_manager(H800, &HOPPER),
+        ..EIGHT
+    },
     Board { name: "HGX H20", gpu_ids: &[0x2329, 0x232c], switches: 4, ..EIGHT },
     Board {
         name: "HGX B200",
         machines: &[machine("DGXB200", "DGX B200", 1)],
         gpu_ids: &[0x2901, 0x29bc],
-        sets: BLACKWELL,
+        sets: by_fabric_manager(B200, &BLACKWELL),
         ..EIGHT
     },
     Board {
         name: "HGX B300",
         machines: &[machine("DGXB300", "DGX B300", 1)],
         gpu_ids: &[0x3182, 0x31c2],
-        sets: BLACKWELL,
+        sets: by_fabric_manager(B200, &BLACKWELL),
         ..EIGHT
     },
     Board { name: "GB200 tray", gpu_ids: &[0x2941], gpus: 4, sets: Sets::Rack, ..EIGHT },
@@ -229,26 +201,55 @@ mod tests {
         }
     }
 
+    /// Boards with switches of their own.
+    fn switched() -> impl Iterator<Item = (&'static Board, &'static [Run], &'static Shared)> {
+        BOARDS.iter().filter_map(|board| match board.sets {
+            Sets::Switched { runs, shared, .. } => Some((board, runs, shared)),
+            _ => None,
+        })
+    }
+
     #[test]
-    fn sets_by_module_name_each_gpu_once_per_size() {
-        for board in BOARDS {
-            let Sets::ByModule { sets, .. } = board.sets else { continue };
-            for size in [8, 4, 2] {
-                let mut ids: Vec<u32> = sets
-                    .iter()
-                    .filter(|s| s.len() == size)
-                    .flat_map(|s| s.iter().copied())
-                    .collect();
+    fn shared_lists_name_each_gpu_as_often_for_every_size() {
+        for (board, _, shared) in switched() {
+            let most = board.gpus * board.most;
+            for size in [16, 8, 4, 2].into_iter().filter(|size| *size <= most) {
+                let sets = shared.sets.iter().filter(|set| set.len() == size);
+                let mut ids: Vec<u32> = sets.flat_map(|set| set.iter().copied()).collect();
                 ids.sort_unstable();
-                assert_eq!(ids, [1, 2, 3, 4, 5, 6, 7, 8], "{} size {size}", board.name);
+                let times = ids.len() / most;
+                let each = (1..=u32::try_from(most).unwrap()).flat_map(|id| vec![id; times]);
+                assert_eq!(ids, each.collect::<Vec<_>>(), "{} size {size}", board.name);
+                // Sets of 8 stand once per board, and once or twice across boards.
+                let whole = if board.gpus_in_list() == 16 && size == 8 { 2..=3 } else { 1..=1 };
+                assert!(whole.contains(&times), "{} size {size}: {times}", board.name);
+            }
+            for set in shared.sets {
+                assert!(set.is_sorted(), "{}: {set:?}", board.name);
             }
         }
     }
 
     #[test]
+    fn lists_are_as_long_as_published() {
+        let length = |name: &str| {
+            let (board, _, shared) = switched().find(|(board, ..)| board.name == name).unwrap();
+            let all = shared.sets.len() + board.gpus_in_list();
+            (shared.first_id, all, shared.sets.len() - shared.unreduced)
+        };
+        assert_eq!(length("HGX-2"), (0, 33, 14));
+        assert_eq!(length("HGX A100"), (0, 35, 0));
+        for hopper in ["HGX H100", "HGX H200", "HGX H800", "HGX H20"] {
+            assert_eq!(length(hopper), (0, 15, 0));
+        }
+        for blackwell in ["HGX B200", "HGX B300"] {
+            assert_eq!(length(blackwell), (1, 15, 0));
+        }
+    }
+
+    #[test]
     fn runs_use_no_more_than_a_board_has() {
-        for board in BOARDS {
-            let Sets::Runs(runs) = board.sets else { continue };
+        for (board, runs, _) in switched() {
             for run in runs {
                 assert!(run.links <= board.links && run.gpus <= board.gpus * board.most);
                 assert_eq!(
@@ -263,6 +264,14 @@ mod tests {
                     run.gpus,
                     board.name
                 );
+                // Guests of a whole board have all links, and single GPUs none.
+                let links = match run.gpus {
+                    1 => 0,
+                    8 | 16 => board.links,
+                    // Every switch of the guest has as many links to each of its GPUs.
+                    _ => board.links * u32::try_from(run.switches).unwrap() / 6,
+                };
+                assert_eq!(run.links, links, "{} of {}", run.gpus, board.name);
             }
         }
     }

@@ -104,6 +104,11 @@ impl<'a> Census<'a> {
         bridges
     }
 
+    /// The driver of a function.
+    pub fn driver(&self, bdf: Bdf) -> Option<&'a str> {
+        self.index.get(&bdf)?.driver.as_deref()
+    }
+
     /// GPUs that answer and that a board may carry.
     pub fn gpus_of(&self, board: &Board) -> usize {
         self.gpus.iter().filter(|gpu| board.gpu_ids.contains(&gpu.device)).count()
@@ -204,8 +209,9 @@ impl<'a> Census<'a> {
         if gpus.len() == board.gpus {
             return Some(gpus.iter().map(bdf).collect());
         }
-        // Only runs bear a guess: a mesh and a list by module id need the very place.
-        if gpus.len() > board.gpus || !matches!(board.sets, Sets::Runs(_)) {
+        // Only runs between one GPU and all of them bear a guess: a mesh needs the very place.
+        let graded = matches!(board.sets, Sets::Switched { runs, .. } if runs.len() > 2);
+        if gpus.len() > board.gpus || !graded {
             return None;
         }
         let paths: Vec<Vec<u64>> = gpus.iter().map(|(device, _)| self.near(device)).collect();

@@ -63,6 +63,11 @@ fn boards(count: u32, gpu: u16, switch: u16, switches: u8) -> Vec<PciDevice> {
     devices
 }
 
+/// What is known of a host of which only its parts are known.
+fn fabric(parts: &Parts) -> Fabric {
+    planned(parts).0
+}
+
 /// How many partitions there are of each size from 16 down to 1.
 fn sizes(fabric: &Fabric) -> [usize; 5] {
     [16, 8, 4, 2, 1].map(|n| fabric.partitions.iter().filter(|p| p.gpus.len() == n).count())
@@ -181,4 +186,145 @@ fn other_hosts_have_no_fabric() {
     let odd = fabric(&host("", boards(2, 0x230e, 0x22a3, 2)));
     assert_eq!((odd.board, odd.model), (None, FabricModel::None));
     assert!(odd.source.unwrap().starts_with("4 NVSwitches, but"));
+}
+
+/// Buses of the GPUs of a host made by [`boards`], by address.
+fn gpus(devices: &[PciDevice]) -> Vec<Bdf> {
+    let mut gpus: Vec<Bdf> =
+        devices.iter().filter(|d| d.class >> 8 == 0x0302).map(|d| d.bdf).collect();
+    gpus.sort_unstable();
+    gpus
+}
+
+/// What is known of a host that is in the shared model, with module ids in the given order of the bus.
+fn shared_by(
+    parts: &Parts,
+    ids: &[u32],
+    listed: Option<Vec<abi::Listed>>,
+) -> (Fabric, Vec<String>) {
+    let found = Found::of(parts).unwrap();
+    let mut modules = Modules::default();
+    modules.add(modules::Source::File, gpus(&parts.devices).into_iter().zip(ids.iter().copied()));
+    let model = FabricModel::SharedNvswitch;
+    judged(&found, &Told { model, modules, listed, ..Told::nothing(&found) })
+}
+
+/// The sets of a size, as GPU indexes from 0, with numbers and NVLinks.
+fn sets(fabric: &Fabric, parts: &Parts, size: usize) -> Vec<(u32, Vec<usize>, u32)> {
+    let all = gpus(&parts.devices);
+    let index = |gpu: &Bdf| all.iter().position(|other| other == gpu).unwrap();
+    let sized = fabric.partitions.iter().filter(|p| p.gpus.len() == size);
+    sized.map(|p| (p.id.0, p.gpus.iter().map(index).collect(), p.nvlinks_per_gpu)).collect()
+}
+
+#[test]
+fn the_shared_list_of_two_boards() {
+    let ids: Vec<u32> = (1..=16).collect();
+    let dgx2 = host("NVIDIA DGX-2", boards(2, 0x1db8, 0x1ac2, 6));
+    let (fabric, notes) = shared_by(&dgx2, &ids, None);
+    assert_eq!(fabric.partitions.len(), 33);
+    assert_eq!(sizes(&fabric), [1, 4, 4, 8, 16]);
+    assert_eq!(sets(&fabric, &dgx2, 8)[2], (3, vec![0, 3, 5, 6, 8, 11, 13, 14], 5));
+    assert_eq!(sets(&fabric, &dgx2, 2)[0], (9, vec![0, 3], 5));
+    assert_eq!(sets(&fabric, &dgx2, 1)[15], (32, vec![15], 0));
+    assert_eq!(sets(&fabric, &dgx2, 16)[0].2, 6);
+    assert!(notes.iter().any(|note| note.contains("stock QEMU")), "{notes:?}");
+
+    let a100 = host("two boards", boards(2, 0x20b2, 0x1af1, 6));
+    let (fabric, _) = shared_by(&a100, &ids, None);
+    assert_eq!(sizes(&fabric), [1, 6, 4, 8, 16]);
+    assert_eq!(sets(&fabric, &a100, 8)[5], (6, vec![4, 5, 6, 7, 8, 9, 10, 11], 12));
+    assert_eq!(sets(&fabric, &a100, 1)[0], (19, vec![0], 0));
+    // Without module ids only the whole is sure.
+    let (fabric, _) = shared_by(&a100, &[], None);
+    assert_eq!(sizes(&fabric), [1, 0, 0, 0, 0]);
+    assert!(fabric.source.unwrap().contains("gpuvm host modules --write"));
+}
+
+#[test]
+fn a_board_alone_has_one_half_of_the_list() {
+    let a100 = host("one board", boards(1, 0x20b2, 0x1af1, 6));
+    for (first, whole, single) in [(1, 1, 19), (9, 2, 27)] {
+        let ids: Vec<u32> = (first..first + 8).collect();
+        let (fabric, _) = shared_by(&a100, &ids, None);
+        assert_eq!(sizes(&fabric), [0, 1, 2, 4, 8], "{first}");
+        assert_eq!(sets(&fabric, &a100, 8)[0].0, whole);
+        assert_eq!(sets(&fabric, &a100, 1)[0].0, single);
+    }
+    let (unknown, _) = shared_by(&a100, &[], None);
+    assert_eq!(sets(&unknown, &a100, 8), [(1, (0..8).collect(), 12)]);
+    assert_eq!(unknown.partitions.len(), 1);
+}
+
+#[test]
+fn a_dead_switch_takes_the_shared_partitions_of_its_board() {
+    let ids: Vec<u32> = (1..=16).collect();
+    let mut devices = boards(2, 0x1db8, 0x1ac2, 6);
+    let place = devices.iter().position(|d| d.device == 0x1ac2).unwrap();
+    let dead = devices[place].clone();
+    devices[place] = device(dead.bdf.bus(), dead.parent, 0, 0, 0);
+    let parts = host("NVIDIA DGX-2", devices);
+    let (fabric, _) = shared_by(&parts, &ids, None);
+    assert_eq!(sizes(&fabric), [0, 1, 2, 4, 16]);
+    assert_eq!(sets(&fabric, &parts, 8)[0], (2, (8..16).collect(), 6), "numbers stay");
+}
+
+#[test]
+fn full_passthrough_of_later_boards_is_all_or_one() {
+    for (id, switch, switches, needed) in [(0x2330, 0x22a3, 4, 4), (0x2901, 0, 0, 0)] {
+        let parts = host("", boards(1, id, switch, switches));
+        let found = Found::of(&parts).unwrap();
+        let told = Told { model: FabricModel::FullPassthrough, ..Told::nothing(&found) };
+        let (fabric, notes) = judged(&found, &told);
+        assert_eq!(sizes(&fabric), [0, 1, 0, 0, 8], "{id:x}");
+        assert_eq!(
+            (fabric.partitions[0].nvlinks_per_gpu, fabric.partitions[0].nvswitches),
+            (18, needed)
+        );
+        assert_eq!(notes.len(), usize::from(switches == 0), "{notes:?}");
+    }
+}
+
+#[test]
+fn fabric_managers_list_has_the_last_word() {
+    let parts = host("", boards(1, 0x2330, 0x22a3, 4));
+    let ids = [5, 7, 6, 8, 1, 3, 2, 4];
+    let gpu = |module, links| abi::ListedGpu { module, bus: None, links, most: 18 };
+    let listed = |id, active, modules: &[u32]| {
+        let links = |module| if module == 3 { 16 } else { 18 };
+        let gpus = modules.iter().map(|&module| gpu(module, links(module))).collect();
+        abi::Listed { id, active, gpus }
+    };
+    let all = || {
+        vec![
+            listed(0, false, &[1, 2, 3, 4, 5, 6, 7, 8]),
+            listed(42, true, &[1, 3]),
+            listed(43, false, &[5, 6]),
+        ]
+    };
+    let (fabric, notes) = shared_by(&parts, &ids, Some(all()));
+    assert_eq!(notes, Vec::<String>::new());
+    assert_eq!(sets(&fabric, &parts, 2), [(42, vec![4, 5], 16), (43, vec![0, 2], 18)]);
+    assert_eq!(
+        fabric.partitions.iter().map(|p| p.active).collect::<Vec<_>>(),
+        [false, true, false]
+    );
+    let worn = gpus(&parts.devices)[5];
+    assert_eq!(fabric.degraded, [format!("GPU {worn} (module 3) has 16 of 18 NVLinks")]);
+    assert_eq!(fabric.links.iter().filter(|link| link.links == 16).count(), 7);
+    assert!(fabric.source.unwrap().starts_with("partitions read from Fabric Manager; "));
+
+    // Without module ids only the whole is sure, and the rest is counted.
+    let (fabric, notes) = shared_by(&parts, &[], Some(all()));
+    assert_eq!((fabric.partitions.len(), fabric.partitions[0].id), (1, PartitionId(0)));
+    assert!(notes[0].starts_with("2 of 3 partitions of Fabric Manager are left out"), "{notes:?}");
+    assert_eq!(fabric.degraded, ["GPU (module 3) has 16 of 18 NVLinks"]);
+
+    // A GPU that does not answer takes its partitions without a word about module ids.
+    let mut devices = boards(1, 0x2330, 0x22a3, 4);
+    let gone = gpus(&devices)[5];
+    devices.retain(|device| device.bdf != gone);
+    let less = host("", devices);
+    let (fabric, notes) = shared_by(&less, &[5, 7, 6, 8, 1, 2, 4], Some(all()));
+    assert_eq!((sizes(&fabric), notes), ([0, 0, 0, 1, 0], Vec::new()));
 }

@@ -166,6 +166,7 @@ impl HostSpec {
                     nvlinks_per_gpu: if size == 1 { 0 } else { 18 },
                     nvswitches: 0,
                     nvswitch_pool: Vec::new(),
+                    active: false,
                 });
             }
             size /= 2;
