@@ -26,6 +26,10 @@ fn main() -> std::process::ExitCode {
     {
         return measure::child(command);
     }
+    if args == ["plan-once"] {
+        planner::once();
+        return std::process::ExitCode::SUCCESS;
+    }
     let quick = args.iter().any(|arg| arg == "--quick");
     let mut rest = args.iter();
     let mut wanted: Vec<&String> = Vec::new();
