@@ -1,17 +1,21 @@
-//! Which GPUs and NVSwitches a guest gets. Knows nothing of pcpus and memory.
+//! Which GPUs and NVSwitches a guest gets. Knows of pcpus, memory, NICs and drives only what its judges say.
 
 use super::budget::Budget;
-use super::connect;
-use super::explain::{Reasons, count, domains, list, numbers};
+use super::explain::{Reasons, count, list};
 use super::extras::{self, Extras};
-use super::groups::{self, Block};
-use super::partitions::{self, Set};
+use super::future::Future;
+use super::groups;
+use super::home::Homes;
+use super::partitions;
+use super::score::{Ranking, Scorer};
+use super::search;
+use super::slots::{Mask, Slots, bits, size};
 use super::taken::Taken;
-use super::{PlanError, isolation};
+use super::{PlanError, compare, isolation};
 use crate::bdf::Bdf;
 use crate::request::{GpuWish, Request};
 use crate::topology::{PartitionId, Topology};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Is what a guest gets passed through.
 #[derive(Debug, Default)]
@@ -41,82 +45,6 @@ impl Devices {
     }
 }
 
-/// Is the state of a host's GPUs that the choice is made on.
-pub(super) struct Board<'a> {
-    /// The host.
-    pub(super) topology: &'a Topology,
-    /// What is taken.
-    pub(super) taken: &'a Taken<'a>,
-    /// GPUs by index.
-    pub(super) gpus: Vec<Bdf>,
-    /// GPUs and NVSwitches that cannot be had, with the reason.
-    pub(super) blocked: BTreeMap<Bdf, Block<'a>>,
-}
-
-impl<'a> Board<'a> {
-    /// Looks at every GPU, and at every NVSwitch that a partition may take.
-    pub(super) fn new(topology: &'a Topology, taken: &'a Taken<'a>) -> Board<'a> {
-        let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
-        let block = |&bdf: &Bdf| Some((bdf, groups::block(topology, taken, bdf)?));
-        let pools = topology.partitions().iter().flat_map(|partition| &partition.nvswitch_pool);
-        let switches: BTreeSet<Bdf> = pools.copied().collect();
-        let blocked = gpus.iter().chain(&switches).filter_map(block).collect();
-        Board { topology, taken, gpus, blocked }
-    }
-
-    /// GPUs that can be had, by address.
-    pub(super) fn free(&self) -> Vec<Bdf> {
-        self.gpus.iter().copied().filter(|bdf| !self.blocked.contains_key(bdf)).collect()
-    }
-
-    /// GPUs by their indexes: `GPU 3 (0000:39:00.0)`, `GPUs 0 to 3`, `GPUs 0, 5 and 7`.
-    pub(super) fn label(&self, gpus: &[Bdf]) -> String {
-        let index = |bdf: &Bdf| self.gpus.iter().position(|gpu| gpu == bdf);
-        let indexes: Vec<usize> = gpus.iter().filter_map(index).collect();
-        match indexes[..] {
-            [only] => format!("GPU {only} ({})", gpus[0]),
-            [first, .., last]
-                if indexes.len() > 2 && last.checked_sub(first) == Some(indexes.len() - 1) =>
-            {
-                format!("GPUs {first} to {last}")
-            }
-            _ => format!("GPUs {}", list(&indexes)),
-        }
-    }
-
-    /// Why GPUs among these cannot be had, one line for each reason.
-    pub(super) fn lines(&self, among: &[Bdf]) -> Vec<String> {
-        let mut by_reason: Vec<(&Block<'_>, Vec<Bdf>)> = Vec::new();
-        for bdf in among {
-            let Some(block) = self.blocked.get(bdf) else { continue };
-            match by_reason.iter_mut().find(|(other, _)| *other == block) {
-                Some((_, gpus)) => gpus.push(*bdf),
-                None => by_reason.push((block, vec![*bdf])),
-            }
-        }
-        let line = |(block, gpus): (&Block<'_>, Vec<Bdf>)| {
-            format!("{} {}", self.label(&gpus), block.why(gpus.len()))
-        };
-        by_reason.into_iter().map(line).collect()
-    }
-
-    /// Makes the error that these GPUs cannot be had: for good where no domain is in the way, else for now.
-    pub(super) fn refusal(
-        &self,
-        what: String,
-        lines: Vec<String>,
-        among: &[Bdf],
-        hint: String,
-    ) -> PlanError {
-        let blocks: Vec<&Block<'_>> =
-            among.iter().filter_map(|bdf| self.blocked.get(bdf)).collect();
-        if blocks.is_empty() || blocks.iter().any(|block| block.domain.is_some()) {
-            return PlanError::Taken { what, holders: lines, hint };
-        }
-        PlanError::Impossible { what: format!("{what}: {}", lines.join("; ")), hint }
-    }
-}
-
 /// Is what candidate sets are judged by besides their GPUs.
 pub(super) struct Judges<'a> {
     /// Cores and memory.
@@ -125,33 +53,43 @@ pub(super) struct Judges<'a> {
     pub(super) extras: &'a extras::Search,
 }
 
+/// Is a set of GPUs that was chosen.
+#[derive(Debug, Default)]
+pub(super) struct Set {
+    /// The partition; none where it is no listed one.
+    pub(super) id: Option<PartitionId>,
+    /// GPUs.
+    pub(super) gpus: Mask,
+    /// NVSwitches.
+    pub(super) switches: Mask,
+}
+
 /// Chooses the devices of a request.
 pub(super) fn choose(
     topology: &Topology,
+    homes: &Homes<'_>,
     taken: &Taken<'_>,
     judges: &Judges<'_>,
     request: &Request,
     reasons: &mut Reasons,
 ) -> Result<Devices, PlanError> {
-    let board = Board::new(topology, taken);
-    let wanted = wanted(&board, &request.gpus)?;
-    let number = match &wanted {
-        Wanted::Any(number) => *number,
-        Wanted::These(gpus) => gpus.len(),
-    };
-    if number == 0 {
+    let slots = Slots::new(topology, homes, taken);
+    let wanted = wanted(&slots, &request.gpus)?;
+    if matches!(wanted, Wanted::Any(0)) {
         let extras = judges.extras.choose(&[], reasons)?;
         return Ok(Devices { extras, ..Devices::default() });
     }
     let set = if topology.partitions().is_empty() {
-        unpartitioned(&board, &wanted, number, reasons)?
+        unpartitioned(&slots, wanted, judges, request, reasons)?
     } else {
-        partitions::choose(&board, &wanted, number, reasons)?
+        partitions::choose(&slots, wanted, judges, request, reasons)?
     };
-    let mut devices =
-        Devices { partition: set.id, gpus: set.gpus, switches: set.switches, ..Devices::default() };
-    devices.gpus.sort();
-    devices.switches.sort();
+    let mut devices = Devices {
+        partition: set.id,
+        gpus: slots.gpus.of(set.gpus),
+        switches: slots.switches.of(set.switches),
+        ..Devices::default()
+    };
     devices.extras = judges.extras.choose(&devices.gpus, reasons)?;
     let chosen = devices.asked();
     if let Some((bdf, group, other)) = groups::stranger(topology, &chosen) {
@@ -162,22 +100,23 @@ pub(super) fn choose(
         });
     }
     devices.companions = groups::companions(topology, taken, &chosen);
-    explain(&board, &devices, reasons);
+    explain(&slots, &devices, reasons);
     isolation::explain(topology, taken, &devices, reasons);
     Ok(devices)
 }
 
 /// Is what is wanted of this host.
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Wanted {
     /// So many.
     Any(usize),
-    /// These, by address.
-    These(Vec<Bdf>),
+    /// These.
+    These(Mask),
 }
 
 /// Looks the wish up on the host.
-fn wanted(board: &Board<'_>, wish: &GpuWish) -> Result<Wanted, PlanError> {
-    let there = board.gpus.len();
+fn wanted(slots: &Slots<'_>, wish: &GpuWish) -> Result<Wanted, PlanError> {
+    let there = slots.gpus.bdfs.len();
     let impossible = |what: String| {
         let hint = match there {
             0 => "leave --gpus out for a guest without GPUs; `gpuvm host show` shows the devices"
@@ -186,97 +125,97 @@ fn wanted(board: &Board<'_>, wish: &GpuWish) -> Result<Wanted, PlanError> {
         };
         Err(PlanError::Impossible { what, hint })
     };
-    match wish {
-        GpuWish::Count(number) => Ok(Wanted::Any(*number as usize)),
+    let set = match wish {
+        GpuWish::Count(number) => return Ok(Wanted::Any(*number as usize)),
         GpuWish::Run { first, count: number } => {
             let (first, number) = (*first as usize, *number as usize);
-            let end = first.saturating_add(number);
-            match board.gpus.get(first..end) {
-                Some(gpus) if number > 0 => Ok(Wanted::These(gpus.to_vec())),
-                _ => impossible(format!(
+            if number == 0 || first.saturating_add(number) > there {
+                return impossible(format!(
                     "{} from index {first} on: this host has {there}",
                     count(number, "GPU")
-                )),
+                ));
             }
+            (first..first + number).fold(0, |set, index| set | 1 << index)
         }
         GpuWish::Indexes(indexes) => {
-            let gpu = |index: &u32| board.gpus.get(*index as usize).copied();
-            match indexes.iter().find(|index| gpu(index).is_none()) {
-                Some(index) => {
-                    impossible(format!("no GPU has index {index}: this host has {there}"))
-                }
-                None => {
-                    let mut gpus: Vec<Bdf> = indexes.iter().filter_map(gpu).collect();
-                    gpus.sort();
-                    Ok(Wanted::These(gpus))
-                }
+            if let Some(index) = indexes.iter().find(|&&index| index as usize >= there) {
+                return impossible(format!("no GPU has index {index}: this host has {there}"));
             }
+            indexes.iter().fold(0, |set, index| set | 1 << index)
         }
-        GpuWish::Exact(bdfs) => match bdfs.iter().find(|bdf| !board.gpus.contains(bdf)) {
-            Some(bdf) => impossible(format!("{bdf} is no GPU of this host")),
-            None => {
-                let mut gpus = bdfs.clone();
-                gpus.sort();
-                Ok(Wanted::These(gpus))
+        GpuWish::Exact(bdfs) => {
+            if let Some(bdf) = bdfs.iter().find(|&&bdf| slots.gpus.index(bdf).is_none()) {
+                return impossible(format!("{bdf} is no GPU of this host"));
             }
-        },
-    }
+            slots.gpus.mask(bdfs).unwrap_or_default()
+        }
+    };
+    // An empty list of indexes or addresses means what no GPU means.
+    Ok(if set == 0 { Wanted::Any(0) } else { Wanted::These(set) })
 }
 
 /// Chooses GPUs where any set may form a guest.
 fn unpartitioned(
-    board: &Board<'_>,
-    wanted: &Wanted,
-    number: usize,
+    slots: &Slots<'_>,
+    wanted: Wanted,
+    judges: &Judges<'_>,
+    request: &Request,
     reasons: &mut Reasons,
 ) -> Result<Set, PlanError> {
-    let topology = board.topology;
+    let (free, all) = (slots.gpus.free, slots.gpus.bdfs.len());
     let gpus = match wanted {
-        Wanted::These(gpus) => {
-            if gpus.iter().any(|bdf| board.blocked.contains_key(bdf)) {
-                let what = format!("{} cannot be had", board.label(gpus));
-                let hint = fits(board.free().len());
-                return Err(board.refusal(what, board.lines(gpus), gpus, hint));
-            }
-            reasons.say("gpus", format!("{} as asked for", board.label(gpus)));
-            gpus.clone()
+        Wanted::These(gpus) if gpus & !free != 0 => {
+            let what = format!("{} cannot be had", slots.label(gpus));
+            return Err(slots.refusal(what, slots.lines(gpus), gpus, fits(size(free))));
         }
-        Wanted::Any(_) => {
-            let free = board.free();
-            if number > board.gpus.len() {
-                let what =
-                    format!("{number} GPUs are asked for, this host has {}", board.gpus.len());
-                return Err(PlanError::Impossible { what, hint: fits(free.len()) });
-            }
-            let allowed = |set: &[Bdf]| groups::stranger(topology, set).is_none();
-            let Some(gpus) = connect::best(topology, &free, number, &allowed) else {
+        Wanted::These(gpus) => {
+            reasons.say("gpus", format!("{} as asked for", slots.label(gpus)));
+            gpus
+        }
+        Wanted::Any(number) if number > all => {
+            let what = format!("{number} GPUs are asked for, this host has {all}");
+            return Err(PlanError::Impossible { what, hint: fits(size(free)) });
+        }
+        Wanted::Any(number) => {
+            let future = Future::new(slots, &[]);
+            let scorer = Scorer::new(slots, &future, judges, request.policy);
+            let mut ranking = Ranking::default();
+            search::offer(&scorer, &mut ranking, number, false);
+            let Some(key) = ranking.winner() else {
                 let what = format!(
                     "{} of {} can be had, {number} are asked for",
-                    free.len(),
-                    count(board.gpus.len(), "GPU")
+                    size(free),
+                    count(all, "GPU")
                 );
-                return Err(board.refusal(
-                    what,
-                    board.lines(&board.gpus),
-                    &board.gpus,
-                    fits(free.len()),
-                ));
+                return Err(short(slots, what, number));
             };
+            let gpus = key.set();
             let place = match number {
-                1 => "the first that is free".to_owned(),
-                _ => format!("all {}", connect::farthest(topology, &gpus).place()),
+                1 => String::new(),
+                _ => format!(", all {}", slots.place(gpus)),
             };
-            reasons.say("gpus", format!("{}, {place}", board.label(&gpus)));
+            reasons.say("gpus", format!("{}{place}", slots.label(gpus)));
+            compare::explain(&scorer, &ranking, reasons);
+            compare::broken_units(slots, gpus, reasons);
+            compare::scattered(slots, gpus, compare::least_units(slots, number), reasons);
             gpus
         }
     };
-    let pairs =
-        gpus.iter().enumerate().flat_map(|(at, &a)| gpus[..at].iter().map(move |&b| (a, b)));
-    let links: u64 = pairs.map(|(a, b)| connect::links(topology, a, b)).sum();
+    let links: u64 = slots.links(gpus);
     if links > 0 {
         reasons.say("gpus", format!("{links} NVLinks between them"));
     }
-    Ok(Set { id: None, gpus, switches: Vec::new() })
+    Ok(Set { id: None, gpus, switches: 0 })
+}
+
+/// Makes the error that there is no set of `number` GPUs.
+fn short(slots: &Slots<'_>, what: String, number: usize) -> PlanError {
+    let all = super::slots::first(slots.gpus.bdfs.len());
+    if size(slots.gpus.free) >= number {
+        let what = format!("{what}: the IOMMU keeps some together, and no {number} go alone");
+        return PlanError::Impossible { what, hint: "`gpuvm host show` shows the groups".into() };
+    }
+    slots.refusal(what, slots.lines(all), all, fits(size(slots.gpus.free)))
 }
 
 /// The hint that so many GPUs would fit.
@@ -289,8 +228,8 @@ fn fits(free: usize) -> String {
 }
 
 /// Adds the reasons that hold for every set: companions, drivers, IOMMU.
-fn explain(board: &Board<'_>, devices: &Devices, reasons: &mut Reasons) {
-    let topology = board.topology;
+fn explain(slots: &Slots<'_>, devices: &Devices, reasons: &mut Reasons) {
+    let topology = slots.topology;
     if !devices.companions.is_empty() {
         let along = list(&devices.companions);
         reasons.say("gpus", format!("{along} come along: the IOMMU cannot keep them apart"));
@@ -320,20 +259,9 @@ fn explain(board: &Board<'_>, devices: &Devices, reasons: &mut Reasons) {
         );
         reasons.compromise("drivers", text);
     }
-    let silent: Vec<&Bdf> =
-        board.blocked.iter().filter(|(_, b)| b.domain.is_none()).map(|(g, _)| g).collect();
-    if !silent.is_empty() {
-        reasons.say("gpus", format!("never placed: {}", board.lines(&board.gpus).join("; ")));
+    let row = &slots.gpus;
+    let never = super::slots::first(row.bdfs.len()) & !row.free & !row.held;
+    if bits(never).next().is_some() {
+        reasons.say("gpus", format!("never placed: {}", slots.lines(never).join("; ")));
     }
-}
-
-/// Names of the domains that stand in the way of these GPUs.
-pub(super) fn in_the_way(board: &Board<'_>, gpus: &[Bdf]) -> Option<String> {
-    let names: Vec<&str> = gpus.iter().filter_map(|bdf| board.blocked.get(bdf)?.domain).collect();
-    (!names.is_empty()).then(|| domains(names))
-}
-
-/// The hint that names sizes.
-pub(super) fn sizes_hint(sizes: impl IntoIterator<Item = usize>) -> String {
-    format!("sizes on this board: {}", numbers(sizes))
 }

@@ -3,22 +3,26 @@
 
 #[allow(dead_code)]
 mod budget;
-mod connect;
+mod compare;
 mod cpus;
-#[allow(dead_code)]
 mod devices;
 mod explain;
 #[allow(dead_code)]
 mod extras;
+mod future;
 mod groups;
 mod home;
 mod isolation;
 mod memory;
+mod names;
 mod nearest;
 mod pages;
 mod partitions;
 mod pcie;
 mod pcpus;
+mod score;
+mod search;
+mod slots;
 mod taken;
 mod whycores;
 
@@ -209,7 +213,7 @@ pub fn plan(
     let budget = budget::Budget::new(topology, &homes, &taken, request);
     let extras = extras::Search::new(topology, &homes, &taken, request);
     let judges = devices::Judges { budget: &budget, extras: &extras };
-    let chosen = devices::choose(topology, &taken, &judges, request, &mut reasons)?;
+    let chosen = devices::choose(topology, &homes, &taken, &judges, request, &mut reasons)?;
     let (homes, taken, gpus) = (&homes, &taken, &chosen.gpus[..]);
     let cores = Cores { topology, homes, taken, gpus };
     let cpus = if !pinned {

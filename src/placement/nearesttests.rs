@@ -106,7 +106,7 @@ fn where_one_change_does_not_help_two_or_more_do() {
     }
     let request = Request { gpus: GpuWish::Count(3), ..request };
     let [near] = &near(&host, &[], &request)[..] else { panic!("one that gives up three") };
-    assert_eq!(near.gpus, GpuWish::Count(2));
+    assert!(near.gpus == request.gpus && near.allow.split, "{near:?}");
     assert!(near.vcpus > Some(40), "given up no further than needed: {near:?}");
 }
 

@@ -1,235 +1,351 @@
-//! Which NVLink partition a guest gets: partition first, the GPUs follow from it. Knows nothing of PCIe distance.
+//! Which NVLink partition a guest gets: partition first, the GPUs follow from it. What makes one better than another
+//! is the scorer's.
 
 use super::PlanError;
-use super::devices::{Board, Wanted, in_the_way, sizes_hint};
-use super::explain::{Reasons, count, list, numbers};
-use crate::bdf::Bdf;
-use crate::topology::PartitionId;
-use std::cmp::Reverse;
+use super::devices::{Judges, Set, Wanted};
+use super::explain::{Reasons, count, domains, list, numbers};
+use super::future::Future;
+use super::score::{Ranking, Scorer};
+use super::slots::{Mask, Slots, bits, size};
+use super::{compare, search};
+use crate::request::Request;
+use crate::topology::{FabricModel, PartitionId};
 use std::collections::BTreeSet;
-
-/// Is a set of GPUs with the NVSwitches that go with it.
-#[derive(Debug, Clone)]
-pub(super) struct Set {
-    /// The partition; none for one GPU where the board lists no partitions of one.
-    pub(super) id: Option<PartitionId>,
-    /// Its GPUs.
-    pub(super) gpus: Vec<Bdf>,
-    /// Its NVSwitches.
-    pub(super) switches: Vec<Bdf>,
-}
 
 /// Is a partition that may be chosen.
 #[derive(Debug)]
-struct Candidate<'a> {
-    /// Its number.
+struct Candidate {
+    /// Its number; none for a GPU alone where the board lists no partition of it.
     id: Option<PartitionId>,
-    /// Its GPUs, by address.
-    gpus: Vec<Bdf>,
+    /// Its GPUs.
+    gpus: Mask,
     /// NVSwitches that a guest needs with it.
-    switches: usize,
+    needs: u32,
     /// NVSwitches to take them from.
-    pool: &'a [Bdf],
+    pool: Mask,
     /// NVLinks of each GPU that work in it.
     nvlinks: u32,
 }
 
 /// Every partition of the board, and each GPU alone where the board lists no partition of it.
-fn candidates<'a>(board: &Board<'a>) -> Vec<Candidate<'a>> {
-    let partitions = board.topology.partitions().iter();
-    let mut all: Vec<Candidate<'a>> = partitions
-        .map(|partition| {
-            let mut gpus = partition.gpus.clone();
-            gpus.sort();
-            let pool = &partition.nvswitch_pool[..];
-            let switches = partition.nvswitches as usize;
-            let nvlinks = partition.nvlinks_per_gpu;
-            Candidate { id: Some(partition.id), gpus, switches, pool, nvlinks }
-        })
-        .collect();
-    for &gpu in &board.gpus {
-        if !all.iter().any(|candidate| candidate.gpus == [gpu]) {
-            all.push(Candidate { id: None, gpus: vec![gpu], switches: 0, pool: &[], nvlinks: 0 });
+fn candidates(slots: &Slots<'_>) -> Vec<Candidate> {
+    let partitions = slots.topology.partitions().iter();
+    let mut alone = super::slots::first(slots.gpus.bdfs.len());
+    let mut all: Vec<Candidate> = Vec::with_capacity(64);
+    all.extend(partitions.filter_map(|partition| {
+        let gpus = slots.gpus.mask(&partition.gpus)?;
+        let index = |&bdf| slots.switches.index(bdf);
+        let pool = partition.nvswitch_pool.iter().filter_map(index).fold(0, |set, i| set | 1 << i);
+        if size(gpus) == 1 {
+            alone &= !gpus;
         }
-    }
+        let (needs, nvlinks) = (partition.nvswitches, partition.nvlinks_per_gpu);
+        Some(Candidate { id: Some(partition.id), gpus, needs, pool, nvlinks })
+    }));
+    let single = |gpu: usize| Candidate { id: None, gpus: 1 << gpu, needs: 0, pool: 0, nvlinks: 0 };
+    all.extend(bits(alone).map(single));
     all
 }
 
-impl Candidate<'_> {
-    /// NVSwitches of the pool that can be had.
-    fn free_switches(&self, board: &Board<'_>) -> Vec<Bdf> {
-        let free = |bdf: &Bdf| !board.blocked.contains_key(bdf);
-        self.pool.iter().copied().filter(free).collect()
+impl Candidate {
+    /// NVSwitches that would go along: the first of the pool that can be had; fewer than needed where so many lack.
+    fn switches(&self, slots: &Slots<'_>) -> Mask {
+        let free = bits(self.pool & slots.switches.free).take(self.needs as usize);
+        free.fold(0, |set, switch| set | 1 << switch)
     }
 
     /// Whether all its GPUs and enough NVSwitches can be had.
-    fn is_free(&self, board: &Board<'_>) -> bool {
-        self.gpus.iter().all(|bdf| !board.blocked.contains_key(bdf))
-            && (self.switches == 0 || self.free_switches(board).len() >= self.switches)
+    fn is_free(&self, slots: &Slots<'_>) -> bool {
+        self.gpus & !slots.gpus.free == 0
+            && (self.needs == 0 || (self.pool & slots.switches.free).count_ones() >= self.needs)
     }
 
     /// Its name in a sentence: `partition 5`, or the GPU.
-    fn name(&self, board: &Board<'_>) -> String {
-        self.id.map_or_else(|| board.label(&self.gpus), |id| format!("partition {id}"))
+    fn name(&self, slots: &Slots<'_>) -> String {
+        self.id.map_or_else(|| slots.label(self.gpus), |id| format!("partition {id}"))
     }
 
     /// Why it cannot be had, one line.
-    fn line(&self, board: &Board<'_>) -> String {
-        let name = self.name(board);
-        if let Some(domains) = in_the_way(board, &self.gpus) {
+    fn line(&self, slots: &Slots<'_>) -> String {
+        let name = self.name(slots);
+        if let Some(domains) = slots.in_the_way(self.gpus) {
             return format!("{name} is held by {domains}");
         }
-        let lines = board.lines(&self.gpus);
+        let lines = slots.lines(self.gpus);
         if !lines.is_empty() {
             return format!("{name}: {}", lines.join("; "));
         }
-        let free = self.free_switches(board).len();
-        let holders: Vec<&str> = self.pool.iter().filter_map(|&b| board.taken.device(b)).collect();
+        let blocked = &slots.switches.blocked;
+        let holders: Vec<&str> =
+            bits(self.pool).filter_map(|switch| blocked[switch]?.domain).collect();
         let held = match holders.is_empty() {
             true => String::new(),
-            false => format!("; {} holds others", super::explain::domains(holders)),
+            false => format!("; {} holds others", domains(holders)),
         };
         format!(
-            "{name} needs {}, {free} of {} can be had{held}",
-            count(self.switches, "NVSwitch"),
-            self.pool.len()
+            "{name} needs {}, {} of {} can be had{held}",
+            count(self.needs as usize, "NVSwitch"),
+            size(self.pool & slots.switches.free),
+            size(self.pool)
         )
     }
 }
 
-/// Chooses the partition of a wish, and its NVSwitches.
+/// Is the choice among partitions.
+struct Choice<'a> {
+    /// GPUs and NVSwitches.
+    slots: &'a Slots<'a>,
+    /// Every partition.
+    all: &'a [Candidate],
+    /// The request.
+    request: &'a Request,
+}
+
+/// Chooses the set of a wish, and its NVSwitches.
 pub(super) fn choose(
-    board: &Board<'_>,
-    wanted: &Wanted,
-    number: usize,
+    slots: &Slots<'_>,
+    wanted: Wanted,
+    judges: &Judges<'_>,
+    request: &Request,
     reasons: &mut Reasons,
 ) -> Result<Set, PlanError> {
-    let all = candidates(board);
-    let sizes: BTreeSet<usize> = all.iter().map(|candidate| candidate.gpus.len()).collect();
-    let of_size: Vec<&Candidate<'_>> = all.iter().filter(|c| c.gpus.len() == number).collect();
-    if of_size.is_empty() {
+    let all = candidates(slots);
+    let choice = Choice { slots, all: &all, request };
+    match wanted {
+        Wanted::Any(number) => choice.any(number, judges, reasons),
+        Wanted::These(gpus) => choice.these(gpus, reasons),
+    }
+}
+
+impl<'a> Choice<'a> {
+    /// Partitions of so many GPUs.
+    fn of_size(&self, number: usize) -> impl Iterator<Item = &'a Candidate> + Clone {
+        self.all.iter().filter(move |candidate| size(candidate.gpus) == number)
+    }
+
+    /// Whether sets that are no partition may be taken and work: as so many single GPUs, without NVSwitches. In the
+    /// shared model Fabric Manager opens exact sets only, and others corrupt transfers (spec/nvswitch.md 3.2).
+    fn may_split(&self) -> bool {
+        self.request.allow.split
+            && self.slots.topology.fabric().model == FabricModel::FullPassthrough
+    }
+
+    /// The best set of so many GPUs.
+    fn any(
+        &self,
+        number: usize,
+        judges: &Judges<'_>,
+        reasons: &mut Reasons,
+    ) -> Result<Set, PlanError> {
+        let slots = self.slots;
+        let of_size = self.of_size(number);
+        let any_size = of_size.clone().next().is_some();
+        if !any_size && !self.may_split() {
+            return Err(self.no_such_size(number));
+        }
+        let offered: Vec<(Mask, Mask, u32)> =
+            self.all.iter().map(|c| (c.gpus, c.pool, c.needs)).collect();
+        let future = Future::new(slots, &offered);
+        let scorer = Scorer::new(slots, &future, judges, self.request.policy);
+        let mut ranking = Ranking::default();
+        for candidate in of_size.clone().filter(|candidate| candidate.is_free(slots)) {
+            ranking.offer(&scorer, candidate.gpus, candidate.switches(slots), false);
+        }
+        if ranking.best.is_none() && self.may_split() {
+            search::offer(&scorer, &mut ranking, number, true);
+        }
+        let Some(key) = ranking.winner() else {
+            return Err(self.none_free(number));
+        };
+        let set = key.set();
+        let free = of_size.clone().find(|c| c.gpus == set && c.is_free(slots));
+        let Some(candidate) = free.filter(|_| key.nvlink == 0) else {
+            self.explain_split(set, reasons);
+            compare::explain(&scorer, &ranking, reasons);
+            return Ok(Set { id: None, gpus: set, switches: 0 });
+        };
+        self.explain(candidate, reasons);
+        compare::explain(&scorer, &ranking, reasons);
+        self.broken(candidate, reasons);
+        let fewest = |units: &[Mask]| {
+            of_size.clone().map(|c| super::slots::touched(units, c.gpus)).min().unwrap_or(0)
+        };
+        let least = (fewest(&slots.units.nodes), fewest(&slots.units.switches));
+        compare::scattered(slots, set, least, reasons);
+        Ok(self.taken(candidate, reasons))
+    }
+
+    /// The set with exactly these GPUs.
+    fn these(&self, gpus: Mask, reasons: &mut Reasons) -> Result<Set, PlanError> {
+        let slots = self.slots;
+        let number = size(gpus);
+        let of_size = self.of_size(number);
+        let Some(candidate) = of_size.clone().find(|candidate| candidate.gpus == gpus) else {
+            if of_size.clone().next().is_none() && !self.may_split() {
+                return Err(self.no_such_size(number));
+            }
+            if !self.may_split() {
+                return Err(self.no_partition(gpus));
+            }
+            if gpus & !slots.gpus.free != 0 {
+                let what = format!("{} cannot be had", slots.label(gpus));
+                let hint = "`gpuvm list` shows what each domain holds".into();
+                return Err(slots.refusal(what, slots.lines(gpus), gpus, hint));
+            }
+            self.explain_split(gpus, reasons);
+            return Ok(Set { id: None, gpus, switches: 0 });
+        };
+        if candidate.is_free(slots) {
+            self.explain(candidate, reasons);
+            return Ok(self.taken(candidate, reasons));
+        }
+        let what = format!("{} cannot be had", slots.label(gpus));
+        let names: Vec<String> =
+            of_size.filter(|c| c.is_free(slots)).map(|c| slots.label(c.gpus)).collect();
+        let hint = match names.is_empty() {
+            true => "`gpuvm list` shows what each domain holds".into(),
+            false => format!("free now: {}", list(names)),
+        };
+        let lines = match slots.lines(gpus) {
+            lines if lines.is_empty() => vec![candidate.line(slots)],
+            lines => lines,
+        };
+        Err(slots.refusal(what, lines, gpus, hint))
+    }
+
+    /// Takes a partition with its NVSwitches.
+    fn taken(&self, candidate: &Candidate, reasons: &mut Reasons) -> Set {
+        let switches = candidate.switches(self.slots);
+        if switches != 0 {
+            let text = format!(
+                "{}, the first free of the {} that serve these GPUs; {} of each GPU work in this \
+                 partition",
+                list(self.slots.switches.of(switches)),
+                size(candidate.pool),
+                count(candidate.nvlinks as usize, "NVLink"),
+            );
+            reasons.say("nvswitches", text);
+        }
+        Set { id: candidate.id, gpus: candidate.gpus, switches }
+    }
+
+    /// The error that no partition has so many GPUs.
+    fn no_such_size(&self, number: usize) -> PlanError {
+        let sizes: BTreeSet<usize> = self.all.iter().map(|c| size(c.gpus)).collect();
         let what = format!("no partition of this board has {}", count(number, "GPU"));
-        return Err(PlanError::Impossible { what, hint: sizes_hint(sizes) });
+        let hint = format!("sizes on this board: {}", numbers(sizes));
+        PlanError::Impossible { what, hint }
     }
-    let chosen = match wanted {
-        Wanted::Any(_) => any(board, &all, &of_size, number)?,
-        Wanted::These(gpus) => these(board, &of_size, gpus)?,
-    };
-    explain(board, &all, chosen, reasons);
-    let pool = chosen.free_switches(board);
-    let switches: Vec<Bdf> = pool.into_iter().take(chosen.switches).collect();
-    if !switches.is_empty() {
-        let text = format!(
-            "{}, the first free of the {} that serve these GPUs; {} of each GPU work in this \
-             partition",
-            list(&switches),
-            chosen.pool.len(),
-            count(chosen.nvlinks as usize, "NVLink"),
-        );
-        reasons.say("nvswitches", text);
+
+    /// The error that these GPUs are no partition.
+    fn no_partition(&self, gpus: Mask) -> PlanError {
+        let why = match self.request.allow.split {
+            true => {
+                ": Fabric Manager opens exact sets only, and transfers in any other set are corrupt"
+            }
+            false => "",
+        };
+        let label = self.slots.label(gpus);
+        let what = format!("{label} are no NVLink partition of this board{why}");
+        PlanError::Impossible { what, hint: self.legal(size(gpus)) }
     }
-    Ok(Set { id: chosen.id, gpus: chosen.gpus.clone(), switches })
-}
 
-/// The free one that leaves the largest free partitions whole; of equal ones the one with the lowest GPU.
-fn any<'c>(
-    board: &Board<'_>,
-    all: &[Candidate<'_>],
-    of_size: &[&'c Candidate<'c>],
-    number: usize,
-) -> Result<&'c Candidate<'c>, PlanError> {
-    let free = of_size.iter().copied().filter(|candidate| candidate.is_free(board));
-    if let Some(best) = free.min_by_key(|c| (Reverse(left(board, all, c)), c.gpus.clone(), c.id)) {
-        return Ok(best);
+    /// The error that no partition of so many GPUs is free.
+    fn none_free(&self, number: usize) -> PlanError {
+        let slots = self.slots;
+        let smaller = self.all.iter().filter(|c| size(c.gpus) < number && c.is_free(slots));
+        let hint = match smaller.map(|c| size(c.gpus)).max() {
+            Some(1) => "1 GPU would fit".into(),
+            Some(size) => format!("{size} GPUs would fit"),
+            None => "no GPU is free; `gpuvm list` shows what each domain holds".into(),
+        };
+        let lines = self.of_size(number).map(|candidate| candidate.line(slots)).collect();
+        let what = match number {
+            1 => "no GPU is free".to_owned(),
+            _ => format!("no partition of {number} GPUs is free"),
+        };
+        let among = self.of_size(number).fold(0, |set, candidate| set | candidate.gpus);
+        slots.refusal(what, lines, among, hint)
     }
-    let smaller = all.iter().filter(|c| c.gpus.len() < number && c.is_free(board));
-    let hint = match smaller.map(|c| c.gpus.len()).max() {
-        Some(1) => "1 GPU would fit".into(),
-        Some(size) => format!("{size} GPUs would fit"),
-        None => "no GPU is free; `gpuvm list` shows what each domain holds".into(),
-    };
-    let lines = of_size.iter().map(|candidate| candidate.line(board)).collect();
-    let what = match number {
-        1 => "no GPU is free".to_owned(),
-        _ => format!("no partition of {number} GPUs is free"),
-    };
-    let among: Vec<Bdf> = of_size.iter().flat_map(|candidate| candidate.gpus.clone()).collect();
-    Err(board.refusal(what, lines, &among, hint))
-}
 
-/// The one with exactly these GPUs.
-fn these<'c>(
-    board: &Board<'_>,
-    of_size: &[&'c Candidate<'c>],
-    gpus: &[Bdf],
-) -> Result<&'c Candidate<'c>, PlanError> {
-    let Some(candidate) = of_size.iter().copied().find(|candidate| candidate.gpus == gpus) else {
-        let what = format!("{} are no NVLink partition of this board", board.label(gpus));
-        return Err(PlanError::Impossible { what, hint: legal(board, of_size, gpus.len()) });
-    };
-    if candidate.is_free(board) {
-        return Ok(candidate);
+    /// The hint that names what can be asked for: first indexes where partitions are runs, else the partitions.
+    fn legal(&self, number: usize) -> String {
+        let run = |candidate: &Candidate| {
+            let first = candidate.gpus.trailing_zeros() as usize;
+            (candidate.gpus == super::slots::first(number) << first).then_some(first)
+        };
+        let runs: Vec<Option<usize>> = self.of_size(number).map(run).collect();
+        if runs.iter().all(Option::is_some) {
+            return format!(
+                "legal indexes for {}: {}",
+                count(number, "GPU"),
+                numbers(runs.into_iter().flatten())
+            );
+        }
+        let name = |c: &Candidate| format!("{} ({})", numbers(bits(c.gpus)), c.name(self.slots));
+        format!("legal sets of {number} GPUs: {}", list(self.of_size(number).map(name)))
     }
-    let what = format!("{} cannot be had", board.label(gpus));
-    let free = of_size.iter().filter(|candidate| candidate.is_free(board));
-    let names: Vec<String> = free.map(|candidate| board.label(&candidate.gpus)).collect();
-    let hint = match names.is_empty() {
-        true => "`gpuvm list` shows what each domain holds".into(),
-        false => format!("free now: {}", list(names)),
-    };
-    let lines = match board.lines(gpus) {
-        lines if lines.is_empty() => vec![candidate.line(board)],
-        lines => lines,
-    };
-    Err(board.refusal(what, lines, gpus, hint))
-}
 
-/// The hint that names what can be asked for: first indexes where partitions are runs, else the partitions.
-fn legal(board: &Board<'_>, of_size: &[&Candidate<'_>], number: usize) -> String {
-    let index = |bdf: &Bdf| board.gpus.iter().position(|gpu| gpu == bdf);
-    let run = |candidate: &&Candidate<'_>| {
-        let first = index(candidate.gpus.first()?)?;
-        (board.gpus.get(first..first + number)? == candidate.gpus).then_some(first)
-    };
-    let runs: Vec<Option<usize>> = of_size.iter().map(run).collect();
-    if runs.iter().all(Option::is_some) {
-        return format!(
-            "legal indexes for {}: {}",
-            count(number, "GPU"),
-            numbers(runs.into_iter().flatten())
-        );
+    /// The largest partition that stays free without these GPUs and these NVSwitches.
+    fn left(&self, without: &Candidate) -> Option<&'a Candidate> {
+        let slots = self.slots;
+        let switches = slots.switches.free & !without.switches(slots);
+        let free = self.all.iter().filter(|c| {
+            c.gpus & without.gpus == 0
+                && c.gpus & !slots.gpus.free == 0
+                && (c.needs == 0 || (c.pool & switches).count_ones() >= c.needs)
+        });
+        free.reduce(|best, next| if size(next.gpus) > size(best.gpus) { next } else { best })
     }
-    let names = of_size
-        .iter()
-        .map(|c| format!("{} ({})", numbers(c.gpus.iter().filter_map(index)), c.name(board)));
-    format!("legal sets of {number} GPUs: {}", list(names))
-}
 
-/// Sizes of the partitions that stay free without these GPUs, the largest first.
-fn left(board: &Board<'_>, all: &[Candidate<'_>], without: &Candidate<'_>) -> Vec<usize> {
-    let apart = |c: &&Candidate<'_>| !c.gpus.iter().any(|bdf| without.gpus.contains(bdf));
-    let mut sizes: Vec<usize> =
-        all.iter().filter(apart).filter(|c| c.is_free(board)).map(|c| c.gpus.len()).collect();
-    sizes.sort_by_key(|&size| Reverse(size));
-    sizes
-}
+    /// Adds what was chosen, and what stays.
+    fn explain(&self, chosen: &Candidate, reasons: &mut Reasons) {
+        let left = match self.left(chosen) {
+            None => "no GPU stays free".to_owned(),
+            Some(largest) => {
+                let gpus = count(size(largest.gpus), "GPU");
+                format!("the largest set that stays free has {gpus}")
+            }
+        };
+        let label = self.slots.label(chosen.gpus);
+        let text = match chosen.id {
+            Some(id) if size(chosen.gpus) == 1 => format!("{label} is partition {id}; {left}"),
+            Some(id) => format!("{label} are partition {id}; {left}"),
+            None => format!("{label}; {left}"),
+        };
+        reasons.say("gpus", text);
+    }
 
-/// Adds why the partition was chosen.
-fn explain(
-    board: &Board<'_>,
-    all: &[Candidate<'_>],
-    chosen: &Candidate<'_>,
-    reasons: &mut Reasons,
-) {
-    let left = match left(board, all, chosen).first() {
-        None => "no GPU stays free".to_owned(),
-        Some(size) => format!("the largest set that stays free has {}", count(*size, "GPU")),
-    };
-    let label = board.label(&chosen.gpus);
-    let text = match chosen.id {
-        Some(id) if chosen.gpus.len() == 1 => format!("{label} is partition {id}; {left}"),
-        Some(id) => format!("{label} are partition {id}; {left}"),
-        None => format!("{label}; {left}"),
-    };
-    reasons.say("gpus", text);
+    /// Adds which larger free partition a choice breaks, and whether one of that size stays.
+    fn broken(&self, chosen: &Candidate, reasons: &mut Reasons) {
+        let larger = self.all.iter().filter(|c| {
+            size(c.gpus) > size(chosen.gpus) && c.gpus & chosen.gpus != 0 && c.is_free(self.slots)
+        });
+        let Some(broken) = larger.max_by_key(|c| size(c.gpus)) else { return };
+        let gpus = size(broken.gpus);
+        let after = match self.left(chosen) {
+            Some(left) if size(left.gpus) >= gpus => {
+                format!("{gpus} GPUs still fit: {}", left.name(self.slots))
+            }
+            Some(left) => format!("no {gpus} GPUs fit then, {} do", size(left.gpus)),
+            None => format!("no {gpus} GPUs fit then"),
+        };
+        let name = broken.name(self.slots);
+        let text = format!("costs later guests: breaks {name} of {gpus} free GPUs; {after}");
+        reasons.say("gpus", text);
+    }
+
+    /// Adds that a set is no partition, why, and its price.
+    fn explain_split(&self, set: Mask, reasons: &mut Reasons) {
+        let number = size(set);
+        let mut blocked = self.of_size(number).filter(|c| !c.is_free(self.slots));
+        let why = match (blocked.next(), self.of_size(number).next()) {
+            (Some(first), _) => first.line(self.slots),
+            (None, None) => format!("the board has no partition of {number}"),
+            (None, Some(_)) => format!("no free partition of {number} has the cores and devices"),
+        };
+        let label = self.slots.label(set);
+        let text = format!("{label} are no partition: no NVLink between them; {why}");
+        reasons.compromise("gpus", text);
+    }
 }

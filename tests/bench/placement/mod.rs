@@ -7,6 +7,7 @@
 pub mod baselines;
 pub mod build;
 pub mod compare;
+pub mod exact;
 pub mod hosts;
 pub mod metrics;
 pub mod model;
@@ -16,6 +17,8 @@ pub mod run;
 pub mod stream;
 pub mod table;
 
+#[cfg(test)]
+mod exacttests;
 #[cfg(test)]
 mod gates;
 #[cfg(test)]

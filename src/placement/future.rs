@@ -1,0 +1,266 @@
+//! What a choice costs later guests. Guests of 1, 2, 4, 8 and 16 GPUs are expected in the shares of [`CLASSES`].
+//!
+//! Where the partitions of a board halve it, the halves and so on down to single GPUs (DGX-2, A100, H100, B200), the
+//! best that an online policy can do is known exactly: [`table`] holds the value of every state up to symmetry
+//! (spec/performance.md 5.2). GPUs that cannot be had count as busy. Everywhere else the cost is the expected number of
+//! free GPUs that are no use to the next guest: free, but in no slot where a guest of its size fits (FGD, the same
+//! spec, 2.4 and 5.1). Slots are the partitions of that size; on hosts without partitions as many as fit among
+//! the GPUs below the smallest PCIe switch, node or host that holds so many.
+
+pub(super) mod table;
+
+use super::slots::{Mask, Slots, bits, first, size};
+
+/// Is guests to come: GPUs, and the share of the guests in percent.
+pub(super) const CLASSES: [(usize, u32); 5] = [(1, 40), (2, 25), (4, 20), (8, 10), (16, 5)];
+
+/// The owner of a leaf that is free.
+const FREE: u8 = 0;
+/// The owner of the set that is judged.
+const CANDIDATE: u8 = 1;
+/// The first number for owners that are there already.
+const OTHERS: u8 = 2;
+
+/// Is one slot of a board with partitions.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    /// Its GPUs.
+    gpus: Mask,
+    /// NVSwitches to take from.
+    pool: Mask,
+    /// NVSwitches that a guest needs.
+    needs: u32,
+}
+
+/// Is how a choice's cost to later guests is judged.
+#[derive(Debug)]
+pub(super) enum Future {
+    /// By the value of the state that it leaves.
+    Tree {
+        /// GPUs in the order of the tree's leaves.
+        leaves: Vec<usize>,
+        /// Who holds each leaf now; a GPU that cannot be had for another reason has an owner of its own.
+        owners: Vec<u8>,
+        /// Cost of each state.
+        costs: &'static [u16],
+    },
+    /// By slots that later guests could have, of each class.
+    Slots {
+        /// Free GPUs.
+        free: Mask,
+        /// Free NVSwitches.
+        switches: Mask,
+        /// Slots by class.
+        classes: [Vec<Slot>; 5],
+    },
+    /// By room below switches, on nodes and on the host, of each class.
+    Room {
+        /// Free GPUs.
+        free: Mask,
+        /// For each class, sets of GPUs within which so many go together.
+        classes: [Vec<Mask>; 5],
+    },
+}
+
+impl Future {
+    /// Finds out how a host is judged; `offered` are its partitions that could be had on the empty host, and each
+    /// GPU alone.
+    pub(super) fn new(slots: &Slots<'_>, offered: &[(Mask, Mask, u32)]) -> Future {
+        let all = first(slots.gpus.bdfs.len());
+        if slots.topology.partitions().is_empty() {
+            let classes = CLASSES.map(|(number, _)| rooms(slots, all, number));
+            return Future::Room { free: slots.gpus.free, classes };
+        }
+        // With an NVSwitch gone for good, partitions may lack it that the tree takes for free.
+        let whole = slots.switches.free | slots.switches.held == first(slots.switches.bdfs.len());
+        if whole
+            && let Some(costs) = table::costs(size(all))
+            && let Some(leaves) = halves(all, offered)
+        {
+            let owners = owners(slots, &leaves);
+            return Future::Tree { leaves, owners, costs };
+        }
+        let of = |number: usize| {
+            let sized = offered.iter().filter(|(set, _, _)| size(*set) == number);
+            sized.map(|&(gpus, pool, needs)| Slot { gpus, pool, needs }).collect()
+        };
+        let classes = CLASSES.map(|(number, _)| of(number));
+        Future::Slots { free: slots.gpus.free, switches: slots.switches.free, classes }
+    }
+
+    /// The cost once these GPUs and NVSwitches are taken, too. Only costs of one host compare with each other.
+    pub(super) fn after(&self, set: Mask, taken: Mask) -> u32 {
+        match self {
+            Future::Tree { leaves, owners, costs } => {
+                let owner = |(&gpu, &owner): (&usize, &u8)| {
+                    if set >> gpu & 1 == 1 { CANDIDATE } else { owner }
+                };
+                let mut now = [FREE; 16];
+                for (place, pair) in now.iter_mut().zip(leaves.iter().zip(owners)) {
+                    *place = owner(pair);
+                }
+                let state = state(&now[..leaves.len()]);
+                costs.get(state).map_or(0, |&cost| cost.into())
+            }
+            Future::Slots { free, switches, classes } => {
+                let (free, switches) = (free & !set, switches & !taken);
+                stranded(free, |class| {
+                    let fits = |slot: &&Slot| {
+                        slot.gpus & !free == 0
+                            && (slot.needs == 0
+                                || (slot.pool & switches).count_ones() >= slot.needs)
+                    };
+                    let fitting = classes[class].iter().filter(fits);
+                    size(fitting.fold(0, |union, slot| union | slot.gpus))
+                })
+            }
+            Future::Room { free, classes } => {
+                let free = free & !set;
+                stranded(free, |class| {
+                    let number = CLASSES[class].0;
+                    let fit = |room: &Mask| size(room & free) / number * number;
+                    classes[class].iter().map(fit).sum()
+                })
+            }
+        }
+    }
+
+    /// What the numbers of [`Future::after`] mean: so many of them are one GPU.
+    pub(super) fn unit(&self) -> u32 {
+        match self {
+            Future::Tree { .. } => table::UNIT,
+            Future::Slots { .. } | Future::Room { .. } => 100,
+        }
+    }
+}
+
+/// Expected GPUs, times 100, that are free and of no use to the next guest; `usable` says how many are for a class.
+fn stranded(free: Mask, usable: impl Fn(usize) -> usize) -> u32 {
+    let lost = |(class, (_, share)): (usize, &(usize, u32))| {
+        share * u32::try_from(size(free).saturating_sub(usable(class))).unwrap_or(u32::MAX)
+    };
+    CLASSES.iter().enumerate().map(lost).sum()
+}
+
+/// Sets of GPUs within which guests of `number` go together: every GPU stands in that of the smallest switch, node or
+/// host around it that holds so many.
+fn rooms(slots: &Slots<'_>, all: Mask, number: usize) -> Vec<Mask> {
+    let mut rest = all;
+    let mut rooms = Vec::new();
+    for level in [&slots.units.switches[..], &slots.units.nodes, &[all]] {
+        let mut found = 0;
+        for unit in level.iter().filter(|&&unit| size(unit) >= number) {
+            if unit & rest != 0 {
+                rooms.push(unit & rest);
+                found |= unit;
+            }
+        }
+        rest &= !found;
+    }
+    rooms
+}
+
+/// The order of GPUs in which the partitions are aligned runs that halve the board again and again; none where they
+/// are not just these.
+fn halves(all: Mask, offered: &[(Mask, Mask, u32)]) -> Option<Vec<usize>> {
+    let mut sets: Vec<Mask> = offered.iter().map(|(set, _, _)| *set).collect();
+    sets.sort_unstable();
+    sets.dedup();
+    let mut leaves = Vec::new();
+    let whole = sets.len() == 2 * size(all) - 1 && sets.binary_search(&all).is_ok();
+    (whole && split(all, &sets, &mut leaves)).then_some(leaves)
+}
+
+/// Adds the GPUs of a block in order; false where no two offered halves make it.
+fn split(block: Mask, sets: &[Mask], leaves: &mut Vec<usize>) -> bool {
+    if size(block) == 1 {
+        leaves.extend(bits(block));
+        return true;
+    }
+    let lowest = block & block.wrapping_neg();
+    let half = sets
+        .iter()
+        .copied()
+        .find(|&set| set & !block == 0 && set & lowest != 0 && size(set) * 2 == size(block));
+    half.is_some_and(|half| {
+        let other = block & !half;
+        sets.binary_search(&other).is_ok()
+            && split(half, sets, leaves)
+            && split(other, sets, leaves)
+    })
+}
+
+/// Who holds each leaf.
+fn owners(slots: &Slots<'_>, leaves: &[usize]) -> Vec<u8> {
+    let mut names: Vec<Option<&str>> = Vec::new();
+    let mut owner = |&gpu: &usize| {
+        let Some(block) = &slots.gpus.blocked[gpu] else { return FREE };
+        let known = names.iter().position(|name| name.is_some() && *name == block.domain);
+        let at = known.unwrap_or_else(|| {
+            names.push(block.domain);
+            names.len() - 1
+        });
+        // At most 16 leaves, so at most 16 owners.
+        OTHERS.saturating_add(u8::try_from(at).unwrap_or(u8::MAX))
+    };
+    leaves.iter().map(&mut owner).collect()
+}
+
+/// States of a block of so many GPUs up to symmetry: 2, 4, 11, 67, 2279 for 1, 2, 4, 8, 16.
+pub(super) const fn states(gpus: usize) -> usize {
+    match gpus {
+        0 | 1 => 2,
+        _ => {
+            let half = states(gpus / 2);
+            half * (half + 1) / 2 + 1
+        }
+    }
+}
+
+/// The number of a block's state. One GPU: 0 is free, 1 is held. More: the unordered pairs of the states of its halves
+/// by number, then the last: one guest holds all of it.
+fn state(owners: &[u8]) -> usize {
+    let (left, right) = match owners {
+        [] | [FREE] => return 0,
+        [_] => return 1,
+        _ => owners.split_at(owners.len() / 2),
+    };
+    if owners[0] != FREE && owners.iter().all(|owner| *owner == owners[0]) {
+        return states(owners.len()) - 1;
+    }
+    let (a, b) = (state(left), state(right));
+    let (low, high) = (a.min(b), a.max(b));
+    high * (high + 1) / 2 + low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_counted_up_to_symmetry() {
+        assert_eq!([1, 2, 4, 8, 16].map(states), [2, 4, 11, 67, 2279]);
+        assert_eq!(state(&[0; 16]), 0);
+        assert_eq!(state(&[5; 16]), 2278);
+        assert_eq!(state(&[0, 0, 7, 0]), state(&[0, 9, 0, 0]));
+        assert_ne!(state(&[2, 2]), state(&[2, 3]), "one guest of two is not two guests of one");
+        assert!(state(&[2, 2, 3, 3, 0, 0, 0, 4]) < 67);
+    }
+
+    #[test]
+    fn only_boards_that_halve_are_trees() {
+        let plain = |sets: &[Mask]| -> Vec<(Mask, Mask, u32)> {
+            sets.iter().map(|&set| (set, 0, 0)).collect()
+        };
+        let crossed = plain(&[0b1111, 0b0101, 0b1010, 1, 2, 4, 8]);
+        assert_eq!(halves(0b1111, &crossed), Some(vec![0, 2, 1, 3]));
+        for sets in [
+            &[0b1111, 0b0011, 0b1100, 0b0110, 1, 2, 4, 8][..],
+            &[0b1111, 0b0011, 1, 2, 4, 8],
+            &[0b0011, 0b1100, 1, 2, 4, 8],
+            &[0b1111, 1, 2, 4, 8],
+        ] {
+            assert_eq!(halves(0b1111, &plain(sets)), None, "{sets:?}");
+        }
+    }
+}

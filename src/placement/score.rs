@@ -1,0 +1,229 @@
+//! Which of two sets of GPUs is better: the one definition that every part of the planner, and its tests, share.
+//!
+//! A *candidate* is a set of GPUs that can be had, of the size asked for: on hosts with partitions the offered ones and
+//! each GPU alone; with `--allow split` in full passthrough any other set, too, if no partition will do; on hosts
+//! without partitions any set. It is *feasible* if its cores and memory fit, its NICs and drives can be had as near as
+//! asked for, and the IOMMU can part it from the rest. Of the feasible candidates the one with the smallest [`Key`]
+//! wins, compared field by field in the order in which they stand there.
+//!
+//! Every field but `remote`, `far`, `strain` and the nodes of cores follows from the set alone, and none of those
+//! four can be less than what a set is given before they are known. So a set that loses already is never asked for
+//! its cores: the search compares with the two best so far and keeps the second for `--explain`.
+
+use super::devices::Judges;
+use super::future::Future;
+use super::groups;
+use super::slots::{Mask, Slots, bits, touched};
+use crate::request::Policy;
+use crate::topology::FabricModel;
+use std::cmp::Reverse;
+
+/// Is what a set of GPUs costs; the smaller, the better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    /// NVLinks lost: 0 for a partition and 1 for another set of such a board; where GPUs are linked directly, minus
+    /// the NVLinks inside the set.
+    pub(super) nvlink: i64,
+    /// Cores that are not on the node of the GPUs that they serve.
+    pub(super) remote: u32,
+    /// Nodes that its GPUs and cores stand on.
+    pub(super) nodes: u32,
+    /// How far the wanted NICs and drives are, summed: 0 on its switches, 1 on its nodes, 2 elsewhere.
+    pub(super) far: u32,
+    /// Packages that the GPUs hang below.
+    pub(super) packages: u32,
+    /// Root complexes that the GPUs hang below.
+    pub(super) roots: u32,
+    /// PCIe switches that the GPUs hang below; a GPU below none counts as one.
+    pub(super) switches: u32,
+    /// With the policy to spread only: GPUs of other guests on its nodes.
+    pub(super) neighbours: u32,
+    /// What it costs later guests ([`Future`]).
+    pub(super) future: u32,
+    /// NVLinks between the set and GPUs that stay free.
+    pub(super) cut: u64,
+    /// Cores that free GPUs of its nodes lose of their share.
+    pub(super) strain: u32,
+    /// The set, so that of equal ones that with the lowest indexes is the smallest.
+    list: Reverse<Mask>,
+}
+
+impl Key {
+    /// The set.
+    pub(super) fn set(&self) -> Mask {
+        self.list.0.reverse_bits()
+    }
+}
+
+/// Is the NVLinks between GPUs where they differ from pair to pair.
+#[derive(Debug)]
+pub(super) struct Links {
+    /// Links of each pair, by index.
+    pairs: Vec<Vec<u32>>,
+}
+
+impl Links {
+    /// Reads the links; none where every pair has the same number, so that all sets of a size are alike.
+    pub(super) fn new(slots: &Slots<'_>) -> Option<Links> {
+        let links = &slots.topology.fabric().links;
+        let gpus = slots.gpus.bdfs.len();
+        let first = links.first()?.links;
+        if links.len() == gpus * (gpus - 1) / 2 && links.iter().all(|link| link.links == first) {
+            return None;
+        }
+        let mut pairs = vec![vec![0; gpus]; gpus];
+        for link in links {
+            if let (Some(a), Some(b)) = (slots.gpus.index(link.a), slots.gpus.index(link.b)) {
+                pairs[a][b] += link.links;
+                pairs[b][a] += link.links;
+            }
+        }
+        Some(Links { pairs })
+    }
+
+    /// Links between a GPU and a set.
+    pub(super) fn to(&self, gpu: usize, set: Mask) -> u64 {
+        bits(set).map(|other| u64::from(self.pairs[gpu][other])).sum()
+    }
+
+    /// Whether a GPU has links.
+    pub(super) fn any(&self, gpu: usize) -> bool {
+        self.pairs[gpu].iter().any(|&links| links > 0)
+    }
+
+    /// Links between two sets that share no GPU.
+    fn between(&self, a: Mask, b: Mask) -> u64 {
+        bits(a).map(|gpu| self.to(gpu, b)).sum()
+    }
+
+    /// Links inside a set.
+    pub(super) fn inside(&self, set: Mask) -> u64 {
+        bits(set).map(|gpu| self.to(gpu, set)).sum::<u64>() / 2
+    }
+}
+
+/// Is what makes keys on one host for one request.
+pub(super) struct Scorer<'a> {
+    /// GPUs.
+    pub(super) slots: &'a Slots<'a>,
+    /// What later guests lose.
+    pub(super) future: &'a Future,
+    /// Links, where they differ.
+    pub(super) links: Option<Links>,
+    /// Cores, memory, NICs and drives.
+    pub(super) judges: &'a Judges<'a>,
+    /// Whether neighbours are avoided.
+    spread: bool,
+    /// Whether GPUs are linked directly, so that links inside a set count.
+    direct: bool,
+}
+
+impl<'a> Scorer<'a> {
+    /// Makes one.
+    pub(super) fn new(
+        slots: &'a Slots<'a>,
+        future: &'a Future,
+        judges: &'a Judges<'a>,
+        policy: Policy,
+    ) -> Scorer<'a> {
+        let direct = slots.topology.fabric().model == FabricModel::None;
+        let spread = policy == Policy::Spread;
+        Scorer { slots, future, links: Links::new(slots), judges, spread, direct }
+    }
+
+    /// The least that a set can cost; none where that is `limit` or more. `switches` go along with it.
+    fn least(&self, set: Mask, switches: Mask, split: bool, limit: Option<&Key>) -> Option<Key> {
+        let units = &self.slots.units;
+        let inside = match &self.links {
+            Some(links) if self.direct => links.inside(set),
+            _ => 0,
+        };
+        let nvlink = i64::from(split) - i64::try_from(inside).unwrap_or(i64::MAX);
+        let nodes = touched(&units.nodes, set);
+        if limit.is_some_and(|l| (nvlink, 0, nodes) > (l.nvlink, l.remote, l.nodes)) {
+            return None;
+        }
+        let mut key = Key {
+            nvlink,
+            remote: 0,
+            nodes,
+            far: 0,
+            packages: touched(&units.packages, set),
+            roots: touched(&units.roots, set),
+            switches: touched(&units.switches, set),
+            neighbours: 0,
+            future: 0,
+            cut: 0,
+            strain: 0,
+            list: Reverse(set.reverse_bits()),
+        };
+        // The fields left out are 0 and the list is not: a strictly larger key stays larger with them.
+        if limit.is_some_and(|limit| Key { list: limit.list, ..key } > *limit) {
+            return None;
+        }
+        if self.spread {
+            let near = units.nodes.iter().filter(|&&unit| unit & set != 0);
+            key.neighbours = near.map(|unit| (unit & self.slots.gpus.held).count_ones()).sum();
+        }
+        key.future = self.future.after(set, switches);
+        if let Some(links) = &self.links {
+            key.cut = links.between(set, self.slots.gpus.free & !set);
+        }
+        limit.is_none_or(|limit| key < *limit).then_some(key)
+    }
+
+    /// Fills in what cores, memory, NICs and drives cost; none where the set is not feasible.
+    fn complete(&self, mut key: Key, switches: Mask) -> Option<Key> {
+        let gpus = self.slots.gpus.of(key.set());
+        if self.slots.entangled {
+            let all = [&gpus[..], &self.slots.switches.of(switches)].concat();
+            if groups::stranger(self.slots.topology, &all).is_some() {
+                return None;
+            }
+        }
+        let fit = self.judges.budget.fit(&gpus)?;
+        (key.remote, key.nodes, key.strain) = (fit.remote, key.nodes.max(fit.nodes), fit.strain);
+        key.far = self.judges.extras.far(&gpus)?;
+        Some(key)
+    }
+}
+
+/// Is the best of the candidates so far.
+#[derive(Debug, Default)]
+pub(super) struct Ranking {
+    /// The best feasible one.
+    pub(super) best: Option<Key>,
+    /// The second best feasible one, for `--explain`.
+    pub(super) second: Option<Key>,
+    /// The best of those that are not feasible, by what is known of them.
+    pub(super) infeasible: Option<Key>,
+    /// Candidates seen.
+    pub(super) seen: usize,
+}
+
+impl Ranking {
+    /// Looks at one more candidate. The same set may come twice.
+    pub(super) fn offer(&mut self, scorer: &Scorer<'_>, set: Mask, switches: Mask, split: bool) {
+        self.seen += 1;
+        let limit = self.second.as_ref();
+        let Some(least) = scorer.least(set, switches, split, limit) else { return };
+        if self.best.is_some_and(|best| best.list == least.list) {
+            self.seen -= 1;
+            return;
+        }
+        match scorer.complete(least, switches) {
+            None => self.infeasible = Some(self.infeasible.map_or(least, |k| k.min(least))),
+            Some(key) if self.best.is_none_or(|best| key < best) => {
+                self.second = self.best.replace(key);
+            }
+            Some(key) if self.second.is_none_or(|second| key < second) => self.second = Some(key),
+            Some(_) => {}
+        }
+    }
+
+    /// The set to take: the best feasible one, else the best of the others, whose cores, memory or devices then say
+    /// what is short.
+    pub(super) fn winner(&self) -> Option<Key> {
+        self.best.or(self.infeasible)
+    }
+}

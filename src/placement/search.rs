@@ -1,0 +1,209 @@
+//! Which sets of GPUs are tried where any set may form a guest. GPUs that no rule can tell apart are taken by lowest
+//! index, and IOMMU groups whole; if that leaves few sets, all are tried, else those that fill the units of the tree
+//! best, and those that grow along NVLinks. It knows no rule by which one is better: that is the scorer's.
+
+use super::score::{Ranking, Scorer};
+use super::slots::{MOST, Mask, Slots, bits, first, size};
+
+/// Sets above this number are not all tried.
+const MAX_SETS: usize = 4096;
+
+/// Is what goes into a set whole: GPUs that are alike, in bundles of the same size.
+#[derive(Debug)]
+struct Kind {
+    /// GPUs of one bundle.
+    size: usize,
+    /// Bundles, the lowest index first.
+    bundles: Vec<Mask>,
+}
+
+/// Offers sets of `number` GPUs to a ranking; `split` says that they are no partitions of a board that has some.
+pub(super) fn offer(scorer: &Scorer<'_>, ranking: &mut Ranking, number: usize, split: bool) {
+    let bundles = bundles(scorer.slots);
+    let free = bundles.iter().fold(0, |set, bundle| set | bundle);
+    if number == 0 || number > size(free) {
+        return;
+    }
+    let mut offer = |set: Mask| ranking.offer(scorer, set, 0, split);
+    let kinds = kinds(scorer, &bundles);
+    if sets(&kinds, number) <= MAX_SETS {
+        every(&kinds, number, 0, &mut offer);
+        return;
+    }
+    Filler { slots: scorer.slots, bundles: &bundles }.fill_all(free, number, &mut offer);
+    if scorer.links.is_some() {
+        for seed in &bundles {
+            if let Some(set) = grow(scorer, &bundles, *seed, number) {
+                offer(set);
+            }
+        }
+    }
+}
+
+/// Free GPUs in bundles that the IOMMU keeps together; bundles with a GPU that cannot be had are left out.
+fn bundles(slots: &Slots<'_>) -> Vec<Mask> {
+    let free = slots.gpus.free;
+    let lowest = |&gpu: &usize| slots.together[gpu].trailing_zeros() as usize == gpu;
+    let whole = |bundle: &Mask| bundle & !free == 0;
+    bits(free).filter(lowest).map(|gpu| slots.together[gpu]).filter(whole).collect()
+}
+
+/// Sorts bundles by kind. Two GPUs are alike below the same switch, root complex and node if neither has NVLinks that
+/// differ from those of others.
+fn kinds(scorer: &Scorer<'_>, bundles: &[Mask]) -> Vec<Kind> {
+    let units = &scorer.slots.units;
+    let of = |units: &[Mask], bundle: Mask| units.iter().position(|unit| unit & bundle == bundle);
+    let linked = |bundle: Mask| {
+        let links = scorer.links.as_ref();
+        links.is_some_and(|links| bits(bundle).any(|gpu| links.any(gpu)))
+    };
+    let mut found: Vec<(Option<[Option<usize>; 3]>, Kind)> = Vec::new();
+    for &bundle in bundles {
+        let switch = match bundle & units.switched {
+            0 => None,
+            _ => of(&units.switches, bundle),
+        };
+        let place = [switch, of(&units.roots, bundle), of(&units.nodes, bundle)];
+        let place = (size(bundle) == 1 && !linked(bundle)).then_some(place);
+        match found.iter_mut().find(|(other, _)| place.is_some() && *other == place) {
+            Some((_, kind)) => kind.bundles.push(bundle),
+            None => found.push((place, Kind { size: size(bundle), bundles: vec![bundle] })),
+        }
+    }
+    found.into_iter().map(|(_, kind)| kind).collect()
+}
+
+/// How many sets of `number` GPUs differ; stops counting above [`MAX_SETS`].
+fn sets(kinds: &[Kind], number: usize) -> usize {
+    let mut ways = vec![0usize; number + 1];
+    ways[0] = 1;
+    for kind in kinds {
+        for sum in (0..=number).rev() {
+            let more = (1..=kind.bundles.len()).map_while(|n| sum.checked_sub(n * kind.size));
+            let more: usize = more.map(|rest| ways[rest]).fold(0, usize::saturating_add);
+            ways[sum] = ways[sum].saturating_add(more).min(MAX_SETS + 1);
+        }
+    }
+    ways[number]
+}
+
+/// Offers every set that takes the lowest bundles of each kind.
+fn every(kinds: &[Kind], missing: usize, set: Mask, offer: &mut impl FnMut(Mask)) {
+    let Some((kind, rest)) = kinds.split_first() else {
+        if missing == 0 {
+            offer(set);
+        }
+        return;
+    };
+    let left: usize = rest.iter().map(|kind| kind.size * kind.bundles.len()).sum();
+    let mut set = set;
+    for taken in 0..=kind.bundles.len() {
+        let Some(missing) = missing.checked_sub(taken * kind.size) else { break };
+        if taken > 0 {
+            set |= kind.bundles[taken - 1];
+        }
+        if missing <= left {
+            every(rest, missing, set, offer);
+        }
+    }
+}
+
+/// Fills the units of the tree.
+struct Filler<'a> {
+    /// GPUs and the tree.
+    slots: &'a Slots<'a>,
+    /// What goes whole.
+    bundles: &'a [Mask],
+}
+
+impl Filler<'_> {
+    /// The levels of the tree from the top.
+    fn levels(&self) -> [&[Mask]; 4] {
+        let units = &self.slots.units;
+        [&units.packages, &units.nodes, &units.roots, &units.switches]
+    }
+
+    /// Offers for each unit that holds enough, the host among them, a set filled best, and one that starts from each
+    /// unit below it.
+    fn fill_all(&self, free: Mask, number: usize, offer: &mut impl FnMut(Mask)) {
+        let levels = self.levels();
+        let host = [first(self.slots.gpus.bdfs.len())];
+        for level in 0..=levels.len() {
+            let units = if level == 0 { &host[..] } else { levels[level - 1] };
+            for unit in units.iter().map(|unit| unit & free).filter(|&unit| size(unit) >= number) {
+                let mut with = |set: Option<Mask>| set.into_iter().for_each(&mut *offer);
+                with(self.fill(unit, level, number));
+                for child in levels[level..].iter().flat_map(|below| below.iter()) {
+                    let seed = child & unit;
+                    if seed == 0 || seed == unit {
+                        continue;
+                    }
+                    let part = size(seed).min(number);
+                    let start = self.fill(seed, level, part);
+                    let rest =
+                        |start: Mask| Some(start | self.fill(unit & !start, level, number - part)?);
+                    with(start.and_then(rest));
+                }
+            }
+        }
+    }
+
+    /// Takes `number` GPUs of these: from the unit that fits best, else the largest whole and the rest likewise.
+    fn fill(&self, from: Mask, level: usize, number: usize) -> Option<Mask> {
+        if number == 0 {
+            return Some(0);
+        }
+        let Some(units) = self.levels().get(level).copied() else {
+            return self.take(from, number);
+        };
+        let (mut from, mut missing, mut set) = (from, number, 0);
+        while missing > 0 {
+            let parts = units.iter().map(|unit| unit & from).filter(|&part| part != 0);
+            // The smallest that holds all; of equal ones, and among the largest, the first.
+            let fitting = parts.clone().filter(|&part| size(part) >= missing);
+            let part = match fitting.min_by_key(|&part| size(part)) {
+                Some(part) => part,
+                None => parts.min_by_key(|&part| MOST - size(part))?,
+            };
+            let taken = size(part).min(missing);
+            set |= self.fill(part, level + 1, taken)?;
+            missing -= taken;
+            from &= !part;
+        }
+        Some(set)
+    }
+
+    /// Takes the lowest bundles that fit; none where they leave a gap.
+    fn take(&self, from: Mask, number: usize) -> Option<Mask> {
+        let mut set = 0;
+        for &bundle in self.bundles.iter().filter(|&&bundle| bundle & from == bundle) {
+            if size(set | bundle) <= number {
+                set |= bundle;
+            }
+        }
+        (size(set) == number).then_some(set)
+    }
+}
+
+/// Grows a set along NVLinks from a bundle; of equal steps the one that stays nearest.
+fn grow(scorer: &Scorer<'_>, bundles: &[Mask], seed: Mask, number: usize) -> Option<Mask> {
+    let units = &scorer.slots.units;
+    let near = |set: Mask, bundle: Mask| {
+        let levels = [&units.switches, &units.roots, &units.nodes, &units.packages];
+        levels.map(|level| level.iter().any(|unit| unit & set != 0 && unit & bundle != 0))
+    };
+    let mut set = seed;
+    while size(set) < number {
+        let fitting = bundles
+            .iter()
+            .copied()
+            .filter(|bundle| bundle & set == 0 && size(*bundle) + size(set) <= number);
+        let worth = |bundle: Mask| {
+            let links = scorer.links.as_ref();
+            let links = links.map_or(0, |l| bits(bundle).map(|gpu| l.to(gpu, set)).sum::<u64>());
+            (links, near(set, bundle))
+        };
+        set |= fitting.reduce(|best, next| if worth(next) > worth(best) { next } else { best })?;
+    }
+    (size(set) == number).then_some(set)
+}

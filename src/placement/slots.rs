@@ -1,0 +1,234 @@
+//! A host's GPUs as numbers, and sets of them as bit masks: by PCIe switch, root complex, node and package. Knows
+//! neither what is wanted nor what is better.
+
+use super::groups::{self, Block};
+use super::home::Homes;
+use super::taken::Taken;
+use crate::bdf::Bdf;
+use crate::topology::{DeviceKind, PciDevice, Topology};
+
+/// Is a set of GPUs or NVSwitches: bit i is the one with index i, by address.
+pub(super) type Mask = u128;
+
+/// GPUs, and NVSwitches, that are looked at, the first by address. No known host has half as many.
+pub(super) const MOST: usize = 128;
+
+/// The indexes in a set, ascending.
+pub(super) fn bits(mut set: Mask) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let next = set.trailing_zeros() as usize;
+        set &= set.wrapping_sub(1);
+        (next < MOST).then_some(next)
+    })
+}
+
+/// How many there are in a set.
+pub(super) fn size(set: Mask) -> usize {
+    set.count_ones() as usize
+}
+
+/// The set of the first `number` indexes.
+pub(super) fn first(number: usize) -> Mask {
+    if number >= MOST { Mask::MAX } else { (1 << number) - 1 }
+}
+
+/// Is functions of one kind with what stands in their way.
+#[derive(Debug)]
+pub(super) struct Row<'a> {
+    /// Addresses by index, ascending.
+    pub(super) bdfs: Vec<Bdf>,
+    /// Why a function cannot be had, by index.
+    pub(super) blocked: Vec<Option<Block<'a>>>,
+    /// Those that can be had.
+    pub(super) free: Mask,
+    /// Those that cannot be had because of a domain.
+    pub(super) held: Mask,
+}
+
+impl<'a> Row<'a> {
+    /// Looks at these functions; they come by address.
+    fn new(topology: &'a Topology, taken: &Taken<'a>, bdfs: impl Iterator<Item = Bdf>) -> Row<'a> {
+        let bdfs: Vec<Bdf> = bdfs.take(MOST).collect();
+        let blocked: Vec<_> = bdfs.iter().map(|&b| groups::block(topology, taken, b)).collect();
+        let (mut free, mut held) = (0, 0);
+        for (at, block) in blocked.iter().enumerate() {
+            match block {
+                None => free |= 1 << at,
+                Some(block) if block.domain.is_some() => held |= 1 << at,
+                Some(_) => {}
+            }
+        }
+        Row { bdfs, blocked, free, held }
+    }
+
+    /// The index of a function.
+    pub(super) fn index(&self, bdf: Bdf) -> Option<usize> {
+        self.bdfs.binary_search(&bdf).ok()
+    }
+
+    /// The set of these functions; none where one is not among them.
+    pub(super) fn mask(&self, bdfs: &[Bdf]) -> Option<Mask> {
+        bdfs.iter().try_fold(0, |set, &bdf| Some(set | 1 << self.index(bdf)?))
+    }
+
+    /// Addresses of a set, ascending.
+    pub(super) fn of(&self, set: Mask) -> Vec<Bdf> {
+        bits(set).map(|at| self.bdfs[at]).collect()
+    }
+}
+
+/// Is the tree above the GPUs: the GPUs of each unit, by level. Every GPU stands in one unit of each level.
+#[derive(Debug)]
+pub(super) struct Units {
+    /// Packages: that of the first core of the GPU's home node.
+    pub(super) packages: Vec<Mask>,
+    /// Home nodes.
+    pub(super) nodes: Vec<Mask>,
+    /// Root complexes, by the kernel's name; where the record names none, by the bus of the topmost bridge.
+    pub(super) roots: Vec<Mask>,
+    /// PCIe switches, each the nearest above the GPU; a GPU below none counts as a unit of its own.
+    pub(super) switches: Vec<Mask>,
+    /// GPUs below a PCIe switch.
+    pub(super) switched: Mask,
+}
+
+impl Units {
+    /// Reads the tree.
+    fn new(topology: &Topology, homes: &Homes<'_>, gpus: &[Bdf]) -> Units {
+        let devices: Vec<Option<&PciDevice>> = gpus.iter().map(|&b| topology.device(b)).collect();
+        let nodes: Vec<_> = gpus.iter().map(|&bdf| homes.of_gpu(bdf).0).collect();
+        let packages = nodes.iter().map(|&node| homes.cores(node).first().map(|core| core.package));
+        let switch = |device: &PciDevice| nearest_switch(topology, device);
+        let switches: Vec<Option<Bdf>> = devices.iter().map(|d| d.and_then(switch)).collect();
+        let own = switches.iter().zip(gpus).map(|(switch, gpu)| switch.ok_or(*gpu));
+        let below = switches.iter().enumerate().filter(|(_, switch)| switch.is_some());
+        Units {
+            packages: units(packages),
+            roots: units(devices.iter().map(|device| device.map(|device| root(topology, device)))),
+            switches: units(own),
+            switched: below.fold(0, |set, (at, _)| set | 1 << at),
+            nodes: units(nodes.into_iter()),
+        }
+    }
+}
+
+/// The root complex of a function: the kernel's name, else segment and bus of the topmost bridge.
+fn root<'a>(topology: &Topology, device: &'a PciDevice) -> Result<&'a str, (u32, u8)> {
+    device.root.as_deref().ok_or_else(|| {
+        let top = topology.path_to_root(device.bdf).last().copied().unwrap_or(device.bdf);
+        (top.segment(), top.bus())
+    })
+}
+
+/// The PCIe switch right above a function, by its upstream port; none where it hangs below a root port.
+fn nearest_switch(topology: &Topology, device: &PciDevice) -> Option<Bdf> {
+    let bridge =
+        |bdf: Option<Bdf>| topology.device(bdf?).filter(|d| d.kind() == DeviceKind::Bridge);
+    let port = bridge(device.parent)?;
+    let above = bridge(port.parent)?;
+    // A record may show a switch as one bridge below the root port.
+    Some(if above.parent.is_some() { above.bdf } else { port.bdf })
+}
+
+/// Groups indexes by what they stand in; of the units the first by its lowest index comes first.
+fn units<K: PartialEq>(of: impl Iterator<Item = K>) -> Vec<Mask> {
+    let mut found: Vec<(K, Mask)> = Vec::new();
+    for (at, key) in of.enumerate() {
+        // Neighbours by address mostly stand in the same unit, so the last is asked first.
+        match found.iter_mut().rev().find(|(other, _)| *other == key) {
+            Some((_, set)) => *set |= 1 << at,
+            None => found.push((key, 1 << at)),
+        }
+    }
+    found.into_iter().map(|(_, set)| set).collect()
+}
+
+/// How many of these units a set touches.
+pub(super) fn touched(units: &[Mask], set: Mask) -> u32 {
+    let mut rest = set;
+    let mut number = 0;
+    for unit in units {
+        if unit & rest != 0 {
+            number += 1;
+            rest &= !unit;
+            if rest == 0 {
+                break;
+            }
+        }
+    }
+    number
+}
+
+/// Is the state of a host's GPUs that the choice is made on.
+pub(super) struct Slots<'a> {
+    /// The host.
+    pub(super) topology: &'a Topology,
+    /// GPUs.
+    pub(super) gpus: Row<'a>,
+    /// NVSwitches that a partition may take.
+    pub(super) switches: Row<'a>,
+    /// The tree above the GPUs.
+    pub(super) units: Units,
+    /// GPUs that only go together, for each GPU: those of its IOMMU group.
+    pub(super) together: Vec<Mask>,
+    /// Whether a GPU or a pool's NVSwitch shares its IOMMU group with another of them.
+    pub(super) entangled: bool,
+}
+
+impl<'a> Slots<'a> {
+    /// Looks at every GPU, and at every NVSwitch that a partition may take.
+    pub(super) fn new(topology: &'a Topology, homes: &Homes<'_>, taken: &Taken<'a>) -> Slots<'a> {
+        let gpus = Row::new(topology, taken, topology.gpus().map(|gpu| gpu.bdf));
+        let pools = topology.partitions().iter().flat_map(|partition| &partition.nvswitch_pool);
+        let mut pools: Vec<Bdf> = pools.copied().collect();
+        pools.sort_unstable();
+        pools.dedup();
+        let switches = Row::new(topology, taken, pools.into_iter());
+        let units = Units::new(topology, homes, &gpus.bdfs);
+        let group = |bdf: &Bdf| topology.device(*bdf).and_then(|device| device.iommu_group);
+        let of: Vec<Option<u32>> = gpus.bdfs.iter().map(group).collect();
+        let mut known: Vec<u32> =
+            of.iter().copied().chain(switches.bdfs.iter().map(group)).flatten().collect();
+        let all = known.len();
+        known.sort_unstable();
+        known.dedup();
+        let entangled = known.len() < all;
+        let same = |at: usize| match of[at] {
+            Some(number) if entangled => {
+                let others = (0..of.len()).filter(|&other| of[other] == Some(number));
+                others.fold(0, |set, other| set | 1 << other)
+            }
+            _ => 1 << at,
+        };
+        let together = (0..of.len()).map(same).collect();
+        Slots { topology, gpus, switches, units, together, entangled }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_read_as_numbers() {
+        assert_eq!(bits(0b1011).collect::<Vec<_>>(), [0, 1, 3]);
+        assert_eq!(bits(Mask::MAX).count(), MOST);
+        assert_eq!(bits(0).count(), 0);
+        assert_eq!((first(0), first(3), first(128)), (0, 0b111, Mask::MAX));
+        assert_eq!(units(["a", "b", "a"].iter()), [0b101, 0b010]);
+        assert_eq!((touched(&[0b101, 0b010], 0b100), touched(&[0b101, 0b010], 0b110)), (1, 2));
+    }
+
+    #[test]
+    fn a_dgx2_is_two_packages_four_roots_and_eight_switches() {
+        let host = crate::placement::tests::dgx2();
+        let held = crate::placement::Occupancy::default();
+        let (homes, taken) = (Homes::new(&host), Taken::new(&host, &held));
+        let slots = Slots::new(&host, &homes, &taken);
+        let units = &slots.units;
+        assert_eq!((units.packages.len(), units.nodes.len()), (2, 2));
+        assert_eq!((units.roots.len(), units.switches.len()), (4, 8));
+        assert_eq!((slots.gpus.free, units.switched), (first(16), first(16)));
+        assert_eq!(slots.switches.free, first(12));
+    }
+}

@@ -1,0 +1,182 @@
+//! The exact solver against published figures, the planner's table against the solver, and the planner against the
+//! optimum.
+
+use super::exact::{Board, MIX, Policy, SIZES, repacked, states};
+use crate::support::project;
+use gpuvm::bdf::Bdf;
+use gpuvm::placement::{Held, Occupancy, plan};
+use gpuvm::request::Request;
+use gpuvm::topology::file;
+use std::fmt::Write;
+
+/// Loads of the published figures.
+const LOADS: [f64; 4] = [0.5, 0.7, 0.9, 1.2];
+
+/// The load that the planner's table is made for.
+const TABLE_LOAD: f64 = 0.9;
+
+/// Parts of one GPU in the planner's table.
+const UNIT: f64 = 4096.0;
+
+#[test]
+fn the_exact_limits_are_the_published_ones() {
+    let board = Board::new(16);
+    let (worst, best) = (board.worst_fit(), board.best_fit());
+    for (at, load) in LOADS.into_iter().enumerate() {
+        // How the published buddies choose among blocks of one size is not said; it moves them by up to 0.01.
+        for (name, got, wanted, within) in [
+            ("worst fit", board.acceptance(load, &worst), [0.412, 0.263, 0.169, 0.089], 0.003),
+            ("best fit", board.acceptance(load, &best), [0.683, 0.519, 0.380, 0.227], 0.003),
+            ("optimum", board.optimum(load), [0.689, 0.533, 0.401, 0.254], 0.001),
+            ("repacked", repacked(16, MIX, load), [0.750, 0.629, 0.519, 0.383], 0.001),
+        ] {
+            assert!((got[3] - wanted[at]).abs() < within, "{name} at {load}: {got:?}");
+        }
+    }
+    // The published figures of eight GPUs count guests of 16 to those of 8.
+    let mix = [40.0, 25.0, 20.0, 15.0, 0.0];
+    let board = Board::with_mix(8, mix);
+    let best = board.acceptance(0.9, &board.best_fit())[2];
+    for (got, wanted) in
+        [(best, 0.599), (board.optimum(0.9)[2], 0.601), (repacked(8, mix, 0.9)[2], 0.640)]
+    {
+        assert!((got - wanted).abs() < 0.001, "{got} against {wanted}");
+    }
+}
+
+/// The planner's table as source text.
+fn table() -> String {
+    let mut text = String::from(
+        "//! Costs of the states of a board whose partitions halve it. Made by the exact solver\n\
+         //! (tests/bench/placement/exact.rs) for a load of 0.9; renewed by `GPUVM_RENEW=1 cargo test table`.\n\n\
+         /// So many are one GPU carried less, against the empty board.\n\
+         pub(in super::super) const UNIT: u32 = 4096;\n\n\
+         /// Costs of the states of a board of so many GPUs, by the state's number; none: no table is there.\n\
+         pub(in super::super) fn costs(gpus: usize) -> Option<&'static [u16]> {\n    match gpus {\n",
+    );
+    let sizes = [2, 4, 8, 16];
+    for gpus in sizes {
+        writeln!(text, "        {gpus} => Some(&OF_{gpus}),").unwrap();
+    }
+    text.push_str("        _ => None,\n    }\n}\n");
+    for gpus in sizes {
+        let values = Board::new(gpus).values(TABLE_LOAD);
+        let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let costs = values.iter().map(|value| ((most - value) * UNIT).round());
+        write!(
+            text,
+            "\n/// Costs on a board of {gpus} GPUs.\n#[rustfmt::skip]\n\
+             const OF_{gpus}: [u16; {}] = [",
+            values.len()
+        )
+        .unwrap();
+        let mut column = 100;
+        for cost in costs {
+            assert!(cost <= f64::from(u16::MAX), "{cost}");
+            let item = format!("{cost},");
+            if column + item.len() + 1 > 100 {
+                text.push_str("\n    ");
+                column = 4 + item.len();
+            } else {
+                text.push(' ');
+                column += 1 + item.len();
+            }
+            text.push_str(&item);
+        }
+        text.push_str("\n];\n");
+    }
+    text
+}
+
+#[test]
+fn the_planners_table_is_the_solvers() {
+    let path = project().join("src/placement/future/table.rs");
+    let made = table();
+    if std::env::var_os("GPUVM_RENEW").is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    assert!(made.lines().count() < 400);
+    assert!(std::fs::read_to_string(&path).unwrap() == made, "GPUVM_RENEW=1 renews it");
+}
+
+/// A domain that holds these GPUs.
+fn guest(name: usize, gpus: &[Bdf]) -> Held {
+    Held { domain: format!("g{name}"), devices: gpus.to_vec(), active: true, ..Held::default() }
+}
+
+/// The guests of a state, as sets of GPUs; the board is these GPUs in order.
+fn guests(state: usize, gpus: &[Bdf], found: &mut Vec<Vec<Bdf>>) {
+    if state == 0 {
+        return;
+    }
+    let half = states(gpus.len() / 2);
+    if gpus.len() == 1 || state == half * (half + 1) / 2 {
+        return found.push(gpus.to_vec());
+    }
+    let high = (0..half).rfind(|high| high * (high + 1) / 2 <= state).unwrap();
+    let (left, right) = gpus.split_at(gpus.len() / 2);
+    guests(high, left, found);
+    guests(state - high * (high + 1) / 2, right, found);
+}
+
+/// The state of a board on which these guests stand.
+fn state(guests: &[Vec<Bdf>], gpus: &[Bdf]) -> usize {
+    let touching = || guests.iter().filter(|guest| guest.iter().any(|bdf| gpus.contains(bdf)));
+    if touching().next().is_none() {
+        return 0;
+    }
+    if gpus.len() == 1 {
+        return 1;
+    }
+    if guests.iter().any(|guest| guest == gpus) {
+        return states(gpus.len()) - 1;
+    }
+    let (left, right) = gpus.split_at(gpus.len() / 2);
+    let (a, b) = (state(guests, left), state(guests, right));
+    a.max(b) * (a.max(b) + 1) / 2 + a.min(b)
+}
+
+#[test]
+fn the_planner_accepts_nearly_as_many_as_the_best_policy() {
+    let path = project().join("topologies/dgx-2.json");
+    let host = file::from_json(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let gpus: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+    let board = Board::new(gpus.len());
+    let after = |at: usize, class: usize| -> Option<usize> {
+        let mut there = Vec::new();
+        guests(at, &gpus, &mut there);
+        assert_eq!(state(&there, &gpus), at);
+        let domains = there.iter().enumerate().map(|(name, gpus)| guest(name, gpus)).collect();
+        let held = Occupancy { domains, ..Occupancy::default() };
+        let request = Request::for_gpus(u32::try_from(SIZES[class]).unwrap());
+        let placed = plan(&host, &held, &request).ok()?;
+        there.push(placed.devices[..SIZES[class]].to_vec());
+        Some(state(&there, &gpus))
+    };
+    // Every state, so that the planner refuses nobody who fits; two threads, for plans are slow without optimisation.
+    let of = |states: std::ops::Range<usize>| -> Policy {
+        states.map(|at| std::array::from_fn(|class| after(at, class))).collect()
+    };
+    let half = board.states() / 2;
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| of(half..board.states()));
+        (of(0..half), second.join().unwrap())
+    });
+    let policy: Policy = [first, second].concat();
+    for (at, ways) in policy.iter().enumerate() {
+        for (class, to) in ways.iter().enumerate() {
+            let legal: Vec<usize> = board.after(at, class).collect();
+            assert!(to.map_or(legal.is_empty(), |to| legal.contains(&to)), "state {at}");
+        }
+    }
+    for load in LOADS {
+        let (ours, best) = (board.acceptance(load, &policy), board.optimum(load));
+        println!("8 GPUs at {load}: {:.4} of the best {:.4}", ours[3], best[3]);
+        assert!(ours[3] >= 0.98 * best[3], "{load}: {ours:?} against {best:?}");
+        let carried = |of: [f64; 5]| -> f64 {
+            let shares = SIZES.iter().zip(MIX).zip(of);
+            shares.map(|((size, share), accepted)| *size as f64 * share * accepted).sum()
+        };
+        assert!(carried(ours) >= 0.995 * carried(best), "{load}: {ours:?} against {best:?}");
+    }
+}
