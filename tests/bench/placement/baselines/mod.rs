@@ -8,10 +8,14 @@
 #![cfg_attr(test, allow(unused_imports))]
 
 mod host;
+mod kata;
 mod kubelet;
 mod naive;
 mod nova;
+mod opennebula;
 mod slots;
+#[cfg(test)]
+mod sound;
 #[cfg(test)]
 mod testhost;
 mod ubicloud;
@@ -20,8 +24,13 @@ use super::model::Policy;
 
 /// Every baseline, in the order of the table.
 pub fn all() -> Vec<Box<dyn Policy>> {
-    let mut all: Vec<Box<dyn Policy>> =
-        vec![Box::new(slots::Slots), Box::new(naive::FirstFit), Box::new(ubicloud::Ubicloud)];
+    let mut all: Vec<Box<dyn Policy>> = vec![
+        Box::new(slots::Slots),
+        Box::new(naive::FirstFit),
+        Box::new(ubicloud::Ubicloud),
+        Box::new(opennebula::OpenNebula),
+        Box::new(kata::Kata),
+    ];
     all.extend(nova::variants());
     all.extend(kubelet::variants());
     all
