@@ -75,14 +75,12 @@ pub(super) fn choose(
 ) -> Result<Devices, PlanError> {
     let slots = Slots::new(topology, homes, taken);
     let wanted = wanted(&slots, &request.gpus)?;
-    if matches!(wanted, Wanted::Any(0)) {
-        let extras = judges.extras.choose(&[], reasons)?;
-        return Ok(Devices { extras, ..Devices::default() });
-    }
-    let set = if topology.partitions().is_empty() {
-        unpartitioned(&slots, wanted, judges, request, reasons)?
-    } else {
-        partitions::choose(&slots, wanted, judges, request, reasons)?
+    let set = match wanted {
+        Wanted::Any(0) => Set::default(),
+        _ if topology.partitions().is_empty() => {
+            unpartitioned(&slots, wanted, judges, request, reasons)?
+        }
+        _ => partitions::choose(&slots, wanted, judges, request, reasons)?,
     };
     let mut devices = Devices {
         partition: set.id,
@@ -101,7 +99,9 @@ pub(super) fn choose(
     }
     devices.companions = groups::companions(topology, taken, &chosen);
     explain(&slots, &devices, reasons);
-    isolation::explain(topology, taken, &devices, reasons);
+    if !devices.gpus.is_empty() {
+        isolation::explain(topology, taken, &devices, reasons);
+    }
     Ok(devices)
 }
 
@@ -261,7 +261,7 @@ fn explain(slots: &Slots<'_>, devices: &Devices, reasons: &mut Reasons) {
     }
     let row = &slots.gpus;
     let never = super::slots::first(row.bdfs.len()) & !row.free & !row.held;
-    if bits(never).next().is_some() {
+    if !devices.gpus.is_empty() && bits(never).next().is_some() {
         reasons.say("gpus", format!("never placed: {}", slots.lines(never).join("; ")));
     }
 }

@@ -1,16 +1,23 @@
-//! Which NICs, virtual functions and NVMe drives a guest gets: the nearest to its GPUs that nobody uses. Knows nothing
-//! of pcpus and memory.
+//! Which NICs, virtual functions and NVMe drives a guest gets: the nearest to its GPUs that nobody uses, in turn for
+//! each GPU, and of equally near ones those that free GPUs need least. Knows nothing of pcpus and memory.
 
 use super::PlanError;
-use super::explain::Reasons;
+use super::assign::{Cost, cheapest};
+use super::beside::{self, Choice};
+use super::candidates::{Candidate, Devices, Kind, Refused, are, short};
+use super::explain::{Reasons, count};
+use super::groups;
 use super::home::Homes;
 use super::taken::Taken;
 use crate::bdf::Bdf;
-use crate::request::Request;
-use crate::topology::Topology;
+use crate::cpuset::NodeId;
+use crate::request::{DeviceWish, Near, Request};
+use crate::topology::{Proximity, Topology, Way};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 /// Is the NICs, virtual functions and NVMe drives of a guest.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Extras {
     /// NICs, by address.
     pub(super) nics: Vec<Bdf>,
@@ -21,31 +28,331 @@ pub(super) struct Extras {
 }
 
 /// Is the devices that can be had, and what is wanted of them.
-pub(super) struct Search;
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    /// GPUs of the host, by index.
+    gpus: Vec<Bdf>,
+    /// Whether each GPU can be had.
+    is_free: Vec<bool>,
+    /// What is wanted, one of each kind.
+    wishes: Vec<Wish>,
+    /// Why nothing of it can be had, whatever GPUs the guest has.
+    error: Option<PlanError>,
+}
+
+/// Is what is wanted of one kind, and what can be had.
+#[derive(Debug)]
+pub(super) struct Wish {
+    /// The kind.
+    pub(super) kind: Kind,
+    /// How near it has to be.
+    near: Near,
+    /// How many.
+    pub(super) number: usize,
+    /// Whether the admin named them.
+    pub(super) is_exact: bool,
+    /// What can be had, by address.
+    pub(super) candidates: Vec<Candidate>,
+    /// How many can be had.
+    pub(super) free: usize,
+    /// What cannot be had, each with the GPUs that it would be near enough to.
+    refused: Vec<(Refused, Vec<usize>)>,
+    /// How near each candidate is to each GPU: a row for each GPU.
+    pub(super) beside: Vec<Vec<Proximity>>,
+    /// Candidates below a switch with a GPU, as bits: so many words for each GPU.
+    on_switch: Vec<u64>,
+    /// Candidates on the node of a GPU, those below a switch with it included, as bits.
+    on_node: Vec<u64>,
+}
+
+/// How far two functions are for a guest: 0 below one PCIe switch, 1 on one node, 2 elsewhere.
+pub(super) fn distance(proximity: Proximity) -> u32 {
+    match proximity {
+        Proximity::Same | Proximity::NvLink(_) | Proximity::Pix | Proximity::Pxb => 0,
+        Proximity::Phb | Proximity::Node => 1,
+        Proximity::Sys => 2,
+    }
+}
+
+/// The distance up to which a device is near enough.
+fn limit(near: Near) -> u32 {
+    match near {
+        Near::Switch => 0,
+        Near::Node => 1,
+        Near::Any => 2,
+    }
+}
 
 impl Search {
     /// Looks at every NIC and NVMe drive, if the request wants some.
     pub(super) fn new(
-        _topology: &Topology,
-        _homes: &Homes<'_>,
-        _taken: &Taken<'_>,
-        _request: &Request,
+        topology: &Topology,
+        homes: &Homes<'_>,
+        taken: &Taken<'_>,
+        request: &Request,
     ) -> Search {
-        Search
+        let asked = &request.extras;
+        let kinds = [
+            (Kind::Nic, &asked.nics, asked.nic_near),
+            (Kind::Vf, &asked.vfs, asked.nic_near),
+            (Kind::Nvme, &asked.nvmes, asked.nvme_near),
+        ];
+        let mut search = Search::default();
+        if kinds.iter().all(|(_, wish, _)| wish.number() == 0) {
+            return search;
+        }
+        let ways: Vec<Way<'_>> = topology.gpus().map(|gpu| topology.way(gpu)).collect();
+        search.gpus = topology.gpus().map(|gpu| gpu.bdf).collect();
+        let is_free = |&bdf: &Bdf| groups::block(topology, taken, bdf).is_none();
+        search.is_free = search.gpus.iter().map(is_free).collect();
+        let devices = Devices { topology, taken, node_of: &|bdf| homes.of_device(bdf) };
+        for (kind, wish, near) in kinds.into_iter().filter(|(_, wish, _)| wish.number() > 0) {
+            match Wish::new(&devices, &ways, (kind, wish, near)) {
+                Ok(wish) => search.wishes.push(wish),
+                Err(error) => {
+                    search.error = Some(error);
+                    break;
+                }
+            }
+        }
+        search
+    }
+
+    /// Says what cannot be had whatever GPUs the guest has.
+    pub(super) fn check(&self) -> Result<(), PlanError> {
+        self.error.clone().map_or(Ok(()), Err)
     }
 
     /// How far the devices of a guest with these GPUs would be: 0 for each below a switch of its GPUs, 1 on their node,
     /// 2 elsewhere; none: they cannot be had so near as asked.
-    pub(super) fn far(&self, _gpus: &[Bdf]) -> Option<u32> {
-        Some(0)
+    pub(super) fn far(&self, gpus: &[Bdf]) -> Option<u32> {
+        if self.error.is_some() {
+            return None;
+        }
+        if self.wishes.is_empty() || gpus.is_empty() {
+            return Some(0);
+        }
+        let places = self.places(gpus);
+        self.wishes.iter().map(|wish| wish.far(&places)).sum()
+    }
+
+    /// Indexes of GPUs.
+    fn places(&self, gpus: &[Bdf]) -> Vec<usize> {
+        gpus.iter().filter_map(|bdf| self.gpus.binary_search(bdf).ok()).collect()
     }
 
     /// Chooses the devices, or says what is short.
-    pub(super) fn choose(
-        &self,
-        _gpus: &[Bdf],
-        _reasons: &mut Reasons,
-    ) -> Result<Extras, PlanError> {
-        Ok(Extras::default())
+    pub(super) fn choose(&self, gpus: &[Bdf], reasons: &mut Reasons) -> Result<Extras, PlanError> {
+        self.check()?;
+        let mut places = self.places(gpus);
+        places.sort_unstable();
+        let outside: Vec<usize> =
+            (0..self.gpus.len()).filter(|at| self.is_free[*at] && !places.contains(at)).collect();
+        let node = self.node();
+        let mut extras = Extras::default();
+        for wish in &self.wishes {
+            let choice = match places.is_empty() {
+                true => wish.without_gpus(node, &outside),
+                false => wish.choose(&places, &outside)?,
+            };
+            beside::explain(wish, &places, &choice, reasons);
+            let chosen = match wish.kind {
+                Kind::Nic => &mut extras.nics,
+                Kind::Vf => &mut extras.vfs,
+                Kind::Nvme => &mut extras.nvmes,
+            };
+            chosen.extend(choice.iter().map(|(_, device)| wish.candidates[*device].bdf));
+            chosen.sort();
+        }
+        Ok(extras)
+    }
+
+    /// The node that gives a guest without GPUs most of what it wants; then the one with most free.
+    fn node(&self) -> Option<NodeId> {
+        let on =
+            |wish: &Wish, node| wish.candidates.iter().filter(|c| c.node == Some(node)).count();
+        let all = self.wishes.iter().flat_map(|wish| &wish.candidates);
+        let nodes: BTreeSet<NodeId> = all.filter_map(|candidate| candidate.node).collect();
+        nodes.into_iter().max_by_key(|&node| {
+            let free = self.wishes.iter().map(|wish| (on(wish, node), wish.number));
+            let got: usize = free.clone().map(|(free, number)| free.min(number)).sum();
+            (got, free.map(|(free, _)| free).sum::<usize>(), Reverse(node))
+        })
+    }
+}
+
+impl Wish {
+    /// Looks at every device of a kind.
+    fn new(
+        devices: &Devices<'_>,
+        gpus: &[Way<'_>],
+        (kind, wish, near): (Kind, &DeviceWish, Near),
+    ) -> Result<Wish, PlanError> {
+        let supply = devices.supply(kind, wish)?;
+        let way = |bdf| devices.topology.device(bdf).map(|device| devices.topology.way(device));
+        let over = |gpu: &Way<'_>, to: &Option<Way<'_>>| {
+            to.as_ref().map_or(Proximity::Sys, |to| gpu.over_pcie(to))
+        };
+        let ways: Vec<_> = supply.candidates.iter().map(|candidate| way(candidate.bdf)).collect();
+        let beside: Vec<Vec<Proximity>> =
+            gpus.iter().map(|gpu| ways.iter().map(|to| over(gpu, to)).collect()).collect();
+        let near_to = |refused: &Refused| {
+            let to = way(refused.bdf);
+            let is_near = |(_, gpu): &(usize, &Way<'_>)| distance(over(gpu, &to)) <= limit(near);
+            gpus.iter().enumerate().filter(is_near).map(|(at, _)| at).collect()
+        };
+        let refused = supply.refused.into_iter().map(|refused| {
+            let near = if near == Near::Any { Vec::new() } else { near_to(&refused) };
+            (refused, near)
+        });
+        let refused = refused.collect();
+        let words = supply.candidates.len().div_ceil(64);
+        let bits = |up_to: u32| {
+            let mut bits = vec![0u64; words * gpus.len()];
+            for (gpu, row) in beside.iter().enumerate() {
+                for at in (0..row.len()).filter(|&at| distance(row[at]) <= up_to) {
+                    bits[gpu * words + at / 64] |= 1 << (at % 64);
+                }
+            }
+            bits
+        };
+        let (on_switch, on_node) = (bits(0), bits(1));
+        let (number, is_exact) = (wish.number(), matches!(wish, DeviceWish::Exact(_)));
+        let (candidates, free) = (supply.candidates, supply.free);
+        Ok(Wish {
+            kind,
+            near,
+            number,
+            is_exact,
+            candidates,
+            free,
+            refused,
+            beside,
+            on_switch,
+            on_node,
+        })
+    }
+
+    /// How many candidates are below a switch with one of these GPUs, and how many on the node of one or nearer.
+    fn reach(&self, gpus: &[usize]) -> [usize; 2] {
+        let words = self.candidates.len().div_ceil(64);
+        [&self.on_switch, &self.on_node].map(|bits| {
+            let word = |at| gpus.iter().fold(0, |word, gpu| word | bits[gpu * words + at]);
+            (0..words).map(|at| word(at).count_ones() as usize).sum()
+        })
+    }
+
+    /// The least sum of distances; none: not so many are near enough.
+    fn far(&self, gpus: &[usize]) -> Option<u32> {
+        let [on_switch, on_node] = self.reach(gpus);
+        let there = [on_switch, on_node, self.candidates.len()][limit(self.near) as usize];
+        if there < self.number {
+            return None;
+        }
+        let beyond = |reached: usize| self.number.saturating_sub(reached);
+        u32::try_from(beyond(on_switch) + beyond(on_node)).ok()
+    }
+
+    /// The nearest devices, each with the index of the GPU that it is for.
+    fn choose(&self, gpus: &[usize], outside: &[usize]) -> Result<Choice, PlanError> {
+        let nearest = |at: usize| {
+            let all = gpus.iter().map(|&gpu| distance(self.beside[gpu][at]));
+            all.min().unwrap_or(limit(Near::Any))
+        };
+        let near: Vec<usize> =
+            (0..self.candidates.len()).filter(|&at| nearest(at) <= limit(self.near)).collect();
+        if near.len() < self.number {
+            return Err(self.too_far(gpus, &near));
+        }
+        let wanted = self.wanted_outside(outside, &near);
+        let rounds = self.number.div_ceil(gpus.len().max(1));
+        let small = |number: usize| i32::try_from(number).unwrap_or(i32::MAX >> 16);
+        let cost = |gpu: usize, round: usize, at: usize| {
+            let (candidate, beside) = (&self.candidates[at], self.beside[gpu][at]);
+            let single = round == 0 && distance(beside) == 0;
+            let [alone, shared] = wanted[at];
+            Cost([
+                i32::try_from(nearest(at)).unwrap_or(2),
+                i32::from(!single),
+                beside::rank(beside),
+                small(round),
+                alone,
+                shared,
+                candidate.crowd,
+                candidate.along,
+                small(at),
+            ])
+        };
+        let seats: Vec<(usize, usize)> =
+            (0..rounds).flat_map(|round| gpus.iter().map(move |&gpu| (gpu, round))).collect();
+        let row = |&(gpu, round): &(usize, usize)| -> Vec<Cost> {
+            near.iter().map(|&at| cost(gpu, round, at)).collect()
+        };
+        let costs: Vec<Vec<Cost>> = seats.iter().map(row).collect();
+        let pairs = cheapest(&costs, self.number);
+        Ok(pairs.into_iter().map(|(seat, at)| (Some(seats[seat].0), near[at])).collect())
+    }
+
+    /// For each candidate: free GPUs that would lose the only one that is nearest to them, and a weight of all that
+    /// have it below their switch, 64 for one below the same switch and 1 for one farther up.
+    fn wanted_outside(&self, outside: &[usize], near: &[usize]) -> Vec<[i32; 2]> {
+        let mut wanted = vec![[0; 2]; self.candidates.len()];
+        for &gpu in outside {
+            let row = &self.beside[gpu];
+            let switched = |at: &usize| distance(row[*at]) == 0;
+            let Some(best) = (0..row.len()).filter(switched).map(|at| row[at]).min() else {
+                continue;
+            };
+            let alone = row.iter().filter(|beside| **beside == best).count() == 1;
+            for &at in near.iter().filter(|at| switched(at)) {
+                wanted[at][0] += i32::from(alone && row[at] == best);
+                wanted[at][1] += if row[at] <= Proximity::Pix { 64 } else { 1 };
+            }
+        }
+        wanted
+    }
+
+    /// The devices of a guest without GPUs: on the node first, then those that free GPUs need least.
+    fn without_gpus(&self, node: Option<NodeId>, outside: &[usize]) -> Choice {
+        let mut all: Vec<usize> = (0..self.candidates.len()).collect();
+        let wanted = self.wanted_outside(outside, &all);
+        all.sort_by_key(|&at| {
+            let Candidate { node: own, crowd, along, .. } = &self.candidates[at];
+            (own.is_none() || *own != node, wanted[at], *crowd, *along, at)
+        });
+        all.into_iter().take(self.number).map(|at| (None, at)).collect()
+    }
+
+    /// Makes the error that too few are near enough.
+    fn too_far(&self, gpus: &[usize], near: &[usize]) -> PlanError {
+        let (number, noun) = (self.number, self.kind.noun());
+        let place = match self.near {
+            Near::Switch => "below one PCIe switch with",
+            Near::Node | Near::Any => "on the node of",
+        };
+        let label = beside::label(gpus);
+        let (what, flag) =
+            (count(number, noun), if self.kind == Kind::Nvme { "nvme" } else { "nic" });
+        let what = match self.is_exact {
+            true => {
+                let far = (0..self.candidates.len()).find(|at| !near.contains(at));
+                let bdf = far.map(|at| self.candidates[at].bdf.to_string()).unwrap_or_default();
+                format!("{noun} {bdf} is not {place} {label}")
+            }
+            false => {
+                let are = are(number);
+                format!("{what} {place} {label} {are} asked for, {} can be had", near.len())
+            }
+        };
+        let in_the_way = |(_, beside): &&(Refused, Vec<usize>)| {
+            !self.is_exact && beside.iter().any(|gpu| gpus.contains(gpu))
+        };
+        let refused: Vec<Refused> =
+            self.refused.iter().filter(in_the_way).map(|(refused, _)| refused.clone()).collect();
+        let hint = match self.near {
+            Near::Switch => format!("--{flag}-near node takes those of the node, too"),
+            Near::Node | Near::Any => format!("--{flag}-near any takes them from anywhere"),
+        };
+        short(what, &refused, hint)
     }
 }

@@ -37,6 +37,8 @@ enum Neighbour<'a> {
     Held,
     /// The host uses it.
     Host(HostUse<'a>),
+    /// It has so many virtual functions enabled.
+    Functions(u32),
     /// A device of this class that stays with the host.
     Stays(u32),
 }
@@ -89,6 +91,9 @@ impl<'a> Block<'a> {
                 let what = match what {
                     Neighbour::Held => format!("which is held by domain `{domain}`"),
                     Neighbour::Host(used) => format!("which the host uses: {used}"),
+                    Neighbour::Functions(enabled) => {
+                        format!("which has {enabled} virtual functions enabled")
+                    }
                     Neighbour::Stays(class) => {
                         format!("a device of class {class:#08x} that stays with the host")
                     }
@@ -200,6 +205,9 @@ fn member<'a>(
     }
     if let Some(used) = host_use(topology, other) {
         return share(None, Neighbour::Host(used));
+    }
+    if let Some(Sriov::Pf { enabled: enabled @ 1.., .. }) = other.sriov {
+        return share(None, Neighbour::Functions(enabled));
     }
     let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
     match other.class >> 16 {

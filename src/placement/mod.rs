@@ -1,13 +1,15 @@
 //! Where a guest goes: [`plan`] chooses devices, pcpus, memory and the guest's PCIe tree together. Pure: the same
 //! host, occupancy and request give the same answer; no clock, no I/O, no environment.
 
+mod assign;
+mod beside;
 #[allow(dead_code)]
 mod budget;
+mod candidates;
 mod compare;
 mod cpus;
 mod devices;
 mod explain;
-#[allow(dead_code)]
 mod extras;
 mod future;
 mod groups;
@@ -124,8 +126,8 @@ pub struct GuestPcie {
 /// Is why one choice was made, one line for `--explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// What was chosen: `gpus`, `nvswitches`, `vcpus`, `emulator`, `memory`, `pcie`, `isolation`,
-    /// `nodes`, `drivers`, `huge-pages`.
+    /// What was chosen: `gpus`, `nvswitches`, `nics`, `vfs`, `nvmes`, `vcpus`, `emulator`, `memory`, `pcie`,
+    /// `isolation`, `nodes`, `drivers`, `huge-pages`.
     pub choice: String,
     /// The reason, a sentence without full stop.
     pub because: String,
@@ -212,6 +214,7 @@ pub fn plan(
     let homes = Homes::new(topology);
     let budget = budget::Budget::new(topology, &homes, &taken, request);
     let extras = extras::Search::new(topology, &homes, &taken, request);
+    extras.check()?;
     let judges = devices::Judges { budget: &budget, extras: &extras };
     let chosen = devices::choose(topology, &homes, &taken, &judges, request, &mut reasons)?;
     let (homes, taken, gpus) = (&homes, &taken, &chosen.gpus[..]);
@@ -231,7 +234,7 @@ pub fn plan(
     let memory = Memory { topology, homes, taken, gpus, request };
     let cells = memory.cells(&cpus, &mut reasons)?;
     let devices = chosen.all();
-    let guest_pcie = pcie::tree(homes, &devices, &cpus, &mut reasons);
+    let guest_pcie = pcie::tree(topology, homes, &devices, &cpus, &mut reasons);
     Ok(Placement {
         partition: chosen.partition,
         devices,
@@ -246,6 +249,8 @@ pub fn plan(
     })
 }
 
+#[cfg(test)]
+mod extratests;
 #[cfg(test)]
 mod nearesttests;
 #[cfg(test)]

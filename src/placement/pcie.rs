@@ -1,13 +1,17 @@
-//! The guest's PCIe tree: one expander bus for each cell that owns devices. Knows addresses and nodes, not XML.
+//! The guest's PCIe tree: one expander bus for each cell that owns devices, and below it each GPU beside the NICs and
+//! drives of its PCIe switch. Knows addresses and nodes, not XML.
 
 use super::cpus::GuestCpus;
 use super::explain::{Reasons, count, list};
+use super::extras::distance;
 use super::home::Homes;
 use super::{GuestPcie, PcieGroup};
 use crate::bdf::Bdf;
+use crate::topology::{DeviceKind, Proximity, Topology, Way};
 
 /// Groups devices by the cell that their host node is; those that belong to none come last.
 pub(super) fn tree(
+    topology: &Topology,
     homes: &Homes<'_>,
     devices: &[Bdf],
     cpus: &GuestCpus,
@@ -22,7 +26,7 @@ pub(super) fn tree(
         let own: Vec<Bdf> = devices.iter().copied().filter(|&bdf| cell(bdf) == at).collect();
         if !own.is_empty() {
             let index = at.map(|at| u32::try_from(at).expect("cells are few"));
-            groups.push(PcieGroup { cell: index, devices: own });
+            groups.push(PcieGroup { cell: index, devices: by_switch(topology, own) });
         }
     }
     for group in &groups {
@@ -47,4 +51,34 @@ pub(super) fn tree(
         }
     }
     GuestPcie { groups }
+}
+
+/// Brings the NICs and drives of a PCIe switch behind the GPUs that hang below it. GPUs keep their order, so that the
+/// guest numbers them as the host does; what is below no switch of a GPU comes last, NVSwitches first.
+fn by_switch(topology: &Topology, devices: Vec<Bdf>) -> Vec<Bdf> {
+    let ways = devices.iter().filter_map(|&bdf| Some((bdf, topology.device(bdf)?)));
+    let ways = ways.map(|(bdf, device)| (bdf, device.kind(), topology.way(device)));
+    let (gpus, others): (Vec<_>, Vec<_>) = ways.partition(|(_, kind, _)| *kind == DeviceKind::Gpu);
+    let is_extra = |kind| matches!(kind, DeviceKind::Nic | DeviceKind::Nvme);
+    if gpus.is_empty() || !others.iter().any(|(_, kind, _)| is_extra(*kind)) {
+        return devices;
+    }
+    // Successive GPUs of one switch stay together: each device goes behind the last of them.
+    let same_switch = |a: &Way<'_>, b: &Way<'_>| a.over_pcie(b) <= Proximity::Pix;
+    let behind = |kind: DeviceKind, way: &Way<'_>| {
+        let nearest = (0..gpus.len()).min_by_key(|&at| (gpus[at].2.over_pcie(way), at))?;
+        if !is_extra(kind) || distance(gpus[nearest].2.over_pcie(way)) > 0 {
+            return None;
+        }
+        let run = gpus[nearest..].windows(2).take_while(|pair| same_switch(&pair[0].2, &pair[1].2));
+        Some(nearest + run.count())
+    };
+    let mut placed: Vec<(usize, Bdf)> =
+        gpus.iter().enumerate().map(|(at, (bdf, ..))| (at, *bdf)).collect();
+    placed.extend(
+        others.iter().map(|(bdf, kind, way)| (behind(*kind, way).unwrap_or(gpus.len()), *bdf)),
+    );
+    // The sort is stable: of one place the GPU is first.
+    placed.sort_by_key(|(at, _)| *at);
+    placed.into_iter().map(|(_, bdf)| bdf).collect()
 }

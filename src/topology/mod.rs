@@ -15,7 +15,7 @@ pub use cpu::{Core, HugePagePool, L3, NumaNode};
 pub use drive::{Drive, DriveUse, PartitionTableEntry};
 pub use fabric::{Fabric, FabricModel, NvLink, Partition, PartitionId};
 pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov};
-pub use proximity::Proximity;
+pub use proximity::{Proximity, Way};
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, MAX_ID, NodeId, PcpuId};

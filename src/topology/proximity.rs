@@ -6,7 +6,9 @@
 
 use super::{DeviceKind, PciDevice, Topology};
 use crate::bdf::Bdf;
+use crate::cpuset::NodeId;
 use serde::{Serialize, Serializer};
+use std::borrow::Cow;
 use std::fmt;
 
 /// Is how near two functions are; the nearer, the smaller.
@@ -49,6 +51,19 @@ impl Serialize for Proximity {
     }
 }
 
+/// Is where a function hangs: what is compared of two of them. Made once where one function is compared with many.
+#[derive(Debug, Clone)]
+pub struct Way<'a> {
+    /// The function.
+    device: &'a PciDevice,
+    /// It and the bridges above it, root port first.
+    down: Vec<Bdf>,
+    /// The host bridge that it hangs below, as the kernel names it; empty where nothing is known.
+    root: Cow<'a, str>,
+    /// Its node, or the only one of the host.
+    node: Option<NodeId>,
+}
+
 impl Topology {
     /// How near two functions are. What the record does not tell is taken as far: an unknown function is
     /// [`Proximity::Sys`] from every other.
@@ -61,7 +76,7 @@ impl Topology {
         };
         let gpus = first.kind() == DeviceKind::Gpu && second.kind() == DeviceKind::Gpu;
         match if gpus { self.nvlinks(a, b) } else { 0 } {
-            0 => self.over_pcie(first, second),
+            0 => self.way(first).over_pcie(&self.way(second)),
             links => Proximity::NvLink(links),
         }
     }
@@ -72,29 +87,42 @@ impl Topology {
         self.fabric().links.iter().find(|link| (link.a, link.b) == ends).map_or(0, |l| l.links)
     }
 
-    /// How near two different functions are over PCIe.
-    fn over_pcie(&self, a: &PciDevice, b: &PciDevice) -> Proximity {
-        let (up_a, up_b) = (self.path_to_root(a.bdf), self.path_to_root(b.bdf));
-        let common = up_a.iter().rev().zip(up_b.iter().rev()).take_while(|(a, b)| a == b).count();
-        if common > 0 {
-            // Below the common bridge each further switch adds two bridges, so at most one means: no further switch.
-            let further = |up: &[Bdf]| up.len().saturating_sub(common + 1) > 1;
-            return if further(&up_a) || further(&up_b) { Proximity::Pxb } else { Proximity::Pix };
-        }
-        let root = |device: &PciDevice, up: &[Bdf]| match (&device.root, up.last()) {
-            (Some(root), _) => Some(root.clone()),
+    /// Where one of its functions hangs.
+    pub fn way<'a>(&self, device: &'a PciDevice) -> Way<'a> {
+        let mut down = self.path_to_root(device.bdf);
+        down.reverse();
+        let root = match (&device.root, down.first()) {
+            (Some(root), _) => Cow::Borrowed(root.as_str()),
             // Without the kernel's name, functions on the bus right below one host bridge share it.
-            (None, Some(top)) => Some(format!("pci{:04x}:{:02x}", top.segment(), top.bus())),
-            (None, None) => None,
+            (None, Some(top)) => Cow::Owned(format!("pci{:04x}:{:02x}", top.segment(), top.bus())),
+            (None, None) => Cow::default(),
         };
-        if root(a, &up_a) == root(b, &up_b) {
-            return Proximity::Phb;
-        }
         let only = match self.nodes() {
             [node] => Some(node.os_index),
             _ => None,
         };
-        match (a.node.or(only), b.node.or(only)) {
+        Way { device, down, root, node: device.node.or(only) }
+    }
+}
+
+impl Way<'_> {
+    /// How near two functions are over PCIe, NVLinks left out.
+    pub fn over_pcie(&self, other: &Way<'_>) -> Proximity {
+        if self.device.bdf == other.device.bdf {
+            return Proximity::Same;
+        }
+        let both = self.down.iter().zip(&other.down);
+        let common = both.take_while(|(a, b)| a == b).count();
+        if common > 0 {
+            // Below the common bridge each further switch adds two bridges, so at most one means: no further switch.
+            let further = |down: &[Bdf]| down.len().saturating_sub(common + 1) > 1;
+            let several = further(&self.down) || further(&other.down);
+            return if several { Proximity::Pxb } else { Proximity::Pix };
+        }
+        if self.root == other.root {
+            return Proximity::Phb;
+        }
+        match (self.node, other.node) {
             (Some(a), Some(b)) if a == b => Proximity::Node,
             _ => Proximity::Sys,
         }

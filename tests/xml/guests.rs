@@ -3,7 +3,7 @@
 use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Guest, Record, VirtType, mac};
 use gpuvm::domain::{DomainXml, Element, edits};
 use gpuvm::placement::{GuestTopology, Occupancy, Placement, plan};
-use gpuvm::request::{DomainName, GpuWish, PageSize, PinPolicy, Request};
+use gpuvm::request::{DeviceWish, DomainName, GpuWish, PageSize, PinPolicy, Request};
 use gpuvm::topology::{Topology, file};
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,7 +31,7 @@ pub fn hosts() -> Vec<(String, Topology)> {
     names.into_iter().map(|name| (name.clone(), host(&name))).collect()
 }
 
-/// What is asked for on a host: every number of GPUs, huge pages, no pins.
+/// What is asked for on a host: every number of GPUs, huge pages, no pins, NICs and drives.
 pub fn requests(topology: &Topology) -> Vec<(String, Request)> {
     let gpus = u32::try_from(topology.gpus().count()).unwrap();
     let mut requests: Vec<_> =
@@ -44,6 +44,13 @@ pub fn requests(topology: &Topology) -> Vec<(String, Request)> {
     let floating = Request { pins: PinPolicy::None, vcpus: Some(4), threads: Some(2), ..most };
     requests.push(("floating".into(), Request { gpus: GpuWish::Count(0), ..floating.clone() }));
     requests.push(("floating-gpus".into(), floating));
+    for (name, gpus, nics) in [("beside", 1, 1), ("beside-all", gpus, gpus.max(1)), ("alone", 0, 1)]
+    {
+        let mut request = Request::for_gpus(gpus);
+        request.extras.nics = DeviceWish::Count(nics);
+        request.extras.nvmes = DeviceWish::Count(1);
+        requests.push((name.into(), request));
+    }
     requests
 }
 
@@ -277,6 +284,33 @@ fn a_dgx_2_guest_carries_what_it_must() {
     assert_eq!(at("devices/interface/mac", "address"), mac("whole", 0));
     assert_eq!(at("devices/memballoon", "model"), "none");
     assert_eq!(at("devices/channel/target", "name"), "org.qemu.guest_agent.0");
+}
+
+#[test]
+fn nics_and_drives_have_root_ports_beside_their_gpu() {
+    let topology = host("dgx-h100");
+    let mut request = Request::for_gpus(1);
+    request.extras.nics = DeviceWish::Count(1);
+    request.extras.nvmes = DeviceWish::Count(1);
+    let place = plan(&topology, &Occupancy::default(), &request).unwrap();
+    let xml = render(TEMPLATES[0].1, &guest("beside", VirtType::Kvm, &request), &place, &topology);
+    let devices = xml.root().child("devices").unwrap();
+    let hostdevs: Vec<_> = devices.children("hostdev").collect();
+    let bus = |at: usize| hostdevs[at].child("address").unwrap().attr("bus").unwrap();
+    let port = |at: usize| {
+        let own = |c: &Element<'_>| {
+            c.attr("index")
+                .is_some_and(|i| bus(at) == format!("0x{:02x}", i.parse::<u8>().unwrap()))
+        };
+        let port = devices.children("controller").find(own).unwrap();
+        assert_eq!(port.attr("model").unwrap(), "pcie-root-port");
+        port.child("address").unwrap().attr("bus").unwrap().into_owned()
+    };
+    assert_eq!(hostdevs.len(), 3);
+    assert_eq!((port(1), port(2)), (port(0), port(0)), "one expander bus");
+    let managed = |at: usize| hostdevs[at].attr("managed").unwrap().into_owned();
+    // Libvirt binds what is no part of an NVLink board.
+    assert_eq!([managed(0), managed(1), managed(2)], ["no", "yes", "yes"]);
 }
 
 #[test]

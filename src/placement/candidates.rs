@@ -1,0 +1,270 @@
+//! Which NICs, virtual functions and NVMe drives can be passed through at all, and why the others cannot. Knows
+//! nothing of where the guest's GPUs are.
+
+use super::PlanError;
+use super::explain::{count, list};
+use super::groups;
+use super::taken::Taken;
+use crate::bdf::Bdf;
+use crate::cpuset::NodeId;
+use crate::request::DeviceWish;
+use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
+use std::collections::BTreeMap;
+
+/// Is a kind of device that a guest can have beside its GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Physical functions of network class.
+    Nic,
+    /// Virtual functions of network class.
+    Vf,
+    /// Functions of NVMe class.
+    Nvme,
+}
+
+impl Kind {
+    /// The kind of a function; none: a guest cannot ask for it here.
+    fn of(device: &PciDevice) -> Option<Kind> {
+        match (device.kind(), &device.sriov) {
+            (DeviceKind::Nic, Some(Sriov::Vf { .. })) => Some(Kind::Vf),
+            (DeviceKind::Nic, _) => Some(Kind::Nic),
+            (DeviceKind::Nvme, _) => Some(Kind::Nvme),
+            _ => None,
+        }
+    }
+
+    /// Its name in a sentence.
+    pub(super) fn noun(self) -> &'static str {
+        match self {
+            Kind::Nic => "NIC",
+            Kind::Vf => "virtual function",
+            Kind::Nvme => "NVMe drive",
+        }
+    }
+
+    /// What a reason calls the choice, and the request its wish.
+    pub(super) fn choice(self) -> &'static str {
+        match self {
+            Kind::Nic => "nics",
+            Kind::Vf => "vfs",
+            Kind::Nvme => "nvmes",
+        }
+    }
+
+    /// The option that asks for it.
+    fn flag(self) -> &'static str {
+        match self {
+            Kind::Nic => "--nic",
+            Kind::Vf => "--vf",
+            Kind::Nvme => "--nvme",
+        }
+    }
+}
+
+/// Is a function that can be had.
+#[derive(Debug, Clone)]
+pub(super) struct Candidate {
+    /// Its address.
+    pub(super) bdf: Bdf,
+    /// The node with cores that it belongs to, where that is known.
+    pub(super) node: Option<NodeId>,
+    /// Virtual functions of the same NIC that are taken before this one is.
+    pub(super) crowd: i32,
+    /// Functions that nobody asked for and that come along.
+    pub(super) along: i32,
+}
+
+/// Is a function that cannot be had.
+#[derive(Debug, Clone)]
+pub(super) struct Refused {
+    /// Its address.
+    pub(super) bdf: Bdf,
+    /// Whether a domain is in the way.
+    pub(super) is_taken: bool,
+    /// The reason, a line with its address.
+    pub(super) line: String,
+}
+
+/// Is what a host has of a kind.
+#[derive(Debug)]
+pub(super) struct Supply {
+    /// What can be had, by address; of virtual functions of one NIC no more than are wanted.
+    pub(super) candidates: Vec<Candidate>,
+    /// How many can be had.
+    pub(super) free: usize,
+    /// What cannot be had, by address.
+    pub(super) refused: Vec<Refused>,
+}
+
+/// Is the look at a host's devices.
+pub(super) struct Devices<'a> {
+    /// The host.
+    pub(super) topology: &'a Topology,
+    /// What is taken.
+    pub(super) taken: &'a Taken<'a>,
+    /// The node with cores of a device.
+    pub(super) node_of: &'a dyn Fn(Bdf) -> Option<NodeId>,
+}
+
+impl Devices<'_> {
+    /// What the host has of a wish's kind, or why the wish cannot be met whatever GPUs the guest has.
+    pub(super) fn supply(&self, kind: Kind, wish: &DeviceWish) -> Result<Supply, PlanError> {
+        let mut supply = self.all(kind, wish.number());
+        match wish {
+            DeviceWish::Count(_) => self.enough(kind, wish.number(), &supply)?,
+            DeviceWish::Exact(bdfs) => {
+                for &bdf in bdfs {
+                    self.can_be_had(kind, bdf, &supply)?;
+                }
+                let exact = |&bdf: &Bdf| self.candidate(bdf, 0);
+                supply.candidates = bdfs.iter().map(exact).collect();
+                supply.candidates.sort_by_key(|candidate| candidate.bdf);
+            }
+        }
+        Ok(supply)
+    }
+
+    /// Every function of a kind.
+    fn all(&self, kind: Kind, wanted: usize) -> Supply {
+        let mut supply = Supply { candidates: Vec::new(), free: 0, refused: Vec::new() };
+        let mut crowds: BTreeMap<Bdf, (usize, usize)> = BTreeMap::new();
+        let devices = self.topology.devices().iter().filter(|d| Kind::of(d) == Some(kind));
+        for device in devices.clone() {
+            if let Some(Sriov::Vf { pf }) = device.sriov
+                && self.taken.device(device.bdf).is_some()
+            {
+                crowds.entry(pf).or_default().0 += 1;
+            }
+        }
+        for device in devices {
+            if let Some((is_taken, why)) = self.refusal(device.bdf) {
+                let line = format!("{} {why}", device.bdf);
+                supply.refused.push(Refused { bdf: device.bdf, is_taken, line });
+                continue;
+            }
+            supply.free += 1;
+            let mut crowd = 0;
+            if let Some(Sriov::Vf { pf }) = device.sriov {
+                let (held, seen) = crowds.entry(pf).or_default();
+                if *seen == wanted {
+                    continue;
+                }
+                crowd = *held + *seen;
+                *seen += 1;
+            }
+            supply.candidates.push(self.candidate(device.bdf, crowd));
+        }
+        supply
+    }
+
+    /// A function that can be had.
+    fn candidate(&self, bdf: Bdf, crowd: usize) -> Candidate {
+        let along = groups::companions(self.topology, self.taken, &[bdf]).len();
+        let small = |number: usize| i32::try_from(number).unwrap_or(i32::MAX >> 16);
+        Candidate { bdf, node: (self.node_of)(bdf), crowd: small(crowd), along: small(along) }
+    }
+
+    /// Why a function cannot be had, after its name, and whether a domain is in the way; none: it can.
+    fn refusal(&self, bdf: Bdf) -> Option<(bool, String)> {
+        if let Some(block) = groups::block(self.topology, self.taken, bdf) {
+            return Some((block.domain.is_some(), block.why(1)));
+        }
+        let (_, group, other) = groups::stranger(self.topology, &[bdf])?;
+        let what = self.topology.device(other).map(PciDevice::kind);
+        let what = if what == Some(DeviceKind::Gpu) { "a GPU" } else { "an NVSwitch" };
+        Some((false, format!("shares IOMMU group {group} with {other}, {what}")))
+    }
+
+    /// Refuses a number that the host does not have now.
+    fn enough(&self, kind: Kind, number: usize, supply: &Supply) -> Result<(), PlanError> {
+        if supply.free >= number {
+            return Ok(());
+        }
+        let there = supply.free + supply.refused.len();
+        let asked = format!("{} {} asked for", count(number, kind.noun()), are(number));
+        if there < number {
+            let what = match there {
+                0 => format!("{asked}, this host has none"),
+                _ => format!("{asked}, this host has {there}"),
+            };
+            return Err(PlanError::Impossible { what, hint: self.fewer(kind, supply.free) });
+        }
+        let what = format!("{asked}, {} of {there} can be had", supply.free);
+        Err(short(what, &supply.refused, self.fewer(kind, supply.free)))
+    }
+
+    /// The hint that so many would fit, or how there could be more.
+    fn fewer(&self, kind: Kind, free: usize) -> String {
+        let idle = |device: &&PciDevice| {
+            let can = matches!(device.sriov, Some(Sriov::Pf { total: 1.., enabled: 0 }));
+            can && Kind::of(device) == Some(Kind::Nic) && self.refusal(device.bdf).is_none()
+        };
+        let pf = self.topology.devices().iter().find(idle).filter(|_| kind == Kind::Vf);
+        match (pf, free) {
+            (Some(pf), _) => format!(
+                "`echo 1 >/sys/bus/pci/devices/{}/sriov_numvfs` enables one virtual function there",
+                pf.bdf
+            ),
+            (None, 0) => format!("leave {} out; `gpuvm host show` shows the devices", kind.flag()),
+            (None, free) => {
+                format!("{} would fit: {} {free}", count(free, kind.noun()), kind.flag())
+            }
+        }
+    }
+
+    /// Refuses an address that is none of the kind or cannot be had.
+    fn can_be_had(&self, kind: Kind, bdf: Bdf, supply: &Supply) -> Result<(), PlanError> {
+        let (noun, flag) = (kind.noun(), kind.flag());
+        if let Some(refused) = supply.refused.iter().find(|refused| refused.bdf == bdf) {
+            let what = format!("{noun} {bdf} cannot be had");
+            let free = supply.candidates.iter().map(|candidate| candidate.bdf);
+            let hint = match supply.candidates.is_empty() {
+                true => format!("leave {flag} out; `gpuvm host show` shows the devices"),
+                false => format!("can be had: {}", list(free)),
+            };
+            return Err(short(what, std::slice::from_ref(refused), hint));
+        }
+        let device = self.topology.device(bdf);
+        let (what, hint) = match (device, device.and_then(Kind::of)) {
+            (_, Some(is)) if is == kind => return Ok(()),
+            (_, Some(is)) => (
+                format!("{bdf} is no {noun} but a{} {}", n(is), is.noun()),
+                format!("{} {bdf} asks for it", is.flag()),
+            ),
+            (Some(device), None) => (
+                format!("{bdf} is no {noun}: its class is {:#08x}", device.class),
+                "`gpuvm host show` shows the devices".to_owned(),
+            ),
+            (None, None) => (
+                format!("{bdf} is no device of this host"),
+                "`gpuvm host show` shows the devices".to_owned(),
+            ),
+        };
+        Err(PlanError::Impossible { what, hint })
+    }
+}
+
+/// The verb after so many things.
+pub(super) fn are(number: usize) -> &'static str {
+    if number == 1 { "is" } else { "are" }
+}
+
+/// What the article has more before a noun that starts with a vowel's sound.
+fn n(kind: Kind) -> &'static str {
+    if kind == Kind::Nvme { "n" } else { "" }
+}
+
+/// Makes the error that something cannot be had: for now where domains hold it, else for good.
+pub(super) fn short(what: String, refused: &[Refused], hint: String) -> PlanError {
+    /// Reasons that are printed.
+    const SHOWN: usize = 16;
+    let mut lines: Vec<String> = refused.iter().take(SHOWN).map(|r| r.line.clone()).collect();
+    if refused.len() > SHOWN {
+        lines.push(format!("{} more", refused.len() - SHOWN));
+    }
+    if refused.iter().any(|refused| refused.is_taken) {
+        return PlanError::Taken { what, holders: lines, hint };
+    }
+    let lines = if lines.is_empty() { String::new() } else { format!(": {}", lines.join("; ")) };
+    PlanError::Impossible { what: format!("{what}{lines}"), hint }
+}
