@@ -2,7 +2,7 @@
 //!
 //! Hosts and results are the facts of the kubelet's own tests (`cpu_assignment_test.go` with the topologies of
 //! `policy_test.go`; `policy_test.go` of the topology manager; `topology_hints_test.go` of the CPU and device
-//! managers), as lists of pcpus.
+//! managers), as lists of pcpus. A case of ours says so.
 
 mod takers;
 mod topology_manager;

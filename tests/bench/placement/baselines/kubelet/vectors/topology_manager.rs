@@ -143,8 +143,8 @@ fn preferred_is_judged_by_the_empty_host() {
         ([4, 6], 5, &[yes(2), no(3)]),
         ([4, 6], 7, &[yes(3)]),
         ([4, 6], 11, &[]),
+        // Ours, by the same rules. Four would fit one empty node, so two nodes are never preferred.
         ([1, 3], 2, &[yes(2), no(3)]),
-        // Four would fit one empty node, so two nodes are never preferred.
         ([2, 2], 4, &[no(3)]),
     ];
     for (free, request, wanted) in cases {
@@ -155,8 +155,7 @@ fn preferred_is_judged_by_the_empty_host() {
 /// Is a case of devices: the node of each with whether it is free, asked for, hints.
 type DeviceCase<'a> = (&'a [(Option<usize>, bool)], u64, Option<&'a [Hint]>);
 
-/// Devices on two nodes: asked for and hinted at (`TestGetTopologyHints` of the
-/// device manager).
+/// Devices on two nodes: asked for and hinted at, by the rules of field.md 5.2.
 #[test]
 fn devices_hint_at_their_nodes() {
     let cases: [DeviceCase<'_>; 7] = [
@@ -179,6 +178,36 @@ fn devices_hint_at_their_nodes() {
             .map(|&(node, free)| Device { bdf, node, product: (1, 1), usable: true, free })
             .collect();
         assert_eq!(devices::hints(2, &list, request).as_deref(), wanted, "{devices:?} {request}");
+    }
+}
+
+/// Nodes of the devices, mask, devices asked for, and how many come from each node (`TestTopologyAlignedAllocation` of
+/// the device manager, the cases without a plugin's preference).
+#[test]
+fn devices_are_aligned_as_published() {
+    const PAIRS: [Option<u32>; 6] = [Some(0), Some(1), Some(0), Some(1), Some(0), Some(1)];
+    const ROUND: [u32; 8] = [0, 1, 2, 3, 0, 1, 2, 3];
+    let round = ROUND.map(Some);
+    for (nodes, mask, number, wanted) in [
+        (&[None, Some(1)][..], 2, 1, [0, 1, 0, 0]),
+        (&PAIRS[..2], 1, 1, [1, 0, 0, 0]),
+        (&PAIRS[..2], 2, 1, [0, 1, 0, 0]),
+        (&PAIRS[..4], 1, 2, [2, 0, 0, 0]),
+        (&PAIRS[..4], 2, 2, [0, 2, 0, 0]),
+        (&PAIRS[..], 1, 4, [3, 1, 0, 0]),
+        (&PAIRS[..], 2, 4, [1, 3, 0, 0]),
+        (&round[..], 10, 4, [0, 2, 0, 2]),
+    ] {
+        let mut parts = even(4, 2, 1);
+        add(&mut parts, GPU, 0x10, nodes);
+        let topology = Topology::new(parts).unwrap();
+        let host = Host::new(&topology, &[]);
+        let chosen = devices::choose(&host, &host.gpus, Some(mask), number, false).unwrap();
+        let on = |node: usize| {
+            let here = host.gpus.iter().filter(|gpu| gpu.node == Some(node));
+            here.filter(|gpu| chosen.contains(&gpu.bdf)).count()
+        };
+        assert_eq!([0, 1, 2, 3].map(on), wanted, "{nodes:?} {mask} {number}");
     }
 }
 
