@@ -64,6 +64,11 @@ pub fn create(path: &Path, bytes: u64) -> Result<(), DiskError> {
     Ok(())
 }
 
+/// Opens a file to be copied.
+pub fn open(path: &Path) -> Result<File, DiskError> {
+    File::open(path).map_err(|e| error(path, e))
+}
+
 /// How much the file system of a directory can still take; none where it cannot be asked.
 pub fn free_bytes(directory: &Path) -> Option<u64> {
     let stat = nix::sys::statvfs::statvfs(directory).ok()?;

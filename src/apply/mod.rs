@@ -14,7 +14,7 @@ pub use interrupt::Interrupt;
 pub use journal::{Change, Journal, JournalError, Orphan, Progress, Story};
 pub use lock::{HostLock, LockError};
 pub use recover::{Recovery, Way, recover};
-pub use step::{Step, StepError};
+pub use step::{Secret, Step, StepError};
 
 use crate::hypervisor::Hypervisor;
 use std::fmt;
@@ -120,6 +120,8 @@ impl ApplyError {
 pub trait Observer {
     /// A step begins.
     fn doing(&mut self, step: &Step);
+    /// So many bytes of the step that is being done are through, of so many.
+    fn progress(&mut self, _through: u64, _bytes: u64) {}
     /// A step is being undone.
     fn undoing(&mut self, step: &Step);
     /// The signal that asks to stop, if one has come.

@@ -4,6 +4,7 @@
 use super::disk::{self, DiskError};
 use super::{Observer, Step, StepError};
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
+use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,19 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
         Step::StartDomain { name } if row(hypervisor, name)? == Some(DomainState::Running) => {
             let message = "it runs already".to_owned();
             return Err(refused(HypervisorErrorKind::WrongState, step, message).into());
+        }
+        Step::MakePool { name, .. } => {
+            if hypervisor.storage().pools()?.iter().any(|pool| pool.name == *name) {
+                let message = format!("{} has a pool of this name", hypervisor.uri());
+                return Err(refused(HypervisorErrorKind::Exists, step, message).into());
+            }
+        }
+        Step::MakeVolume { pool, volume, .. } => {
+            let volumes = hypervisor.storage().volumes(pool)?;
+            if volumes.iter().any(|other| other.name == volume.name) {
+                let message = "the pool has a volume of this name".to_owned();
+                return Err(refused(HypervisorErrorKind::Exists, step, message).into());
+            }
         }
         _ => {}
     }
@@ -59,8 +73,48 @@ pub(super) fn perform(
         Step::EndDomain { name } => hypervisor.destroy(name)?,
         Step::UndefineDomain { name, .. } => hypervisor.undefine(name)?,
         Step::DeleteDisk { path } => disk::delete(path)?,
+        Step::MakePool { name, path } => hypervisor.storage().make_pool(name, path)?,
+        Step::MakeVolume { pool, volume, from: None } => {
+            hypervisor.storage().make_volume(pool, volume)?;
+        }
+        Step::MakeVolume { pool, volume, from: Some(from) } => {
+            hypervisor.storage().copy_volume(pool, volume, from)?;
+        }
+        Step::GrowVolume { pool, name, bytes } => {
+            hypervisor.storage().grow_volume(pool, name, *bytes)?;
+        }
+        Step::FillVolume { pool, name, source, bytes } => {
+            let mut file = disk::open(source)?;
+            fill(hypervisor, observer, (pool, name), &mut file, *bytes)?;
+        }
+        Step::SealVolume { pool, name, content } => {
+            let bytes = content.0.len() as u64;
+            fill(hypervisor, observer, (pool, name), &mut &content.0[..], bytes)?;
+        }
+        Step::DeleteVolume { pool, name } => hypervisor.storage().delete_volume(pool, name)?,
     }
     Ok(())
+}
+
+/// Fills a volume, given by pool and name; a signal breaks off.
+fn fill(
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
+    (pool, name): (&str, &str),
+    from: &mut dyn Read,
+    bytes: u64,
+) -> Result<(), StepError> {
+    let mut signal = None;
+    let mut progress = |through: u64| {
+        observer.progress(through, bytes);
+        signal = observer.interrupted();
+        signal.is_none()
+    };
+    let filled = hypervisor.storage().upload(pool, name, from, &mut progress);
+    match signal {
+        Some(signal) => Err(StepError::Signal { signal }),
+        None => Ok(filled?),
+    }
 }
 
 /// Does a step of a killed run, which may have done it.
@@ -73,7 +127,8 @@ pub(super) fn perform_again(
     if begun && !step.takes_away() {
         undo(step, hypervisor)?;
     }
-    gone_is_good(perform(step, hypervisor, observer), step)
+    let done = perform(step, hypervisor, observer);
+    if step.takes_away() { gone_is_good(done) } else { done }
 }
 
 /// Undoes one step that was done, or may have been.
@@ -84,20 +139,29 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         Step::DefineDomain { name, .. } => hypervisor.undefine(name).map_err(StepError::from),
         Step::StartDomain { name } => hypervisor.destroy(name).map_err(StepError::from),
         Step::UndefineDomain { xml, .. } => hypervisor.define(xml).map_err(StepError::from),
-        Step::ShutDownDomain { .. } | Step::EndDomain { .. } | Step::DeleteDisk { .. } => Ok(()),
+        Step::MakePool { name, .. } => {
+            hypervisor.storage().forget_pool(name).map_err(StepError::from)
+        }
+        Step::MakeVolume { pool, volume, .. } => {
+            hypervisor.storage().delete_volume(pool, &volume.name).map_err(StepError::from)
+        }
+        // Nothing to undo, or undone with the volume, or not to be undone.
+        Step::ShutDownDomain { .. }
+        | Step::EndDomain { .. }
+        | Step::DeleteDisk { .. }
+        | Step::GrowVolume { .. }
+        | Step::FillVolume { .. }
+        | Step::SealVolume { .. }
+        | Step::DeleteVolume { .. } => Ok(()),
     };
-    gone_is_good(undone, step)
+    gone_is_good(undone)
 }
 
-/// Takes it as done that a domain is not there which had to go.
-fn gone_is_good(result: Result<(), StepError>, step: &Step) -> Result<(), StepError> {
+/// Takes it as done that a domain, a pool or a volume is not there which had to go.
+fn gone_is_good(result: Result<(), StepError>) -> Result<(), StepError> {
+    let gone = [HypervisorErrorKind::NoDomain, HypervisorErrorKind::NoVolume];
     match result {
-        Err(StepError::Hypervisor(error))
-            if error.kind == HypervisorErrorKind::NoDomain
-                && !matches!(step, Step::ShutDownDomain { .. }) =>
-        {
-            Ok(())
-        }
+        Err(StepError::Hypervisor(error)) if gone.contains(&error.kind) => Ok(()),
         result => result,
     }
 }

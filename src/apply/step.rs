@@ -3,6 +3,7 @@
 use super::disk::DiskError;
 use super::journal::JournalError;
 use crate::hypervisor::HypervisorError;
+use crate::hypervisor::storage::NewVolume;
 use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -60,6 +61,70 @@ pub enum Step {
         /// The file.
         path: PathBuf,
     },
+    /// Makes a pool of a name that is free over a directory.
+    MakePool {
+        /// Its name.
+        name: String,
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Makes a volume of a name that is free.
+    MakeVolume {
+        /// Its pool.
+        pool: String,
+        /// What it is to be.
+        volume: NewVolume,
+        /// The volume of the same pool whose content it gets; none: it is blank.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<String>,
+    },
+    /// Makes a volume larger; undone with the volume.
+    GrowVolume {
+        /// Its pool.
+        pool: String,
+        /// Its name.
+        name: String,
+        /// Its size, in bytes.
+        bytes: u64,
+    },
+    /// Fills a volume with a file of this machine; undone with the volume.
+    FillVolume {
+        /// Its pool.
+        pool: String,
+        /// Its name.
+        name: String,
+        /// The file.
+        source: PathBuf,
+        /// Bytes of the file.
+        bytes: u64,
+    },
+    /// Fills a volume with bytes that are nobody else's business; undone with the volume.
+    SealVolume {
+        /// Its pool.
+        pool: String,
+        /// Its name.
+        name: String,
+        /// The bytes. They are not written into a journal and not printed.
+        #[serde(skip)]
+        content: Secret,
+    },
+    /// Deletes a volume that was made for a domain; not undone, so it comes last.
+    DeleteVolume {
+        /// Its pool.
+        pool: String,
+        /// Its name.
+        name: String,
+    },
+}
+
+/// Is bytes that are never printed.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(pub Vec<u8>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
 }
 
 impl fmt::Display for Step {
@@ -80,6 +145,33 @@ impl fmt::Display for Step {
                 write!(f, "undefine domain `{name}` with its NVRAM and saved state")
             }
             Step::DeleteDisk { path } => write!(f, "delete disk {}", path.display()),
+            Step::MakePool { name, path } => {
+                write!(f, "make pool `{name}` over {}", path.display())
+            }
+            Step::MakeVolume { pool, volume, from } => {
+                let size = MemSize::from_kib(volume.capacity_bytes.div_ceil(1024));
+                let NewVolume { name, format, preallocated, backing, .. } = volume;
+                let taken = if *preallocated { "preallocated" } else { "growing as it is written" };
+                write!(f, "make volume `{name}` of {size} in pool `{pool}`, {format}, {taken}")?;
+                match (from, backing) {
+                    (Some(from), _) => write!(f, ", a copy of `{from}`"),
+                    (None, Some((path, _))) => write!(f, ", over {}", path.display()),
+                    (None, None) => Ok(()),
+                }
+            }
+            Step::GrowVolume { pool, name, bytes } => {
+                let size = MemSize::from_kib(bytes.div_ceil(1024));
+                write!(f, "grow volume `{name}` of pool `{pool}` to {size}")
+            }
+            Step::FillVolume { pool, name, source, .. } => {
+                write!(f, "fill volume `{name}` of pool `{pool}` from {}", source.display())
+            }
+            Step::SealVolume { pool, name, .. } => {
+                write!(f, "write the seed into volume `{name}` of pool `{pool}`")
+            }
+            Step::DeleteVolume { pool, name } => {
+                write!(f, "delete volume `{name}` of pool `{pool}`")
+            }
         }
     }
 }
@@ -115,7 +207,7 @@ pub enum StepError {
 impl Step {
     /// Whether there is no way back from it, so that a change that fails later leaves it as it is.
     pub fn is_final(&self) -> bool {
-        matches!(self, Step::DeleteDisk { .. })
+        matches!(self, Step::DeleteDisk { .. } | Step::DeleteVolume { .. })
     }
 
     /// Whether a killed run that has begun it is finished and not undone: what it takes away does not come back whole, a
@@ -123,7 +215,10 @@ impl Step {
     pub fn takes_away(&self) -> bool {
         matches!(
             self,
-            Step::EndDomain { .. } | Step::UndefineDomain { .. } | Step::DeleteDisk { .. }
+            Step::EndDomain { .. }
+                | Step::UndefineDomain { .. }
+                | Step::DeleteDisk { .. }
+                | Step::DeleteVolume { .. }
         )
     }
 

@@ -2,6 +2,7 @@
 
 use super::files;
 use crate::support::daemon::daemon;
+use gpuvm::apply::{Journal, Observer, Orphan, Secret, Step, Way, apply, recover};
 use gpuvm::hypervisor::libvirt::Libvirt;
 use gpuvm::hypervisor::storage::NewVolume;
 use gpuvm::hypervisor::{Hypervisor as _, HypervisorErrorKind};
@@ -85,4 +86,89 @@ fn volumes_are_made_filled_read_and_deleted() {
     storage.forget_pool("images-test").unwrap();
     assert_eq!(storage.volumes("images-test").unwrap_err().kind, HypervisorErrorKind::NoVolume);
     assert!(dir.exists(), "forgetting a pool removed its directory");
+}
+
+/// Watches nothing, and stops everything once so many bytes of a volume are through.
+#[derive(Default)]
+struct Watch {
+    /// Bytes of the filling so far.
+    through: u64,
+    /// Bytes after which a signal comes.
+    stop_at: Option<u64>,
+}
+
+impl Observer for Watch {
+    fn doing(&mut self, _: &Step) {}
+    fn undoing(&mut self, _: &Step) {}
+    fn progress(&mut self, through: u64, _: u64) {
+        self.through = through;
+    }
+    fn interrupted(&mut self) -> Option<String> {
+        self.stop_at.filter(|&at| self.through >= at).map(|_| "SIGTERM".to_owned())
+    }
+}
+
+#[test]
+fn steps_on_volumes_are_done_undone_and_recovered() {
+    let Some(daemon) = daemon() else { return };
+    let (dir, journals) = (daemon.fresh_dir("pool-steps"), daemon.fresh_dir("pool-journals"));
+    let libvirt = Libvirt::open(&daemon.uri()).unwrap();
+    let pool = || "steps-test".to_owned();
+    let source = dir.join("source.img");
+    std::fs::write(&source, vec![7u8; 3 << 20]).unwrap();
+    let below = dir.join("volumes");
+    let make = |name: &str, mib: u64, from: Option<&str>| Step::MakeVolume {
+        pool: pool(),
+        volume: NewVolume { capacity_bytes: mib << 20, ..volume(name, "raw") },
+        from: from.map(str::to_owned),
+    };
+    let name = || "base".to_owned();
+    let content = Secret(b"who may log in".to_vec());
+    let steps = [
+        Step::MakePool { name: pool(), path: below.clone() },
+        make("base", 3, None),
+        Step::FillVolume { pool: pool(), name: name(), source: source.clone(), bytes: 3 << 20 },
+        make("os", 3, Some("base")),
+        Step::GrowVolume { pool: pool(), name: "os".into(), bytes: 5 << 20 },
+        make("seed", 1, None),
+        Step::SealVolume { pool: pool(), name: "seed".into(), content },
+    ];
+    let begin = || Journal::begin_in(&journals, "create", "x", libvirt.uri()).unwrap();
+    // A signal in the middle of the filling undoes all, the pool too.
+    let mut stopped = Watch { stop_at: Some(1 << 20), ..Watch::default() };
+    let error = apply(&steps, &libvirt, &mut stopped, Some(begin())).unwrap_err().to_string();
+    assert_eq!(error, "interrupted by SIGTERM; what was done before is undone");
+    assert_eq!((files(&below), files(&journals)), (vec![], vec![]));
+    assert!(!libvirt.storage().pools().unwrap().iter().any(|p| p.name == pool()));
+
+    apply(&steps, &libvirt, &mut Watch::default(), Some(begin())).unwrap();
+    assert_eq!(files(&below), ["base", "os", "seed"]);
+    assert_eq!(std::fs::metadata(below.join("os")).unwrap().len(), 5 << 20);
+    assert!(std::fs::read(below.join("seed")).unwrap().starts_with(b"who may log in"));
+    let again = apply(&steps[1..2], &libvirt, &mut Watch::default(), None).unwrap_err();
+    assert!(format!("{:?}", again).contains("has a volume of this name"), "{again:?}");
+
+    // A killed run: what it had begun to delete is deleted, what it had begun to make is unmade.
+    let gone = ["os", "seed"].map(|name| Step::DeleteVolume { pool: pool(), name: name.into() });
+    let mut journal = begin();
+    journal.plan(&gone).unwrap();
+    journal.begins(0).unwrap();
+    drop(journal);
+    let text: String = files(&journals)
+        .iter()
+        .map(|file| std::fs::read_to_string(journals.join(file)).unwrap())
+        .collect();
+    assert!(text.contains("delete-volume") && !text.contains("log in"), "{text}");
+    let orphan = Orphan::all_in(&journals).unwrap().remove(0);
+    assert_eq!(recover(orphan, &libvirt, &mut Watch::default()).unwrap().way, Way::Finish);
+    assert_eq!(files(&below), ["base"]);
+    let mut journal = begin();
+    journal.plan(&steps[..2]).unwrap();
+    journal.begins(0).unwrap();
+    journal.done(0).unwrap();
+    journal.begins(1).unwrap();
+    drop(journal);
+    let orphan = Orphan::all_in(&journals).unwrap().remove(0);
+    assert_eq!(recover(orphan, &libvirt, &mut Watch::default()).unwrap().way, Way::Undo);
+    assert_eq!((files(&below), files(&journals)), (vec![], vec![]));
 }
