@@ -20,11 +20,11 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
             let message = "it runs already".to_owned();
             return Err(refused(HypervisorErrorKind::WrongState, step, message).into());
         }
-        Step::MakePool { name, .. } => {
-            if hypervisor.storage().pools()?.iter().any(|pool| pool.name == *name) {
-                let message = format!("{} has a pool of this name", hypervisor.uri());
-                return Err(refused(HypervisorErrorKind::Exists, step, message).into());
-            }
+        Step::MakePool { name, .. }
+            if hypervisor.storage().pools()?.iter().any(|pool| pool.name == *name) =>
+        {
+            let message = format!("{} has a pool of this name", hypervisor.uri());
+            return Err(refused(HypervisorErrorKind::Exists, step, message).into());
         }
         Step::MakeVolume { pool, volume, .. } => {
             let volumes = hypervisor.storage().volumes(pool)?;
