@@ -250,6 +250,8 @@ pub fn plan(
 }
 
 #[cfg(test)]
+mod choicetests;
+#[cfg(test)]
 mod extratests;
 #[cfg(test)]
 mod nearesttests;

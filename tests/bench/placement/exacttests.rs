@@ -143,6 +143,10 @@ fn the_planner_accepts_nearly_as_many_as_the_best_policy() {
     let gpus: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
     let board = Board::new(gpus.len());
     let after = |at: usize, class: usize| -> Option<usize> {
+        // Refusals are slow, since they are explained; one in sixteen shows that nobody is taken who does not fit.
+        if !at.is_multiple_of(16) && board.after(at, class).next().is_none() {
+            return None;
+        }
         let mut there = Vec::new();
         guests(at, &gpus, &mut there);
         assert_eq!(state(&there, &gpus), at);

@@ -1,0 +1,358 @@
+//! The choice of GPUs against its definition ([`super::score`]), written down a second time and tried set by set.
+
+use super::testhost::{HostSpec, device};
+use super::tests::{dgx2, plan_on, refusal, run, says};
+use super::*;
+use crate::cpuset::NodeId;
+use crate::request::{Allow, GpuWish, Policy};
+use crate::topology::{FabricModel, NvLink};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Is a PCIe switch, or a root port, with its GPUs: its node, how many GPUs, whether it is a switch.
+type Port = (usize, usize, bool);
+
+/// Is a host of up to eight GPUs and what is taken of it.
+#[derive(Debug, Clone)]
+struct Case {
+    /// Nodes; two make a package.
+    nodes: usize,
+    /// Where the GPUs hang.
+    ports: Vec<Port>,
+    /// NVLinks between GPUs, by index.
+    links: Vec<(usize, usize, u32)>,
+    /// Two GPUs of one IOMMU group.
+    twins: Option<(usize, usize)>,
+    /// The guest that holds each GPU, of three; 0: none.
+    owners: Vec<usize>,
+    /// GPUs that are asked for.
+    number: usize,
+    /// Whether neighbours are avoided.
+    spread: bool,
+}
+
+impl Case {
+    /// The port of each GPU.
+    fn gpus(&self) -> Vec<usize> {
+        let all = self.ports.iter().enumerate().flat_map(|(at, port)| vec![at; port.1]);
+        all.take(8).collect()
+    }
+
+    /// The address of a GPU.
+    fn bdf(gpu: usize) -> Bdf {
+        Bdf::new(0, u8::try_from(0x80 + gpu).unwrap(), 0, 0).unwrap()
+    }
+
+    /// The root complex of a port: two of each node.
+    fn root(&self, port: usize) -> String {
+        format!("pci0000:{:02x}", 0x10 * self.ports[port].0 + port % 2)
+    }
+
+    /// The host.
+    fn host(&self) -> Topology {
+        let mut parts = HostSpec::even(self.nodes, 8, 64, 0).parts();
+        let mut add = |bus: usize, class, parent: Option<Bdf>, port: usize| {
+            let node = NodeId(u32::try_from(self.ports[port].0).unwrap());
+            let mut new = device(u8::try_from(bus).unwrap(), class, 0x20b0, Some(node));
+            (new.parent, new.root) = (parent, Some(self.root(port)));
+            parts.devices.push(new);
+            parts.devices.last().unwrap().bdf
+        };
+        let mut below = Vec::new();
+        for (port, (_, _, switch)) in self.ports.iter().enumerate() {
+            let top = add(0x10 + port, 0x06_0400, None, port);
+            below.push(if *switch { add(0x20 + port, 0x06_0400, Some(top), port) } else { top });
+        }
+        for (gpu, port) in self.gpus().into_iter().enumerate() {
+            let down = add(0x40 + gpu, 0x06_0400, Some(below[port]), port);
+            let parent = if self.ports[port].2 { down } else { below[port] };
+            add(0x80 + gpu, 0x03_0200, Some(parent), port);
+        }
+        if let Some((a, b)) = self.twins() {
+            for device in
+                parts.devices.iter_mut().filter(|d| [a, b].map(Case::bdf).contains(&d.bdf))
+            {
+                device.iommu_group = Some(999);
+            }
+        }
+        parts.devices.sort_by_key(|device| device.bdf);
+        for (&(a, b), &links) in &self.linked() {
+            parts.fabric.links.push(NvLink { a: Case::bdf(a), b: Case::bdf(b), links });
+        }
+        Topology::new(parts).unwrap()
+    }
+
+    /// Links of each pair, the lower index first.
+    fn linked(&self) -> BTreeMap<(usize, usize), u32> {
+        let gpus = self.gpus().len();
+        let real = |(a, b, _): &&(usize, usize, u32)| a < b && *b < gpus;
+        self.links.iter().filter(real).map(|&(a, b, links)| ((a, b), links)).collect()
+    }
+
+    /// Two different GPUs of one IOMMU group.
+    fn twins(&self) -> Option<(usize, usize)> {
+        self.twins.filter(|(a, b)| a < b && *b < self.gpus().len())
+    }
+
+    /// The guests, each with its GPUs.
+    fn domains(&self) -> Vec<Held> {
+        let of = |owner: usize| -> Vec<Bdf> {
+            let own = (0..self.gpus().len()).filter(|&gpu| self.owners[gpu] == owner);
+            own.map(Case::bdf).collect()
+        };
+        let domain =
+            |owner| Held { domain: format!("g{owner}"), devices: of(owner), ..Held::default() };
+        (1..=3).map(domain).collect()
+    }
+
+    /// GPUs that can be had.
+    fn free(&self) -> Vec<usize> {
+        let twin = |gpu: usize| match self.twins() {
+            Some((a, b)) if a == gpu => b,
+            Some((a, b)) if b == gpu => a,
+            _ => gpu,
+        };
+        let free = |gpu: &usize| self.owners[*gpu] == 0 && self.owners[twin(*gpu)] == 0;
+        (0..self.gpus().len()).filter(free).collect()
+    }
+
+    /// What a set costs, field by field; without cores and devices, which the requests of these cases leave open.
+    fn key(&self, set: &BTreeSet<usize>) -> Vec<i64> {
+        let ports = self.gpus();
+        let distinct = |of: &dyn Fn(usize) -> String| {
+            set.iter().map(|&gpu| of(gpu)).collect::<BTreeSet<String>>().len() as i64
+        };
+        let node = |gpu: usize| self.ports[ports[gpu]].0;
+        let switch = |gpu: usize| match self.ports[ports[gpu]].2 {
+            true => format!("switch {}", ports[gpu]),
+            false => format!("gpu {gpu}"),
+        };
+        let links = |inside: bool| -> i64 {
+            let free = self.free();
+            let counted = |(a, b): &(usize, usize)| match inside {
+                true => set.contains(a) && set.contains(b),
+                false => set.contains(a) != set.contains(b) && free.contains(a) && free.contains(b),
+            };
+            self.linked().iter().filter(|(pair, _)| counted(pair)).map(|(_, n)| i64::from(*n)).sum()
+        };
+        let nodes: BTreeSet<usize> = set.iter().map(|&gpu| node(gpu)).collect();
+        let held = |gpu: &usize| {
+            let twin = self.twins().filter(|(a, b)| a == gpu || b == gpu);
+            let by = |at: usize| self.owners[at] != 0;
+            nodes.contains(&node(*gpu)) && (by(*gpu) || twin.is_some_and(|(a, b)| by(a) || by(b)))
+        };
+        let neighbours = (0..ports.len()).filter(held).count() as i64;
+        let mut key = vec![
+            -links(true),
+            nodes.len() as i64,
+            distinct(&|gpu| (node(gpu) / 2).to_string()),
+            distinct(&|gpu| self.root(ports[gpu])),
+            distinct(&switch),
+            if self.spread { neighbours } else { 0 },
+            self.stranded(set, &switch, &node),
+            links(false),
+        ];
+        key.extend(set.iter().map(|&gpu| gpu as i64));
+        key
+    }
+
+    /// Expected stranded GPUs, times 100, once a set is taken.
+    fn stranded(
+        &self,
+        set: &BTreeSet<usize>,
+        switch: &dyn Fn(usize) -> String,
+        node: &dyn Fn(usize) -> usize,
+    ) -> i64 {
+        let all = 0..self.gpus().len();
+        let free: Vec<usize> = self.free().into_iter().filter(|gpu| !set.contains(gpu)).collect();
+        let mut sum = 0;
+        for (size, share) in [(1, 40), (2, 25), (4, 20), (8, 10), (16, 5)] {
+            let mut rooms: BTreeMap<String, usize> = BTreeMap::new();
+            for &gpu in &free {
+                let around = [switch(gpu), format!("node {}", node(gpu)), "host".to_owned()];
+                let within = |level: usize, other: usize| match level {
+                    0 => switch(other) == around[0],
+                    1 => node(other) == node(gpu),
+                    _ => true,
+                };
+                let holds =
+                    |&level: &usize| all.clone().filter(|&o| within(level, o)).count() >= size;
+                if let Some(level) = (0..3).find(holds) {
+                    *rooms.entry(around[level].clone()).or_default() += 1;
+                }
+            }
+            let usable: usize = rooms.values().map(|room| room / size * size).sum();
+            sum += share * (free.len() - usable) as i64;
+        }
+        sum
+    }
+
+    /// Every legal set.
+    fn sets(&self) -> Vec<BTreeSet<usize>> {
+        let free = self.free();
+        let whole = |set: &BTreeSet<usize>| {
+            self.twins().is_none_or(|(a, b)| set.contains(&a) == set.contains(&b))
+        };
+        let masks = (0..1u32 << free.len()).filter(|m| m.count_ones() as usize == self.number);
+        let set =
+            |mask: u32| (0..free.len()).filter(move |at| mask >> at & 1 == 1).map(|at| free[at]);
+        masks.map(|mask| set(mask).collect()).filter(whole).collect()
+    }
+}
+
+/// Hosts with what is taken.
+fn case() -> impl Strategy<Value = Case> {
+    let ports =
+        |nodes: usize| proptest::collection::vec((0..nodes, 1..=4usize, any::<bool>()), 1..5);
+    let links = proptest::collection::vec((0..8usize, 0..8usize, 1..3u32), 0..12);
+    let links = prop_oneof![Just(Vec::new()), links];
+    let twins = proptest::option::weighted(0.2, (0..8usize, 0..8usize));
+    let owners = proptest::collection::vec(prop_oneof![3 => Just(0), 1 => 1..4usize], 8);
+    (1..=4usize)
+        .prop_flat_map(move |nodes| (Just(nodes), ports(nodes)))
+        .prop_flat_map(move |(nodes, ports)| {
+            (
+                Just(nodes),
+                Just(ports),
+                links.clone(),
+                twins.clone(),
+                owners.clone(),
+                1..5usize,
+                any::<bool>(),
+            )
+        })
+        .prop_map(|(nodes, ports, links, twins, owners, number, spread)| Case {
+            nodes,
+            ports,
+            links,
+            twins,
+            owners,
+            number,
+            spread,
+        })
+}
+
+/// A request that leaves cores and memory open.
+fn floating(number: usize, spread: bool) -> Request {
+    Request {
+        pins: PinPolicy::None,
+        vcpus: Some(1),
+        memory_kib: Some(MemSize::from_gib(1)),
+        policy: if spread { Policy::Spread } else { Policy::Pack },
+        ..Request::for_gpus(u32::try_from(number).unwrap())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_set_has_a_smaller_key_than_the_chosen_one(case in case()) {
+        let host = case.host();
+        let request = floating(case.number, case.spread);
+        let mut domains = case.domains();
+        let answer = plan_on(&host, &domains, &request);
+        domains.reverse();
+        let reversed = plan_on(&host, &domains, &request);
+        prop_assert_eq!(answer.as_ref().ok(), reversed.as_ref().ok(), "the order of domains");
+        let best = case.sets().into_iter().map(|set| (case.key(&set), set)).min();
+        match (answer, best) {
+            (Ok(placement), Some((key, best))) => {
+                let gpu = |bdf: &Bdf| (0..8).find(|&gpu| Case::bdf(gpu) == *bdf);
+                let set: BTreeSet<usize> = placement.devices.iter().filter_map(gpu).collect();
+                prop_assert_eq!(&set, &best, "{:?} against {:?}", case.key(&set), key);
+            }
+            (Err(_), None) => {}
+            (answer, best) => prop_assert!(false, "{answer:?} against {best:?}"),
+        }
+    }
+}
+
+/// A DGX-2 whose GPUs of these indexes are each held by a guest.
+fn held_singles(host: &Topology, gpus: &[usize]) -> Vec<Held> {
+    let bdfs: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+    let one = |&gpu: &usize| Held {
+        domain: format!("g{gpu}"),
+        devices: vec![bdfs[gpu]],
+        ..Held::default()
+    };
+    gpus.iter().map(one).collect()
+}
+
+#[test]
+fn a_split_set_is_the_last_choice_and_says_its_price() {
+    let host = dgx2();
+    let split = Allow { split: true, ..Allow::default() };
+    let request = |number| Request { allow: split, ..Request::for_gpus(number) };
+    let domains = held_singles(&host, &[0, 4, 8, 12]);
+    assert!(plan_on(&host, &domains, &Request::for_gpus(4)).is_err());
+    let placement = plan_on(&host, &domains, &request(4)).unwrap();
+    assert_eq!((placement.partition, placement.devices.len()), (None, 4), "no NVSwitch");
+    let text = "GPUs 1, 2, 3 and 5 are no partition: no NVLink between them";
+    let gpus = placement.reasons.iter().find(|reason| reason.compromise && reason.choice == "gpus");
+    assert!(gpus.unwrap().because.contains("no NVLink between them"), "{text} {gpus:?}");
+    let whole = plan_on(&host, &domains, &request(2)).unwrap();
+    assert!(whole.partition.is_some(), "a partition of 2 is free");
+    assert_eq!(plan_on(&host, &[], &request(3)).unwrap().devices.len(), 3);
+    let exact = Request { gpus: GpuWish::Indexes(vec![2, 5]), ..request(0) };
+    assert!(says(&plan_on(&host, &[], &exact).unwrap(), "GPUs 2 and 5 are no partition", true));
+    let (what, _, _) = refusal(plan_on(
+        &host,
+        &domains,
+        &Request { gpus: GpuWish::Indexes(vec![0, 1]), ..request(0) },
+    ));
+    assert_eq!(what, "GPUs 0 and 1 cannot be had");
+}
+
+#[test]
+fn fabric_manager_never_gets_a_split_set() {
+    let mut parts = dgx2().parts().clone();
+    parts.fabric.model = FabricModel::SharedNvswitch;
+    for partition in &mut parts.fabric.partitions {
+        (partition.nvswitches, partition.nvswitch_pool) = (0, Vec::new());
+    }
+    let host = Topology::new(parts).unwrap();
+    let allow = Allow { split: true, ..Allow::default() };
+    let (what, _, hint) = refusal(plan_on(&host, &[], &Request { allow, ..run(2, 1) }));
+    assert!(what.contains("Fabric Manager opens exact sets only"), "{what}");
+    assert!(hint.starts_with("legal indexes for 2 GPUs: 0, 2"), "{hint}");
+    let domains = held_singles(&host, &[0, 4, 8, 12]);
+    let request = Request { allow, ..Request::for_gpus(4) };
+    assert!(
+        refusal(plan_on(&host, &domains, &request)).0.contains("no partition of 4 GPUs is free")
+    );
+}
+
+#[test]
+fn the_choice_is_explained_by_the_next_best_and_by_what_it_breaks() {
+    let host = dgx2();
+    let one = held_singles(&host, &[0]);
+    let placement = plan_on(&host, &one, &Request::for_gpus(2)).unwrap();
+    assert!(says(
+        &placement,
+        "best of 7 free sets; the next, GPUs 4 and 5, costs later guests",
+        false
+    ));
+    let first = plan_on(&host, &[], &Request::for_gpus(4)).unwrap();
+    assert!(says(&first, "is as good but has higher indexes", false));
+    let text = "costs later guests: breaks partition 0 of 16 free GPUs; no 16 GPUs fit then, 8 do";
+    assert!(says(&first, text, false), "{:?}", first.reasons);
+}
+
+#[test]
+fn seventy_two_gpus_go_by_the_tree() {
+    let mut spec = HostSpec::even(8, 64, 512, 72);
+    spec.gpus.iter_mut().enumerate().for_each(|(at, node)| *node = Some(at % 8));
+    let host = spec.build();
+    for (number, nodes) in [(1, 1), (2, 1), (9, 1), (10, 2), (18, 2), (40, 5), (72, 8)] {
+        let placement = plan_on(&host, &[], &floating(number, false)).unwrap();
+        let node = |bdf: &Bdf| host.device(*bdf).unwrap().node;
+        let on: BTreeSet<_> = placement.devices.iter().map(node).collect();
+        assert_eq!((placement.devices.len(), on.len()), (number, nodes));
+    }
+    // Node 5 has four GPUs left: a guest of four fills it and leaves the others whole.
+    let lost = held_singles(&host, &[5, 13, 21, 29, 37]);
+    let placement = plan_on(&host, &lost, &floating(4, false)).unwrap();
+    let node = |bdf: &Bdf| host.device(*bdf).unwrap().node;
+    assert!(placement.devices.iter().all(|bdf| node(bdf) == Some(NodeId(5))), "{placement:?}");
+}
