@@ -6,6 +6,7 @@ mod support;
 mod check;
 mod cli;
 mod damage;
+mod fabric;
 mod hosts;
 mod libvirt;
 mod lstopo;

@@ -1,7 +1,8 @@
-//! `host show`, `host matrix`, `host capture`.
+//! `host show`, `host matrix`, `host modules`, `host capture`.
 
 pub mod capture;
 pub mod matrix;
+pub mod modules;
 mod names;
 pub mod show;
 mod tables;
@@ -17,6 +18,7 @@ pub fn run(verb: &HostVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
     match verb {
         HostVerb::Show(args) => show::run(args, cx),
         HostVerb::Matrix(args) => matrix::run(args, cx),
+        HostVerb::Modules(args) => modules::run(args, cx),
         HostVerb::Capture(args) => capture::run(args, cx),
     }
 }

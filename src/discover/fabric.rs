@@ -39,7 +39,7 @@ struct Found<'a> {
 pub fn fabric(root: &FsRoot, parts: &Parts) -> Result<(Fabric, Vec<String>), FsError> {
     let found = match Found::of(parts) {
         Ok(found) => found,
-        Err(fabric) => return Ok((fabric, Vec::new())),
+        Err(source) => return Ok((Fabric { source, ..Fabric::default() }, Vec::new())),
     };
     let mut told = Told::of(root, &found, AskNvml::Unknown)?;
     let mut notes = std::mem::take(&mut told.notes);
@@ -52,7 +52,7 @@ pub fn fabric(root: &FsRoot, parts: &Parts) -> Result<(Fabric, Vec<String>), FsE
 pub fn planned(parts: &Parts) -> (Fabric, Vec<String>) {
     match Found::of(parts) {
         Ok(found) => judged(&found, &Told::nothing(&found)),
-        Err(fabric) => (fabric, Vec::new()),
+        Err(source) => (Fabric { source, ..Fabric::default() }, Vec::new()),
     }
 }
 
@@ -111,8 +111,8 @@ const BRIDGED: &str = "in full passthrough a guest of all GPUs of this board als
                        ConnectX-7 bridge in front of its NVSwitches, which gpuvm does not pass";
 
 impl<'a> Found<'a> {
-    /// Recognises the board of a host; else says what is known without one.
-    fn of(parts: &'a Parts) -> Result<Found<'a>, Fabric> {
+    /// Recognises the board of a host; else says what there is without one, if there is anything.
+    fn of(parts: &'a Parts) -> Result<Found<'a>, Option<String>> {
         let census = Census::take(parts);
         let product = parts.machine.product.as_deref().unwrap_or_default();
         let Some((board, machine)) = recognise(&census, product) else {
@@ -165,13 +165,12 @@ fn recognise(census: &Census, product: &str) -> Option<(&'static Board, Option<&
     found
 }
 
-/// The fabric of a host that is no known board.
-fn unknown(census: &Census) -> Fabric {
+/// What there is of NVLink on a host that is no known board; none where there is nothing.
+fn unknown(census: &Census) -> Option<String> {
     let switches = census.all_switches();
-    let source = (switches > 0).then(|| {
+    (switches > 0).then(|| {
         format!("{switches} NVSwitches, but the GPUs are of no known board: no partitions known")
-    });
-    Fabric { source, ..Fabric::default() }
+    })
 }
 
 /// NVLinks between each two GPUs that answer, as `nvidia-smi topo -m` counts them.

@@ -144,6 +144,12 @@ pub enum HostVerb {
     /// NV# = so many NVLinks, PIX = at most one PCIe bridge between them, PXB = several bridges but no host bridge,
     /// PHB = over the host bridge, NODE = over host bridges of one NUMA node, SYS = over the link between nodes.
     Matrix(MatrixArgs),
+    /// Show which GPU is which module of its board
+    ///
+    /// Fabric Manager names GPUs by module id, which does not follow the order of the bus. NVML tells the id of a GPU
+    /// that is bound to the driver `nvidia`; for GPUs that are bound to vfio-pci the ids are taken from
+    /// /etc/gpuvm/module-ids.json, which --write makes. The file fits the machine until its PCI addresses change.
+    Modules(ModulesArgs),
     /// Record this machine in a file that --host takes
     ///
     /// Serial numbers, MAC addresses and the host name are left out unless --identify is given.
@@ -167,6 +173,14 @@ pub struct MatrixArgs {
     /// Separate columns by tabs, in the form of `nvidia-smi topo -m`, with an address column
     #[arg(long)]
     pub tsv: bool,
+}
+
+/// Is what `host modules` takes.
+#[derive(Debug, Args)]
+pub struct ModulesArgs {
+    /// Write what NVML and Fabric Manager say now to /etc/gpuvm/module-ids.json
+    #[arg(long)]
+    pub write: bool,
 }
 
 /// Is what `host capture` takes.

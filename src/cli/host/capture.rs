@@ -59,7 +59,7 @@ fn redacted(mut parts: Parts) -> Parts {
 }
 
 /// Writes a file so that nobody ever sees a part of it: beside its place first, then moved there.
-fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> anyhow::Result<()> {
+pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> anyhow::Result<()> {
     let shown = file.display();
     let dir = match file.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,

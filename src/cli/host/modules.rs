@@ -1,0 +1,111 @@
+//! `host modules`: which GPU is which module of its board, and the file that keeps that for GPUs that the NVIDIA driver
+//! no longer has. What a publication says about a product is shown, but never written.
+
+use super::capture;
+use super::tables::{Wide, table};
+use crate::bdf::Bdf;
+use crate::cli::args::ModulesArgs;
+use crate::cli::context::Context;
+use crate::cli::error::{EXIT_DONE, hinted};
+use crate::cli::output::width;
+use crate::discover::fabric::modules::{Modules, PATH, Source};
+use crate::discover::fabric::modules_now;
+use crate::fsroot::FsRoot;
+use crate::topology::Topology;
+use serde::Serialize;
+use std::path::Path;
+
+/// Is one GPU.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// Its index.
+    gpu: usize,
+    /// Its address.
+    bdf: Bdf,
+    /// Its module id, where it is known.
+    module: Option<u32>,
+    /// Who says so.
+    by: Option<String>,
+}
+
+/// Runs the verb.
+pub fn run(args: &ModulesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if args.write {
+        cx.refuse_recorded("host modules --write")?;
+    }
+    let topology = cx.topology()?;
+    let now = match cx.global.host {
+        None => modules_now(&FsRoot::live()?, topology.parts())?,
+        Some(_) => None,
+    };
+    let (modules, notes) = now.unwrap_or_default();
+    let other = match cx.global.host {
+        None => Source::Published.to_string(),
+        Some(_) => "the recorded host".into(),
+    };
+    let rows = rows(&topology, &modules, &other);
+    if cx.output.json {
+        cx.output.json(&rows)?;
+    } else {
+        cx.output.text(&text(&rows))?;
+    }
+    for note in &notes {
+        cx.output.warning(note);
+    }
+    if args.write {
+        write(&topology, &modules, cx)?;
+    }
+    Ok(EXIT_DONE)
+}
+
+/// Every GPU of a host; what is not known now may stand in its topology, by the word of `other`.
+fn rows(topology: &Topology, modules: &Modules, other: &str) -> Vec<Row> {
+    let planned = &topology.fabric().module_ids;
+    let row = |(gpu, bdf): (usize, Bdf)| {
+        let known = modules.get(bdf).zip(modules.source(bdf).map(|by| by.to_string()));
+        let found = planned.iter().find(|(gpu, _)| *gpu == bdf && modules.is_empty());
+        let known = known.or_else(|| found.map(|(_, id)| (*id, other.to_owned())));
+        let (module, by) = known.unzip();
+        Row { gpu, bdf, module, by }
+    };
+    topology.gpus().map(|gpu| gpu.bdf).enumerate().map(row).collect()
+}
+
+/// The table for a terminal.
+fn text(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        return "no GPU on this host\n".into();
+    }
+    let head = ["GPU", "address", "module", "known by"].map(ToOwned::to_owned).to_vec();
+    let cells = |row: &Row| {
+        let module = row.module.map_or("-".into(), |id| id.to_string());
+        vec![row.gpu.to_string(), row.bdf.to_string(), module, row.by.clone().unwrap_or("-".into())]
+    };
+    let rows = std::iter::once(head).chain(rows.iter().map(cells)).collect();
+    table(rows, width(), Wide::Wrap)
+}
+
+/// Writes the admin's file, whole or not at all.
+fn write(topology: &Topology, modules: &Modules, cx: &Context<'_>) -> anyhow::Result<()> {
+    if modules.is_empty() {
+        let hint = "NVML sees GPUs only while they are bound to the driver `nvidia`; or write the file by hand, as \
+                    {\"0000:1b:00.0\": 1, ...}";
+        return Err(hinted(format!("no module id is known, so {PATH} is not written"), hint));
+    }
+    for gpu in topology.gpus().filter(|gpu| modules.get(gpu.bdf).is_none()) {
+        cx.output
+            .warning(&format!("the module id of GPU {} is not known and not written", gpu.bdf));
+    }
+    let (file, text) = (Path::new(PATH), modules.to_file());
+    if std::fs::read_to_string(file).is_ok_and(|there| there == text) {
+        cx.output.progress(&format!("{PATH}: already so"));
+        return Ok(());
+    }
+    let dir = file.parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(dir).map_err(|error| {
+        hinted(format!("cannot make {}: {error}", dir.display()), "run it as root")
+    })?;
+    capture::write(file, true, text.as_bytes())?;
+    cx.output.progress(&format!("{PATH}: {} module ids", modules.iter().count()));
+    Ok(())
+}

@@ -1,0 +1,394 @@
+//! Fabric Manager and NVML on a live machine: the program runs as if on a recorded host, and the dynamic loader finds
+//! fakes of both libraries (tests/fake-nvfm, tests/fake-nvml).
+
+use crate::support::daemon::{namespaces, skip};
+use crate::support::tree::{host_text, scratch, unpack};
+use crate::support::{project, run};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Buses of the GPUs of the DGX H100, with module ids in no order of the bus.
+const H100: [(&str, u32); 8] =
+    [("1b", 5), ("43", 7), ("52", 6), ("61", 8), ("9d", 1), ("c3", 3), ("d1", 2), ("df", 4)];
+/// Buses of the GPUs of the DGX A100, and such module ids.
+const A100: [(&str, u32); 8] =
+    [("07", 3), ("0f", 1), ("47", 4), ("4e", 2), ("87", 7), ("90", 5), ("b7", 8), ("bd", 6)];
+
+/// The directory of the fakes, compiled once a run.
+fn fakes() -> &'static Path {
+    static FAKES: OnceLock<PathBuf> = OnceLock::new();
+    FAKES.get_or_init(|| {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fakes");
+        std::fs::create_dir_all(&dir).unwrap();
+        // The toolchain that builds the tests; PATH may lack it under sudo.
+        let rustc = Path::new(env!("CARGO")).with_file_name("rustc");
+        for (crate_dir, library) in
+            [("fake-nvfm", "libnvfm.so.1"), ("fake-nvml", "libnvidia-ml.so.1")]
+        {
+            let made = tempfile::tempdir_in(&dir).unwrap();
+            let file = made.path().join(library);
+            let mut compile = Command::new(&rustc);
+            compile.args(["--edition", "2024", "--crate-type", "cdylib", "-D", "warnings", "-o"]);
+            compile.arg(&file).arg(project().join("tests").join(crate_dir).join("lib.rs"));
+            let (code, _, err) = run(&mut compile);
+            assert_eq!(code, 0, "{crate_dir}: {err}");
+            std::fs::rename(file, dir.join(library)).unwrap();
+        }
+        dir
+    })
+}
+
+/// Is a machine that the program runs on.
+struct Machine {
+    /// Its files: the recorded host, the settings of the fakes, Fabric Manager's configuration, the admin's file.
+    dir: tempfile::TempDir,
+}
+
+impl Machine {
+    /// A recorded host; none where namespaces are not to be had.
+    fn new(record: &str) -> Option<Machine> {
+        if !namespaces() {
+            return skip("namespaces need root");
+        }
+        let dir = scratch();
+        unpack(record, &dir.path().join("host")).unwrap();
+        std::fs::create_dir(dir.path().join("config")).unwrap();
+        std::fs::create_dir(dir.path().join("etc")).unwrap();
+        Some(Machine { dir })
+    }
+
+    /// A DGX H100 with Fabric Manager in the shared mode.
+    fn h100() -> Option<Machine> {
+        Some(Machine::new(&host_text("dgx-h100"))?.mode(1))
+    }
+
+    /// Sets Fabric Manager's mode.
+    fn mode(self, mode: u32) -> Machine {
+        let text = format!("# a comment\nFABRIC_MODE={mode}\n");
+        std::fs::write(self.dir.path().join("config/fabricmanager.cfg"), text).unwrap();
+        self
+    }
+
+    /// Tells the fakes what to be.
+    fn fake(&self, board: &str, gpus: &[(&str, u32)], more: &str) {
+        let gpus: String =
+            gpus.iter().map(|(bus, id)| format!("gpu 0000:{bus}:00.0 {id}\n")).collect();
+        let text = format!("board {board}\n{gpus}{more}\njournal {}\n", self.path("journal"));
+        std::fs::write(self.dir.path().join("fake"), text).unwrap();
+        let _ = std::fs::remove_file(self.path("journal"));
+    }
+
+    /// The path of one of its files.
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    /// The functions that were called, each once.
+    fn journal(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path("journal")).unwrap_or_default();
+        let mut calls: Vec<String> = Vec::new();
+        for call in text.lines().filter(|call| call.starts_with("fm")) {
+            calls.push(call.to_owned());
+        }
+        calls
+    }
+
+    /// Runs the program there; `libraries`: whether NVIDIA's are installed.
+    fn gpuvm(&self, args: &[&str], libraries: bool) -> (i32, String, String) {
+        let script = "mount -t tmpfs tmpfs /usr/share; mkdir -p /usr/share/nvidia/nvswitch; \
+                      cp \"$DIR\"/config/* /usr/share/nvidia/nvswitch/ 2>/dev/null || true; \
+                      cp -a /etc/. \"$DIR\"/etc/ 2>/dev/null || true; mount --bind \"$DIR\"/etc /etc; \
+                      exec \"$@\"";
+        let mut command = Command::new(project().join("tests/as-host"));
+        command.arg(self.dir.path().join("host")).args(["bash", "-ec", script, "bash"]);
+        command.arg(env!("CARGO_BIN_EXE_gpuvm")).args(args);
+        command.env("DIR", self.dir.path()).env("LC_ALL", "C").env("COLUMNS", "100");
+        command.env("GPUVM_FAKE_NVIDIA", self.path("fake"));
+        if libraries {
+            command.env("LD_LIBRARY_PATH", fakes());
+        }
+        run(&mut command)
+    }
+
+    /// The fabric that `host show` finds, and its notes.
+    fn fabric(&self, libraries: bool) -> (Value, String) {
+        let (code, out, err) = self.gpuvm(&["host", "show", "--json"], libraries);
+        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        let shown: Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}"));
+        (shown["host"]["fabric"].clone(), shown["host"]["notes"].to_string())
+    }
+}
+
+/// Partitions as number and buses, those of one size.
+fn sets(fabric: &Value, size: usize) -> Vec<(u64, Vec<String>)> {
+    let partitions = fabric["partitions"].as_array().into_iter().flatten();
+    let bus = |gpu: &Value| gpu.as_str().unwrap()[5..7].to_owned();
+    partitions
+        .map(|p| {
+            (p["id"].as_u64().unwrap(), p["gpus"].as_array().unwrap().iter().map(bus).collect())
+        })
+        .filter(|(_, gpus): &(u64, Vec<String>)| gpus.len() == size)
+        .collect()
+}
+
+/// A set as [`sets`] shows it.
+fn set(id: u64, buses: &[&str]) -> (u64, Vec<String>) {
+    (id, buses.iter().map(|bus| (*bus).to_owned()).collect())
+}
+
+/// How many partitions there are of each size from 16 down to 1.
+fn sizes(fabric: &Value) -> [usize; 5] {
+    [16, 8, 4, 2, 1].map(|size| sets(fabric, size).len())
+}
+
+/// The source of partitions, in words.
+fn source(fabric: &Value) -> &str {
+    fabric["source"].as_str().unwrap()
+}
+
+#[test]
+fn an_h100_host_shows_fabric_managers_partitions_by_nvmls_module_ids() {
+    let Some(machine) = Machine::h100() else { return };
+    machine.fake("h100", &H100, "active 4\nactive 7");
+    let (fabric, notes) = machine.fabric(true);
+    assert_eq!(sizes(&fabric), [0, 1, 2, 4, 8]);
+    let pairs = [
+        set(3, &["9d", "c3"]),
+        set(4, &["d1", "df"]),
+        set(5, &["1b", "43"]),
+        set(6, &["52", "61"]),
+    ];
+    assert_eq!(sets(&fabric, 2), pairs);
+    assert_eq!(sets(&fabric, 1)[0], set(7, &["9d"]));
+    let active = fabric["partitions"].as_array().unwrap().iter().filter(|p| p["active"] == true);
+    assert_eq!(active.map(|p| p["id"].as_u64().unwrap()).collect::<Vec<_>>(), [4, 7]);
+    let ids: Vec<Value> =
+        H100.iter().map(|(bus, id)| serde_json::json!([format!("0000:{bus}:00.0"), id])).collect();
+    assert_eq!(fabric["module_ids"], Value::Array(ids));
+    assert_eq!(
+        source(&fabric),
+        "partitions read from Fabric Manager; model by FABRIC_MODE=1 in \
+         /usr/share/nvidia/nvswitch/fabricmanager.cfg; module ids read from NVML"
+    );
+    assert!(!notes.contains("Fabric Manager"), "{notes}");
+    let calls = [
+        "fmLibInit",
+        "fmConnect",
+        "fmGetSupportedFabricPartitions",
+        "fmDisconnect",
+        "fmLibShutdown",
+    ];
+    assert_eq!(machine.journal(), calls);
+
+    let (code, out, err) = machine.gpuvm(&["host", "show"], true);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(
+        out.contains("active in Fabric Manager: partition 4 (GPUs 6-7), partition 7 (GPUs 4)"),
+        "{out}"
+    );
+    assert!(!out.contains("fake:"), "the libraries' own output is kept away: {out}");
+
+    // A pair is one of the list, which is no pair of neighbours by published order.
+    let (code, out, err) =
+        machine.gpuvm(&["plan", "--gpus", "2", "--assume-empty", "--json"], true);
+    assert_eq!(code, 0, "{err}");
+    let plan: Value = serde_json::from_str(&out).unwrap();
+    let text = plan.to_string();
+    let offered = pairs
+        .iter()
+        .any(|(_, buses)| buses.iter().all(|bus| text.contains(&format!("\"0000:{bus}:00.0\""))));
+    assert!(offered, "{out}");
+}
+
+#[test]
+fn an_a100_host_is_told_addresses_by_fabric_manager() {
+    let Some(machine) = Machine::new(&host_text("dgx-a100")) else { return };
+    // As shipped the switches go along with the GPUs, and nobody is asked.
+    machine.fake("a100", &A100, "");
+    let (fabric, _) = machine.fabric(true);
+    assert_eq!(
+        (fabric["model"].as_str(), sizes(&fabric)),
+        (Some("full-passthrough"), [0, 1, 2, 4, 8])
+    );
+    assert_eq!(machine.journal(), [""; 0]);
+
+    let machine = machine.mode(1);
+    machine.fake("a100", &A100, "fail nvmlInitWithFlags 18\nold");
+    let (fabric, notes) = machine.fabric(true);
+    assert_eq!(
+        (fabric["model"].as_str(), sizes(&fabric)),
+        (Some("shared-nvswitch"), [0, 1, 2, 4, 8])
+    );
+    assert_eq!(sets(&fabric, 2)[0], set(11, &["0f", "4e"]), "modules 1 and 2");
+    assert!(source(&fabric).contains("module ids read from Fabric Manager"), "{fabric}");
+    assert!(notes.contains("nvmlInitWithFlags: Driver/library version mismatch (18)"), "{notes}");
+    assert!(notes.contains("stock QEMU resets"), "{notes}");
+
+    // What failed before Fabric Manager started is not in its list; numbers stay.
+    machine.fake("a100", &A100, "gone 1");
+    let (fabric, _) = machine.fabric(true);
+    assert_eq!(sizes(&fabric), [0, 0, 1, 3, 7]);
+    assert_eq!(sets(&fabric, 2)[0].0, 12);
+}
+
+#[test]
+fn the_tables_are_what_fabric_manager_lists() {
+    let h100 = host_text("dgx-h100").replace("product_name = DGXH100", "product_name = SYS-821");
+    // A B200 board's switches are no functions on PCI.
+    let b200 = h100
+        .replace("device = 0x2330", "device = 0x2901")
+        .replace("v000010DEd00002330", "v000010DEd00002901")
+        .replace("class = 0x068000", "class = 0x088000")
+        .replace("bc06sc80i00", "bc08sc80i00");
+    let dgx2 = host_text("dgx-2");
+    let buses: Vec<String> = {
+        let host = gpuvm::topology::file::from_json(
+            &std::fs::read_to_string(project().join("topologies/dgx-2.json")).unwrap(),
+        );
+        host.unwrap().gpus().map(|gpu| gpu.bdf.to_string()[5..7].to_owned()).collect()
+    };
+    let dgx2_ids: Vec<(&str, u32)> = buses.iter().map(String::as_str).zip(1..).collect();
+    for (board, record, ids) in [
+        ("h100", h100, &H100[..]),
+        ("b200", b200, &H100),
+        ("a100", host_text("dgx-a100"), &A100),
+        ("hgx2", dgx2, &dgx2_ids),
+    ] {
+        let Some(machine) = Machine::new(&record) else { return };
+        let machine = machine.mode(1);
+        machine.fake(board, ids, "");
+        let (listed, notes) = machine.fabric(true);
+        assert!(!notes.contains("left out"), "{board}: {notes}");
+        machine.fake(board, ids, "fail fmLibInit -2");
+        let (planned, _) = machine.fabric(true);
+        assert!(
+            source(&listed).contains("read from Fabric Manager")
+                && source(&planned).contains("published table")
+        );
+        assert_eq!(listed["partitions"], planned["partitions"], "{board}");
+        assert_eq!(listed["links"], planned["links"], "{board}");
+        let all = listed["partitions"].as_array().unwrap().len();
+        assert_eq!(all, if board == "hgx2" { 33 } else { 15 }, "{board}");
+    }
+}
+
+#[test]
+fn whatever_fails_leaves_the_tables_and_a_note() {
+    let Some(machine) = Machine::h100() else { return };
+    for (setting, reason) in [
+        ("fail fmGetSupportedFabricPartitions -8", "NOT_CONFIGURED (-8); it is still starting"),
+        (
+            "address 10.0.0.5",
+            "Fabric Manager at 127.0.0.1 gave no partitions: fmConnect: CONNECTION_NOT_VALID (-9)",
+        ),
+        ("fail fmConnect -5", "fmConnect: TIMEOUT (-5)"),
+        ("fail fmConnect -6", "fmConnect: VERSION_MISMATCH (-6); install libnvfm"),
+        ("fail fmGetSupportedFabricPartitions -3", "NOT_SUPPORTED (-3)"),
+        ("fail fmGetSupportedFabricPartitions -99", "unknown code -99"),
+        ("fail fmLibInit -1", "fmLibInit: BADPARAM (-1)"),
+        (
+            "count 65",
+            "Fabric Manager's partitions are not used: it counts 65 partitions, more than 64",
+        ),
+        ("count 16", "are not used: partition 0 stands twice"),
+        ("crash fmConnect", "its library crashed with SIGABRT"),
+    ] {
+        machine.fake("h100", &H100, setting);
+        let (fabric, notes) = machine.fabric(true);
+        assert!(notes.contains(reason), "{setting}: {notes}");
+        assert_eq!(sizes(&fabric), [0, 1, 2, 4, 8], "{setting}");
+        assert_eq!(sets(&fabric, 2)[0], set(3, &["9d", "c3"]), "{setting}: by NVML");
+        assert!(source(&fabric).starts_with("NVLinks and partitions: published table"), "{fabric}");
+    }
+    // Connections are closed also where the list is refused.
+    machine.fake("h100", &H100, "fail fmGetSupportedFabricPartitions -8");
+    machine.fabric(true);
+    assert_eq!(machine.journal()[3..], ["fmDisconnect", "fmLibShutdown"]);
+    // Without NVIDIA's libraries all is as on a record.
+    let (fabric, notes) = machine.fabric(false);
+    assert!(notes.contains("Fabric Manager was not asked: libnvfm.so.1"), "{notes}");
+    assert!(notes.contains("NVML has no module ids: libnvidia-ml.so.1"), "{notes}");
+    assert_eq!(sets(&fabric, 2)[0], set(3, &["1b", "52"]), "by publication");
+}
+
+#[test]
+fn a_library_that_hangs_is_given_up() {
+    let Some(machine) = Machine::h100() else { return };
+    machine.fake("h100", &H100, "hang fmGetSupportedFabricPartitions");
+    let started = Instant::now();
+    let (fabric, notes) = machine.fabric(true);
+    assert!(notes.contains("its library did not answer within 4 s"), "{notes}");
+    assert_eq!(sizes(&fabric), [0, 1, 2, 4, 8]);
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+}
+
+#[test]
+fn links_that_are_down_show_as_degraded() {
+    let Some(machine) = Machine::h100() else { return };
+    machine.fake("h100", &H100, "links 3 16\nfail nvmlDeviceGetModuleId 3");
+    let (fabric, notes) = machine.fabric(true);
+    assert!(
+        notes.contains("NVML has no module id of GPU 0000:1b:00.0: Not Supported (3)"),
+        "{notes}"
+    );
+    // By publication module 3 is the third GPU on the bus.
+    assert_eq!(fabric["degraded"][0], "GPU 0000:52:00.0 (module 3) has 16 of 18 NVLinks");
+    let links = |id: u64| {
+        let all = fabric["partitions"].as_array().unwrap();
+        all.iter().find(|p| p["id"] == id).unwrap()["nvlinks_per_gpu"].clone()
+    };
+    assert_eq!([links(0), links(2), links(3)], [16, 18, 16]);
+    let (_, out, _) = machine.gpuvm(&["host", "show"], true);
+    assert!(out.contains("Degraded  GPU 0000:52:00.0 (module 3) has 16 of 18 NVLinks"), "{out}");
+}
+
+#[test]
+fn module_ids_are_written_for_gpus_that_leave_the_driver() {
+    let record = host_text("dgx-h100").replace("product_name = DGXH100", "product_name = SYS-821");
+    let Some(machine) = Machine::new(&record) else { return };
+    let machine = machine.mode(1);
+    machine.fake("h100", &H100, "");
+    let (code, out, err) = machine.gpuvm(&["host", "modules"], true);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let lines: Vec<Vec<&str>> = out.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(lines[1], ["0", "0000:1b:00.0", "5", "NVML"], "{out}");
+    assert!(!Path::new(&machine.path("etc/gpuvm/module-ids.json")).exists());
+    for said in ["8 module ids", "already so"] {
+        let (code, _, err) = machine.gpuvm(&["host", "modules", "--write"], true);
+        assert_eq!(
+            (code, err.as_str()),
+            (0, format!("/etc/gpuvm/module-ids.json: {said}\n").as_str())
+        );
+    }
+    let written = std::fs::read_to_string(machine.path("etc/gpuvm/module-ids.json")).unwrap();
+    let written: Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(written["0000:9d:00.0"], 1);
+
+    // All GPUs on vfio-pci: NVML is not asked, and the file tells.
+    let vfio = record.replace("/bus/pci/drivers/nvidia\n", "/bus/pci/drivers/vfio-pci\n");
+    let Some(later) = Machine::new(&vfio) else { return };
+    let later = later.mode(1);
+    later.fake("h100", &H100, "");
+    let (fabric, _) = later.fabric(true);
+    assert_eq!(sizes(&fabric), [0, 1, 0, 0, 0], "nobody knows");
+    assert!(source(&fabric).contains("`gpuvm host modules --write`"), "{fabric}");
+    let (code, _, err) = later.gpuvm(&["host", "modules", "--write"], true);
+    assert_eq!(code, 1);
+    assert!(err.contains("no module id is known") && err.contains("hint:"), "{err}");
+    let file = later.path("etc/gpuvm/module-ids.json");
+    std::fs::create_dir_all(later.path("etc/gpuvm")).unwrap();
+    std::fs::copy(machine.path("etc/gpuvm/module-ids.json"), &file).unwrap();
+    let (fabric, notes) = later.fabric(true);
+    assert_eq!(sets(&fabric, 2)[0], set(3, &["9d", "c3"]));
+    assert!(source(&fabric).contains("module ids read from /etc/gpuvm/module-ids.json"));
+    assert!(!notes.contains("NVML"), "{notes}");
+
+    std::fs::write(&file, "{\n  \"0000:1b:00.0\": 1,\n  \"0000:43:00.0\": 1\n}\n").unwrap();
+    let (code, _, err) = later.gpuvm(&["host", "show"], true);
+    assert_eq!(code, 1);
+    let said = "/etc/gpuvm/module-ids.json line 3: module id 1 stands twice: 0000:1b:00.0 and 0000:43:00.0";
+    assert!(err.contains(said), "{err}");
+}
