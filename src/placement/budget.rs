@@ -1,16 +1,22 @@
 //! What cores and memory a set of GPUs would bring, in numbers only: asked for every candidate set, so it chooses no
-//! core and writes no text. What is chosen in the end (pcpus.rs, memory.rs) is what these numbers promise.
+//! core and writes no text. The same answer is what cores (pcpus.rs) and memory (memory.rs) are then taken by, so the
+//! two cannot disagree.
 
-use super::home::Homes;
+use super::home::{self, Homes};
+use super::rooms::{self, Room};
+use super::shortage::Short;
 use super::taken::Taken;
 use crate::bdf::Bdf;
-use crate::request::Request;
+use crate::cpuset::NodeId;
+use crate::memsize::MemSize;
+use crate::request::{PinPolicy, Profile, Request};
 use crate::topology::Topology;
+use std::cell::RefCell;
 
 /// Is what cores and memory of a set cost; the smaller, the better.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fit {
-    /// Cores for vCPUs that are not on the node of the GPUs that they serve.
+    /// Cores for vCPUs that are not on the node of the GPUs that they serve, and cells that lack memory on their node.
     pub(super) remote: u32,
     /// Nodes that cores and GPUs stand on.
     pub(super) nodes: u32,
@@ -18,22 +24,277 @@ pub(super) struct Fit {
     pub(super) strain: u32,
 }
 
-/// Is the cores and the memory of a host's nodes that can be had.
-pub(super) struct Budget;
+/// Is what a node with cores has.
+#[derive(Debug)]
+pub(super) struct Stock {
+    /// The node.
+    pub(super) id: NodeId,
+    /// Cores that guests may have.
+    pub(super) cores: u32,
+    /// GPUs at home there that no domain holds.
+    pub(super) free_gpus: u32,
+    /// Cores that each of its GPUs owns.
+    pub(super) share: u32,
+    /// The place in [`Budget::rooms`] that its memory comes from; none: no node has memory.
+    pub(super) room: Option<usize>,
+    /// Free cores with at least so many threads, by that number.
+    free: Vec<u32>,
+    /// The same of the empty host.
+    there: Vec<u32>,
+}
+
+impl Stock {
+    /// Free cores with at least so many threads.
+    pub(super) fn free(&self, threads: u32) -> u32 {
+        self.free.get(threads as usize).copied().unwrap_or(0)
+    }
+
+    /// Cores with at least so many threads, free or not.
+    pub(super) fn there(&self, threads: u32) -> u32 {
+        self.there.get(threads as usize).copied().unwrap_or(0)
+    }
+
+    /// Cores that free GPUs lose of their share when a guest with so many of the node's GPUs takes so many cores.
+    pub(super) fn strain(&self, gpus: u32, cores: u32) -> u32 {
+        let owed = self.free_gpus.saturating_sub(gpus) * self.share;
+        let free = self.free(1);
+        owed.saturating_sub(free.saturating_sub(cores)) - owed.saturating_sub(free)
+    }
+}
+
+/// Is how many cores are wanted on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Demand {
+    /// The node, as a place in [`Budget::nodes`].
+    pub(super) node: usize,
+    /// Cores for vCPUs.
+    pub(super) vcpus: u32,
+    /// Whether one more is wanted for emulator and I/O threads, or left free in the vendor's profile.
+    pub(super) own: bool,
+    /// GPUs of the guest at home there.
+    pub(super) gpus: u32,
+}
+
+/// Is cores that stand elsewhere than the GPUs that they serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Loan {
+    /// The node of the GPUs, as a place in [`Budget::nodes`].
+    pub(super) from: usize,
+    /// The node of the cores.
+    pub(super) to: usize,
+    /// Cores for vCPUs.
+    pub(super) cores: u32,
+}
+
+/// Is memory that one cell has on one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Part {
+    /// The cell.
+    pub(super) cell: usize,
+    /// The node, as a place in [`Budget::rooms`].
+    pub(super) room: usize,
+    /// How much.
+    pub(super) size: MemSize,
+    /// Whether the cell's own nodes lack it.
+    pub(super) away: bool,
+}
+
+/// Is the memory of one cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CellSize {
+    /// Demands whose cores it holds, from the first to before the last; none: it is bound to no node.
+    pub(super) demands: (usize, usize),
+    /// vCPUs, or cores where the number of their threads follows from the choice.
+    pub(super) weight: u32,
+    /// As asked for or shared, before it is rounded to pages.
+    pub(super) whole: MemSize,
+    /// In whole pages.
+    pub(super) size: MemSize,
+}
+
+/// Is the cores and the memory of a guest in numbers; filled anew for each set, so that no memory is asked for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Solution {
+    /// Nodes of the guest's GPUs with their number, by node.
+    pub(super) homes: Vec<(usize, u32)>,
+    /// Cores by node; none without pins.
+    pub(super) demands: Vec<Demand>,
+    /// Cores away from their GPUs.
+    pub(super) loans: Vec<Loan>,
+    /// vCPUs asked for; 0: as many as the cores have threads.
+    pub(super) vcpus: u32,
+    /// Threads of a core that vCPUs use; 0: as many as all chosen cores have.
+    pub(super) threads: u32,
+    /// Cells with their memory; never none.
+    pub(super) cells: Vec<CellSize>,
+    /// Where the memory of bound cells is.
+    pub(super) parts: Vec<Part>,
+    /// What is left on each node while parts are taken.
+    pub(super) left: Vec<MemSize>,
+}
+
+/// Is the cores and the memory of a host's nodes that can be had, and what is wanted of them.
+#[derive(Debug)]
+pub(super) struct Budget {
+    /// What is wanted.
+    pub(super) request: Request,
+    /// Nodes with cores, by number.
+    pub(super) nodes: Vec<Stock>,
+    /// All nodes' memory, in the record's order.
+    pub(super) rooms: Vec<Room>,
+    /// Whether the host is the machine whose sizes the replaced tool had.
+    pub(super) is_dgx2: bool,
+    /// Hyperthreads that guests may have.
+    pub(super) threads: u32,
+    /// Threads that most cores of the host have.
+    pub(super) common: u32,
+    /// Numbers of threads to try, from the common one down to 1.
+    pub(super) levels: Vec<u32>,
+    /// For each node with cores, all others from near to far.
+    pub(super) near: Vec<Vec<usize>>,
+    /// For each node with cores, all other rooms from near to far, those without CPUs last.
+    pub(super) near_rooms: Vec<Vec<usize>>,
+    /// GPUs by address, with the place of their node in `nodes`.
+    gpus: Vec<(Bdf, usize)>,
+    /// Room for answers.
+    scratch: RefCell<Solution>,
+}
+
+/// A count as the tables hold it; hosts are checked to have at most 65536 pcpus.
+pub(super) fn small(number: usize) -> u32 {
+    u32::try_from(number).expect("no more than the host's pcpus and functions")
+}
 
 impl Budget {
     /// Counts what is free.
     pub(super) fn new(
-        _topology: &Topology,
-        _homes: &Homes<'_>,
-        _taken: &Taken<'_>,
-        _request: &Request,
+        topology: &Topology,
+        homes: &Homes<'_>,
+        taken: &Taken<'_>,
+        request: &Request,
     ) -> Budget {
-        Budget
+        let most = homes.all().iter().flat_map(|home| &home.seats).map(|seat| seat.threads).max();
+        let most = most.unwrap_or(1).max(1);
+        let nodes = homes.all().iter().map(|home| {
+            let (mut free, mut there) = (vec![0; most + 1], vec![0; most + 1]);
+            for seat in &home.seats {
+                there[seat.threads] += 1;
+                free[seat.threads] += u32::from(taken.is_free(seat.at));
+            }
+            for at in (0..most).rev() {
+                free[at] += free[at + 1];
+                there[at] += there[at + 1];
+            }
+            let free_gpus = home.gpus.iter().filter(|gpu| taken.device(**gpu).is_none()).count();
+            Stock {
+                id: home.id,
+                cores: small(home.seats.len()),
+                free_gpus: small(free_gpus),
+                share: small(homes.share(home.id)),
+                room: rooms::of(topology, home.id),
+                free,
+                there,
+            }
+        });
+        let nodes: Vec<Stock> = nodes.collect();
+        let threads = homes.all().iter().flat_map(|home| &home.seats).map(|seat| seat.threads);
+        let threads = small(threads.sum());
+        let common = small(homes.common_threads());
+        let has = |t: u32| t == 1 || nodes.iter().any(|node| node.there(t) > node.there(t + 1));
+        let levels = (1..=common).rev().filter(|&t| has(t)).collect();
+        let rooms = rooms::table(topology, homes, taken, request, &nodes);
+        let mut budget = Budget {
+            request: request.clone(),
+            nodes,
+            rooms,
+            is_dgx2: rooms::is_dgx2(topology),
+            threads,
+            common,
+            levels,
+            near: Vec::new(),
+            near_rooms: Vec::new(),
+            gpus: homes.places().collect(),
+            scratch: RefCell::default(),
+        };
+        budget.look_around(topology);
+        budget
+    }
+
+    /// Sorts the nodes around each.
+    fn look_around(&mut self, topology: &Topology) {
+        let place = |id: NodeId| topology.nodes().iter().position(|node| node.os_index == id);
+        let at: Vec<Option<usize>> = self.nodes.iter().map(|node| place(node.id)).collect();
+        let usual = super::taken::ordinary(topology);
+        for (own, stock) in self.nodes.iter().enumerate() {
+            let rank = home::rank(topology, stock.id);
+            let far = |at: usize| rank(at, &topology.nodes()[at]);
+            let mut others: Vec<usize> = (0..at.len()).filter(|other| *other != own).collect();
+            others.sort_by_key(|other| at[*other].map(far));
+            self.near.push(others);
+            let mut rooms: Vec<usize> = (0..self.rooms.len()).collect();
+            rooms.sort_by_key(|&room| (!usual(&topology.nodes()[room]), far(room)));
+            self.near_rooms.push(rooms);
+        }
     }
 
     /// What a guest with these GPUs would get; none: its cores or its memory do not fit.
-    pub(super) fn fit(&self, _gpus: &[Bdf]) -> Option<Fit> {
-        Some(Fit::default())
+    pub(super) fn fit(&self, gpus: &[Bdf]) -> Option<Fit> {
+        let mut solution = self.scratch.borrow_mut();
+        self.solve(gpus, self.request.allow.remote, &mut solution).ok()?;
+        Some(self.cost(&solution))
+    }
+
+    /// What a solution costs.
+    fn cost(&self, solution: &Solution) -> Fit {
+        let alone =
+            |(node, _): &&(usize, u32)| solution.demands.iter().all(|demand| demand.node != *node);
+        let alone = solution.homes.iter().filter(alone).count();
+        let strain = solution.demands.iter().map(|demand| {
+            let cores = demand.vcpus + u32::from(demand.own);
+            self.nodes[demand.node].strain(demand.gpus, cores)
+        });
+        let cores: u32 = solution.loans.iter().map(|loan| loan.cores).sum();
+        let away = solution.parts.iter().filter(|part| part.away).count();
+        Fit {
+            remote: cores + small(away),
+            nodes: small(solution.demands.len() + alone),
+            strain: strain.sum(),
+        }
+    }
+
+    /// Says what cores and memory a guest with these GPUs would get, or what is short.
+    pub(super) fn solve(
+        &self,
+        gpus: &[Bdf],
+        remote: bool,
+        out: &mut Solution,
+    ) -> Result<(), Short> {
+        self.count(gpus, out);
+        if self.request.pins == PinPolicy::None {
+            return self.float(out);
+        }
+        match (self.request.vcpus, gpus.is_empty()) {
+            (None, false) => self.by_share(remote, out),
+            (asked, _) => self.by_number(asked.unwrap_or(super::pcpus::DEFAULT_VCPUS), remote, out),
+        }
+    }
+
+    /// Counts the GPUs of each node.
+    pub(super) fn count(&self, gpus: &[Bdf], out: &mut Solution) {
+        out.homes.clear();
+        for gpu in gpus {
+            let at = self.gpus.binary_search_by_key(gpu, |(other, _)| *other);
+            let node = at.map_or(0, |at| self.gpus[at].1);
+            match out.homes.iter_mut().find(|(other, _)| *other == node) {
+                Some((_, number)) => *number += 1,
+                None => out.homes.push((node, 1)),
+            }
+        }
+        out.homes.sort_unstable();
+    }
+
+    /// The rule of the replaced tool for one GPU: its cores carry vCPUs on all threads but one.
+    pub(super) fn is_vendors_odd(&self, gpus: u32) -> bool {
+        self.request.profile == Profile::NvidiaVm && gpus == 1 && self.common > 1
     }
 }

@@ -1,9 +1,9 @@
 //! What a guest's CPU looks like: pins, threads, cells. Knows nothing of how cores were chosen.
 
-use super::pcpus::{Cores, GuestCores};
+use super::pcpus::{GuestCores, NodeCores};
 use super::{GuestTopology, PlanError};
 use crate::cpuset::{CpuSet, NodeId};
-use crate::request::{CellWish, Profile, Request};
+use crate::request::{CellWish, PinPolicy, Profile, Request};
 
 /// vCPUs that QEMU's q35 machine takes (QEMU 10.0).
 const MAX_VCPUS: u32 = 4096;
@@ -21,7 +21,7 @@ pub(super) struct GuestCpus {
     pub(super) iothread_pins: Vec<CpuSet>,
     /// What the guest's CPU looks like.
     pub(super) topology: GuestTopology,
-    /// vCPUs of each cell, and the host node that they are pinned to; none: not bound.
+    /// vCPUs of each cell, and the host node that they are pinned to; none: not pinned, or to several.
     pub(super) cells: Vec<(Option<NodeId>, u32)>,
 }
 
@@ -30,39 +30,79 @@ fn small(number: usize) -> u32 {
     u32::try_from(number).expect("no more than the host's pcpus or MAX_VCPUS")
 }
 
-/// Pins successive vCPUs to the threads of one core, core by core and node by node.
-pub(super) fn by_core(cores: &GuestCores<'_>) -> GuestCpus {
+/// Pins each vCPU to a pcpu, node by node: successive ones to the threads of one core, or in thread order. `first` is
+/// the node of the first GPU, whose cell has the first I/O thread.
+pub(super) fn pinned(
+    cores: &GuestCores<'_>,
+    request: &Request,
+    first: Option<NodeId>,
+) -> GuestCpus {
     let threads = cores.threads;
-    let mut cpus = GuestCpus {
-        vcpu_pins: Vec::new(),
-        emulator_pin: CpuSet::new(),
-        iothread_pins: Vec::new(),
-        topology: GuestTopology { sockets: 1, cores: 1, threads: small(threads) },
-        cells: Vec::new(),
-    };
+    let mut vcpu_pins: Vec<CpuSet> = Vec::new();
     for node in &cores.nodes {
-        for core in &node.vcpus {
-            cpus.vcpu_pins.extend(core.pcpus.iter().take(threads).map(CpuSet::of));
-        }
-        if let Some(own) = node.own {
-            cpus.emulator_pin = cpus.emulator_pin.or(&own.pcpus);
-            cpus.iothread_pins.push(own.pcpus.clone());
-        }
-        cpus.cells.push((Some(node.node), small(node.vcpus.len() * threads)));
+        vcpu_pins.extend(order(node, threads, request.pins).map(CpuSet::of));
     }
-    let sockets = sockets(cores);
-    cpus.topology.sockets = small(sockets);
-    cpus.topology.cores = small(cpus.vcpu_pins.len() / threads / sockets);
-    cpus
+    let (emulator_pin, threads_of) = helpers(cores);
+    let mut cells: Vec<(Option<NodeId>, u32)> =
+        cores.nodes.iter().map(|node| (Some(node.node), small(node.number))).collect();
+    let start = cores.nodes.iter().position(|node| Some(node.node) == first).unwrap_or(0);
+    let mut iothread_pins: Vec<CpuSet> = threads_of;
+    iothread_pins[..=start].rotate_right(1);
+    if request.cells == CellWish::Count(1) && cells.len() > 1 {
+        cells = vec![(None, small(vcpu_pins.len()))];
+        iothread_pins.truncate(1);
+    }
+    let whole = vcpu_pins.len().is_multiple_of(threads) && request.pins == PinPolicy::Core;
+    let threads = if whole { threads } else { 1 };
+    let sockets = if vcpu_pins.len().is_multiple_of(cores.threads) { sockets(cores) } else { 1 };
+    let topology = GuestTopology {
+        sockets: small(sockets),
+        cores: small(vcpu_pins.len() / threads / sockets),
+        threads: small(threads),
+    };
+    GuestCpus { vcpu_pins, emulator_pin, iothread_pins, topology, cells }
+}
+
+/// Pcpus of a node's vCPUs in their order.
+fn order<'n>(
+    node: &'n NodeCores<'_>,
+    threads: usize,
+    pins: PinPolicy,
+) -> impl Iterator<Item = crate::cpuset::PcpuId> + 'n {
+    let mut places: Vec<(usize, usize)> =
+        (0..node.number).map(|vcpu| (vcpu / threads, vcpu % threads)).collect();
+    if pins == PinPolicy::Thread {
+        places.sort_by_key(|&(core, thread)| (thread, core));
+    }
+    let pcpu = |(core, thread): (usize, usize)| node.vcpus.get(core)?.core.pcpus.iter().nth(thread);
+    places.into_iter().filter_map(pcpu)
+}
+
+/// Pins of the emulator, and of the I/O threads of each node: on the core that was taken for them, else on the threads
+/// of the last core that no vCPU uses, else over the guest's cores.
+fn helpers(cores: &GuestCores<'_>) -> (CpuSet, Vec<CpuSet>) {
+    let helper = |node: &NodeCores<'_>| match node.own {
+        Some(seat) => seat.core.pcpus.clone(),
+        None => node.spare(cores.threads),
+    };
+    let alone: Vec<CpuSet> = cores.nodes.iter().map(helper).collect();
+    let union = |sets: &[CpuSet]| sets.iter().fold(CpuSet::new(), |all, set| all.or(set));
+    let floats: Vec<CpuSet> = cores.nodes.iter().map(NodeCores::pcpus).collect();
+    let emulator = match union(&alone) {
+        none if none.is_empty() => union(&floats),
+        some => some,
+    };
+    let pin = |(alone, floats): (CpuSet, CpuSet)| if alone.is_empty() { floats } else { alone };
+    (emulator, alone.into_iter().zip(floats).map(pin).collect())
 }
 
 /// Guest packages: one for each host package where each has as many cores of the guest, else one for all.
 fn sockets(cores: &GuestCores<'_>) -> usize {
     let mut packages: Vec<(u32, usize)> = Vec::new();
-    for core in cores.nodes.iter().flat_map(|node| &node.vcpus) {
+    for seat in cores.nodes.iter().flat_map(|node| &node.vcpus) {
         match packages.last_mut() {
-            Some((package, number)) if *package == core.package => *number += 1,
-            _ => packages.push((core.package, 1)),
+            Some((package, number)) if *package == seat.core.package => *number += 1,
+            _ => packages.push((seat.core.package, 1)),
         }
     }
     let even = packages.iter().all(|(_, number)| *number == packages[0].1);
@@ -76,7 +116,7 @@ fn sockets(cores: &GuestCores<'_>) -> usize {
 /// GPU has one vCPU less than its cores have threads. One cell, bound to no node; emulator and I/O threads float.
 pub(super) fn vendor(cores: &GuestCores<'_>, request: &Request, gpus: usize) -> GuestCpus {
     let all: Vec<&CpuSet> =
-        cores.nodes.iter().flat_map(|node| &node.vcpus).map(|core| &core.pcpus).collect();
+        cores.nodes.iter().flat_map(|node| &node.vcpus).map(|seat| &seat.core.pcpus).collect();
     let level = |at: usize| all.iter().filter_map(move |pcpus| pcpus.iter().nth(at));
     let mut vcpu_pins: Vec<CpuSet> = (0..cores.threads).flat_map(level).map(CpuSet::of).collect();
     let odd = gpus == 1 && cores.threads > 1;
@@ -92,9 +132,8 @@ pub(super) fn vendor(cores: &GuestCores<'_>, request: &Request, gpus: usize) -> 
     }
 }
 
-/// A guest without pins, with the cells and threads that were asked for.
-pub(super) fn floating(cores: &Cores<'_>, request: &Request) -> Result<GuestCpus, PlanError> {
-    let vcpus = request.vcpus.unwrap_or_else(|| cores.default_vcpus(request.profile));
+/// Cells of a guest without pins, and threads of its cores.
+pub(super) fn shape(vcpus: u32, request: &Request) -> Result<(u32, u32), PlanError> {
     let threads = request.threads.unwrap_or(1);
     let cells = match request.cells {
         CellWish::Auto => 1,
@@ -121,6 +160,12 @@ pub(super) fn floating(cores: &Cores<'_>, request: &Request) -> Result<GuestCpus
         );
         return impossible(what, hint);
     }
+    Ok((cells, threads))
+}
+
+/// A guest without pins, with the cells and threads that were asked for.
+pub(super) fn floating(vcpus: u32, request: &Request) -> Result<GuestCpus, PlanError> {
+    let (cells, threads) = shape(vcpus, request)?;
     let each = vcpus / cells;
     Ok(GuestCpus {
         vcpu_pins: vec![CpuSet::new(); vcpus as usize],
@@ -132,16 +177,11 @@ pub(super) fn floating(cores: &Cores<'_>, request: &Request) -> Result<GuestCpus
 }
 
 /// Refuses a shape of the guest that contradicts its pins.
-pub(super) fn check_shape(request: &Request, pinned: bool) -> Result<(), PlanError> {
-    let what = match (request.cells, request.threads) {
-        (CellWish::Count(_), _) if pinned => {
-            "the number of cells of a pinned guest is that of its host nodes"
-        }
-        (_, Some(_)) if pinned => {
-            "the threads of a pinned guest's cores are those of its host cores"
-        }
-        _ => return Ok(()),
-    };
+pub(super) fn check_shape(request: &Request) -> Result<(), PlanError> {
+    if request.pins == PinPolicy::None || request.threads.is_none() {
+        return Ok(());
+    }
+    let what = "the threads of a pinned guest's cores are those of its host cores";
     Err(PlanError::Impossible { what: what.into(), hint: "--pins none".into() })
 }
 

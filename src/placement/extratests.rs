@@ -50,7 +50,7 @@ fn choose(
     occupancy: &Occupancy,
     request: &Request,
 ) -> Result<(Extras, Vec<Reason>), PlanError> {
-    let (homes, taken) = (Homes::new(host), Taken::new(host, occupancy));
+    let (homes, taken) = (Homes::new(host, 0), Taken::new(host, occupancy));
     let all: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
     let gpus: Vec<Bdf> = match &request.gpus {
         GpuWish::Indexes(indexes) => indexes.iter().map(|&at| all[at as usize]).collect(),

@@ -1,10 +1,10 @@
-//! Which cores and which memory belong to a GPU: its node, its share of the node, its block of cores. Knows the host
-//! alone; what is taken is not its question.
+//! Which cores belong to a GPU: its node, its share of the node, its block of cores. Knows the host alone and what is
+//! kept for it; what is taken is not its question.
 
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::topology::{Core, NumaNode, Topology};
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
 use std::ops::Range;
 
 /// Is why a GPU's home is not simply the node that the kernel names.
@@ -16,60 +16,81 @@ pub(super) enum Moved {
     NoCores(NodeId),
 }
 
+/// Is a core in its place on a node.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seat<'a> {
+    /// The core.
+    pub(super) core: &'a Core,
+    /// Its place in [`Topology::cores`].
+    pub(super) at: usize,
+    /// Its L3 cache, by the place in the record; cores whose cache is not known count as on one cache of their node,
+    /// numbered above the known ones.
+    pub(super) cache: usize,
+    /// Its online threads.
+    pub(super) threads: usize,
+}
+
+/// Is a node with cores.
+#[derive(Debug)]
+pub(super) struct Home<'a> {
+    /// Its number.
+    pub(super) id: NodeId,
+    /// Cores that guests may have, in the order of the node's caches: as hwloc numbers them.
+    pub(super) seats: Vec<Seat<'a>>,
+    /// Cores that are kept for the host; they are the first ones and not among the seats.
+    pub(super) kept: usize,
+    /// GPUs at home here, by address.
+    pub(super) gpus: Vec<Bdf>,
+}
+
 /// Is where the GPUs of a host are at home.
 #[derive(Debug)]
 pub(super) struct Homes<'a> {
     /// The host.
     topology: &'a Topology,
-    /// Node with cores, for each GPU.
-    gpus: BTreeMap<Bdf, (NodeId, Option<Moved>)>,
-    /// Cores of each node that has some, in the order of the node's caches: as hwloc numbers them.
-    cores: BTreeMap<NodeId, Vec<&'a Core>>,
+    /// Nodes with cores, by number.
+    nodes: Vec<Home<'a>>,
+    /// GPUs by address, with the place of their home in `nodes`.
+    gpus: Vec<(Bdf, usize, Option<Moved>)>,
+    /// Cores below each L3 cache, by [`Seat::cache`], as places in [`Topology::cores`]; those that are kept, too.
+    below: Vec<Vec<usize>>,
+    /// The number of threads that most cores have.
+    common: usize,
 }
 
 impl<'a> Homes<'a> {
-    /// Finds every GPU's home.
-    pub(super) fn new(topology: &'a Topology) -> Homes<'a> {
-        let mut cache_of = BTreeMap::new();
-        for cache in &topology.parts().l3 {
-            for pcpu in cache.pcpus.iter() {
-                cache_of.insert(pcpu, cache.pcpus.first());
+    /// Finds every GPU's home on a host whose nodes keep so many cores each.
+    pub(super) fn new(topology: &'a Topology, kept: u32) -> Homes<'a> {
+        let (nodes, below) = nodes(topology, kept as usize);
+        let mut homes = Homes { topology, nodes, gpus: Vec::new(), below, common: 1 };
+        homes.common = homes.most_common();
+        for gpu in topology.gpus() {
+            let (node, moved) = homes.find(gpu.node);
+            let at = homes.place(node).unwrap_or(0);
+            homes.gpus.push((gpu.bdf, at, moved));
+            if let Some(home) = homes.nodes.get_mut(at) {
+                home.gpus.push(gpu.bdf);
             }
         }
-        let mut cores: BTreeMap<NodeId, Vec<&Core>> = BTreeMap::new();
-        for core in topology.cores() {
-            cores.entry(core.node).or_default().push(core);
-        }
-        for list in cores.values_mut() {
-            list.sort_by_key(|core| {
-                let first = core.pcpus.first();
-                (first.and_then(|pcpu| cache_of.get(&pcpu).copied().flatten()).or(first), first)
-            });
-        }
-        let mut homes = Homes { topology, gpus: BTreeMap::new(), cores };
-        for gpu in topology.gpus() {
-            let home = homes.find(gpu.node);
-            homes.gpus.insert(gpu.bdf, home);
-        }
+        homes.gpus.sort_by_key(|(bdf, _, _)| *bdf);
         homes
     }
 
     /// The node with cores for a device of this node.
     fn find(&self, node: Option<NodeId>) -> (NodeId, Option<Moved>) {
         match node {
-            Some(node) if self.cores.contains_key(&node) => (node, None),
+            Some(node) if self.place(node).is_some() => (node, None),
             Some(node) => {
-                let with_cores = |n: &NumaNode| self.cores.contains_key(&n.os_index);
+                let with_cores = |n: &NumaNode| self.place(n.os_index).is_some();
                 (
                     nearest(self.topology, node, with_cores).unwrap_or(node),
                     Some(Moved::NoCores(node)),
                 )
             }
             None => {
-                let most =
-                    self.cores.iter().max_by_key(|(node, c)| (c.len(), std::cmp::Reverse(**node)));
-                let node = most.map_or(NodeId(0), |(node, _)| *node);
-                (node, (self.cores.len() > 1).then_some(Moved::Unknown))
+                let most = self.nodes.iter().max_by_key(|n| (n.seats.len(), Reverse(n.id)));
+                let node = most.map_or(NodeId(0), |home| home.id);
+                (node, (self.nodes.len() > 1).then_some(Moved::Unknown))
             }
         }
     }
@@ -84,46 +105,112 @@ impl<'a> Homes<'a> {
 
     /// A GPU's home, and why it is another than the kernel's node.
     pub(super) fn of_gpu(&self, bdf: Bdf) -> (NodeId, Option<Moved>) {
-        self.gpus.get(&bdf).copied().unwrap_or_else(|| self.find(None))
+        let at = self.gpus.binary_search_by_key(&bdf, |(gpu, _, _)| *gpu).ok();
+        match at.map(|at| self.gpus[at]) {
+            Some((_, home, moved)) if home < self.nodes.len() => (self.nodes[home].id, moved),
+            _ => self.find(None),
+        }
     }
 
-    /// Nodes with cores, ascending.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.cores.keys().copied()
+    /// GPUs by address, with the place of their home among [`Homes::all`].
+    pub(super) fn places(&self) -> impl Iterator<Item = (Bdf, usize)> + '_ {
+        self.gpus.iter().map(|(bdf, at, _)| (*bdf, *at))
     }
 
-    /// Cores of a node, in hwloc's order.
-    pub(super) fn cores(&self, node: NodeId) -> &[&'a Core] {
-        self.cores.get(&node).map_or(&[], Vec::as_slice)
+    /// Nodes with cores, by number.
+    pub(super) fn all(&self) -> &[Home<'a>] {
+        &self.nodes
+    }
+
+    /// The place of a node among [`Homes::all`].
+    pub(super) fn place(&self, node: NodeId) -> Option<usize> {
+        self.nodes.binary_search_by_key(&node, |home| home.id).ok()
+    }
+
+    /// A node with cores.
+    fn home(&self, node: NodeId) -> Option<&Home<'a>> {
+        self.place(node).map(|at| &self.nodes[at])
+    }
+
+    /// Cores of a node that guests may have, in hwloc's order.
+    pub(super) fn seats(&self, node: NodeId) -> &[Seat<'a>] {
+        self.home(node).map_or(&[], |home| &home.seats)
     }
 
     /// GPUs at home on a node, by address.
-    pub(super) fn gpus(&self, node: NodeId) -> impl Iterator<Item = Bdf> + '_ {
-        self.gpus.iter().filter(move |(_, (home, _))| *home == node).map(|(bdf, _)| *bdf)
+    pub(super) fn gpus(&self, node: NodeId) -> &[Bdf] {
+        self.home(node).map_or(&[], |home| &home.gpus)
     }
 
     /// Cores that each GPU of a node owns: cores of the node over GPUs of the node, at least one.
     pub(super) fn share(&self, node: NodeId) -> usize {
-        (self.cores(node).len() / self.gpus(node).count().max(1)).max(1)
+        (self.seats(node).len() / self.gpus(node).len().max(1)).max(1)
     }
 
-    /// The block of cores that a GPU owns, as places in [`Homes::cores`] of its home; the last blocks are empty where
+    /// The block of cores that a GPU owns, as places in [`Homes::seats`] of its home; the last blocks are empty where
     /// there are more GPUs than cores.
     pub(super) fn block(&self, gpu: Bdf) -> Range<usize> {
         let (node, _) = self.of_gpu(gpu);
-        let (share, cores) = (self.share(node), self.cores(node).len());
-        let place = self.gpus(node).position(|other| other == gpu).unwrap_or(0);
+        let (share, cores) = (self.share(node), self.seats(node).len());
+        let place = self.gpus(node).iter().position(|&other| other == gpu).unwrap_or(0);
         (place * share).min(cores)..((place + 1) * share).min(cores)
+    }
+
+    /// Cores below an L3 cache, as places in [`Topology::cores`].
+    pub(super) fn below(&self, cache: usize) -> &[usize] {
+        self.below.get(cache).map_or(&[], Vec::as_slice)
     }
 
     /// The number of threads that most cores of the host have; the larger where two numbers tie.
     pub(super) fn common_threads(&self) -> usize {
-        let mut by_threads: BTreeMap<usize, usize> = BTreeMap::new();
-        for core in self.topology.cores() {
-            *by_threads.entry(core.pcpus.len()).or_default() += 1;
-        }
-        by_threads.iter().max_by_key(|(threads, cores)| (**cores, **threads)).map_or(1, |(t, _)| *t)
+        self.common
     }
+
+    /// Counts threads.
+    fn most_common(&self) -> usize {
+        let mut cores_with: Vec<usize> = Vec::new();
+        for seat in self.nodes.iter().flat_map(|home| &home.seats) {
+            cores_with.resize(cores_with.len().max(seat.threads + 1), 0);
+            cores_with[seat.threads] += 1;
+        }
+        let most = cores_with.iter().enumerate().max_by_key(|&(threads, cores)| (*cores, threads));
+        most.map_or(1, |(threads, _)| threads.max(1))
+    }
+}
+
+/// Lists nodes with their cores, by number, the first ones of each kept for the host; and the cores below each cache.
+fn nodes(topology: &Topology, kept: usize) -> (Vec<Home<'_>>, Vec<Vec<usize>>) {
+    let caches = &topology.parts().l3;
+    let mut cache_of: Vec<u32> = Vec::new();
+    for (cache, at) in caches.iter().zip(0u32..) {
+        let last = cache.pcpus.last().map_or(0, |pcpu| pcpu.0 as usize + 1);
+        cache_of.resize(cache_of.len().max(last), u32::MAX);
+        cache.pcpus.iter().for_each(|pcpu| cache_of[pcpu.0 as usize] = at);
+    }
+    let firsts: Vec<_> = caches.iter().map(|cache| cache.pcpus.first()).collect();
+    let mut by_node: Vec<usize> = (0..topology.nodes().len()).collect();
+    by_node.sort_by_key(|&at| topology.nodes()[at].os_index);
+    let ids: Vec<NodeId> = by_node.iter().map(|&at| topology.nodes()[at].os_index).collect();
+    let mut lists = vec![Vec::new(); ids.len()];
+    let mut below = vec![Vec::new(); caches.len() + ids.len()];
+    for (at, core) in topology.cores().iter().enumerate() {
+        let Ok(node) = ids.binary_search(&core.node) else { continue };
+        let first = core.pcpus.first();
+        let cache = first.and_then(|pcpu| cache_of.get(pcpu.0 as usize));
+        let cache = cache.map(|at| *at as usize).filter(|at| *at < caches.len());
+        let order = (cache.and_then(|at| firsts[at]).or(first), first);
+        let cache = cache.unwrap_or(caches.len() + node);
+        below[cache].push(at);
+        lists[node].push((order, Seat { core, at, cache, threads: core.pcpus.len() }));
+    }
+    let home = |(id, mut list): (NodeId, Vec<_>)| {
+        list.sort_by_key(|(order, _)| *order);
+        let kept = kept.min(list.len());
+        let seats: Vec<Seat<'_>> = list.into_iter().map(|(_, seat)| seat).skip(kept).collect();
+        Home { id, seats, kept, gpus: Vec::new() }
+    };
+    let homes = ids.into_iter().zip(lists).filter(|(_, list)| !list.is_empty()).map(home);
+    (homes.collect(), below)
 }
 
 /// The nearest node to another that has a property, itself first; by distance where the host knows it, then by number.
@@ -132,11 +219,20 @@ pub(super) fn nearest(
     from: NodeId,
     has: impl Fn(&NumaNode) -> bool,
 ) -> Option<NodeId> {
-    let distances = topology.node(from).map_or(&[][..], |node| &node.distances[..]);
     let candidates = topology.nodes().iter().enumerate().filter(|(_, node)| has(node));
-    let rank = |(position, node): &(usize, &NumaNode)| {
-        let distance = distances.get(*position).copied().unwrap_or(u32::MAX);
+    let rank = rank(topology, from);
+    candidates.min_by_key(|&(at, node)| rank(at, node)).map(|(_, node)| node.os_index)
+}
+
+/// How far nodes are from one, for ordering: itself, then by distance where the host knows it, then by number. Takes a
+/// node and its place in the record.
+pub(super) fn rank(
+    topology: &Topology,
+    from: NodeId,
+) -> impl Fn(usize, &NumaNode) -> (bool, u32, u32, NodeId) {
+    let distances = topology.node(from).map_or(&[][..], |node| &node.distances[..]);
+    move |at, node| {
+        let distance = distances.get(at).copied().unwrap_or(u32::MAX);
         (node.os_index != from, distance, node.os_index.0.abs_diff(from.0), node.os_index)
-    };
-    candidates.min_by_key(rank).map(|(_, node)| node.os_index)
+    }
 }

@@ -3,11 +3,11 @@
 
 mod assign;
 mod beside;
-#[allow(dead_code)]
 mod budget;
 mod candidates;
 mod compare;
 mod cpus;
+mod demand;
 mod devices;
 mod explain;
 mod extras;
@@ -22,8 +22,11 @@ mod pages;
 mod partitions;
 mod pcie;
 mod pcpus;
+mod pick;
+mod rooms;
 mod score;
 mod search;
+mod shortage;
 mod slots;
 mod taken;
 mod whycores;
@@ -33,12 +36,14 @@ use crate::cpuset::{CpuSet, NodeSet};
 use crate::memsize::MemSize;
 use crate::request::{PageSize, PinPolicy, Profile, Request, RequestError};
 use crate::topology::{PartitionId, Topology};
+use budget::Solution;
 use explain::Reasons;
 use home::Homes;
 use memory::Memory;
 pub use nearest::nearest;
 use pcpus::Cores;
 use serde::{Deserialize, Serialize};
+use shortage::Shortage;
 use taken::Taken;
 
 /// Is what one domain of the host holds, whoever made it.
@@ -207,32 +212,39 @@ pub fn plan(
     request: &Request,
 ) -> Result<Placement, PlanError> {
     request.check()?;
-    let pinned = request.pins != PinPolicy::None;
-    cpus::check_shape(request, pinned)?;
+    cpus::check_shape(request)?;
     let mut reasons = Reasons::default();
     let taken = Taken::new(topology, held);
-    let homes = Homes::new(topology);
+    let homes = Homes::new(topology, request.reserve.cores);
     let budget = budget::Budget::new(topology, &homes, &taken, request);
     let extras = extras::Search::new(topology, &homes, &taken, request);
     extras.check()?;
     let judges = devices::Judges { budget: &budget, extras: &extras };
     let chosen = devices::choose(topology, &homes, &taken, &judges, request, &mut reasons)?;
-    let (homes, taken, gpus) = (&homes, &taken, &chosen.gpus[..]);
-    let cores = Cores { topology, homes, taken, gpus };
-    let cpus = if !pinned {
-        let cpus = cpus::floating(&cores, request)?;
+    let (homes, taken, budget, gpus) = (&homes, &taken, &budget, &chosen.gpus[..]);
+    let mut solution = Solution::default();
+    budget
+        .solve(gpus, request.allow.remote, &mut solution)
+        .map_err(|short| Shortage { topology, budget, homes, taken, gpus }.error(short))?;
+    let cpus = if request.pins == PinPolicy::None {
+        let cpus = cpus::floating(solution.vcpus, request)?;
         let (because, compromise) = cpus::why_floating(&cpus, request, topology.pcpus().len());
         reasons.0.push(Reason { choice: "vcpus".into(), because, compromise });
         cpus
     } else {
-        let cores = cores.choose(request, &mut reasons)?;
+        let chooser = Cores { topology, homes, taken, gpus, request };
+        let cores = chooser.choose(&solution);
+        chooser.explain(&cores, &mut reasons);
         match request.profile {
-            Profile::Share => cpus::by_core(&cores),
+            Profile::Share => {
+                cpus::pinned(&cores, request, gpus.first().map(|&gpu| homes.of_gpu(gpu).0))
+            }
             Profile::NvidiaVm => cpus::vendor(&cores, request, gpus.len()),
         }
     };
-    let memory = Memory { topology, homes, taken, gpus, request };
-    let cells = memory.cells(&cpus, &mut reasons)?;
+    let (solution, gpus) = (&solution, gpus.len());
+    let memory = Memory { topology, taken, budget, solution, gpus, request };
+    let cells = memory.cells(&cpus, &mut reasons);
     let devices = chosen.all();
     let guest_pcie = pcie::tree(topology, homes, &devices, &cpus, &mut reasons);
     Ok(Placement {
@@ -259,6 +271,8 @@ mod nearesttests;
 mod proptests;
 #[cfg(test)]
 mod slottests;
+#[cfg(test)]
+mod sound;
 #[cfg(test)]
 pub(crate) mod testhost;
 #[cfg(test)]

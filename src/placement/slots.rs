@@ -97,7 +97,8 @@ impl Units {
     fn new(topology: &Topology, homes: &Homes<'_>, gpus: &[Bdf]) -> Units {
         let devices: Vec<Option<&PciDevice>> = gpus.iter().map(|&b| topology.device(b)).collect();
         let nodes: Vec<_> = gpus.iter().map(|&bdf| homes.of_gpu(bdf).0).collect();
-        let packages = nodes.iter().map(|&node| homes.cores(node).first().map(|core| core.package));
+        let packages =
+            nodes.iter().map(|&node| homes.seats(node).first().map(|seat| seat.core.package));
         let switch = |device: &PciDevice| nearest_switch(topology, device);
         let switches: Vec<Option<Bdf>> = devices.iter().map(|d| d.and_then(switch)).collect();
         let own = switches.iter().zip(gpus).map(|(switch, gpu)| switch.ok_or(*gpu));
@@ -223,7 +224,7 @@ mod tests {
     fn a_dgx2_is_two_packages_four_roots_and_eight_switches() {
         let host = crate::placement::tests::dgx2();
         let held = crate::placement::Occupancy::default();
-        let (homes, taken) = (Homes::new(&host), Taken::new(&host, &held));
+        let (homes, taken) = (Homes::new(&host, 0), Taken::new(&host, &held));
         let slots = Slots::new(&host, &homes, &taken);
         let units = &slots.units;
         assert_eq!((units.packages.len(), units.nodes.len()), (2, 2));

@@ -1,133 +1,254 @@
 //! What the domains of a host hold, turned round: by device, by core, by node. Knows what is held, not what is wanted.
 
+use super::explain::count;
 use super::{Held, Occupancy};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::memsize::MemSize;
-use crate::topology::{Core, Topology};
+use crate::topology::{NumaNode, Topology};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Stands for "no domain" among places of domains.
+const NOBODY: u32 = u32::MAX;
+
+/// Is a domain's memory on one node: the domain's place, and how much.
+type Amount = (u32, MemSize);
 
 /// Is what is taken on a host.
 #[derive(Debug)]
 pub(super) struct Taken<'a> {
-    /// The domain that holds a PCI function.
-    devices: BTreeMap<Bdf, &'a str>,
-    /// The domains that hold a core, by the core's lowest pcpu.
-    cores: BTreeMap<PcpuId, BTreeSet<&'a str>>,
-    /// Domains that run and are not held to single cores, with the pcpus that they float over.
-    floating: Vec<(&'a str, CpuSet)>,
-    /// Memory of each domain on each node.
-    memory: BTreeMap<NodeId, Vec<(&'a Held, MemSize)>>,
+    /// The host.
+    topology: &'a Topology,
+    /// Its domains.
+    domains: &'a [Held],
+    /// PCI functions by address, with the place of the domain that holds each; the first domain comes first.
+    devices: Vec<(Bdf, u32)>,
+    /// Places of the first domain that holds each core, in the order of [`Topology::cores`].
+    owners: Vec<u32>,
+    /// Places of domains that run and are not held to single cores, with the pcpus that they float over; none: all.
+    floating: Vec<(u32, Option<CpuSet>)>,
+    /// Memory of each domain, in the order of [`Topology::nodes`].
+    memory: Vec<Vec<Amount>>,
 }
 
 impl<'a> Taken<'a> {
     /// Turns the domains' holdings round.
-    pub(super) fn new(topology: &Topology, held: &'a Occupancy) -> Taken<'a> {
+    pub(super) fn new(topology: &'a Topology, held: &'a Occupancy) -> Taken<'a> {
         let mut taken = Taken {
-            devices: BTreeMap::new(),
-            cores: BTreeMap::new(),
+            topology,
+            domains: &held.domains,
+            devices: Vec::new(),
+            owners: vec![NOBODY; topology.cores().len()],
             floating: Vec::new(),
-            memory: BTreeMap::new(),
+            memory: vec![Vec::new(); topology.nodes().len()],
         };
-        for domain in &held.domains {
-            for &bdf in &domain.devices {
-                taken.devices.entry(bdf).or_insert(&domain.domain);
-            }
-            taken.add_pins(topology, domain);
-            for (nodes, amount) in &domain.memory {
-                let on = |node: NodeId| nodes.is_empty() || nodes.contains(node);
-                let sizes = topology.nodes().iter().filter(|n| on(n.os_index));
-                let sizes: Vec<_> = sizes.map(|n| (n.os_index, n.memory_kib)).collect();
-                let whole: u64 = sizes.iter().map(|(_, size)| size.kib()).sum();
-                for (node, size) in sizes.into_iter().filter(|(_, size)| !size.is_zero()) {
-                    let share = amount.share(size.kib(), whole);
-                    taken.memory.entry(node).or_default().push((domain, share));
+        for (domain, at) in held.domains.iter().zip(0..) {
+            taken.devices.extend(domain.devices.iter().map(|&bdf| (bdf, at)));
+            taken.add_pins(domain, at);
+        }
+        taken.devices.sort();
+        // What is bound to one node is there; the rest lies where those leave room.
+        for one in [true, false] {
+            for (domain, at) in held.domains.iter().zip(0..) {
+                for (nodes, amount) in &domain.memory {
+                    let those = nodes_of(topology, nodes);
+                    if (those.len() == 1) == one {
+                        taken.add_memory(at, &those, *amount);
+                    }
                 }
             }
         }
         taken
     }
 
-    /// Adds a domain's pins: a pin within one core holds that core, a wider one lets the domain float.
-    fn add_pins(&mut self, topology: &Topology, domain: &'a Held) {
-        let (mut own, mut wide) = (CpuSet::new(), CpuSet::new());
-        let pins = domain.vcpu_pins.iter().chain(&domain.emulator_pin).chain(&domain.iothread_pins);
-        for pin in pins {
-            let cores: BTreeSet<PcpuId> =
-                pin.iter().filter_map(|pcpu| topology.core_of(pcpu)?.pcpus.first()).collect();
-            if let [only] = cores.iter().copied().collect::<Vec<_>>()[..] {
-                self.cores.entry(only).or_default().insert(&domain.domain);
-                own = own.or(&topology.core_of(only).map_or_else(CpuSet::new, |c| c.pcpus.clone()));
-            } else {
-                wide = wide.or(pin);
+    /// Adds a domain's pins: a pin within one core, or with one core of each of several nodes, holds these cores (so
+    /// are the emulators of guests with several nodes pinned); a wider one lets the domain float.
+    fn add_pins(&mut self, domain: &'a Held, at: u32) {
+        let mut wide = CpuSet::new();
+        for pin in pins(domain) {
+            match self.narrow(pin) {
+                Some(cores) => cores.for_each(&mut |core| {
+                    let owner = &mut self.owners[core];
+                    *owner = if *owner == NOBODY { at } else { *owner };
+                }),
+                None => wide = wide.or(pin),
             }
         }
-        let unpinned = domain.vcpu_pins.iter().all(CpuSet::is_empty);
-        let over = if unpinned { topology.pcpus() } else { wide.minus(&own) };
-        if domain.active && !over.is_empty() {
-            self.floating.push((&domain.domain, over));
+        if !domain.active {
+            return;
+        }
+        if domain.vcpu_pins.iter().all(CpuSet::is_empty) {
+            self.floating.push((at, None));
+        } else if !wide.is_empty() {
+            let own = self.own(domain);
+            let over = wide.minus(&own);
+            if !over.is_empty() {
+                self.floating.push((at, Some(over)));
+            }
+        }
+    }
+
+    /// Pcpus of all cores that a domain holds.
+    fn own(&self, domain: &Held) -> CpuSet {
+        let mut own = CpuSet::new();
+        for cores in pins(domain).filter_map(|pin| self.narrow(pin)) {
+            cores.for_each(&mut |core| own.extend(self.topology.cores()[core].pcpus.iter()));
+        }
+        own
+    }
+
+    /// The cores of a pin that holds cores; none where it is too wide for that.
+    fn narrow(&self, pin: &CpuSet) -> Option<Narrow> {
+        let core = |pcpu: PcpuId| self.topology.core_place(pcpu);
+        let mut cores = pin.iter().filter_map(core);
+        let Some(first) = cores.next() else { return Some(Narrow::Several(Vec::new())) };
+        if cores.all(|other| other == first) {
+            return Some(Narrow::One(first));
+        }
+        let all: BTreeSet<usize> = pin.iter().filter_map(core).collect();
+        let node = |at: &usize| self.topology.cores()[*at].node;
+        let nodes: BTreeSet<NodeId> = all.iter().map(node).collect();
+        (nodes.len() == all.len()).then(|| Narrow::Several(all.into_iter().collect()))
+    }
+
+    /// Adds a domain's memory to these nodes, in proportion to what is left on each; where nothing is, to their sizes.
+    fn add_memory(&mut self, domain: u32, those: &[usize], amount: MemSize) {
+        let size = |at: usize| self.topology.nodes()[at].memory_kib;
+        if let [only] = those[..] {
+            self.memory[only].push((domain, amount));
+            return;
+        }
+        let left = |at: &usize| size(*at) - sum(&self.memory[*at]);
+        let mut weights: Vec<u64> = those.iter().map(|at| left(at).kib()).collect();
+        if weights.iter().all(|weight| *weight == 0) {
+            weights = those.iter().map(|at| size(*at).kib()).collect();
+        }
+        let whole: u64 = weights.iter().fold(0, |sum: u64, weight| sum.saturating_add(*weight));
+        for (at, weight) in those.iter().zip(weights).filter(|(_, weight)| *weight > 0) {
+            self.memory[*at].push((domain, amount.share(weight, whole)));
         }
     }
 
     /// The domain that holds a PCI function.
     pub(super) fn device(&self, bdf: Bdf) -> Option<&'a str> {
-        self.devices.get(&bdf).copied()
+        let at = self.devices.partition_point(|(other, _)| *other < bdf);
+        let (found, domain) = self.devices.get(at)?;
+        (*found == bdf).then(|| self.domains[*domain as usize].domain.as_str())
     }
 
-    /// Whether no domain holds a pcpu of the core.
-    pub(super) fn core_is_free(&self, core: &Core) -> bool {
-        core.pcpus.first().is_none_or(|first| !self.cores.contains_key(&first))
+    /// Whether no domain holds a pcpu of the core at this place of [`Topology::cores`].
+    pub(super) fn is_free(&self, core: usize) -> bool {
+        self.owners[core] == NOBODY
     }
 
-    /// Who holds these cores, one line for each domain.
-    pub(super) fn core_holders<'c>(
-        &self,
-        node: NodeId,
-        cores: impl Iterator<Item = &'c Core>,
-    ) -> Vec<String> {
+    /// The first domain that holds a core.
+    pub(super) fn owner(&self, core: usize) -> Option<&'a str> {
+        self.domains.get(self.owners[core] as usize).map(|held| held.domain.as_str())
+    }
+
+    /// Who holds cores of a node among these, one line for each domain.
+    pub(super) fn core_holders(&self, node: NodeId, among: &[usize]) -> Vec<String> {
         let mut by_domain: BTreeMap<&str, usize> = BTreeMap::new();
-        for core in cores {
-            let holders = core.pcpus.first().and_then(|first| self.cores.get(&first));
-            for name in holders.into_iter().flatten() {
-                *by_domain.entry(name).or_default() += 1;
+        for domain in self.domains {
+            let mut own: BTreeSet<usize> = BTreeSet::new();
+            for cores in pins(domain).filter_map(|pin| self.narrow(pin)) {
+                cores.for_each(&mut |core| {
+                    own.insert(core);
+                });
+            }
+            let number = among.iter().filter(|core| own.contains(core)).count();
+            if number > 0 {
+                *by_domain.entry(&domain.domain).or_default() += number;
             }
         }
         let line = |(name, number): (&&str, &usize)| {
-            let cores = super::explain::count(*number, "core");
-            format!("{cores} of node {node} are held by domain `{name}`")
+            let cores = count(*number, "core");
+            let verb = if *number == 1 { "is" } else { "are" };
+            format!("{cores} of node {node} {verb} held by domain `{name}`")
         };
         by_domain.iter().map(line).collect()
     }
 
     /// Running domains that may run on these pcpus.
     pub(super) fn floating_over(&self, pcpus: &CpuSet) -> Vec<&'a str> {
-        let over = self.floating.iter().filter(|(_, set)| set.intersects(pcpus));
-        over.map(|(name, _)| *name).collect()
+        let over = |set: &Option<CpuSet>| set.as_ref().is_none_or(|set| set.intersects(pcpus));
+        let those = self.floating.iter().filter(|(_, set)| over(set));
+        those.map(|(at, _)| self.domains[*at as usize].domain.as_str()).collect()
     }
 
-    /// Memory of all domains on a node. What is bound to several nodes, or to none, counts by the nodes' sizes.
-    pub(super) fn memory(&self, node: NodeId) -> MemSize {
-        self.memory.get(&node).into_iter().flatten().map(|(_, size)| *size).sum()
+    /// Memory of all domains on the node at this place of [`Topology::nodes`]. What is bound to several nodes, or to
+    /// none, counts by what is left on them.
+    pub(super) fn memory(&self, node: usize) -> MemSize {
+        sum(&self.memory[node])
     }
 
     /// Memory on a node of domains that are off and will take it from the pool of this page size.
-    pub(super) fn memory_to_come(&self, node: NodeId, page: MemSize) -> MemSize {
-        let all = self.memory.get(&node).into_iter().flatten();
-        all.filter(|(held, _)| !held.active && held.huge_page_kib == Some(page))
-            .map(|(_, size)| *size)
-            .sum()
+    pub(super) fn memory_to_come(&self, node: usize, page: MemSize) -> MemSize {
+        let off = |(at, _): &&Amount| {
+            let held = &self.domains[*at as usize];
+            !held.active && held.huge_page_kib == Some(page)
+        };
+        self.memory[node].iter().filter(off).map(|(_, size)| *size).sum()
     }
 
     /// Who holds memory of a node, one line for each domain.
-    pub(super) fn memory_holders(&self, node: NodeId) -> Vec<String> {
+    pub(super) fn memory_holders(&self, node: usize) -> Vec<String> {
         let mut by_domain: BTreeMap<&str, MemSize> = BTreeMap::new();
-        for (held, size) in self.memory.get(&node).into_iter().flatten() {
-            let sum = by_domain.entry(&held.domain).or_default();
+        for (at, size) in &self.memory[node] {
+            let sum = by_domain.entry(&self.domains[*at as usize].domain).or_default();
             *sum = *sum + *size;
         }
+        let id = self.topology.nodes()[node].os_index;
         let line = |(name, size): (&&str, &MemSize)| {
-            format!("{size} of node {node} are held by domain `{name}`")
+            format!("{size} of node {id} are held by domain `{name}`")
         };
         by_domain.iter().map(line).collect()
     }
+}
+
+/// Is the cores that a pin holds, by place; the first case is nearly all and needs no list.
+enum Narrow {
+    /// One core.
+    One(usize),
+    /// One core of each of several nodes, or none.
+    Several(Vec<usize>),
+}
+
+impl Narrow {
+    /// Calls for each core.
+    fn for_each(&self, call: &mut dyn FnMut(usize)) {
+        match self {
+            Narrow::One(core) => call(*core),
+            Narrow::Several(cores) => cores.iter().for_each(|core| call(*core)),
+        }
+    }
+}
+
+/// All pins of a domain.
+fn pins(domain: &Held) -> impl Iterator<Item = &CpuSet> {
+    domain.vcpu_pins.iter().chain(&domain.emulator_pin).chain(&domain.iothread_pins)
+}
+
+/// A node's memory of all domains.
+fn sum(amounts: &[Amount]) -> MemSize {
+    amounts.iter().map(|(_, size)| *size).sum()
+}
+
+/// Nodes with memory that a domain bound to these has its memory on, as places; an empty set means [`ordinary`] ones.
+fn nodes_of(topology: &Topology, nodes: &crate::cpuset::NodeSet) -> Vec<usize> {
+    let usual = nodes.is_empty().then(|| ordinary(topology));
+    let on = |node: &NumaNode| match &usual {
+        Some(usual) => usual(node),
+        None => nodes.contains(node.os_index) && !node.memory_kib.is_zero(),
+    };
+    let all = topology.nodes().iter().enumerate();
+    all.filter(|(_, node)| on(node)).map(|(at, _)| at).collect()
+}
+
+/// Tells nodes that memory which is bound nowhere comes from: those with CPUs and memory. The memory of a GPU is a node
+/// without CPUs (GB300 has 32 of them) and counts only where no other node has memory.
+pub(super) fn ordinary(topology: &Topology) -> impl Fn(&NumaNode) -> bool {
+    let usual = |node: &NumaNode| !node.memory_kib.is_zero() && !node.pcpus.is_empty();
+    let some = topology.nodes().iter().any(usual);
+    move |node| if some { usual(node) } else { !node.memory_kib.is_zero() }
 }

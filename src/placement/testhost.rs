@@ -5,8 +5,8 @@ use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::memsize::MemSize;
 use crate::placement::{Held, Placement};
 use crate::topology::{
-    Core, Fabric, FabricModel, HugePagePool, NumaNode, Partition, PartitionId, Parts, PciDevice,
-    Topology,
+    Core, Fabric, FabricModel, HugePagePool, L3, NumaNode, Partition, PartitionId, Parts,
+    PciDevice, Topology,
 };
 
 /// Is one node of a host.
@@ -29,6 +29,10 @@ pub(crate) struct HostSpec {
     pub(crate) step: u32,
     /// Places of pcpus that are offline.
     pub(crate) offline: Vec<u32>,
+    /// Cores below each L3 cache; 0: the record names no caches.
+    pub(crate) l3: u32,
+    /// Places of pcpus that the kernel keeps tasks off.
+    pub(crate) isolated: Vec<u32>,
     /// Node of each GPU, by its place in `nodes`; none: the kernel does not say.
     pub(crate) gpus: Vec<Option<usize>>,
     /// Whether an NVSwitch board makes partitions: all, halves, and so on down to one.
@@ -47,6 +51,8 @@ impl HostSpec {
             threads: 2,
             step: 1,
             offline: vec![],
+            l3: 0,
+            isolated: vec![],
             gpus: (0..gpus).map(|gpu| Some(gpu * nodes / gpus)).collect(),
             partitions: false,
             switches: 0,
@@ -59,7 +65,9 @@ impl HostSpec {
         let all: u32 = self.nodes.iter().map(|node| node.cores).sum();
         let node_id = |at: usize| NodeId(u32::try_from(at).unwrap() * self.step);
         let mut parts = Parts::default();
-        let mut first = 0;
+        let isolated = self.isolated.iter().filter(|place| !self.offline.contains(place));
+        parts.isolated = isolated.map(|place| PcpuId(place * self.step)).collect();
+        let (mut first, mut done) = (0, 0);
         for (at, spec) in self.nodes.iter().enumerate() {
             let mut on_node = CpuSet::new();
             for core in first..first + spec.cores {
@@ -74,6 +82,13 @@ impl HostSpec {
                     let core_id = core - first;
                     parts.cores.push(Core { package, die: None, core_id, node, pcpus });
                 }
+            }
+            let (last, own) = (parts.cores.len(), parts.cores.iter());
+            let own: Vec<CpuSet> = own.skip(done).map(|core| core.pcpus.clone()).collect();
+            done = last;
+            for below in own.chunks(self.l3.max(1) as usize).filter(|_| self.l3 > 0) {
+                let pcpus = below.iter().fold(CpuSet::new(), |all, core| all.or(core));
+                parts.l3.push(L3 { pcpus, size_kib: None });
             }
             first += spec.cores;
             let pool =

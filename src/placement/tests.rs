@@ -57,14 +57,9 @@ fn what_no_host_gives_is_refused_with_what_it_gives() {
         (
             Request { vcpus: Some(97), ..base() },
             "97 vCPUs are more than the 96 hyperthreads",
-            "--vcpus 92",
+            "--vcpus 96",
         ),
-        (
-            Request { vcpus: Some(3), ..base() },
-            "3 vCPUs do not fill cores of 2 threads",
-            "--vcpus 2 or --vcpus 4",
-        ),
-        (Request { vcpus: Some(48), ..run(1, 0) }, "which has 24 cores", "--vcpus 46"),
+        (Request { vcpus: Some(49), ..run(1, 0) }, "which has 24 cores", "--vcpus 48"),
         (
             Request { memory_kib: Some(MemSize::from_gib(900)), ..run(1, 0) },
             "more than the 739.5 GiB of node 0",
@@ -76,7 +71,11 @@ fn what_no_host_gives_is_refused_with_what_it_gives() {
             "at least 2 MiB",
         ),
         (Request { threads: Some(2), ..base() }, "threads of a pinned guest", "--pins none"),
-        (Request { cells: CellWish::Count(2), ..base() }, "cells of a pinned guest", "--pins none"),
+        (
+            Request { cells: CellWish::Count(2), ..run(1, 0) },
+            "2 cells of a pinned guest that stands on 1 host node",
+            "--cells 1",
+        ),
         (
             Request { pins: PinPolicy::None, vcpus: Some(5), threads: Some(2), ..base() },
             "5 vCPUs do not divide",
@@ -97,8 +96,9 @@ fn what_no_host_gives_is_refused_with_what_it_gives() {
 #[test]
 fn too_small_a_host_is_told_to_float() {
     let host = HostSpec { threads: 1, ..HostSpec::even(1, 2, 4, 0) }.build();
-    let (what, _, hint) = refusal(plan_on(&host, &[], &Request::for_gpus(0)));
-    assert!(what.contains("1 for emulator"), "{what}");
+    let three = Request { vcpus: Some(3), ..Request::for_gpus(0) };
+    let (what, _, hint) = refusal(plan_on(&host, &[], &three));
+    assert!(what.contains("3 vCPUs are more than the 2 hyperthreads"), "{what}");
     assert!(hint.contains("--pins none"), "{hint}");
     let request = Request { pins: PinPolicy::None, vcpus: Some(4), ..Request::for_gpus(0) };
     let placement = plan_on(&host, &[], &request).unwrap();
@@ -121,7 +121,7 @@ fn cores_that_domains_hold_are_named() {
     let (what, holders, hint) = refusal(plan_on(&host, std::slice::from_ref(&first), &request(6)));
     assert!(what.ends_with("2 of its 8 are free"), "{what}");
     assert_eq!(holders, ["6 cores of node 0 are held by domain `big`"]);
-    assert_eq!(hint, "at most 2 fit: --vcpus 2");
+    assert_eq!(hint, "at most 4 fit: --vcpus 4");
     let wide = Held {
         vcpu_pins: vec!["0-7".parse().unwrap()],
         active: true,

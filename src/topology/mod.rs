@@ -126,6 +126,9 @@ pub enum TopologyError {
     },
 }
 
+/// Stands in a table of places for "none"; hosts have far fewer cores.
+const NO_CORE: u32 = u32::MAX;
+
 /// Is a host whose every cross-reference resolves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
@@ -133,8 +136,8 @@ pub struct Topology {
     parts: Parts,
     /// Index into `parts.devices` by address.
     device_index: BTreeMap<Bdf, usize>,
-    /// Index into `parts.cores` by pcpu.
-    core_index: BTreeMap<PcpuId, usize>,
+    /// Places in `parts.cores` by pcpu number; [`NO_CORE`] for numbers that no online pcpu has.
+    core_index: Vec<u32>,
     /// IOMMU groups, by number.
     groups: BTreeMap<u32, IommuGroup>,
 }
@@ -144,13 +147,16 @@ impl Topology {
     pub fn new(parts: Parts) -> Result<Topology, TopologyError> {
         let device_index = index("PCI function", parts.devices.iter().map(|d| d.bdf))?;
         let nodes = index("node", parts.nodes.iter().map(|n| n.os_index))?;
-        let mut core_index = BTreeMap::new();
-        for (position, core) in parts.cores.iter().enumerate() {
+        let last = parts.cores.iter().filter_map(|core| core.pcpus.last()).max();
+        let mut core_index = vec![NO_CORE; last.map_or(0, |pcpu| pcpu.0 as usize + 1)];
+        for (core, position) in parts.cores.iter().zip(0u32..) {
             check_core(core, &parts, &nodes)?;
             for pcpu in core.pcpus.iter() {
-                if core_index.insert(pcpu, position).is_some() {
+                let place = &mut core_index[pcpu.0 as usize];
+                if *place != NO_CORE {
                     return Err(TopologyError::Twice { kind: "pcpu", id: pcpu.to_string() });
                 }
+                *place = position;
             }
         }
         let mut on_nodes = CpuSet::new();
@@ -174,7 +180,8 @@ impl Topology {
                     parts.nodes.len()
                 ));
             }
-            if let Some(pcpu) = node.pcpus.iter().find(|p| !core_index.contains_key(p)) {
+            let known = |p: &PcpuId| core_index.get(p.0 as usize).is_some_and(|at| *at != NO_CORE);
+            if let Some(pcpu) = node.pcpus.iter().find(|p| !known(p)) {
                 return Err(dangling("node", node.os_index, "pcpu", pcpu));
             }
         }
@@ -219,12 +226,19 @@ impl Topology {
 
     /// The core that a pcpu belongs to; none where the pcpu is absent or offline.
     pub fn core_of(&self, pcpu: PcpuId) -> Option<&Core> {
-        self.core_index.get(&pcpu).map(|&position| &self.parts.cores[position])
+        self.core_place(pcpu).map(|place| &self.parts.cores[place])
+    }
+
+    /// The place in [`Topology::cores`] of the core that a pcpu belongs to; none where it is absent or offline.
+    pub fn core_place(&self, pcpu: PcpuId) -> Option<usize> {
+        let place = *self.core_index.get(pcpu.0 as usize)?;
+        (place != NO_CORE).then_some(place as usize)
     }
 
     /// Online pcpus of the host.
     pub fn pcpus(&self) -> CpuSet {
-        self.core_index.keys().copied().collect()
+        let online = self.core_index.iter().zip(0..).filter(|(place, _)| **place != NO_CORE);
+        online.map(|(_, number)| PcpuId(number)).collect()
     }
 
     /// Every PCI function, by address.

@@ -1,0 +1,296 @@
+//! How many cores a guest wants of each node, in numbers. Knows neither cores nor devices by name.
+
+use super::budget::{Budget, Demand, Loan, Solution, small};
+use super::cpus;
+use super::shortage::Short;
+use crate::request::{CellWish, Policy, Profile};
+use std::cmp::Reverse;
+
+impl Budget {
+    /// GPUs of the guest.
+    fn gpus_of(out: &Solution) -> u32 {
+        out.homes.iter().map(|(_, gpus)| gpus).sum()
+    }
+
+    /// What the guest's GPUs bring: their shares of their nodes' cores, one core of each node kept for emulator and I/O
+    /// threads. The vendor's guest of one GPU uses that core too, all but its last thread.
+    fn shares(&self, out: &mut Solution) {
+        let own = !self.is_vendors_odd(Self::gpus_of(out));
+        out.demands.clear();
+        for &(node, gpus) in &out.homes {
+            let stock = &self.nodes[node];
+            let share = (stock.share * gpus).min(stock.cores.max(2)).max(2);
+            out.demands.push(Demand { node, vcpus: share - u32::from(own), own, gpus });
+        }
+    }
+
+    /// vCPUs that the profile gives when nobody asks for a number.
+    pub(super) fn default_vcpus(&self, out: &mut Solution) -> u32 {
+        if out.homes.is_empty() {
+            return super::pcpus::DEFAULT_VCPUS;
+        }
+        self.shares(out);
+        let cores: u32 = out.demands.iter().map(|demand| demand.vcpus).sum();
+        out.demands.clear();
+        cores * self.common - u32::from(self.is_vendors_odd(Self::gpus_of(out)))
+    }
+
+    /// The guest without pins: it needs memory alone.
+    pub(super) fn float(&self, out: &mut Solution) -> Result<(), Short> {
+        let vcpus = self.request.vcpus.unwrap_or_else(|| self.default_vcpus(out));
+        let (cells, _) = cpus::shape(vcpus, &self.request).map_err(Short::Refused)?;
+        out.demands.clear();
+        out.loans.clear();
+        (out.vcpus, out.threads) = (vcpus, 0);
+        self.memory(cells, false, out)
+    }
+
+    /// A guest of default size.
+    pub(super) fn by_share(&self, remote: bool, out: &mut Solution) -> Result<(), Short> {
+        self.shares(out);
+        (out.vcpus, out.threads) = (0, 0);
+        self.lend(1, remote, out)?;
+        self.bind(remote, out)
+    }
+
+    /// A guest with a number of vCPUs: on cores with as many threads as most have, else on cores with fewer.
+    pub(super) fn by_number(
+        &self,
+        vcpus: u32,
+        remote: bool,
+        out: &mut Solution,
+    ) -> Result<(), Short> {
+        let there = self.threads;
+        if vcpus > there {
+            return Err(Short::Threads { vcpus, there });
+        }
+        let mut refused = None;
+        for remote in [false, true].into_iter().filter(|far| remote || !far) {
+            for threads in self.levels.iter().map(|&t| t.min(vcpus)) {
+                let cores = vcpus.div_ceil(threads);
+                (out.vcpus, out.threads) = (vcpus, threads);
+                let tried = match out.homes.is_empty() {
+                    false => self.near_gpus(cores, remote, out),
+                    true => self.anywhere(cores, remote, out),
+                };
+                match tried {
+                    Ok(()) => return Ok(()),
+                    Err(error) => {
+                        refused.get_or_insert(error);
+                    }
+                }
+            }
+        }
+        Err(refused.unwrap_or(Short::Threads { vcpus, there }))
+    }
+
+    /// So many cores on the nodes of the GPUs.
+    fn near_gpus(&self, cores: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
+        out.demands.clear();
+        let homes = out.homes.iter().map(|&(node, gpus)| (node, gpus, gpus));
+        out.demands.extend(homes.map(|(node, vcpus, gpus)| Demand {
+            node,
+            vcpus,
+            own: false,
+            gpus,
+        }));
+        spread(cores, &mut out.demands);
+        self.settle(remote, out)
+    }
+
+    /// So many cores of a guest without GPUs: on one node, else on as few as possible.
+    fn anywhere(&self, cores: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
+        let spreading = self.request.policy == Policy::Spread;
+        let threads = out.threads;
+        let bare = |node: usize| {
+            let stock = &self.nodes[node];
+            stock.room.is_none_or(|room| self.rooms[room].id != stock.id)
+        };
+        let free = |node: usize| self.nodes[node].free(threads);
+        let mut nodes: Vec<usize> = (0..self.nodes.len()).collect();
+        nodes.sort_by_key(|&node| (bare(node), Reverse(free(node)), node));
+        let mut fitting: Vec<usize> =
+            nodes.iter().copied().filter(|&node| free(node) >= cores).collect();
+        if !spreading {
+            fitting.sort_by_key(|&node| {
+                (bare(node), self.nodes[node].strain(0, cores), free(node), node)
+            });
+        }
+        let exactly = match self.request.cells {
+            CellWish::Count(cells @ 2..) if self.request.profile == Profile::Share => {
+                cells as usize
+            }
+            _ => 0,
+        };
+        let mut refused = None;
+        let mut attempt = |demands: &[(usize, u32)], out: &mut Solution| {
+            out.demands.clear();
+            let demand = |&(node, vcpus)| Demand { node, vcpus, own: false, gpus: 0 };
+            out.demands.extend(demands.iter().map(demand));
+            spread(cores, &mut out.demands);
+            match self.settle(remote, out) {
+                Ok(()) => true,
+                Err(error) => {
+                    refused.get_or_insert(error);
+                    false
+                }
+            }
+        };
+        if exactly == 0 && fitting.iter().any(|&node| attempt(&[(node, 1)], out)) {
+            return Ok(());
+        }
+        for number in 1..=nodes.len() {
+            if exactly != 0 && number != exactly {
+                continue;
+            }
+            let even: Vec<(usize, u32)> = nodes[..number].iter().map(|&node| (node, 1)).collect();
+            let full: Vec<(usize, u32)> =
+                nodes[..number].iter().map(|&node| (node, free(node))).collect();
+            if attempt(&even, out) || attempt(&full, out) {
+                return Ok(());
+            }
+        }
+        let asked = small(exactly);
+        Err(refused.unwrap_or(Short::Cells { asked, nodes: small(nodes.len()) }))
+    }
+
+    /// Fits the demands of a number of vCPUs, gives the emulator its core where that costs nobody anything, and adds
+    /// memory.
+    fn settle(&self, remote: bool, out: &mut Solution) -> Result<(), Short> {
+        self.lend(out.threads, remote, out)?;
+        if self.request.profile == Profile::Share {
+            for demand in &mut out.demands {
+                let stock = &self.nodes[demand.node];
+                let rest = stock.free(1).saturating_sub(demand.vcpus);
+                let owed = stock.free_gpus.saturating_sub(demand.gpus) * stock.share;
+                let within = demand.vcpus < stock.share * demand.gpus;
+                demand.own = rest > 0 && (within || rest > owed);
+            }
+        }
+        self.bind(remote, out)
+    }
+
+    /// Checks that each node has its cores; the missing ones come from the nearest other nodes, where that is allowed.
+    fn lend(&self, threads: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
+        out.loans.clear();
+        out.demands.retain(|demand| demand.vcpus > 0);
+        let wanted_own = out.demands.iter().any(|demand| demand.own);
+        for at in 0..out.demands.len() {
+            let demand = &mut out.demands[at];
+            let stock = &self.nodes[demand.node];
+            let most = self.most_there(demand, threads);
+            let enough = u32::from(demand.own) < stock.free(1) || !demand.own;
+            if demand.vcpus <= most && enough {
+                continue;
+            }
+            if !remote {
+                return Err(Short::Cores { demand: *demand, threads });
+            }
+            demand.own &= most > 0;
+            let most = self.most_there(demand, threads);
+            let loan = Loan { from: demand.node, to: demand.node, cores: demand.vcpus - most };
+            demand.vcpus = most;
+            out.loans.push(loan);
+        }
+        if out.loans.is_empty() {
+            return Ok(());
+        }
+        let missing = std::mem::take(&mut out.loans);
+        for Loan { from, mut cores, .. } in missing {
+            for &to in &self.near[from] {
+                let found = out.demands.iter_mut().find(|demand| demand.node == to);
+                let there = found.as_deref().copied();
+                let there = there.unwrap_or(Demand { node: to, vcpus: 0, own: false, gpus: 0 });
+                let more = self.most_there(&there, threads).saturating_sub(there.vcpus).min(cores);
+                if more == 0 {
+                    continue;
+                }
+                cores -= more;
+                let with = Demand { vcpus: there.vcpus + more, ..there };
+                match found {
+                    Some(demand) => *demand = with,
+                    None => out.demands.push(with),
+                }
+                out.loans.push(Loan { from, to, cores: more });
+            }
+            if cores > 0 {
+                let demand = Demand { node: from, vcpus: cores, own: false, gpus: 0 };
+                return Err(Short::Everywhere { demand });
+            }
+        }
+        out.demands.retain(|demand| demand.vcpus > 0);
+        out.demands.sort_unstable_by_key(|demand| demand.node);
+        if wanted_own && out.demands.iter().all(|demand| !demand.own) {
+            let free = |d: &&mut Demand| self.nodes[d.node].free(1) > d.vcpus;
+            if let Some(demand) = out.demands.iter_mut().find(free) {
+                demand.own = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cores for vCPUs that a node has for a demand, its core for the emulator put aside.
+    fn most_there(&self, demand: &Demand, threads: u32) -> u32 {
+        let stock = &self.nodes[demand.node];
+        stock.free(threads).min(stock.free(1).saturating_sub(u32::from(demand.own)))
+    }
+
+    /// Makes the cells of a pinned guest and adds their memory.
+    fn bind(&self, remote: bool, out: &mut Solution) -> Result<(), Short> {
+        let nodes = small(out.demands.len());
+        let cells = match (self.request.cells, self.request.profile) {
+            (CellWish::Auto, Profile::Share) => nodes,
+            (CellWish::Auto | CellWish::Count(1), _) => 1,
+            (CellWish::Count(cells), Profile::Share) if cells == nodes => nodes,
+            (CellWish::Count(asked), Profile::Share) => return Err(Short::Cells { asked, nodes }),
+            (CellWish::Count(asked), _) => return Err(Short::Cells { asked, nodes: 1 }),
+        };
+        self.memory(cells, remote, out)
+    }
+}
+
+/// Spreads cores over demands in proportion to what stands in `vcpus`; the rest goes to the largest remainders, the
+/// first ones of equals. Demands that get none stay with 0.
+pub(super) fn spread(cores: u32, demands: &mut [Demand]) {
+    let whole: u64 = demands.iter().map(|demand| u64::from(demand.vcpus)).sum::<u64>().max(1);
+    let product = |demand: &Demand| u64::from(cores) * u64::from(demand.vcpus);
+    let floors: u64 = demands.iter().map(|demand| product(demand) / whole).sum();
+    let mut rest = u64::from(cores).saturating_sub(floors);
+    // The marks of the remainders already served are kept in `own`, which is not set yet.
+    while rest > 0 {
+        let open = demands.iter_mut().filter(|demand| !demand.own);
+        let best = open.min_by_key(|demand| (Reverse(product(demand) % whole), demand.node));
+        let Some(best) = best else { break };
+        best.own = true;
+        rest -= 1;
+    }
+    for demand in demands {
+        let floor = u32::try_from(product(demand) / whole).expect("no more than the cores");
+        demand.vcpus = floor + u32::from(demand.own);
+        demand.own = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_go_in_proportion_and_the_rest_to_the_largest_remainders() {
+        for (cores, weights, wanted) in [
+            (10, vec![1, 1], vec![5, 5]),
+            (11, vec![1, 1], vec![6, 5]),
+            (7, vec![3, 1], vec![5, 2]),
+            (12, vec![8, 4], vec![8, 4]),
+            (1, vec![1, 2], vec![0, 1]),
+            (3, vec![0, 5], vec![0, 3]),
+        ] {
+            let demand = |(node, &vcpus)| Demand { node, vcpus, own: false, gpus: 0 };
+            let mut demands: Vec<Demand> = weights.iter().enumerate().map(demand).collect();
+            spread(cores, &mut demands);
+            let got: Vec<u32> = demands.iter().map(|demand| demand.vcpus).collect();
+            assert_eq!(got, wanted, "{cores} over {weights:?}");
+            assert!(demands.iter().all(|demand| !demand.own));
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! How much memory a guest's cells get and from which nodes, in numbers. Knows no pcpu and writes no text.
+
+use super::budget::{Budget, CellSize, Part, Solution, Stock};
+use super::home::{self, Homes};
+use super::shortage::Short;
+use super::taken::{Taken, ordinary};
+use crate::cpuset::NodeId;
+use crate::memsize::MemSize;
+use crate::request::{PageSize, PinPolicy, Profile, Request};
+use crate::topology::{NumaNode, Topology};
+
+/// Memory of a guest without GPUs that asks for none.
+const DEFAULT: MemSize = MemSize::from_gib(2);
+/// Memory that the replaced tool gave to 16 GPUs of a DGX-2 (spec/nvidia-vm.md 2.3).
+pub(super) const DGX2: MemSize = MemSize::from_kib(1_516_912_640);
+
+/// Is a node's memory.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// The node.
+    pub(super) id: NodeId,
+    /// What guests can have on the empty host.
+    pub(super) there: MemSize,
+    /// What they can have now.
+    pub(super) left: MemSize,
+    /// What the GPUs that have their memory here share.
+    base: MemSize,
+    /// How many these are.
+    gpus: u32,
+    /// Memory in huge pages of other sizes than the guest's that no domain has or will take.
+    pub(super) idle: MemSize,
+    /// Whether it can have pages of the size that is asked for.
+    pub(super) pages: bool,
+    /// Whether memory that is bound nowhere comes from here, too.
+    pub(super) usual: bool,
+}
+
+/// What stays with the host of a node's memory when a share is computed: one twentieth, at least 1 GiB and at most
+/// half; for the kernel, QEMU's own memory and page tables.
+fn reserve(node: &NumaNode) -> MemSize {
+    keep(node.memory_kib, 20, MemSize::from_gib(1))
+}
+
+/// What stays with the host of a node's memory whatever is asked for: one fiftieth, at least 512 MiB and at most half.
+fn least(node: &NumaNode) -> MemSize {
+    keep(node.memory_kib, 50, MemSize::from_kib(512 << 10))
+}
+
+/// One part in `part` of a size, at least `least` and at most half.
+fn keep(size: MemSize, part: u64, least: MemSize) -> MemSize {
+    size.share(1, part).max(least).min(size.share(1, 2))
+}
+
+/// Memory of a node in huge pages of other sizes than the guest's that no domain has or will take.
+fn idle(topology: &Topology, taken: &Taken<'_>, at: usize, page: Option<MemSize>) -> MemSize {
+    let pools = topology.nodes()[at].huge_pages.iter();
+    let others = pools.filter(|pool| Some(pool.page_kib) != page);
+    others
+        .map(|pool| {
+            let free = MemSize::from_kib(pool.page_kib.kib().saturating_mul(pool.free));
+            free - taken.memory_to_come(at, pool.page_kib)
+        })
+        .sum()
+}
+
+/// The room that the guests of a node have their memory in: its own, else the nearest with memory, those with CPUs
+/// first.
+pub(super) fn of(topology: &Topology, node: NodeId) -> Option<usize> {
+    let usual = ordinary(topology);
+    let near = |has: &dyn Fn(&NumaNode) -> bool| home::nearest(topology, node, has);
+    let own = |n: &NumaNode| n.os_index == node && !n.memory_kib.is_zero();
+    let id = near(&own).or_else(|| near(&usual))?;
+    topology.nodes().iter().position(|n| n.os_index == id)
+}
+
+/// Whether the host is the machine whose sizes the replaced tool had.
+pub(super) fn is_dgx2(topology: &Topology) -> bool {
+    let product = topology.machine().product.as_deref();
+    let board = topology.fabric().board.as_deref();
+    let named =
+        |name: Option<&str>| name.is_some_and(|n| n.replace(['-', ' '], "").contains("DGX2"));
+    named(product) || named(board)
+}
+
+/// Makes the table of a host's memory.
+pub(super) fn table(
+    topology: &Topology,
+    homes: &Homes<'_>,
+    taken: &Taken<'_>,
+    request: &Request,
+    nodes: &[Stock],
+) -> Vec<Room> {
+    let page = request.huge_pages.map(PageSize::size);
+    let known = topology.nodes().iter().any(|node| !node.huge_pages.is_empty());
+    let usual = ordinary(topology);
+    let room = |(at, node): (usize, &NumaNode)| {
+        let idle = idle(topology, taken, at, page);
+        let asked = request.reserve.memory_kib;
+        let there = node.memory_kib - asked.unwrap_or_else(|| least(node));
+        let gpus = nodes.iter().zip(homes.all()).filter(|(stock, _)| stock.room == Some(at));
+        let gpus = gpus.map(|(_, home)| home.gpus.len()).sum();
+        Room {
+            id: node.os_index,
+            there,
+            left: there - taken.memory(at) - idle,
+            base: node.memory_kib - asked.unwrap_or_else(|| reserve(node)) - idle,
+            gpus: super::budget::small(gpus),
+            idle,
+            pages: !known
+                || node.huge_pages.iter().any(|pool| page.is_none_or(|p| p == pool.page_kib)),
+            usual: usual(node),
+        }
+    };
+    topology.nodes().iter().enumerate().map(room).collect()
+}
+
+impl Budget {
+    /// The unit that each cell's memory is a multiple of: the huge page, else 2 MiB (spec/nvidia-vm.md 6, T4).
+    pub(super) fn unit(&self) -> MemSize {
+        self.request.huge_pages.unwrap_or(PageSize::TwoMib).size()
+    }
+
+    /// Whether cells are bound to nodes.
+    pub(super) fn is_bound(&self) -> bool {
+        self.request.pins != PinPolicy::None && self.request.profile == Profile::Share
+    }
+
+    /// What so many GPUs at home on a node bring: their part of its memory less what stays with the host. Nodes that
+    /// have their memory elsewhere count where they have it.
+    fn share(&self, node: usize, gpus: u32) -> MemSize {
+        let room = self.nodes[node].room.map(|at| &self.rooms[at]);
+        room.map_or(MemSize::default(), |r| r.base.share(gpus.into(), r.gpus.max(1).into()))
+    }
+
+    /// Sizes the memory of so many cells and finds it.
+    pub(super) fn memory(&self, cells: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
+        self.lay_out(cells as usize, out);
+        self.size(out)?;
+        out.parts.clear();
+        if self.is_bound() { self.take(remote, out) } else { self.take_anywhere(out) }
+    }
+
+    /// Makes the cells without their memory.
+    fn lay_out(&self, cells: usize, out: &mut Solution) {
+        out.cells.clear();
+        let nothing = MemSize::default();
+        let cell = |demands, weight| CellSize { demands, weight, whole: nothing, size: nothing };
+        if !self.is_bound() {
+            out.cells.extend((0..cells).map(|_| cell((0, 0), 1)));
+            return;
+        }
+        let whole = out.demands.len();
+        let all: u32 = out.demands.iter().map(|demand| demand.vcpus * out.threads.max(1)).sum();
+        let unused = if out.vcpus == 0 { 0 } else { all - out.vcpus };
+        let each = if cells == 1 { whole } else { 1 };
+        for first in (0..whole).step_by(each.max(1)) {
+            let end = first + each;
+            let cores: u32 = out.demands[first..end].iter().map(|demand| demand.vcpus).sum();
+            let last = if end == whole { unused } else { 0 };
+            out.cells.push(cell((first, end), cores * out.threads.max(1) - last));
+        }
+    }
+
+    /// Gives each cell its size, in whole pages.
+    fn size(&self, out: &mut Solution) -> Result<(), Short> {
+        let gpus: u32 = out.homes.iter().map(|(_, gpus)| gpus).sum();
+        let vendor = self.request.profile == Profile::NvidiaVm && self.is_dgx2;
+        let at_home = out.loans.is_empty() && self.is_bound();
+        let amount = match self.request.memory_kib {
+            Some(asked) => Some(asked),
+            None if gpus == 0 => Some(DEFAULT),
+            None if vendor => Some(DGX2.share(gpus.into(), 16)),
+            None if at_home => None,
+            None => Some(out.homes.iter().map(|&(node, gpus)| self.share(node, gpus)).sum()),
+        };
+        let all: u32 = out.cells.iter().map(|cell| cell.weight).sum();
+        for cell in &mut out.cells {
+            let (first, end) = cell.demands;
+            cell.whole = match amount {
+                Some(amount) => amount.share(cell.weight.into(), all.max(1).into()),
+                None => out.demands[first..end].iter().map(|d| self.share(d.node, d.gpus)).sum(),
+            };
+            cell.size = cell.whole.round_down(self.unit());
+        }
+        match out.cells.iter().any(|cell| cell.size.is_zero()) {
+            true => Err(Short::Page {
+                asked: out.cells.iter().map(|cell| cell.whole).sum(),
+                cells: out.cells.len(),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks memory that is bound nowhere against all nodes that it comes from.
+    fn take_anywhere(&self, out: &Solution) -> Result<(), Short> {
+        if !self.rooms.iter().any(|room| room.pages) {
+            return Err(Short::Pages { rooms: (0..self.rooms.len()).collect() });
+        }
+        let size = out.cells.iter().map(|cell| cell.size).sum();
+        let usual = self.rooms.iter().enumerate().filter(|(_, room)| room.usual);
+        let rooms = usual.map(|(at, _)| at);
+        let left: MemSize = rooms.clone().map(|at| self.rooms[at].left).sum();
+        let there: MemSize = rooms.clone().map(|at| self.rooms[at].there).sum();
+        match size > left || size > there {
+            true => Err(Short::Memory { rooms: None, size }),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the memory of bound cells from their nodes; what lacks comes from the nearest other nodes, where that is
+    /// allowed.
+    fn take(&self, remote: bool, out: &mut Solution) -> Result<(), Short> {
+        out.left.clear();
+        out.left.extend(self.rooms.iter().map(|room| match room.pages {
+            true => room.left.round_down(self.unit()),
+            false => MemSize::default(),
+        }));
+        for cell in 0..out.cells.len() {
+            let (first, end) = out.cells[cell].demands;
+            let mut rest = out.cells[cell].size;
+            for demand in first..end {
+                let Some(room) = self.nodes[out.demands[demand].node].room else { continue };
+                let size = rest.min(out.left[room]);
+                out.left[room] = out.left[room] - size;
+                rest = rest - size;
+                out.parts.push(Part { cell, room, size, away: false });
+            }
+            if !rest.is_zero() && !remote {
+                return Err(self.short(cell, out));
+            }
+        }
+        for cell in 0..out.cells.len() {
+            let found = out.parts.iter().filter(|part| part.cell == cell).map(|part| part.size);
+            let mut rest = out.cells[cell].size - found.sum();
+            let near = out.demands[out.cells[cell].demands.0].node;
+            for &room in &self.near_rooms[near] {
+                let size = rest.min(out.left[room]);
+                if !size.is_zero() {
+                    out.left[room] = out.left[room] - size;
+                    rest = rest - size;
+                    out.parts.push(Part { cell, room, size, away: true });
+                }
+            }
+            if !rest.is_zero() {
+                return Err(self.short(cell, out));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a cell lacks, with what all cells on the same nodes want.
+    fn short(&self, cell: usize, out: &Solution) -> Short {
+        let rooms_of = |cell: &CellSize| -> Vec<usize> {
+            let (first, end) = cell.demands;
+            let demands = &out.demands[first..end];
+            let mut rooms: Vec<usize> =
+                demands.iter().filter_map(|demand| self.nodes[demand.node].room).collect();
+            rooms.sort_unstable();
+            rooms.dedup();
+            rooms
+        };
+        let rooms = rooms_of(&out.cells[cell]);
+        if !rooms.iter().any(|&at| self.rooms[at].pages) {
+            return Short::Pages { rooms };
+        }
+        let same = out.cells.iter().filter(|cell| rooms_of(cell) == rooms);
+        Short::Memory { size: same.map(|cell| cell.size).sum(), rooms: Some(rooms) }
+    }
+}

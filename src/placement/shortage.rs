@@ -1,0 +1,293 @@
+//! What is short, as an error with numbers, holders and what would help. Written only where no place was found.
+
+use super::PlanError;
+use super::budget::{Budget, Demand, Solution};
+use super::demand::spread;
+use super::explain::{count, list};
+use super::home::Homes;
+use super::rooms::Room;
+use super::taken::Taken;
+use crate::bdf::Bdf;
+use crate::memsize::MemSize;
+use crate::request::Profile;
+use crate::topology::Topology;
+use std::collections::BTreeSet;
+
+/// Is what a guest lacks.
+#[derive(Debug)]
+pub(super) enum Short {
+    /// More vCPUs than the host has hyperthreads.
+    Threads {
+        /// vCPUs.
+        vcpus: u32,
+        /// Hyperthreads that guests may have.
+        there: u32,
+    },
+    /// A node has too few cores.
+    Cores {
+        /// What is wanted.
+        demand: Demand,
+        /// Threads that a core for vCPUs needs.
+        threads: u32,
+    },
+    /// All nodes together have too few cores.
+    Everywhere {
+        /// The node of the GPUs, with the cores that lack.
+        demand: Demand,
+    },
+    /// The number of cells is not that of the nodes.
+    Cells {
+        /// Cells asked for.
+        asked: u32,
+        /// Nodes that the guest stands on, or could at most stand on.
+        nodes: u32,
+    },
+    /// The memory does not give each cell a page.
+    Page {
+        /// The memory.
+        asked: MemSize,
+        /// Cells.
+        cells: usize,
+    },
+    /// The nodes have no huge pages of the size.
+    Pages {
+        /// The nodes, as places.
+        rooms: Vec<usize>,
+    },
+    /// Too little memory.
+    Memory {
+        /// The nodes, as places; none: the whole host, where memory is bound nowhere.
+        rooms: Option<Vec<usize>>,
+        /// What is wanted of them.
+        size: MemSize,
+    },
+    /// Refused whatever the host has.
+    Refused(PlanError),
+}
+
+/// Is what an error is written from.
+pub(super) struct Shortage<'a> {
+    /// The numbers.
+    pub(super) budget: &'a Budget,
+    /// The host.
+    pub(super) topology: &'a Topology,
+    /// Nodes and their cores.
+    pub(super) homes: &'a Homes<'a>,
+    /// What is taken.
+    pub(super) taken: &'a Taken<'a>,
+    /// The guest's GPUs.
+    pub(super) gpus: &'a [Bdf],
+}
+
+impl Shortage<'_> {
+    /// Writes the error.
+    pub(super) fn error(&self, short: Short) -> PlanError {
+        let impossible = |what: String, hint: String| PlanError::Impossible { what, hint };
+        match short {
+            Short::Refused(error) => error,
+            Short::Threads { vcpus, there } => {
+                let kept = self.kept();
+                let what = format!(
+                    "{vcpus} vCPUs are more than the {there} hyperthreads of this host{kept}"
+                );
+                impossible(what, format!("{}; `--pins none` floats over all", self.at_most(false)))
+            }
+            Short::Cores { demand, threads } => self.cores(demand, threads.max(1)),
+            Short::Everywhere { demand } => self.everywhere(demand),
+            Short::Cells { asked, nodes } => {
+                let on = count(nodes as usize, "host node");
+                let what = match self.budget.request.profile {
+                    Profile::Share => format!(
+                        "{} of a pinned guest that stands on {on}: it has one for each, or one \
+                         in all",
+                        count(asked as usize, "cell")
+                    ),
+                    Profile::NvidiaVm => {
+                        format!("{asked} cells: guests of the replaced tool have one")
+                    }
+                };
+                let hint = match nodes {
+                    0 | 1 => "--cells 1, or `--pins none` for a guest that floats".to_owned(),
+                    _ => format!("--cells 1 or --cells {nodes}"),
+                };
+                impossible(what, hint)
+            }
+            Short::Page { asked, cells } => {
+                let unit = self.budget.unit();
+                let what = format!(
+                    "{asked} of memory do not give each of {} a page of {unit}",
+                    count(cells, "cell")
+                );
+                let least = MemSize::from_kib(unit.kib() * cells as u64);
+                impossible(what, format!("at least {least} in all"))
+            }
+            Short::Pages { rooms } => self.pages(&rooms),
+            Short::Memory { rooms, size } => self.memory(rooms, size),
+        }
+    }
+
+    /// What is kept for the host, to be read after what it has.
+    fn kept(&self) -> String {
+        match self.budget.request.reserve.cores {
+            0 => String::new(),
+            cores => format!(
+                " besides the {} of each node that are kept for it",
+                count(cores as usize, "core")
+            ),
+        }
+    }
+
+    /// A node has too few cores: for good, or for now.
+    fn cores(&self, demand: Demand, threads: u32) -> PlanError {
+        let (stock, home) = (&self.budget.nodes[demand.node], &self.homes.all()[demand.node]);
+        let own = u32::from(demand.own);
+        let wanted = demand.vcpus + own;
+        let (there, free) = (stock.there(threads), stock.free(threads));
+        let own = match demand.own {
+            true => " and 1 for emulator and I/O threads",
+            false => "",
+        };
+        let what = format!(
+            "{} for vCPUs{own} are needed on node {}",
+            count(demand.vcpus as usize, "core"),
+            stock.id
+        );
+        if there < wanted {
+            let kept = match home.kept {
+                0 => String::new(),
+                kept => format!(" besides the {kept} kept for the host"),
+            };
+            let what = format!("{what}, which has {}{kept}", count(there as usize, "core"));
+            let hint = format!(
+                "{}{}; `--pins none` plans a guest that floats",
+                self.at_most(false),
+                self.remote()
+            );
+            return PlanError::Impossible { what, hint };
+        }
+        let what = format!("{what}, {free} of its {there} are free");
+        let seats: Vec<usize> = home.seats.iter().map(|seat| seat.at).collect();
+        let holders = self.taken.core_holders(stock.id, &seats);
+        PlanError::Taken { what, holders, hint: format!("{}{}", self.at_most(true), self.remote()) }
+    }
+
+    /// All nodes have too few cores, though any may serve.
+    fn everywhere(&self, demand: Demand) -> PlanError {
+        let what = format!(
+            "{} for vCPUs lack on node {} and on all others",
+            count(demand.vcpus as usize, "core"),
+            self.budget.nodes[demand.node].id
+        );
+        let holders: Vec<String> = self
+            .homes
+            .all()
+            .iter()
+            .flat_map(|home| {
+                let seats: Vec<usize> = home.seats.iter().map(|seat| seat.at).collect();
+                self.taken.core_holders(home.id, &seats)
+            })
+            .collect();
+        match holders.is_empty() {
+            true => PlanError::Impossible { what, hint: self.at_most(false) },
+            false => PlanError::Taken { what, holders, hint: self.at_most(true) },
+        }
+    }
+
+    /// The words that cores and memory of other nodes would do, where they would.
+    fn remote(&self) -> &'static str {
+        let mut solution = Solution::default();
+        let asked = self.budget.request.allow.remote;
+        match !asked && self.budget.solve(self.gpus, true, &mut solution).is_ok() {
+            true => "; `--allow remote` takes the rest from other nodes",
+            false => "",
+        }
+    }
+
+    /// The hint that names the largest number of vCPUs that whole cores of the guest's nodes give, now or on the empty
+    /// host.
+    fn at_most(&self, now: bool) -> String {
+        let budget = self.budget;
+        let available = |node: usize| {
+            let stock = &budget.nodes[node];
+            if now { stock.free(budget.common) } else { stock.there(budget.common) }
+        };
+        let mut solution = Solution::default();
+        budget.count(self.gpus, &mut solution);
+        let weights: Vec<(usize, u32)> = match solution.homes.is_empty() {
+            true => (0..budget.nodes.len()).map(|node| (node, available(node))).collect(),
+            false => solution.homes,
+        };
+        let demand = |&(node, vcpus)| Demand { node, vcpus, own: false, gpus: 0 };
+        let fits = |cores: u32| {
+            let mut demands: Vec<Demand> = weights.iter().map(demand).collect();
+            spread(cores, &mut demands);
+            demands.iter().all(|demand| demand.vcpus <= available(demand.node))
+        };
+        let most: u32 = weights.iter().map(|(node, _)| available(*node)).sum();
+        match (1..=most).rev().find(|&cores| fits(cores)) {
+            None => "no vCPU fits there".into(),
+            Some(cores) => format!("at most {0} fit: --vcpus {0}", cores * budget.common),
+        }
+    }
+
+    /// The nodes have no pages of the size.
+    fn pages(&self, rooms: &[usize]) -> PlanError {
+        let nodes = self.topology.nodes();
+        let pools = rooms.iter().flat_map(|&at| &nodes[at].huge_pages);
+        let sizes: BTreeSet<MemSize> = pools.map(|pool| pool.page_kib).collect();
+        let hint = match sizes.is_empty() {
+            true => "leave --hugepages out".to_owned(),
+            false => format!("sizes it has: {}", list(sizes)),
+        };
+        let page = self.budget.unit();
+        PlanError::Impossible { what: format!("this host has no huge pages of {page}"), hint }
+    }
+
+    /// Too little memory: for good, or for now.
+    fn memory(&self, rooms: Option<Vec<usize>>, size: MemSize) -> PlanError {
+        let budget = self.budget;
+        let everywhere = budget.request.allow.remote && budget.is_bound();
+        let place = match &rooms {
+            Some(rooms) if !everywhere => {
+                let noun = if rooms.len() == 1 { "node" } else { "nodes" };
+                format!("of {noun} {}", list(rooms.iter().map(|&at| budget.rooms[at].id)))
+            }
+            _ => "of this host".to_owned(),
+        };
+        let rooms = match rooms {
+            Some(rooms) if !everywhere => rooms,
+            _ => {
+                let all = budget.rooms.iter().enumerate();
+                let of = |room: &Room| if everywhere { room.pages } else { room.usual };
+                all.filter(|(_, room)| of(room)).map(|(at, _)| at).collect()
+            }
+        };
+        // Pages of one cell do not straddle nodes, so that each node counts in whole ones.
+        let unit = if budget.is_bound() { budget.unit() } else { MemSize::from_kib(1) };
+        let total = |what: fn(&Room) -> MemSize| -> MemSize {
+            rooms.iter().map(|&at| what(&budget.rooms[at]).round_down(unit)).sum()
+        };
+        let (there, left) = (total(|room| room.there), total(|room| room.left));
+        if size > there {
+            let what =
+                format!("{size} of memory are more than the {there} {place} that a guest can have");
+            let most = there.round_down(budget.unit()).kib() >> 10;
+            let hint = format!("--memory {most}M would fit there on the empty host");
+            return PlanError::Impossible { what, hint: format!("{hint}{}", self.remote()) };
+        }
+        let mut holders: Vec<String> =
+            rooms.iter().flat_map(|&at| self.taken.memory_holders(at)).collect();
+        for room in rooms.iter().map(|&at| &budget.rooms[at]).filter(|r| !r.idle.is_zero()) {
+            holders.push(format!(
+                "{} of node {} lie in huge pages that nobody uses",
+                room.idle, room.id
+            ));
+        }
+        let what = format!("{size} of memory are more than the {left} {place} that are left");
+        let hint = match left.round_down(budget.unit()) {
+            none if none.is_zero() => "`gpuvm list` shows what each domain holds".into(),
+            some => format!("--memory {}M would fit there", some.kib() >> 10),
+        };
+        PlanError::Taken { what, holders, hint: format!("{hint}{}", self.remote()) }
+    }
+}
