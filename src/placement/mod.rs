@@ -264,6 +264,8 @@ pub fn plan(
 #[cfg(test)]
 mod choicetests;
 #[cfg(test)]
+mod coretests;
+#[cfg(test)]
 mod extratests;
 #[cfg(test)]
 mod nearesttests;

@@ -1,0 +1,192 @@
+//! Cores, helpers, cells and memory by example: each rule with the text that it gives.
+
+use super::budget::{Budget, Solution};
+use super::home::Homes;
+use super::taken::Taken;
+use super::testhost::{HostSpec, NodeSpec, held};
+use super::tests::{dgx2, pins, plan_on, refusal, run, says};
+use super::*;
+use crate::request::{Allow, CellWish, GpuWish, Policy, Reserve};
+
+/// A request for so many vCPUs without GPUs.
+fn vcpus(number: u32) -> Request {
+    Request { vcpus: Some(number), ..Request::for_gpus(0) }
+}
+
+/// One node with 16 cores of one thread below four L3 caches.
+fn caches() -> HostSpec {
+    HostSpec { threads: 1, l3: 4, ..HostSpec::even(1, 16, 64, 0) }
+}
+
+#[test]
+fn l3_caches_are_left_whole_and_unshared() {
+    let host = caches().build();
+    let four = plan_on(&host, &[], &vcpus(3)).unwrap();
+    assert_eq!((pins(&four), four.emulator_pin.to_string()), (vec![0, 1, 2], "3".into()));
+    let two = plan_on(&host, &[held("four", &four)], &vcpus(1)).unwrap();
+    assert_eq!((pins(&two), two.emulator_pin.to_string()), (vec![4], "5".into()));
+    // Five cores stand on two caches: one that is whole, and the rest of one that nobody uses.
+    let domains = [held("four", &four), held("two", &two)];
+    let five = plan_on(&host, &domains, &vcpus(4)).unwrap();
+    assert_eq!(pins(&five), [8, 9, 10, 11]);
+    assert!(!says(&five, "is shared with", true), "{:?}", five.reasons);
+    // What is left is below caches of others, and it is said.
+    let domains = [&domains[..], &[held("five", &five)]].concat();
+    let last = plan_on(&host, &domains, &vcpus(4)).unwrap();
+    assert!(says(
+        &last,
+        "the L3 cache of pcpus 4-7,12-15 is shared with domains `five` and `two`",
+        true
+    ));
+}
+
+#[test]
+fn more_caches_than_needed_are_said() {
+    let host = caches().build();
+    let mut domains: Vec<Held> = Vec::new();
+    for core in [0, 1, 4, 5, 8, 9, 12, 13] {
+        let pin = CpuSet::of(crate::cpuset::PcpuId(core));
+        domains.push(Held { domain: format!("d{core}"), vcpu_pins: vec![pin], ..Held::default() });
+    }
+    let plan = plan_on(&host, &domains, &vcpus(3)).unwrap();
+    assert!(says(&plan, "stand on 2 L3 caches, 1 would do on the empty node", true));
+}
+
+#[test]
+fn odd_numbers_own_whole_cores_and_leave_the_last_thread() {
+    let host = dgx2();
+    // Within the share of a GPU there is a core for the emulator.
+    let three = plan_on(&host, &[], &Request { vcpus: Some(3), ..run(1, 0) }).unwrap();
+    assert_eq!((pins(&three), three.topology.threads), (vec![0, 48, 1], 1));
+    assert_eq!(three.emulator_pin.to_string(), "2,50");
+    assert!(says(&three, "`--vcpus 4` costs no core more", false), "{:?}", three.reasons);
+    // Beyond it the unused thread serves, and none where there is none.
+    let five = plan_on(&host, &[], &Request { vcpus: Some(5), ..run(1, 0) }).unwrap();
+    assert_eq!((pins(&five), five.emulator_pin.to_string()), (vec![0, 48, 1, 49, 2], "50".into()));
+    let six = plan_on(&host, &[], &Request { vcpus: Some(6), ..run(1, 0) }).unwrap();
+    assert_eq!(six.emulator_pin.to_string(), "0-2,48-50");
+    assert!(says(&six, "emulator and I/O threads float over the guest's own cores", true));
+}
+
+#[test]
+fn thread_order_puts_first_threads_first() {
+    let request = Request { pins: PinPolicy::Thread, vcpus: Some(5), ..run(1, 0) };
+    let plan = plan_on(&dgx2(), &[], &request).unwrap();
+    assert_eq!((pins(&plan), plan.topology.threads), (vec![0, 1, 2, 48, 49], 1));
+    assert_eq!(plan.emulator_pin.to_string(), "50");
+}
+
+#[test]
+fn what_is_kept_for_the_host_is_no_gpus_share() {
+    let reserve = Reserve { cores: 8, memory_kib: Some(MemSize::from_gib(256)) };
+    let plan = plan_on(&dgx2(), &[], &Request { reserve, ..run(1, 0) }).unwrap();
+    assert_eq!((pins(&plan), plan.emulator_pin.to_string()), (vec![8, 56], "9,57".into()));
+    assert!(says(&plan, "16 cores besides the 8 kept for the host and 8 GPUs: 2 for each", false));
+    let reserve = Reserve { cores: 24, memory_kib: None };
+    let (what, _, _) = refusal(plan_on(&dgx2(), &[], &Request { reserve, ..run(1, 0) }));
+    assert!(what.contains("which has 0 cores besides the 24 kept for the host"), "{what}");
+}
+
+#[test]
+fn missing_cores_and_memory_come_from_the_nearest_nodes_where_allowed() {
+    let mut parts = HostSpec::even(3, 8, 64, 3).parts();
+    parts.nodes[0].distances = vec![10, 31, 21];
+    let host = Topology::new(parts).unwrap();
+    let request = Request { vcpus: Some(22), ..run(1, 0) };
+    let (what, _, hint) = refusal(plan_on(&host, &[], &request));
+    assert!(what.contains("which has 8 cores"), "{what}");
+    assert!(hint.contains("--vcpus 16; `--allow remote` takes the rest"), "{hint}");
+    let allow = Allow { remote: true, split: false };
+    let plan = plan_on(&host, &[], &Request { allow, ..request }).unwrap();
+    assert_eq!(plan.cells.len(), 2);
+    assert!(says(&plan, "6 of 22 vCPUs on node 2, distance 21: node 0 of their GPUs", true));
+    let memory_kib = Some(MemSize::from_gib(80));
+    let request = Request { memory_kib, ..run(1, 0) };
+    let (_, _, hint) = refusal(plan_on(&host, &[], &request));
+    assert!(hint.contains("`--allow remote`"), "{hint}");
+    let plan = plan_on(&host, &[], &Request { allow, ..request }).unwrap();
+    assert_eq!(plan.cells[0].host_nodes, "0,2".parse().unwrap());
+    assert!(says(&plan, "of the 80 GiB of cell 0 are on node 2, distance 21", true));
+}
+
+#[test]
+fn cells_are_one_per_node_or_one_in_all() {
+    let host = dgx2();
+    let one = Request { cells: CellWish::Count(1), ..run(16, 0) };
+    let plan = plan_on(&host, &[], &one).unwrap();
+    assert_eq!((plan.cells.len(), plan.vcpus(), plan.iothread_pins.len()), (1, 92, 1));
+    assert_eq!(plan.cells[0].host_nodes, "0-1".parse().unwrap());
+    // Its emulator's cores on both nodes are its own, though one pin names both.
+    let small = Request { cells: CellWish::Count(2), ..vcpus(4) };
+    let (_, holders, _) = refusal(plan_on(&host, &[held("all", &plan)], &vcpus(2)));
+    assert_eq!(holders.len(), 1, "{holders:?}");
+    assert_eq!(plan_on(&host, &[], &small).unwrap().cells.len(), 2);
+    let (what, _, hint) =
+        refusal(plan_on(&host, &[], &Request { cells: CellWish::Count(3), ..one }));
+    assert!(what.contains("3 cells of a pinned guest that stands on 2 host nodes"), "{what}");
+    assert!(hint.contains("--cells 2"), "{hint}");
+}
+
+#[test]
+fn isolated_pcpus_are_for_vcpus() {
+    let isolated = (4..8).chain(12..16).collect();
+    let host = HostSpec { isolated, ..HostSpec::even(1, 8, 64, 0) }.build();
+    let plan = plan_on(&host, &[], &vcpus(4)).unwrap();
+    assert_eq!((pins(&plan), plan.emulator_pin.to_string()), (vec![4, 12, 5, 13], "0,8".into()));
+}
+
+#[test]
+fn the_first_io_thread_is_beside_the_first_gpu() {
+    let spec = HostSpec { gpus: vec![Some(1), Some(0)], ..HostSpec::even(2, 8, 64, 2) };
+    let plan = plan_on(&spec.build(), &[], &Request::for_gpus(2)).unwrap();
+    let threads: Vec<String> = plan.iothread_pins.iter().map(CpuSet::to_string).collect();
+    assert_eq!(threads, ["15,31", "7,23"]);
+}
+
+#[test]
+fn the_memory_of_gpus_is_no_guests() {
+    // A node of GPU memory is nearer than the other node with CPUs.
+    let mut spec = HostSpec::even(2, 8, 64, 2);
+    spec.nodes.push(NodeSpec { cores: 0, memory_mib: 96 << 10 });
+    let mut parts = spec.parts();
+    parts.nodes[0].memory_kib = MemSize::default();
+    parts.nodes[0].distances = vec![10, 40, 20];
+    let plan = plan_on(&Topology::new(parts).unwrap(), &[], &run(1, 0)).unwrap();
+    assert_eq!(plan.cells[0].host_nodes, "1".parse().unwrap());
+}
+
+#[test]
+fn guests_without_gpus_take_what_costs_gpus_least() {
+    // GPUs own all of node 0 and nothing of node 1.
+    let host = HostSpec { gpus: vec![Some(0); 4], ..HostSpec::even(2, 8, 64, 4) }.build();
+    assert_eq!(pins(&plan_on(&host, &[], &vcpus(2)).unwrap()), [8, 24]);
+    let first = held("first", &plan_on(&host, &[], &vcpus(2)).unwrap());
+    let spread = Request { policy: Policy::Spread, ..vcpus(2) };
+    let plan = plan_on(&host, std::slice::from_ref(&first), &spread).unwrap();
+    assert!(pins(&plan)[0] < 8, "the emptiest node: {:?}", pins(&plan));
+    assert_eq!(pins(&plan_on(&host, &[first], &vcpus(2)).unwrap()), [10, 26]);
+}
+
+#[test]
+fn the_budget_counts_what_a_set_costs() {
+    let host = HostSpec::even(2, 8, 64, 4).build();
+    let gpus: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+    let fit = |request: &Request, domains: &[Held], set: &[Bdf]| {
+        let held = Occupancy { domains: domains.to_vec(), ..Occupancy::default() };
+        let (homes, taken) = (Homes::new(&host, 0), Taken::new(&host, &held));
+        let budget = Budget::new(&host, &homes, &taken, request);
+        let mut solution = Solution::default();
+        let solved = budget.solve(set, request.allow.remote, &mut solution).is_ok();
+        let fit = budget.fit(set);
+        assert_eq!(fit.is_some(), solved);
+        fit.map(|fit| (fit.remote, fit.nodes, fit.strain))
+    };
+    let ask = |vcpus| Request { vcpus, gpus: GpuWish::Count(1), ..Request::for_gpus(1) };
+    assert_eq!(fit(&ask(None), &[], &gpus[..1]), Some((0, 1, 0)));
+    assert_eq!(fit(&ask(None), &[], &[gpus[0], gpus[2]]), Some((0, 2, 0)));
+    assert_eq!(fit(&ask(Some(12)), &[], &gpus[..1]), Some((0, 1, 2)), "two cores of GPU 1");
+    assert_eq!(fit(&ask(Some(18)), &[], &gpus[..1]), None);
+    let remote = Request { allow: Allow { remote: true, split: false }, ..ask(Some(18)) };
+    assert_eq!(fit(&remote, &[], &gpus[..1]), Some((1, 2, 5)), "one core of node 1");
+    assert_eq!(fit(&remote, &[], &gpus), Some((0, 2, 0)));
+}
