@@ -9,7 +9,7 @@ use crate::placement::ours::Ours;
 use crate::placement::run::run;
 use crate::placement::stream::Variant;
 use crate::placement::table::{self, Sheet};
-use crate::placement::{baselines, picture};
+use crate::placement::{baselines, exact, picture};
 use gpuvm::request::Allow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -42,6 +42,24 @@ fn planners() -> Vec<Box<dyn Policy>> {
     all
 }
 
+/// The limits that stand beside the planners: the acceptance if guests could be moved at will, and on boards whose
+/// partitions halve them that of the best online policy, solved exactly. Both know GPUs alone.
+fn limits(host: &Host, load: f64) -> Vec<(String, Vec<(u32, f64)>)> {
+    let gpus = host.topology.gpus().count();
+    let by_size = |acceptance: [f64; 5]| {
+        let sizes = exact::SIZES.iter().zip(acceptance).filter(|(size, _)| **size <= gpus);
+        sizes.map(|(size, share)| (u32::try_from(*size).unwrap_or(u32::MAX), share)).collect()
+    };
+    let repacked = exact::repacked(gpus, exact::MIX, load);
+    let mut limits = vec![("limit: free repacking".to_owned(), by_size(repacked))];
+    let aligned = host.topology.partitions().len() == 2 * gpus - 1 && gpus <= 16;
+    if aligned && gpus.is_power_of_two() {
+        let optimum = exact::Board::new(gpus).optimum(load);
+        limits.push(("limit: best online policy".to_owned(), by_size(optimum)));
+    }
+    limits
+}
+
 /// Runs every planner over the streams of a host, and prints each table as it comes.
 fn sheets(host: &Host, judge: &Judge<'_>, arrivals: usize, quick: bool) -> Vec<Sheet> {
     let planners = planners();
@@ -53,8 +71,9 @@ fn sheets(host: &Host, judge: &Judge<'_>, arrivals: usize, quick: bool) -> Vec<S
         for load in LOADS {
             let stream = judge.sizes.stream(load, variant, arrivals, SEED);
             let rows = planners.iter().map(|p| run(host, judge, p.as_ref(), &stream, &clock));
-            let host = host.name.clone();
-            let sheet = Sheet { host, load, variant, rows: rows.collect(), limits: Vec::new() };
+            let rows = rows.collect();
+            let limits = if variant == Variant::Plain { limits(host, load) } else { Vec::new() };
+            let sheet = Sheet { host: host.name.clone(), load, variant, rows, limits };
             print!("{}", sheet.text());
             sheets.push(sheet);
         }

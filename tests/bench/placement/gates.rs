@@ -9,7 +9,7 @@ use super::run::{Outcome, run};
 use super::stream::{LOADS, Variant};
 
 /// Arrivals of each stream: enough to fill every host and to turn its guests over once.
-const ARRIVALS: usize = 40;
+const ARRIVALS: usize = 30;
 /// The variants whose guests our planner takes.
 const VARIANTS: [Variant; 2] = [Variant::Plain, Variant::Hungry];
 
@@ -51,7 +51,7 @@ fn ours_keeps_its_rules_on_every_generated_host() {
 }
 
 /// Arrivals of a comparison on the same states: each is placed by every planner.
-const COMPARED: usize = 16;
+const COMPARED: usize = 12;
 
 /// Asserts that no guest of ours is worse than the same guest of a peer on the same state.
 fn assert_no_worse(hosts: &[Host], fill: Fill) {
