@@ -11,6 +11,7 @@ pub mod exact;
 pub mod hosts;
 pub mod metrics;
 pub mod model;
+pub mod optimum;
 pub mod ours;
 pub mod picture;
 pub mod run;
@@ -23,3 +24,5 @@ mod exacttests;
 mod gates;
 #[cfg(test)]
 mod judgetests;
+#[cfg(test)]
+mod optimumtests;
