@@ -9,9 +9,9 @@ use super::run::{Outcome, run};
 use super::stream::{LOADS, Variant};
 
 /// Arrivals of each stream: enough to fill every host and to turn its guests over once.
-const ARRIVALS: usize = 30;
+const ARRIVALS: usize = 20;
 /// The variants whose guests our planner takes.
-const VARIANTS: [Variant; 2] = [Variant::Plain, Variant::Hungry];
+const VARIANTS: [Variant; 4] = Variant::ALL;
 
 /// Runs our planner over every load and variant of these hosts.
 fn ours(hosts: &[Host], each: impl Fn(&Host, &str, &Outcome)) {

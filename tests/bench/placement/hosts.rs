@@ -2,6 +2,7 @@
 //! lack.
 
 use super::build::{HostSpec, NodeSpec, SwitchSpec};
+use gpuvm::bdf::Bdf;
 use gpuvm::topology::{DeviceKind, PciDevice, Sriov, Topology, file};
 
 /// Is a host with its name.
@@ -154,9 +155,13 @@ pub fn small() -> Vec<Host> {
     specs.into_iter().map(host).collect()
 }
 
-/// Whether a function can be given to a guest at all: it answers, the host does not use it, it has no virtual functions
-/// in use, and nothing but bridges shares its IOMMU group.
+/// Whether a function can be given to a guest by itself: nothing but bridges shares its IOMMU group, either.
 pub fn usable(topology: &Topology, device: &PciDevice) -> bool {
+    unused(topology, device) && parted(topology, device, &[])
+}
+
+/// Whether a function answers, the host does not use it, and it has no virtual functions in use and is none.
+pub fn unused(topology: &Topology, device: &PciDevice) -> bool {
     let answers = [device.vendor, device.device].iter().all(|id| !matches!(id, 0 | 0xffff));
     let used = device.net.as_ref().is_some_and(|net| !net.used_by.is_empty());
     let drive_used = topology.parts().drives.iter().any(|drive| {
@@ -168,12 +173,18 @@ pub fn usable(topology: &Topology, device: &PciDevice) -> bool {
         Some(Sriov::Vf { .. }) => true,
         None => false,
     };
-    let alone = topology.iommu_group(device.bdf).is_none_or(|group| {
+    answers && !used && !drive_used && !virtual_ones
+}
+
+/// Whether all members of a function's IOMMU group but bridges go along with it.
+pub fn parted(topology: &Topology, device: &PciDevice, along: &[Bdf]) -> bool {
+    topology.iommu_group(device.bdf).is_none_or(|group| {
         let others = group.members.iter().filter(|member| **member != device.bdf);
         let bridge = |kind| matches!(kind, DeviceKind::Bridge | DeviceKind::HostBridge);
-        others.filter_map(|member| topology.device(*member)).all(|other| bridge(other.kind()))
-    });
-    answers && !used && !drive_used && !virtual_ones && alone
+        let others = others.filter_map(|member| topology.device(*member));
+        let mut others = others.filter(|other| !bridge(other.kind()));
+        others.all(|other| along.contains(&other.bdf))
+    })
 }
 
 #[cfg(test)]

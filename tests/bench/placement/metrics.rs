@@ -1,7 +1,7 @@
 //! The judge: how good a guest's place is, and how whole the host stays. It looks at the host and at the places alone
 //! and asks no planner.
 
-use super::hosts::usable;
+use super::hosts::{parted, unused};
 use super::model::{Ask, Place};
 use super::stream::{Sizes, home};
 use gpuvm::bdf::Bdf;
@@ -257,14 +257,11 @@ impl<'a> Judge<'a> {
             if taken.contains(&bdf) || !seen.insert(bdf) {
                 faults.push(format!("{bdf} is used twice"));
             }
-            if self.topology.device(bdf).is_none() {
-                faults.push(format!("{bdf} is not there"));
-            }
         }
-        for bdf in [&place.nics[..], &place.nvmes].concat() {
-            if !self.topology.device(bdf).is_some_and(|device| usable(self.topology, device)) {
-                faults.push(format!("{bdf} cannot be given away"));
-            }
+        let own = devices(place);
+        let may = |device| unused(self.topology, device) && parted(self.topology, device, &own);
+        for bdf in own.iter().filter(|bdf| !self.topology.device(**bdf).is_some_and(may)) {
+            faults.push(format!("{bdf} cannot be given away"));
         }
         let theirs = others.iter().flat_map(|other| &other.pins);
         let theirs = theirs.fold(CpuSet::new(), |all, pin| all.or(pin));

@@ -114,3 +114,11 @@ fn ours_is_the_exact_optimum_on_every_small_host() {
         assert!(cases >= 150 && placed >= 50, "{}: {placed} of {cases}", host.name);
     }
 }
+
+#[test]
+fn ours_is_the_exact_optimum_with_nics_and_drives() {
+    for host in hosts::small() {
+        let (cases, placed) = assert_optimal(&host, true);
+        assert!(cases >= 150 && placed >= 20, "{}: {placed} of {cases}", host.name);
+    }
+}

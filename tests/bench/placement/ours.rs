@@ -35,7 +35,7 @@ impl Policy for Ours {
             ..Occupancy::default()
         };
         let placement = plan(host, &occupancy, &request(ask, self.allow)).ok()?;
-        Some(placed(host, &placement))
+        Some(placed(host, &placement, ask))
     }
 }
 
@@ -67,13 +67,14 @@ pub fn held(host: &Topology, at: usize, guest: &Place) -> Held {
     }
 }
 
-/// A placement in the shoot-out's terms.
-fn placed(host: &Topology, placement: &Placement) -> Place {
-    let of = |kind: DeviceKind| -> Vec<Bdf> {
+/// A placement in the shoot-out's terms. What comes along for the sake of an IOMMU group stands last in it.
+fn placed(host: &Topology, placement: &Placement, ask: &Ask) -> Place {
+    let of = |kind: DeviceKind, number: u32| -> Vec<Bdf> {
         let is = |bdf: &&Bdf| host.device(**bdf).is_some_and(|device| device.kind() == kind);
-        placement.devices.iter().filter(is).copied().collect()
+        placement.devices.iter().filter(is).copied().take(number as usize).collect()
     };
-    let (gpus, nics, nvmes) = (of(DeviceKind::Gpu), of(DeviceKind::Nic), of(DeviceKind::Nvme));
+    let gpus = of(DeviceKind::Gpu, ask.gpus);
+    let (nics, nvmes) = (of(DeviceKind::Nic, ask.nics), of(DeviceKind::Nvme, ask.nvmes));
     let known = |bdf: &&Bdf| gpus.contains(bdf) || nics.contains(bdf) || nvmes.contains(bdf);
     let along = placement.devices.iter().filter(|bdf| !known(bdf)).copied().collect();
     let vcpus = placement.vcpu_pins.iter().fold(CpuSet::new(), |all, pin| all.or(pin));
