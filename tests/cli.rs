@@ -145,6 +145,57 @@ fn host_files_that_are_none_are_refused_with_the_reason() {
     }
 }
 
+/// Runs `capacity` for the recorded DGX-2.
+fn capacity(line: &str) -> (i32, String, String) {
+    let host = project().join("topologies/dgx-2.json");
+    let mut args = vec!["capacity", "--host", host.to_str().unwrap()];
+    args.extend(line.split_whitespace());
+    run(gpuvm(&args).current_dir(project()))
+}
+
+#[test]
+fn capacity_says_what_fits_and_what_would_free_more() {
+    let (code, out, err) = capacity("");
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("  16               1\n") && !out.contains("do not fit"), "{out}");
+    let two = "--domain-xml tests/golden/capacity";
+    let (_, out, _) = capacity(two);
+    assert!(out.contains("8 GPUs do not fit now: no partition of 8 GPUs is free"), "{out}");
+    assert!(
+        out.contains("stop `train-a` (1 GPU) and start it at GPU 9: then partition 1"),
+        "{out}"
+    );
+    let (_, out, _) = capacity(&format!("{two} --gpus 16"));
+    assert!(out.contains("only by ending a guest: ") && !out.contains("\n  8 "), "{out}");
+    let (_, out, _) = capacity(&format!("{two} --gpus 8 --json"));
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["sizes"], serde_json::json!([{ "gpus": 8, "now": 0, "empty": 2 }]));
+    assert_eq!(json["next"]["advice"]["guests"][0]["to"]["gpus"], serde_json::json!([9]));
+    let (_, out, _) = capacity("--gpus 4 --memory 9T");
+    assert!(out.contains("do not fit, even on the empty host: 9 TiB of memory"), "{out}");
+}
+
+#[test]
+fn capacity_refuses_what_cannot_be_meant() {
+    let file = "--domain-xml tests/golden/capacity/train-a.xml";
+    for (line, code, text) in [
+        ("--gpus two", 2, "two"),
+        ("--nic-near switch", 2, "--nic-near is given"),
+        (&format!("{file} --assume-empty"), 2, "cannot be used with"),
+        (&format!("{file} --domain-xml nowhere.xml"), 1, "nowhere.xml"),
+        ("--domain-xml README.md", 1, "README.md"),
+    ] {
+        let (status, out, err) = capacity(line);
+        assert_eq!((status, out.as_str()), (code, ""), "{line}: {err}");
+        assert!(err.contains(text), "{line}: {err}");
+    }
+    let here = format!("capacity --connect test:///default {file}");
+    let here: Vec<&str> = here.split_whitespace().collect();
+    let (code, _, err) = run(gpuvm(&here).current_dir(project()));
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("--host is not given"), "{err}");
+}
+
 #[test]
 fn the_readme_does_what_it_says() {
     let bin = env!("CARGO_BIN_EXE_gpuvm");

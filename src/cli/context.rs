@@ -8,6 +8,7 @@ use crate::placement::{Held, Occupancy};
 use crate::topology::Topology;
 use anyhow::Context as _;
 use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// Is what a verb works on.
@@ -89,9 +90,10 @@ impl<'a> Context<'a> {
                 "without --host the domains of this machine are read from libvirt",
             ));
         }
-        for path in &args.domain_xml {
+        let files = args.domain_xml.iter().map(|path| xml_files(path));
+        for path in files.collect::<anyhow::Result<Vec<_>>>()?.concat() {
             let failed = || format!("cannot tell what the domain in `{}` holds", path.display());
-            let text = std::fs::read_to_string(path).with_context(failed)?;
+            let text = std::fs::read_to_string(&path).with_context(failed)?;
             let xml = DomainXml::parse(&text).with_context(failed)?;
             // libvirt prints the id of a domain that runs, and of no other.
             let active = xml.root().attr("id").is_some();
@@ -110,6 +112,20 @@ impl<'a> Context<'a> {
             )),
         }
     }
+}
+
+/// The file itself, or the files of a directory that end in `.xml`, by name.
+fn xml_files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let failed = || format!("cannot read directory `{}`", path.display());
+    let entries = std::fs::read_dir(path).with_context(failed)?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut files = paths.collect::<Result<Vec<_>, _>>().with_context(failed)?;
+    files.retain(|file| file.extension().is_some_and(|end| end.eq_ignore_ascii_case("xml")));
+    files.sort();
+    Ok(files)
 }
 
 /// Connects to a hypervisor.

@@ -5,7 +5,7 @@ pub mod matrix;
 pub mod modules;
 mod names;
 pub mod show;
-mod tables;
+pub(super) mod tables;
 mod tree;
 
 use super::args::HostVerb;

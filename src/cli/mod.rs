@@ -5,6 +5,7 @@ pub mod error;
 pub mod options;
 pub mod output;
 
+pub mod capacity;
 pub mod change;
 pub mod check;
 pub mod context;
@@ -60,6 +61,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
     match &cli.verb {
         Verb::Host(verb) => host::run(verb, &cx),
         Verb::Plan(args) => plan::run(args, &cx),
+        Verb::Capacity(args) => capacity::run(args, &cx),
         Verb::Export(args) => export::run(args, &cx),
         Verb::Create(args) => create::run(args, &cx),
         Verb::List => list::run(&cx),

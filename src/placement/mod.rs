@@ -5,12 +5,14 @@ mod assign;
 mod beside;
 mod budget;
 mod candidates;
+mod capacity;
 mod compare;
 mod cpus;
 mod demand;
 mod devices;
 mod explain;
 mod extras;
+mod freeing;
 mod future;
 mod groups;
 mod home;
@@ -37,7 +39,9 @@ use crate::memsize::MemSize;
 use crate::request::{PageSize, PinPolicy, Profile, Request, RequestError};
 use crate::topology::{PartitionId, Topology};
 use budget::Solution;
+pub use capacity::{Blocked, Capacity, Size, capacity};
 use explain::Reasons;
+pub use freeing::{Advice, Away, Place};
 use home::Homes;
 use memory::Memory;
 pub use nearest::nearest;
@@ -65,6 +69,23 @@ pub struct Held {
     pub memory: Vec<(NodeSet, MemSize)>,
     /// Page size of its memory, where it asks for huge pages.
     pub huge_page_kib: Option<MemSize>,
+}
+
+impl Held {
+    /// What a guest of this plan will hold once it is defined; it does not run yet.
+    pub fn of(name: &str, placement: &Placement) -> Held {
+        let pinned = |set: &CpuSet| (!set.is_empty()).then(|| set.clone());
+        Held {
+            domain: name.into(),
+            active: false,
+            vcpu_pins: placement.vcpu_pins.iter().filter_map(pinned).collect(),
+            emulator_pin: pinned(&placement.emulator_pin),
+            iothread_pins: placement.iothread_pins.iter().filter_map(pinned).collect(),
+            devices: placement.devices.clone(),
+            memory: placement.cells.iter().map(|c| (c.host_nodes.clone(), c.memory_kib)).collect(),
+            huge_page_kib: placement.huge_pages.map(PageSize::size),
+        }
+    }
 }
 
 /// Is what is taken on a host: every domain, running or only defined.
@@ -261,6 +282,7 @@ pub fn plan(
     })
 }
 
+mod capacitytests;
 #[cfg(test)]
 mod choicetests;
 #[cfg(test)]

@@ -155,17 +155,7 @@ pub(crate) fn device(bus: u8, class: u32, id: u16, node: Option<NodeId>) -> PciD
     serde_json::from_value(json).unwrap()
 }
 
-/// What a domain of this plan holds.
+/// What a running domain of this plan holds.
 pub(crate) fn held(name: &str, placement: &Placement) -> Held {
-    let pinned = |set: &CpuSet| (!set.is_empty()).then(|| set.clone());
-    Held {
-        domain: name.into(),
-        active: true,
-        vcpu_pins: placement.vcpu_pins.iter().filter_map(pinned).collect(),
-        emulator_pin: pinned(&placement.emulator_pin),
-        iothread_pins: placement.iothread_pins.iter().filter_map(pinned).collect(),
-        devices: placement.devices.clone(),
-        memory: placement.cells.iter().map(|c| (c.host_nodes.clone(), c.memory_kib)).collect(),
-        huge_page_kib: placement.huge_pages.map(crate::request::PageSize::size),
-    }
+    Held { active: true, ..Held::of(name, placement) }
 }

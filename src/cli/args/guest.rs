@@ -122,9 +122,9 @@ pub struct TakenArgs {
     /// Plan as if no domain held anything; always so with --host, unless --domain-xml is given
     #[arg(long)]
     pub assume_empty: bool,
-    /// With --host: a domain of that host, as `virsh dumpxml` prints it; repeat for more. One that `virsh dumpxml`
-    /// printed while it ran counts as running
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// With --host: a domain of that host, as `virsh dumpxml` printed it, or a directory of such files; repeat for
+    /// more. What was printed of a running domain counts as running
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     #[arg(conflicts_with = "assume_empty")]
     pub domain_xml: Vec<PathBuf>,
 }

@@ -1,8 +1,10 @@
 //! The command line, as types. Man pages and completions are made from these; help text is written here only.
 
+mod capacity;
 mod guest;
 mod wish;
 
+pub use capacity::CapacityArgs;
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
 pub use wish::{AllowArg, NearArg, PinsArg, Which};
 
@@ -17,6 +19,12 @@ mod examples {
   gpuvm plan --gpus 4 --nic 2 --nic-near switch --nvme 1
   gpuvm plan --gpu 3 --gpu 5 --vcpus 12 --memory 64G --huge-pages 1G
   gpuvm plan --host topologies/dgx-2.json --gpus 8 --gpu-index 8 --json";
+    /// Of `capacity`.
+    pub const CAPACITY: &str = "Examples:
+  gpuvm capacity
+  gpuvm capacity --gpus 8
+  gpuvm capacity --nic 1 --nic-near switch
+  gpuvm capacity --host topologies/dgx-2.json --vcpus 12 --memory 64G";
     /// Of `export`.
     pub const EXPORT: &str = "Examples:
   gpuvm export --gpus 4 --name train-a --huge-pages 1G -o train-a.xml
@@ -90,6 +98,14 @@ pub enum Verb {
     /// host (--host) nothing is taken.
     #[command(after_help = examples::PLAN)]
     Plan(PlanArgs),
+    /// Say what still fits, what is in the way of more, and which guests would free it
+    ///
+    /// Changes nothing. Counts, for each number of GPUs, how many guests of the size still fit one after the other: now,
+    /// and if no domain held anything. For the first size that does not fit it says what is in the way and what would
+    /// free it with the fewest GPUs restarted: a stopped domain costs nothing, a running one is moved where it has
+    /// another place, and ended only where it has none. Options that describe a guest mean a guest like that one.
+    #[command(after_help = examples::CAPACITY)]
+    Capacity(CapacityArgs),
     /// Plan a guest and print its domain XML
     ///
     /// Changes nothing: the XML is what `create` would define, for review or for `virsh define`.

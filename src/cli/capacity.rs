@@ -1,0 +1,128 @@
+//! `capacity`: what still fits, what is in the way of more, and what would free it. Changes nothing.
+
+use super::args::{CapacityArgs, GpuArgs};
+use super::context::Context;
+use super::error::EXIT_DONE;
+use super::guest::request;
+use super::host::tables::{Wide, table};
+use super::output::width;
+use crate::placement::{Advice, Away, Blocked, Capacity, capacity};
+use std::fmt::Write as _;
+
+/// Holders of a size that are printed; JSON has all.
+const SHOWN: usize = 8;
+
+/// Runs the verb.
+pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    // One GPU, so that what is said of the GPUs' neighbourhood has a meaning; each size replaces it.
+    let gpus = GpuArgs { gpus: Some(1), ..GpuArgs::default() };
+    let like = request(&gpus, &args.shape)?;
+    let topology = cx.topology()?;
+    let held = cx.taken(&args.taken)?;
+    let sizes: Vec<u32> = args.gpus.into_iter().collect();
+    let capacity = capacity(&topology, &held, &like, &sizes);
+    if cx.output.json {
+        cx.output.json(&capacity)?;
+    } else {
+        cx.output.text(&text(&capacity, held.domains.is_empty()))?;
+    }
+    Ok(EXIT_DONE)
+}
+
+/// The answer for people; on an empty host there is one column.
+fn text(capacity: &Capacity, empty: bool) -> String {
+    let mut text = String::new();
+    if capacity.sizes.is_empty() {
+        text += "this host has no GPU\n";
+    } else {
+        let head = ["GPUs of a guest", "guests that fit", "on the empty host"];
+        let columns = if empty { 2 } else { 3 };
+        let mut rows = vec![head[..columns].iter().map(|&cell| cell.to_owned()).collect()];
+        for size in &capacity.sizes {
+            let row = [size.gpus, size.now, size.empty];
+            rows.push(row[..columns].iter().map(u32::to_string).collect::<Vec<_>>());
+        }
+        text += &table(rows, width(), Wide::Wrap);
+    }
+    for line in &capacity.never_placed {
+        writeln!(text, "never placed: {line}").expect("text");
+    }
+    if let Some(next) = &capacity.next {
+        text.push('\n');
+        blocked(next, &mut text);
+    }
+    text
+}
+
+/// Adds what is in the way of a size, and what would free it.
+fn blocked(next: &Blocked, text: &mut String) {
+    let Blocked { gpus, what, holders, even_empty, advice, bounded } = next;
+    let verb = if *gpus == 1 { "GPU does" } else { "GPUs do" };
+    let mut lines = match even_empty {
+        Some(why) => vec![format!("{gpus} {verb} not fit, even on the empty host: {why}")],
+        None => vec![format!("{gpus} {verb} not fit now: {what}")],
+    };
+    if even_empty.is_none() {
+        lines.extend(holders.iter().take(SHOWN).map(|holder| format!("  {holder}")));
+        if holders.len() > SHOWN {
+            lines.push(format!("  and {} more", holders.len() - SHOWN));
+        }
+    }
+    lines.extend(advice.as_ref().map(advise));
+    if *bounded {
+        lines.push("not every set of guests was tried: there may be a cheaper way".to_owned());
+    }
+    for line in lines {
+        writeln!(text, "{line}").expect("text");
+    }
+}
+
+/// The cheapest way in one sentence.
+fn advise(advice: &Advice) -> String {
+    let steps: Vec<String> = advice.guests.iter().map(step).collect();
+    let ends = advice.guests.iter().any(|guest| guest.running && guest.to.is_none());
+    let only = if ends { "only by ending a guest: " } else { "" };
+    let place = match advice.partition {
+        Some(id) if advice.gpus.len() > 1 => format!("partition {id} ({})", gpus(&advice.gpus)),
+        _ => gpus(&advice.gpus),
+    };
+    let is = if advice.gpus.len() == 1 { "is" } else { "are" };
+    let is = if advice.partition.is_some() { "is" } else { is };
+    format!("{only}{}: then {place} {is} free", steps.join("; "))
+}
+
+/// What to do with one guest.
+fn step(guest: &Away) -> String {
+    let Away { domain, running, gpus: number, to } = guest;
+    let with = match number {
+        0 => "no GPU".to_owned(),
+        1 => "1 GPU".to_owned(),
+        _ => format!("{number} GPUs"),
+    };
+    let place = to.as_ref().map(|to| match to.gpus[..] {
+        [] => "elsewhere".to_owned(),
+        _ => format!("at {}", gpus(&to.gpus)),
+    });
+    match (running, place) {
+        (true, Some(place)) => format!("stop `{domain}` ({with}) and start it {place}"),
+        (true, None) => format!("end `{domain}` ({with}), which fits nowhere else"),
+        (false, Some(place)) => format!("plan `{domain}` ({with}, it is off) again {place}"),
+        (false, None) => {
+            format!("give up `{domain}` ({with}, it is off), which fits nowhere else")
+        }
+    }
+}
+
+/// GPUs by index: `GPU 5`, `GPUs 8 to 15`, `GPUs 0, 5, 7`.
+fn gpus(indexes: &[usize]) -> String {
+    match indexes {
+        [only] => format!("GPU {only}"),
+        [first, .., last] if indexes.len() > 2 && last - first + 1 == indexes.len() => {
+            format!("GPUs {first} to {last}")
+        }
+        _ => {
+            let each: Vec<String> = indexes.iter().map(usize::to_string).collect();
+            format!("GPUs {}", each.join(", "))
+        }
+    }
+}

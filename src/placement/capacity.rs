@@ -1,0 +1,135 @@
+//! What still fits on a host, and what is in the way of more. Counts by planning one guest after the other, so that
+//! it cannot promise what [`plan`] would refuse.
+
+use super::devices::Board;
+use super::freeing::{self, Advice};
+use super::taken::Taken;
+use super::{Held, Occupancy, PlanError, plan};
+use crate::request::{GpuWish, Request};
+use crate::topology::Topology;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Is what still fits on a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Capacity {
+    /// By number of GPUs, ascending.
+    pub sizes: Vec<Size>,
+    /// The largest size of which a guest fits now; none: no size does.
+    pub largest: Option<u32>,
+    /// The next size up, which does not fit now; none: every larger size fits, or there is none.
+    pub next: Option<Blocked>,
+    /// GPUs and NVSwitches that no guest gets, whoever is there, each with the reason.
+    pub never_placed: Vec<String>,
+}
+
+/// Is how many guests of a size fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Size {
+    /// GPUs of each guest.
+    pub gpus: u32,
+    /// Guests that fit beside those that are there.
+    pub now: u32,
+    /// Guests that would fit if no domain held anything.
+    pub empty: u32,
+}
+
+/// Is a size that does not fit now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Blocked {
+    /// Its number of GPUs.
+    pub gpus: u32,
+    /// What is short, with numbers.
+    pub what: String,
+    /// Who holds it, one line each.
+    pub holders: Vec<String>,
+    /// What would be short if no domain held anything; none: it would fit then.
+    pub even_empty: Option<String>,
+    /// What would free it at the least cost; none: ending any guests that were looked at would not.
+    pub advice: Option<Advice>,
+    /// Whether more sets of guests were possible than were looked at, so that a cheaper way may exist.
+    pub bounded: bool,
+}
+
+/// What fits of guests like this one, whose own number of GPUs does not count: with each of these numbers of GPUs;
+/// empty: with those that the board offers.
+pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u32]) -> Capacity {
+    let empty = Occupancy { domains: Vec::new(), ..held.clone() };
+    let wanted: BTreeSet<u32> = match gpus {
+        [] => offered(topology),
+        some => some.iter().copied().collect(),
+    };
+    let with = |gpus: u32| Request { gpus: GpuWish::Count(gpus), ..like.clone() };
+    let size = |&gpus: &u32| {
+        let request = with(gpus);
+        let fit = |held: &Occupancy| fitting(topology, held, &request);
+        let on_empty = fit(&empty);
+        // Nothing is taken, so nothing is asked twice.
+        let now = if held.domains.is_empty() { on_empty } else { fit(held) };
+        Size { gpus, now, empty: on_empty }
+    };
+    let sizes: Vec<Size> = wanted.iter().map(size).collect();
+    let largest = sizes.iter().filter(|size| size.now > 0).map(|size| size.gpus).max();
+    let next = sizes.iter().find(|size| size.now == 0 && Some(size.gpus) > largest);
+    let next = next.and_then(|size| blocked(topology, held, &empty, &with(size.gpus), size.gpus));
+    Capacity { sizes, largest, next, never_placed: never_placed(topology, &empty) }
+}
+
+/// Numbers of GPUs that guests of a host have: the sizes of its partitions, else powers of two and all of them.
+fn offered(topology: &Topology) -> BTreeSet<u32> {
+    let there = u32::try_from(topology.gpus().count()).unwrap_or(u32::MAX);
+    let sizes = topology.partitions().iter().map(|partition| partition.gpus.len());
+    let mut sizes: BTreeSet<u32> = sizes.filter_map(|size| u32::try_from(size).ok()).collect();
+    if sizes.is_empty() {
+        sizes.extend((0..u32::BITS).map(|bit| 1 << bit).take_while(|&size| size < there));
+        sizes.insert(there);
+    }
+    sizes.insert(1);
+    sizes.retain(|&size| size > 0 && size <= there);
+    sizes
+}
+
+/// How many guests of a request fit one after the other; no more than there are GPUs.
+fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> u32 {
+    let mut held = held.clone();
+    let most = u32::try_from(topology.gpus().count()).unwrap_or(u32::MAX);
+    for number in 0..most {
+        match plan(topology, &held, request) {
+            Ok(placement) => held.domains.push(Held::of(&format!("({number})"), &placement)),
+            Err(_) => return number,
+        }
+    }
+    most
+}
+
+/// What is in the way of a size, and what would free it.
+fn blocked(
+    topology: &Topology,
+    held: &Occupancy,
+    empty: &Occupancy,
+    request: &Request,
+    gpus: u32,
+) -> Option<Blocked> {
+    let error = plan(topology, held, request).err()?;
+    let what = error.to_string();
+    let holders = match error {
+        PlanError::Taken { holders, .. } => holders,
+        PlanError::Impossible { .. } | PlanError::Request(_) => Vec::new(),
+    };
+    let even_empty = plan(topology, empty, request).err().map(|error| error.to_string());
+    let (advice, bounded) = match even_empty {
+        None => freeing::cheapest(topology, held, request, gpus as usize),
+        Some(_) => (None, false),
+    };
+    Some(Blocked { gpus, what, holders, even_empty, advice, bounded })
+}
+
+/// GPUs and NVSwitches that are out of use whoever is there: dead, excluded, used by the host.
+fn never_placed(topology: &Topology, empty: &Occupancy) -> Vec<String> {
+    let taken = Taken::new(topology, empty);
+    let board = Board::new(topology, &taken);
+    let mut lines = board.lines(&board.gpus);
+    let switches = board.blocked.iter().filter(|(bdf, _)| !board.gpus.contains(bdf));
+    lines.extend(switches.map(|(bdf, block)| format!("NVSwitch {bdf} {}", block.why(1))));
+    lines
+}

@@ -1,0 +1,394 @@
+//! Which guests have to go to make room for another, and where they can go: looks for the way that restarts the fewest
+//! GPUs. Every way is proven by planning it. Guests that stay are not moved to make room for those that go.
+
+use super::groups;
+use super::taken::Taken;
+use super::{Held, Occupancy, Placement, plan};
+use crate::bdf::Bdf;
+use crate::cpuset::CpuSet;
+use crate::memsize::MemSize;
+use crate::request::{DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Request};
+use crate::topology::{DeviceKind, PartitionId, Sriov, Topology};
+use serde::Serialize;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Plans that one search may ask for: some seconds on the largest hosts, and more than all slots of a board need.
+const PLANS: u32 = 400;
+/// Plans that the search of one slot may ask for at least.
+const LEAST: u32 = 60;
+/// Sets of guests that one search may look at; most need no plan.
+const SETS: u32 = 20_000;
+
+/// Is a way to free a place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Advice {
+    /// The partition that is free then; none where the host has none.
+    pub partition: Option<PartitionId>,
+    /// Indexes of the GPUs that the guest gets then.
+    pub gpus: Vec<usize>,
+    /// The guests that have to go, most GPUs first.
+    pub guests: Vec<Away>,
+    /// GPUs of running guests that are restarted or ended.
+    pub restarted: usize,
+}
+
+/// Is a guest that has to go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Away {
+    /// Its name.
+    pub domain: String,
+    /// Whether it runs now.
+    pub running: bool,
+    /// Its number of GPUs.
+    pub gpus: usize,
+    /// Where it can go; none: it has no other place.
+    pub to: Option<Place>,
+}
+
+/// Is another place of a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// Its partition; none where the host has none.
+    pub partition: Option<PartitionId>,
+    /// Indexes of its GPUs.
+    pub gpus: Vec<usize>,
+    /// What it holds there.
+    #[serde(skip)]
+    pub held: Held,
+}
+
+/// What a way costs, the dearest first: GPUs and number of guests that end, GPUs and number of running guests that are
+/// restarted, guests in all, and the place as tie-break.
+type Cost = (usize, usize, usize, usize, usize, Vec<usize>);
+
+impl Advice {
+    /// What it costs.
+    fn cost(&self) -> Cost {
+        let running = || self.guests.iter().filter(|guest| guest.running);
+        let ended = || running().filter(|guest| guest.to.is_none());
+        let gpus: usize = ended().map(|guest| guest.gpus).sum();
+        let (ended, running) = (ended().count(), running().count());
+        (gpus, ended, self.restarted, running, self.guests.len(), self.gpus.clone())
+    }
+
+    /// Whether no running guest ends.
+    fn keeps_all(&self) -> bool {
+        self.guests.iter().all(|guest| !guest.running || guest.to.is_some())
+    }
+}
+
+/// Is a guest that might go.
+#[derive(Debug)]
+struct Guest<'a> {
+    /// What it holds: as it runs, else as it is defined.
+    held: &'a Held,
+    /// Whether it runs.
+    running: bool,
+    /// Its GPUs.
+    gpus: usize,
+}
+
+/// Is a search for the cheapest way.
+struct Search<'a> {
+    /// The host.
+    topology: &'a Topology,
+    /// What is taken.
+    held: &'a Occupancy,
+    /// What needs a place.
+    request: &'a Request,
+    /// GPUs of the host, by index.
+    gpus: Vec<Bdf>,
+    /// Those who might go, the cheapest first.
+    guests: Vec<Guest<'a>>,
+    /// For each GPU who is in the way, as a place in `guests`; none: the host or the device itself.
+    blocked: BTreeMap<Bdf, Option<usize>>,
+    /// Plans left.
+    plans: Cell<u32>,
+    /// Sets left.
+    sets: Cell<u32>,
+    /// Whether something was left out.
+    bounded: Cell<bool>,
+}
+
+/// The cheapest way to free a place for a request of so many GPUs that does not fit now but would on the empty host;
+/// and whether ways were left out that may be cheaper.
+pub(super) fn cheapest(
+    topology: &Topology,
+    held: &Occupancy,
+    request: &Request,
+    number: usize,
+) -> (Option<Advice>, bool) {
+    let search = Search::new(topology, held, request);
+    let mut best: Option<Advice> = None;
+    if topology.partitions().is_empty() {
+        search.around(&BTreeSet::new(), &GpuWish::Count(count(number)), number, &mut best);
+    } else {
+        let slots = search.slots(number);
+        let each = (PLANS / count(slots.len().max(1))).max(LEAST);
+        for slot in slots {
+            search.plans.set(each);
+            let inside: Option<BTreeSet<usize>> =
+                slot.iter().filter_map(|gpu| search.blocked.get(gpu).copied()).collect();
+            let wish = GpuWish::Exact(slot);
+            // A slot with a GPU that is out of use for good cannot be freed.
+            let Some(inside) = inside else { continue };
+            if search.fits(&(0..search.guests.len()).collect(), &wish) {
+                search.around(&inside, &wish, 0, &mut best);
+            }
+        }
+    }
+    (best, search.bounded.get())
+}
+
+/// A number as requests have it.
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+impl<'a> Search<'a> {
+    /// Looks at who is there.
+    fn new(topology: &'a Topology, held: &'a Occupancy, request: &'a Request) -> Search<'a> {
+        let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
+        let mut by_name: BTreeMap<&str, Guest<'a>> = BTreeMap::new();
+        for held in &held.domains {
+            let number = held.devices.iter().filter(|bdf| gpus.contains(bdf)).count();
+            let guest = Guest { held, running: held.active, gpus: number };
+            // A domain stands twice where it will hold something else after its next start: what runs is first.
+            let known = by_name.entry(&held.domain).or_insert(guest);
+            known.gpus = known.gpus.max(number);
+        }
+        let mut guests: Vec<Guest<'a>> = by_name.into_values().collect();
+        guests.sort_by_key(|g| (if g.running { g.gpus } else { 0 }, g.running, g.gpus));
+        let taken = Taken::new(topology, held);
+        let in_the_way = |&bdf: &Bdf| {
+            let block = groups::block(topology, &taken, bdf)?;
+            let named = |guest: &Guest<'_>| Some(guest.held.domain.as_str()) == block.domain;
+            Some((bdf, guests.iter().position(named)))
+        };
+        let blocked = gpus.iter().filter_map(in_the_way).collect();
+        let (plans, sets) = (Cell::new(PLANS), Cell::new(SETS));
+        let bounded = Cell::new(false);
+        Search { topology, held, request, gpus, guests, blocked, plans, sets, bounded }
+    }
+
+    /// Sets of GPUs that a guest of this size may get on a board with partitions.
+    fn slots(&self, number: usize) -> Vec<Vec<Bdf>> {
+        let partitions = self.topology.partitions().iter().map(|p| p.gpus.clone());
+        let single = self.gpus.iter().map(|&gpu| vec![gpu]);
+        let all: BTreeSet<Vec<Bdf>> = partitions
+            .chain(single)
+            .filter(|slot| slot.len() == number)
+            .map(|mut slot| {
+                slot.sort();
+                slot
+            })
+            .collect();
+        all.into_iter().collect()
+    }
+
+    /// What is taken without these guests.
+    fn without(&self, away: &BTreeSet<usize>) -> Occupancy {
+        let names: BTreeSet<&str> =
+            away.iter().map(|&at| self.guests[at].held.domain.as_str()).collect();
+        let stays = |held: &&Held| !names.contains(held.domain.as_str());
+        let domains = self.held.domains.iter().filter(stays).cloned().collect();
+        Occupancy { domains, ..self.held.clone() }
+    }
+
+    /// Plans, as long as the search may.
+    fn plan(&self, held: &Occupancy, request: &Request) -> Option<Placement> {
+        match self.plans.get().checked_sub(1) {
+            None => {
+                self.bounded.set(true);
+                None
+            }
+            Some(left) => {
+                self.plans.set(left);
+                plan(self.topology, held, request).ok()
+            }
+        }
+    }
+
+    /// The place without these guests.
+    fn place(&self, away: &BTreeSet<usize>, wish: &GpuWish) -> Option<Placement> {
+        let request = Request { gpus: wish.clone(), ..self.request.clone() };
+        self.plan(&self.without(away), &request)
+    }
+
+    /// Whether there is a place without these guests.
+    fn fits(&self, away: &BTreeSet<usize>, wish: &GpuWish) -> bool {
+        self.place(away, wish).is_some()
+    }
+
+    /// Looks at the sets of guests around one that has to go in any case, the smallest first, and keeps the best way.
+    /// With fewer than `number` GPUs free a set is not planned.
+    fn around(
+        &self,
+        inside: &BTreeSet<usize>,
+        wish: &GpuWish,
+        number: usize,
+        best: &mut Option<Advice>,
+    ) {
+        let others: Vec<usize> = (0..self.guests.len()).filter(|at| !inside.contains(at)).collect();
+        let mut found: Vec<BTreeSet<usize>> = Vec::new();
+        for size in 0..=others.len() {
+            let mut places: Vec<usize> = (0..size).collect();
+            let mut alive = false;
+            loop {
+                let Some(left) = self.sets.get().checked_sub(1).filter(|_| self.plans.get() > 0)
+                else {
+                    self.bounded.set(true);
+                    return self.greedy(inside, wish, best);
+                };
+                self.sets.set(left);
+                let more = places.iter().map(|&place| others[place]);
+                let set: BTreeSet<usize> = inside.iter().copied().chain(more).collect();
+                // More guests than are needed make no way cheaper.
+                let needless = found.iter().any(|less| less.is_subset(&set));
+                if !needless && !self.is_dearer(&set, best) {
+                    alive = true;
+                    if self.consider(&set, wish, number, best) {
+                        found.push(set);
+                    }
+                }
+                if !next(&mut places, others.len()) {
+                    break;
+                }
+            }
+            // Where no set of a size is worth a look, no larger one is.
+            if !alive {
+                return;
+            }
+        }
+    }
+
+    /// GPUs of the running guests of a set.
+    fn restarted(&self, away: &BTreeSet<usize>) -> usize {
+        let running = away.iter().map(|&at| &self.guests[at]).filter(|guest| guest.running);
+        running.map(|guest| guest.gpus).sum()
+    }
+
+    /// Whether a set costs more than the best way even if all its guests have other places.
+    fn is_dearer(&self, away: &BTreeSet<usize>, best: &Option<Advice>) -> bool {
+        let dearer = |best: &Advice| best.keeps_all() && best.restarted < self.restarted(away);
+        best.as_ref().is_some_and(dearer)
+    }
+
+    /// Looks at one set of guests; says whether a place is free without them.
+    fn consider(
+        &self,
+        away: &BTreeSet<usize>,
+        wish: &GpuWish,
+        number: usize,
+        best: &mut Option<Advice>,
+    ) -> bool {
+        let free = |gpu: &&Bdf| match self.blocked.get(gpu) {
+            None => true,
+            Some(guest) => guest.is_some_and(|guest| away.contains(&guest)),
+        };
+        if self.gpus.iter().filter(free).count() < number {
+            return false;
+        }
+        let Some(placement) = self.place(away, wish) else { return false };
+        let way = self.way(away, &placement);
+        if best.as_ref().is_none_or(|best| way.cost() < best.cost()) {
+            *best = Some(way);
+        }
+        true
+    }
+
+    /// Where the guests of a set can go, the largest first.
+    fn way(&self, away: &BTreeSet<usize>, placement: &Placement) -> Advice {
+        let mut held = self.without(away);
+        held.domains.push(Held::of("", placement));
+        let mut leaving: Vec<&Guest<'_>> = away.iter().map(|&at| &self.guests[at]).collect();
+        // Those that run choose before those that are off.
+        leaving.sort_by(|a, b| {
+            let key =
+                |g: &Guest<'_>| (std::cmp::Reverse((g.gpus, g.running)), g.held.domain.clone());
+            key(a).cmp(&key(b))
+        });
+        let mut guests = Vec::new();
+        for Guest { held: own, running, gpus } in leaving {
+            let place = self.plan(&held, &request_of(self.topology, own));
+            let to = place.map(|place| Place {
+                partition: place.partition,
+                gpus: self.indexes(&place.devices),
+                held: Held { active: false, ..Held::of(&own.domain, &place) },
+            });
+            held.domains.extend(to.iter().map(|to| to.held.clone()));
+            guests.push(Away { domain: own.domain.clone(), running: *running, gpus: *gpus, to });
+        }
+        let gpus = self.indexes(&placement.devices);
+        let restarted = self.restarted(away);
+        Advice { partition: placement.partition, gpus, guests, restarted }
+    }
+
+    /// Lets guests go, the cheapest first, until a place is free; then keeps those that need not go, the dearest first.
+    fn greedy(&self, inside: &BTreeSet<usize>, wish: &GpuWish, best: &mut Option<Advice>) {
+        if best.is_some() {
+            return;
+        }
+        // Each guest is asked for when it goes, when it may stay, and for its new place.
+        self.plans.set(3 * count(self.guests.len()) + LEAST);
+        let mut away = inside.clone();
+        for at in 0..self.guests.len() {
+            away.insert(at);
+            if self.fits(&away, wish) {
+                break;
+            }
+        }
+        for at in (0..self.guests.len()).rev().filter(|at| !inside.contains(at)) {
+            if away.remove(&at) && !self.fits(&away, wish) {
+                away.insert(at);
+            }
+        }
+        self.consider(&away, wish, 0, best);
+    }
+
+    /// Indexes of the GPUs among these functions.
+    fn indexes(&self, devices: &[Bdf]) -> Vec<usize> {
+        (0..self.gpus.len()).filter(|&at| devices.contains(&self.gpus[at])).collect()
+    }
+}
+
+/// The next choice of places below `of`, in order; false after the last.
+fn next(places: &mut [usize], of: usize) -> bool {
+    let size = places.len();
+    let Some(at) = (0..size).rev().find(|&at| places[at] + (size - at) < of) else { return false };
+    places[at] += 1;
+    for later in at + 1..size {
+        places[later] = places[later - 1] + 1;
+    }
+    true
+}
+
+/// The request that a guest like this one is: as many GPUs, vCPUs, NICs and NVMe drives, and as much memory.
+fn request_of(topology: &Topology, held: &Held) -> Request {
+    let devices = || held.devices.iter().filter_map(|&bdf| topology.device(bdf));
+    let number = |kind: DeviceKind, vf: bool| {
+        let is = devices().filter(|device| device.kind() == kind);
+        count(is.filter(|d| matches!(d.sriov, Some(Sriov::Vf { .. })) == vf).count())
+    };
+    let one_core = |pin: &CpuSet| {
+        let core = pin.first().and_then(|pcpu| topology.core_of(pcpu));
+        core.is_some_and(|core| pin.is_subset(&core.pcpus))
+    };
+    let pinned = !held.vcpu_pins.is_empty() && held.vcpu_pins.iter().all(one_core);
+    let memory: MemSize = held.memory.iter().map(|(_, size)| *size).sum();
+    let pages = [PageSize::TwoMib, PageSize::OneGib].into_iter();
+    Request {
+        vcpus: pinned.then(|| count(held.vcpu_pins.len())),
+        memory_kib: Some(memory).filter(|memory| memory.kib() >= 1024),
+        huge_pages: pages.into_iter().find(|page| Some(page.size()) == held.huge_page_kib),
+        pins: if pinned { PinPolicy::Core } else { PinPolicy::None },
+        extras: Extras {
+            nics: DeviceWish::Count(number(DeviceKind::Nic, false)),
+            vfs: DeviceWish::Count(number(DeviceKind::Nic, true)),
+            nvmes: DeviceWish::Count(number(DeviceKind::Nvme, false)),
+            ..Extras::default()
+        },
+        ..Request::for_gpus(number(DeviceKind::Gpu, false))
+    }
+}
