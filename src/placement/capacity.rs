@@ -1,10 +1,13 @@
 //! What still fits on a host, and what is in the way of more. Counts by planning one guest after the other, so that
 //! it cannot promise what [`plan`] would refuse.
 
-use super::devices::Board;
 use super::freeing::{self, Advice};
+use super::groups::Block;
+use super::home::Homes;
+use super::slots::{Slots, first};
 use super::taken::Taken;
 use super::{Held, Occupancy, PlanError, plan};
+use crate::bdf::Bdf;
 use crate::request::{GpuWish, Request};
 use crate::topology::Topology;
 use serde::Serialize;
@@ -126,10 +129,13 @@ fn blocked(
 
 /// GPUs and NVSwitches that are out of use whoever is there: dead, excluded, used by the host.
 fn never_placed(topology: &Topology, empty: &Occupancy) -> Vec<String> {
-    let taken = Taken::new(topology, empty);
-    let board = Board::new(topology, &taken);
-    let mut lines = board.lines(&board.gpus);
-    let switches = board.blocked.iter().filter(|(bdf, _)| !board.gpus.contains(bdf));
-    lines.extend(switches.map(|(bdf, block)| format!("NVSwitch {bdf} {}", block.why(1))));
+    let (homes, taken) = (Homes::new(topology), Taken::new(topology, empty));
+    let slots = Slots::new(topology, &homes, &taken);
+    let mut lines = slots.lines(first(slots.gpus.bdfs.len()));
+    let switches = slots.switches.bdfs.iter().zip(&slots.switches.blocked);
+    let line = |(bdf, block): (&Bdf, &Option<Block<'_>>)| {
+        Some(format!("NVSwitch {bdf} {}", block.as_ref()?.why(1)))
+    };
+    lines.extend(switches.filter_map(line));
     lines
 }
