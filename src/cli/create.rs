@@ -121,7 +121,10 @@ fn prepare(
     if args.private_ip {
         extra.networks.push("private-net".into());
     }
-    warn_of_space(&steps, cx.output);
+    // The disks of a recorded host are not on this machine.
+    if cx.global.host.is_none() {
+        warn_of_space(&steps, cx.output);
+    }
     let xml = render(&args.guest, &planned, &extra)?;
     judge(&xml, &planned, cx.output)?;
     steps.push(Step::DefineDomain { name: name.clone(), xml: xml.text().to_owned() });

@@ -85,7 +85,10 @@ pub fn nearest(topology: &Topology, held: &Occupancy, request: &Request) -> Vec<
         }
     }
     if found.is_empty() {
-        add(&mut found, search.turn_all(request));
+        add(&mut found, search.turn_all(&KNOBS, request));
+        // Whether GPUs or their NVLinks are given up is for the admin to say.
+        let whole: Vec<Knob> = KNOBS.into_iter().filter(|&knob| knob != Knob::Split).collect();
+        add(&mut found, search.turn_all(&whole, request));
     }
     found.truncate(MOST);
     found
@@ -250,15 +253,15 @@ impl Search<'_> {
         Some(self.turn(first, &tight).unwrap_or(second_turned))
     }
 
-    /// Turns every knob as far as it goes, then each back as far as can be, the dearest wish first.
-    fn turn_all(&self, request: &Request) -> Option<Request> {
+    /// Turns these knobs as far as it goes, then each back as far as can be, the dearest wish first.
+    fn turn_all(&self, knobs: &[Knob], request: &Request) -> Option<Request> {
         let loosen =
             |request: Request, &knob: &Knob| self.loosest(knob, &request).unwrap_or(request);
-        let mut loose = KNOBS.iter().fold(request.clone(), loosen);
+        let mut loose = knobs.iter().fold(request.clone(), loosen);
         if !self.accepts(&loose) {
             return None;
         }
-        for &knob in KNOBS.iter().rev() {
+        for &knob in knobs.iter().rev() {
             let tight = restore(knob, request, &loose);
             if self.accepts(&tight) {
                 loose = tight;

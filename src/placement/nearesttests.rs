@@ -105,9 +105,11 @@ fn where_one_change_does_not_help_two_or_more_do() {
         assert!(near.vcpus < request.vcpus && near.memory_kib < request.memory_kib);
     }
     let request = Request { gpus: GpuWish::Count(3), ..request };
-    let [near] = &near(&host, &[], &request)[..] else { panic!("one that gives up three") };
-    assert!(near.gpus == request.gpus && near.allow.split, "{near:?}");
-    assert!(near.vcpus > Some(40), "given up no further than needed: {near:?}");
+    let found = near(&host, &[], &request);
+    let [split, fewer] = &found[..] else { panic!("NVLinks or GPUs are given up: {found:?}") };
+    assert!(split.gpus == request.gpus && split.allow.split, "{split:?}");
+    assert!(fewer.gpus == GpuWish::Count(2) && !fewer.allow.split, "{fewer:?}");
+    assert!(fewer.vcpus > Some(40), "given up no further than needed: {fewer:?}");
 }
 
 #[test]
