@@ -282,6 +282,7 @@ pub fn plan(
     })
 }
 
+#[cfg(test)]
 mod capacitytests;
 #[cfg(test)]
 mod choicetests;
