@@ -129,7 +129,7 @@ fn blocked(
 
 /// GPUs and NVSwitches that are out of use whoever is there: dead, excluded, used by the host.
 fn never_placed(topology: &Topology, empty: &Occupancy) -> Vec<String> {
-    let (homes, taken) = (Homes::new(topology), Taken::new(topology, empty));
+    let (homes, taken) = (Homes::new(topology, 0), Taken::new(topology, empty));
     let slots = Slots::new(topology, &homes, &taken);
     let mut lines = slots.lines(first(slots.gpus.bdfs.len()));
     let switches = slots.switches.bdfs.iter().zip(&slots.switches.blocked);
