@@ -6,6 +6,8 @@
 //! thousands of them, and the long paths of sysfs would be walked for each. This module knows nothing of what stands
 //! in the files.
 
+mod head;
+
 use nix::dir::Dir as Listing;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};

@@ -2,6 +2,7 @@
 //! nothing: an [`Observer`] is told.
 
 mod disk;
+mod exclusions;
 mod interrupt;
 mod journal;
 mod lock;
@@ -10,6 +11,7 @@ mod recover;
 mod step;
 
 pub use disk::{DiskError, free_bytes};
+pub use exclusions::{ExclusionsError, write_exclusions};
 pub use interrupt::Interrupt;
 pub use journal::{Change, Journal, JournalError, Orphan, Progress, Story};
 pub use lock::{HostLock, LockError};

@@ -2,9 +2,11 @@
 
 use super::args::{Global, TakenArgs};
 use super::output::Output;
+use crate::discover::exclusions;
 use crate::domain::DomainXml;
+use crate::fsroot::FsRoot;
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
-use crate::placement::{Held, Occupancy};
+use crate::placement::{Exclusion, Held, Occupancy};
 use crate::topology::Topology;
 use anyhow::Context as _;
 use std::cell::OnceCell;
@@ -31,7 +33,7 @@ impl<'a> Context<'a> {
     pub fn topology(&self) -> anyhow::Result<Topology> {
         Ok(match &self.global.host {
             Some(path) => crate::discover::source::load(path)?,
-            None => crate::discover::discover(&crate::fsroot::FsRoot::live()?)?,
+            None => crate::discover::discover(&FsRoot::live()?)?,
         })
     }
 
@@ -52,10 +54,10 @@ impl<'a> Context<'a> {
         open(uri)
     }
 
-    /// What every domain of the host holds; nothing on a recorded host.
+    /// What every domain of the host holds, nothing on a recorded host, and what is out of use.
     pub fn occupancy(&self, assume_empty: bool) -> anyhow::Result<Occupancy> {
         if assume_empty || self.global.host.is_some() {
-            return Ok(Occupancy::default());
+            return Ok(Occupancy { excluded: self.excluded()?, ..Occupancy::default() });
         }
         let hypervisor = self.hypervisor()?;
         let mut domains: Vec<Held> = Vec::new();
@@ -78,7 +80,23 @@ impl<'a> Context<'a> {
                 }
             }
         }
-        Ok(Occupancy { domains, ..Occupancy::default() })
+        Ok(Occupancy { domains, excluded: self.excluded()? })
+    }
+
+    /// The root directory of the host; none where it is recorded in a file.
+    pub fn root(&self) -> anyhow::Result<Option<FsRoot>> {
+        Ok(match &self.global.host {
+            None => Some(FsRoot::live()?),
+            Some(path) if path.is_dir() => Some(FsRoot::at(path)?),
+            Some(_) => None,
+        })
+    }
+
+    /// GPUs and NVSwitches that were taken out of use; a host that is recorded in a file has no such list.
+    pub fn excluded(&self) -> anyhow::Result<Vec<Exclusion>> {
+        let Some(root) = self.root()? else { return Ok(Vec::new()) };
+        let excluded = exclusions::excluded(&root)?.into_iter();
+        Ok(excluded.map(|(bdf, reason)| Exclusion { bdf, reason }).collect())
     }
 
     /// What the domains hold that these arguments speak of.

@@ -3,7 +3,7 @@
 pub mod capture;
 pub mod matrix;
 pub mod modules;
-mod names;
+pub mod names;
 pub mod show;
 pub(super) mod tables;
 mod tree;

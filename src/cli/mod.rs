@@ -12,6 +12,7 @@ pub mod context;
 pub mod create;
 pub mod delete;
 pub mod export;
+pub mod gpu;
 pub mod guest;
 pub mod host;
 pub mod list;
@@ -60,6 +61,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
     let cx = Context::new(&cli.global);
     match &cli.verb {
         Verb::Host(verb) => host::run(verb, &cx),
+        Verb::Gpu(verb) => gpu::run(verb, &cx),
         Verb::Plan(args) => plan::run(args, &cx),
         Verb::Capacity(args) => capacity::run(args, &cx),
         Verb::Export(args) => export::run(args, &cx),

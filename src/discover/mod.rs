@@ -4,9 +4,11 @@
 //! empty; what contradicts itself without harm becomes a note; what cannot be read as what it should be is an error
 //! that names file and line. Nothing here judges whether the host suits a guest.
 
+pub mod cards;
 mod cpu;
 pub mod crosscheck;
 mod drives;
+pub mod exclusions;
 pub mod fabric;
 pub mod lstopo;
 mod machine;
@@ -40,7 +42,8 @@ pub enum DiscoverError {
     },
 }
 
-/// Reads a host; leaves out what identifies it: serial numbers, MAC addresses, host name, partition UUIDs.
+/// Reads a host; leaves out what identifies it: serial numbers, MAC addresses, host name, UUIDs of GPUs and
+/// partitions.
 pub fn discover(root: &FsRoot) -> Result<Topology, DiscoverError> {
     read(root, false)
 }
@@ -64,6 +67,10 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     parts.offline = pcpus.offline;
     parts.isolated = pcpus.isolated;
     pci::devices(root, &mut parts)?;
+    cards::mark_silent(root, &mut parts)?;
+    if identify {
+        cards::identify(root, &mut parts)?;
+    }
     nics::faces(root, identify, &mut parts)?;
     drives::drives(root, identify, &mut parts)?;
     let (fabric, notes) = fabric::fabric(root, &parts)?;

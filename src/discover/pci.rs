@@ -17,7 +17,6 @@ const MEMORY: u64 = 0x200;
 const PREFETCH: u64 = 0x2000;
 /// As [`IO`]: may stand above 4 GiB.
 const MEMORY_64: u64 = 0x10_0000;
-
 /// Functions per thread, below which another thread costs more than it saves; and the most threads.
 const PER_THREAD: usize = 32;
 /// See [`PER_THREAD`].
@@ -112,6 +111,7 @@ fn device(dir: &Dir<'_>, bdf: Bdf) -> Result<PciDevice, FsError> {
         sriov: sriov(dir)?,
         reset_methods: reset_methods.split_whitespace().map(str::to_owned).collect(),
         net: None,
+        uuid: None,
     })
 }
 

@@ -1,6 +1,7 @@
 //! Which functions can be passed through, and which have to come along: IOMMU groups, and what the host uses itself.
 //! Knows nothing of how many GPUs are wanted.
 
+use super::DeviceState;
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::topology::{DeviceKind, Drive, DriveUse, PciDevice, Sriov, Topology};
@@ -20,6 +21,8 @@ pub(super) struct Block<'a> {
 enum Cause<'a> {
     /// A domain holds it.
     Held,
+    /// An admin took it out of use, with a reason or none.
+    Excluded(&'a str),
     /// Its ids read all ones or all zeros: vendor, device.
     Silent(u16, u16),
     /// So many virtual functions are enabled.
@@ -73,12 +76,25 @@ impl<'a> Block<'a> {
         Block { domain: None, cause }
     }
 
+    /// What is the matter, in a word.
+    pub(super) fn state(&self) -> DeviceState {
+        match self.cause {
+            Cause::Held => DeviceState::Held,
+            Cause::Excluded(_) => DeviceState::Excluded,
+            Cause::Silent(..) => DeviceState::Silent,
+            Cause::Host(_) => DeviceState::Host,
+            Cause::Functions(_) | Cause::Shares(..) => DeviceState::Blocked,
+        }
+    }
+
     /// The reason, to be read after the names of so many functions: "is held by domain `x`".
     pub(super) fn why(&self, functions: usize) -> String {
         let verb = |one: &'static str, many| if functions == 1 { one } else { many };
         let domain = self.domain.unwrap_or_default();
         match &self.cause {
             Cause::Held => format!("{} held by domain `{domain}`", verb("is", "are")),
+            Cause::Excluded("") => format!("{} excluded", verb("is", "are")),
+            Cause::Excluded(reason) => format!("{} excluded: {reason}", verb("is", "are")),
             Cause::Silent(vendor, device) => format!(
                 "{} not answer: vendor and device id read {vendor:#06x}:{device:#06x}",
                 verb("does", "do")
@@ -122,7 +138,10 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
     if let Some(domain) = taken.device(bdf) {
         return Some(Block { domain: Some(domain), cause: Cause::Held });
     }
-    if [device.vendor, device.device].iter().any(|&id| id == 0 || id == 0xffff) {
+    if let Some(reason) = taken.excluded(bdf) {
+        return Some(Block::own(Cause::Excluded(reason)));
+    }
+    if device.is_silent() {
         return Some(Block::own(Cause::Silent(device.vendor, device.device)));
     }
     if let Some(Sriov::Pf { enabled: enabled @ 1.., .. }) = device.sriov {

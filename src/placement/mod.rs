@@ -109,6 +109,38 @@ pub struct Exclusion {
     pub reason: String,
 }
 
+/// Is whether a function can be passed through now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceState {
+    /// It can.
+    Free,
+    /// A domain holds it.
+    Held,
+    /// An admin or the NVIDIA driver took it out of use.
+    Excluded,
+    /// It does not answer.
+    Silent,
+    /// The host uses it.
+    Host,
+    /// It has virtual functions enabled, or its IOMMU group is in the way.
+    Blocked,
+}
+
+/// Whether functions can be passed through now, and why not, to be read after a function's name.
+pub fn device_states(
+    topology: &Topology,
+    held: &Occupancy,
+    functions: &[Bdf],
+) -> Vec<(DeviceState, Option<String>)> {
+    let taken = Taken::new(topology, held);
+    let state = |&bdf: &Bdf| match groups::block(topology, &taken, bdf) {
+        None => (DeviceState::Free, None),
+        Some(block) => (block.state(), Some(block.why(1))),
+    };
+    functions.iter().map(state).collect()
+}
+
 /// Is one guest NUMA cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestCell {

@@ -1,7 +1,7 @@
 //! What the domains of a host hold, turned round: by device, by core, by node. Knows what is held, not what is wanted.
 
 use super::explain::count;
-use super::{Held, Occupancy};
+use super::{Exclusion, Held, Occupancy};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::memsize::MemSize;
@@ -29,6 +29,8 @@ pub(super) struct Taken<'a> {
     floating: Vec<(u32, Option<CpuSet>)>,
     /// Memory of each domain, in the order of [`Topology::nodes`].
     memory: Vec<Vec<Amount>>,
+    /// GPUs and NVSwitches that an admin took out of use: few.
+    excluded: &'a [Exclusion],
 }
 
 impl<'a> Taken<'a> {
@@ -41,6 +43,7 @@ impl<'a> Taken<'a> {
             owners: vec![NOBODY; topology.cores().len()],
             floating: Vec::new(),
             memory: vec![Vec::new(); topology.nodes().len()],
+            excluded: &held.excluded,
         };
         for (domain, at) in held.domains.iter().zip(0..) {
             taken.devices.extend(domain.devices.iter().map(|&bdf| (bdf, at)));
@@ -134,6 +137,11 @@ impl<'a> Taken<'a> {
         let at = self.devices.partition_point(|(other, _)| *other < bdf);
         let (found, domain) = self.devices.get(at)?;
         (*found == bdf).then(|| self.domains[*domain as usize].domain.as_str())
+    }
+
+    /// Why an admin took a function out of use; none: it is in use.
+    pub(super) fn excluded(&self, bdf: Bdf) -> Option<&'a str> {
+        self.excluded.iter().find(|excluded| excluded.bdf == bdf).map(|e| e.reason.as_str())
     }
 
     /// Whether no domain holds a pcpu of the core at this place of [`Topology::cores`].

@@ -136,6 +136,9 @@ pub struct PciDevice {
     /// Its network and RDMA devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub net: Option<NetFace>,
+    /// A GPU's UUID, as NVIDIA's tools print it; only where the admin asked for identifying data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
 }
 
 /// Is what a function is to a planner.
@@ -168,6 +171,11 @@ pub struct IommuGroup {
 }
 
 impl PciDevice {
+    /// Whether it does not answer: its ids read all ones, or nothing.
+    pub fn is_silent(&self) -> bool {
+        [self.vendor, self.device].iter().any(|&id| id == 0 || id == 0xffff)
+    }
+
     /// What the function is. NVSwitches are class 0x0680, so only 0x0600 and 0x0604 count as bridges
     /// (spec/nvidia-vm.md 6).
     pub fn kind(&self) -> DeviceKind {

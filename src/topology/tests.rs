@@ -36,6 +36,7 @@ fn host() -> Parts {
         sriov: None,
         reset_methods: Vec::new(),
         net: None,
+        uuid: None,
     };
     Parts {
         nodes: vec![node(0, "0,2"), node(1, "1")],

@@ -1,10 +1,12 @@
 //! The command line, as types. Man pages and completions are made from these; help text is written here only.
 
 mod capacity;
+mod gpu;
 mod guest;
 mod wish;
 
 pub use capacity::CapacityArgs;
+pub use gpu::{Device, ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
 pub use wish::{AllowArg, NearArg, PinsArg, Which};
 
@@ -92,6 +94,9 @@ pub enum Verb {
     /// Show, compare or record hosts
     #[command(subcommand)]
     Host(HostVerb),
+    /// Show GPUs and their state, take one out of use and back
+    #[command(subcommand)]
+    Gpu(GpuVerb),
     /// Plan where a guest goes, and print the plan
     ///
     /// Changes nothing. What is taken is read from every domain that libvirt knows, whoever made it; on a recorded

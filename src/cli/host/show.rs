@@ -6,9 +6,11 @@ use crate::bdf::Bdf;
 use crate::cli::args::HostShowArgs;
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
+use crate::cli::gpu::is_dead;
 use crate::cli::output::width;
 use crate::memsize::MemSize;
-use crate::topology::{DeviceKind, FabricModel, Parts, Topology};
+use crate::placement::Exclusion;
+use crate::topology::{DeviceKind, FabricModel, Parts, PciDevice, Topology};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,6 +24,8 @@ struct Shown<'a> {
     gpus: Vec<Bdf>,
     /// What each PCI function is.
     kinds: BTreeMap<Bdf, DeviceKind>,
+    /// What is missing, does not answer or is excluded, one line each; empty: all is well.
+    degraded: Vec<String>,
 }
 
 /// Runs the verb.
@@ -30,21 +34,23 @@ pub fn run(args: &HostShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         None => checked(cx.topology()?)?,
         Some(_) => cx.topology()?,
     };
+    let degraded = degraded(&topology, &cx.excluded()?);
     if cx.output.json {
         cx.output.json(&Shown {
             host: topology.parts(),
             gpus: topology.gpus().map(|gpu| gpu.bdf).collect(),
             kinds: topology.devices().iter().map(|d| (d.bdf, d.kind())).collect(),
+            degraded,
         })?;
     } else {
-        cx.output.text(&text(&topology, args.all, width()))?;
+        cx.output.text(&text(&topology, &degraded, args.all, width()))?;
     }
     Ok(EXIT_DONE)
 }
 
 /// The whole answer for a terminal of `width` columns.
-pub fn text(topology: &Topology, all: bool, width: usize) -> String {
-    let mut text = header(topology, width);
+pub fn text(topology: &Topology, degraded: &[String], all: bool, width: usize) -> String {
+    let mut text = header(topology, degraded, width);
     let inner = width.saturating_sub(2);
     let sections = [
         ("Nodes", tables::nodes(topology, inner)),
@@ -62,7 +68,7 @@ pub fn text(topology: &Topology, all: bool, width: usize) -> String {
 }
 
 /// The machine in a few lines.
-fn header(topology: &Topology, width: usize) -> String {
+fn header(topology: &Topology, degraded: &[String], width: usize) -> String {
     let machine = topology.machine();
     let vendor = machine.vendor.as_deref().unwrap_or_default();
     let product = machine.product.as_deref().unwrap_or("unknown machine");
@@ -84,7 +90,7 @@ fn header(topology: &Topology, width: usize) -> String {
         ("NVLink", nvlink(topology)),
         ("IOMMU", iommu(topology)),
         ("Kernel", kernel(topology)),
-        ("Degraded", topology.fabric().degraded.join("; ")),
+        ("Degraded", degraded.join("; ")),
     ];
     for (title, line) in lines {
         if !line.is_empty() {
@@ -92,6 +98,30 @@ fn header(topology: &Topology, width: usize) -> String {
         }
     }
     text
+}
+
+/// What is missing, does not answer or is excluded, one line each.
+fn degraded(topology: &Topology, excluded: &[Exclusion]) -> Vec<String> {
+    let mut lines = topology.fabric().degraded.clone();
+    let silent = topology.devices().iter().filter(|device| is_dead(device));
+    for bdf in silent.map(|device| device.bdf.to_string()) {
+        // The fabric's census names what it misses on boards that it knows.
+        if !lines.iter().any(|line| line.contains(&bdf)) {
+            lines.push(format!("{bdf} does not answer"));
+        }
+    }
+    for Exclusion { bdf, reason } in excluded {
+        let kind = topology.device(*bdf).map(PciDevice::kind);
+        let index = topology.gpus().position(|gpu| gpu.bdf == *bdf);
+        let name = match (index, kind) {
+            (Some(index), _) => format!("GPU {index} ({bdf})"),
+            (None, Some(DeviceKind::NvSwitch)) => format!("NVSwitch {bdf}"),
+            (None, _) => bdf.to_string(),
+        };
+        let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        lines.push(format!("{name} is excluded{reason}"));
+    }
+    lines
 }
 
 /// Packages of a host.

@@ -36,6 +36,7 @@ pub fn read(hwloc: &hwlocality::Topology, node_of: &BTreeMap<PcpuId, NodeId>, pa
             sriov: None,
             reset_methods: Vec::new(),
             net: None,
+            uuid: None,
         };
         // hwloc itself tells no function twice; of a forged record the first one counts.
         devices.entry(bdf).or_insert(device);

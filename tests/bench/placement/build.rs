@@ -202,5 +202,6 @@ fn function(
         sriov: None,
         reset_methods: Vec::new(),
         net: None,
+        uuid: None,
     }
 }
