@@ -162,19 +162,19 @@ impl DeviceWish {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extras {
     /// NICs, whole physical functions.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub nics: DeviceWish,
     /// Virtual functions of NICs.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub vfs: DeviceWish,
     /// How near NICs and virtual functions have to be.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub nic_near: Near,
     /// NVMe drives, as PCI functions.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub nvmes: DeviceWish,
     /// How near NVMe drives have to be.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub nvme_near: Near,
 }
 
@@ -288,17 +288,22 @@ pub struct Request {
     /// Threads per core that the guest sees; none: those of the host's cores, or 1 without pins.
     pub threads: Option<u32>,
     /// NICs, virtual functions and NVMe drives.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub extras: Extras,
     /// What every node keeps for the host.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub reserve: Reserve,
     /// Which of equally good places it gets.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub policy: Policy,
     /// Which rules may be broken.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub allow: Allow,
+}
+
+/// Whether a wish is what goes without saying, so that it is not written down.
+fn is_default<T: Default + PartialEq>(wish: &T) -> bool {
+    *wish == T::default()
 }
 
 impl Request {
