@@ -174,9 +174,9 @@ fn verdicts(sheets: &[Sheet], against: &BTreeMap<String, Tally>) -> Vec<Verdict>
     }
     let worse = against.values().map(|tally| tally.worse).sum();
     vec![
-        count("shoot-out: faults in our places", ours().map(|row| row.faults.1).sum(), false),
+        count("shoot-out: faults in our places", ours().map(|row| row.faults.1).sum(), true),
         count("shoot-out: split cores of ours", ours().map(|row| row.most_split).sum(), true),
-        count("shoot-out: metrics in which ours is worse on a state", worse, false),
+        count("shoot-out: metrics in which ours is worse on a state", worse, true),
         count("shoot-out: streams with an equal that lets in more", behind, false),
     ]
 }

@@ -7,8 +7,9 @@ use super::run::State;
 use super::stream::Arrival;
 use std::collections::BTreeMap;
 
-/// Rank of each metric in our planner's order; NICs and drives count as one there.
-const RANKS: [usize; METRICS.len()] = [0, 1, 2, 3, 3, 4, 5];
+/// Rank of each metric: 0 is what our planner never gives up unasked (local vCPUs and memory, whole cores) and NVLink,
+/// then its order. NICs and drives count as one there.
+const RANKS: [usize; METRICS.len()] = [0, 0, 1, 2, 2, 0, 0];
 
 /// Is how guests of ours stand against those of one peer.
 #[derive(Debug, Clone, Default)]
@@ -19,7 +20,7 @@ pub struct Tally {
     pub better: usize,
     /// Metrics in which ours gave less and nothing for it.
     pub worse: usize,
-    /// Metrics in which ours gave less for more in one that ranks higher.
+    /// Metrics in which ours gave less for more in another that does not rank lower.
     pub traded: usize,
     /// Guests that only ours let in.
     pub only_ours: usize,

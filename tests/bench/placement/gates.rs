@@ -4,12 +4,13 @@ use super::baselines;
 use super::compare::{Fill, compare};
 use super::hosts::{self, Host};
 use super::metrics::{EPSILON, Judge, LOCAL, MEMORY, NVLINK, WHOLE};
+use super::model::Policy;
 use super::ours::Ours;
 use super::run::{Outcome, run};
 use super::stream::{LOADS, Variant};
 
 /// Arrivals of each stream: enough to fill every host and to turn its guests over once.
-const ARRIVALS: usize = 20;
+const ARRIVALS: usize = 15;
 /// The variants whose guests our planner takes.
 const VARIANTS: [Variant; 4] = Variant::ALL;
 
@@ -51,7 +52,7 @@ fn ours_keeps_its_rules_on_every_generated_host() {
 }
 
 /// Arrivals of a comparison on the same states: each is placed by every planner.
-const COMPARED: usize = 12;
+const COMPARED: usize = 10;
 
 /// Asserts that no guest of ours is worse than the same guest of a peer on the same state.
 fn assert_no_worse(hosts: &[Host], fill: Fill) {
@@ -75,4 +76,26 @@ fn no_guest_of_ours_is_worse_than_a_peers_on_recorded_hosts() {
 #[test]
 fn no_guest_of_ours_is_worse_than_a_peers_on_generated_hosts() {
     assert_no_worse(&hosts::generated(), Fill::Ours);
+}
+
+/// Arrivals of a stream whose admitted GPUs are compared.
+const ADMITTED: usize = 80;
+
+#[test]
+fn ours_lets_in_no_fewer_gpus_than_an_equal() {
+    for name in ["dgx-2", "epyc-nps4"] {
+        let host = hosts::named(name);
+        let judge = Judge::new(&host.topology);
+        let stream = judge.sizes.stream(0.95, Variant::Plain, ADMITTED, 3);
+        let gpus = |policy: &dyn Policy| run(&host, &judge, policy, &stream, &|| 0.0);
+        let (ours, mut equals) = (gpus(&Ours::default()), 0);
+        for peer in baselines::all() {
+            let theirs = gpus(peer.as_ref());
+            if theirs.full_quality() {
+                equals += 1;
+                assert!(ours.gpus >= theirs.gpus, "{name}: {} < {theirs:?}", ours.gpus);
+            }
+        }
+        assert!(equals > 0, "{name}: no peer gives its guests all that ours does");
+    }
 }

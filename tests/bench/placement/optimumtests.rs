@@ -72,7 +72,7 @@ fn ours(host: &Topology, guests: &[Place], want: Want) -> Option<Vec<Bdf>> {
 }
 
 /// Occupancies of each host.
-const CASES: u64 = 40;
+const CASES: u64 = 25;
 
 /// Compares our planner with the optimum on a host: every size of guest, on random occupancies, with NICs and drives
 /// if `devices` says so. Returns how many guests were compared, and how many of these had a place.
@@ -111,7 +111,7 @@ fn assert_optimal(host: &Host, devices: bool) -> (usize, usize) {
 fn ours_is_the_exact_optimum_on_every_small_host() {
     for host in hosts::small() {
         let (cases, placed) = assert_optimal(&host, false);
-        assert!(cases >= 150 && placed >= 50, "{}: {placed} of {cases}", host.name);
+        assert!(cases >= 100 && placed >= 30, "{}: {placed} of {cases}", host.name);
     }
 }
 
@@ -119,6 +119,6 @@ fn ours_is_the_exact_optimum_on_every_small_host() {
 fn ours_is_the_exact_optimum_with_nics_and_drives() {
     for host in hosts::small() {
         let (cases, placed) = assert_optimal(&host, true);
-        assert!(cases >= 150 && placed >= 20, "{}: {placed} of {cases}", host.name);
+        assert!(cases >= 100 && placed >= 10, "{}: {placed} of {cases}", host.name);
     }
 }

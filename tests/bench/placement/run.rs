@@ -44,11 +44,14 @@ impl Outcome {
         (weight > 0.0).then_some(sum / weight)
     }
 
-    /// Whether every guest had all that the rules ask for: NVLink, local vCPUs and memory, whole cores.
+    /// Whether every guest had all that the rules ask for: NVLink, local vCPUs and memory, whole cores; and nothing
+    /// that it cannot have.
     pub fn full_quality(&self) -> bool {
         let full = |metric| self.mean(metric).is_none_or(|mean| mean > 1.0 - EPSILON);
         use super::metrics::{LOCAL, MEMORY, NVLINK};
-        [NVLINK, LOCAL, WHOLE, MEMORY].into_iter().all(full) && self.most_split == 0
+        [NVLINK, LOCAL, WHOLE, MEMORY].into_iter().all(full)
+            && self.most_split == 0
+            && self.faults.1 == 0
     }
 
     /// The share of the asked GPUs that were let in.
