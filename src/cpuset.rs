@@ -71,7 +71,9 @@ pub type NodeSet = IdSet<NodeId>;
 /// Is a set of ids from 0 to [`MAX_ID`], ascending.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdSet<I> {
-    /// Bit `id % 64` of word `id / 64`; the last word is never zero.
+    /// Words of zeros left out in front, so that one high id costs no more than a low one; 0 for the empty set.
+    base: u32,
+    /// Bit `id % 64` of word `id / 64 - base`; the first and the last word are never zero.
     words: Vec<u64>,
     /// The kind.
     kind: PhantomData<I>,
@@ -102,7 +104,7 @@ pub enum IdSetError {
 
 impl<I> Default for IdSet<I> {
     fn default() -> Self {
-        IdSet { words: Vec::new(), kind: PhantomData }
+        IdSet { base: 0, words: Vec::new(), kind: PhantomData }
     }
 }
 
@@ -121,7 +123,15 @@ impl<I: Id> IdSet<I> {
     pub fn insert(&mut self, id: I) {
         let id = id.as_u32();
         assert!(id <= MAX_ID, "{} {id} is above {MAX_ID}", I::KIND);
-        let word = (id / 64) as usize;
+        let place = id / 64;
+        if self.words.is_empty() {
+            self.base = place;
+        } else if place < self.base {
+            let more = (self.base - place) as usize;
+            self.words.splice(0..0, std::iter::repeat_n(0, more));
+            self.base = place;
+        }
+        let word = (place - self.base) as usize;
         if self.words.len() <= word {
             self.words.resize(word + 1, 0);
         }
@@ -131,7 +141,8 @@ impl<I: Id> IdSet<I> {
     /// Takes an id out.
     pub fn remove(&mut self, id: I) {
         let id = id.as_u32();
-        if let Some(word) = self.words.get_mut((id / 64) as usize) {
+        let word = (id / 64).checked_sub(self.base);
+        if let Some(word) = word.and_then(|word| self.words.get_mut(word as usize)) {
             *word &= !(1 << (id % 64));
         }
         self.trim();
@@ -140,7 +151,18 @@ impl<I: Id> IdSet<I> {
     /// Whether the id is in the set.
     pub fn contains(&self, id: I) -> bool {
         let id = id.as_u32();
-        self.words.get((id / 64) as usize).is_some_and(|word| word >> (id % 64) & 1 == 1)
+        self.word(id / 64) >> (id % 64) & 1 == 1
+    }
+
+    /// The word at a place, counted from that of id 0.
+    fn word(&self, place: u32) -> u64 {
+        let word = place.checked_sub(self.base);
+        word.and_then(|word| self.words.get(word as usize)).copied().unwrap_or(0)
+    }
+
+    /// Its words with their places.
+    fn places(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        (self.base..).zip(self.words.iter().copied())
     }
 
     /// How many ids are in the set.
@@ -161,13 +183,14 @@ impl<I: Id> IdSet<I> {
     /// The largest id.
     pub fn last(&self) -> Option<I> {
         let top = self.words.last()?;
-        let id = (self.words.len() - 1) * 64 + 63 - top.leading_zeros() as usize;
+        let above = (self.base as usize + self.words.len() - 1) * 64;
+        let id = above + 63 - top.leading_zeros() as usize;
         Some(I::from_u32(u32::try_from(id).expect("ids are at most MAX_ID")))
     }
 
     /// The ids, ascending.
     pub fn iter(&self) -> impl Iterator<Item = I> + '_ {
-        self.words.iter().zip(0u32..).flat_map(|(&word, index)| {
+        self.places().flat_map(|(index, word)| {
             // Each step drops the lowest bit that is left, so that empty stretches cost nothing.
             let bits = std::iter::successors(Some(word), |rest| Some(rest & rest.wrapping_sub(1)));
             let bits = bits.take_while(|rest| *rest != 0);
@@ -177,59 +200,60 @@ impl<I: Id> IdSet<I> {
 
     /// Whether every id of `self` is in `other`.
     pub fn is_subset(&self, other: &Self) -> bool {
-        let word = |i: usize| other.words.get(i).copied().unwrap_or(0);
-        self.words.iter().enumerate().all(|(i, a)| a & !word(i) == 0)
+        self.places().all(|(place, word)| word & !other.word(place) == 0)
     }
 
     /// Whether some id is in both.
     pub fn intersects(&self, other: &Self) -> bool {
-        self.words.iter().zip(&other.words).any(|(a, b)| a & b != 0)
+        self.places().any(|(place, word)| word & other.word(place) != 0)
     }
 
     /// The ids in both.
     pub fn and(&self, other: &Self) -> Self {
-        self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect::<Words>().into()
+        self.with(|place, word| word & other.word(place))
     }
 
     /// The ids in either.
     pub fn or(&self, other: &Self) -> Self {
-        let (long, short) =
-            if self.words.len() < other.words.len() { (other, self) } else { (self, other) };
-        let mut words = long.words.clone();
-        for (word, other) in words.iter_mut().zip(&short.words) {
-            *word |= other;
+        if self.is_empty() {
+            return other.clone();
         }
-        Words(words).into()
+        if other.is_empty() {
+            return self.clone();
+        }
+        let base = self.base.min(other.base);
+        let end = |set: &Self| set.base as usize + set.words.len();
+        let words = end(self).max(end(other)) - base as usize;
+        let words = (base..).take(words).map(|place| self.word(place) | other.word(place));
+        IdSet { base, words: words.collect(), kind: PhantomData }
     }
 
     /// The ids in `self` and not in `other`.
     pub fn minus(&self, other: &Self) -> Self {
-        let word = |i: usize| other.words.get(i).copied().unwrap_or(0);
-        self.words.iter().enumerate().map(|(i, a)| a & !word(i)).collect::<Words>().into()
+        self.with(|place, word| word & !other.word(place))
     }
 
-    /// Drops zero words at the end, so that equal sets compare equal.
+    /// The set of these words in the places of its own; a word may only lose bits.
+    fn with(&self, word: impl Fn(u32, u64) -> u64) -> Self {
+        let words = self.places().map(|(place, own)| word(place, own)).collect();
+        let mut set = IdSet { base: self.base, words, kind: PhantomData };
+        set.trim();
+        set
+    }
+
+    /// Drops zero words at both ends, so that equal sets compare equal.
     fn trim(&mut self) {
         while self.words.last() == Some(&0) {
             self.words.pop();
         }
-    }
-}
-
-/// Is a set's words before trimming.
-struct Words(Vec<u64>);
-
-impl FromIterator<u64> for Words {
-    fn from_iter<T: IntoIterator<Item = u64>>(iter: T) -> Self {
-        Words(iter.into_iter().collect())
-    }
-}
-
-impl<I: Id> From<Words> for IdSet<I> {
-    fn from(words: Words) -> Self {
-        let mut set = IdSet { words: words.0, kind: PhantomData };
-        set.trim();
-        set
+        let zeros = self.words.iter().take_while(|word| **word == 0).count();
+        if zeros > 0 {
+            self.words.drain(..zeros);
+            self.base += u32::try_from(zeros).expect("no set has more than MAX_ID / 64 words");
+        }
+        if self.words.is_empty() {
+            self.base = 0;
+        }
     }
 }
 
@@ -364,6 +388,12 @@ mod tests {
         }
     }
 
+    /// Ids that stand close, and ids with wide gaps before and between them.
+    fn some_ids() -> impl Strategy<Value = std::collections::BTreeSet<u32>> {
+        let close = proptest::collection::btree_set(0u32..300, 0..60);
+        prop_oneof![close, proptest::collection::btree_set(0u32..4096, 0..4)]
+    }
+
     proptest! {
         #[test]
         fn print_then_read_is_the_same(ids in proptest::collection::btree_set(0u32..2000, 0..200)) {
@@ -372,17 +402,19 @@ mod tests {
             prop_assert_eq!(set.len(), ids.len());
             prop_assert_eq!(set.last().map(|p| p.0), ids.last().copied());
             prop_assert!(set.iter().map(|p| p.0).eq(ids.iter().copied()));
+            let downwards: CpuSet = ids.iter().rev().map(|&id| PcpuId(id)).collect();
+            prop_assert_eq!(downwards, set);
         }
 
         #[test]
-        fn operations_are_those_of_sets(a in proptest::collection::btree_set(0u32..300, 0..60),
-                                        b in proptest::collection::btree_set(0u32..300, 0..60)) {
+        fn operations_are_those_of_sets(a in some_ids(), b in some_ids()) {
             let set = |ids: &std::collections::BTreeSet<u32>| -> NodeSet { ids.iter().map(|&i| NodeId(i)).collect() };
             let (x, y) = (set(&a), set(&b));
             prop_assert_eq!(x.and(&y), set(&a.intersection(&b).copied().collect()));
             prop_assert_eq!(x.or(&y), set(&a.union(&b).copied().collect()));
             prop_assert_eq!(x.minus(&y), set(&a.difference(&b).copied().collect()));
             prop_assert_eq!(x.is_subset(&y), a.is_subset(&b));
+            prop_assert_eq!(x.intersects(&y), !a.is_disjoint(&b));
             let mut without = x.clone();
             b.iter().for_each(|&i| without.remove(NodeId(i)));
             prop_assert_eq!(without, x.minus(&y));
