@@ -6,6 +6,7 @@ mod killed;
 mod life;
 mod storage;
 mod vendor;
+mod verbs;
 
 use crate::support::{host_tree, project};
 use std::path::Path;

@@ -124,6 +124,8 @@ pub trait Observer {
     fn doing(&mut self, step: &Step);
     /// So many bytes of the step that is being done are through, of so many.
     fn progress(&mut self, _through: u64, _bytes: u64) {}
+    /// Something about the step that is being done is worth telling.
+    fn note(&mut self, _text: &str) {}
     /// A step is being undone.
     fn undoing(&mut self, step: &Step);
     /// The signal that asks to stop, if one has come.

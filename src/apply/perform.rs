@@ -3,7 +3,7 @@
 
 use super::disk::{self, DiskError};
 use super::{Observer, Step, StepError};
-use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
+use crate::hypervisor::{AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -69,7 +69,9 @@ pub(super) fn perform(
         Step::CreateDisk { path, bytes } => disk::create(path, *bytes)?,
         Step::DefineDomain { xml, .. } => hypervisor.define(xml)?,
         Step::StartDomain { name } => hypervisor.start(name)?,
-        Step::ShutDownDomain { name, wait_s } => shut_down(hypervisor, observer, name, *wait_s)?,
+        Step::ShutDownDomain { name, by, wait_s } => {
+            shut_down(hypervisor, observer, name, *by, *wait_s)?;
+        }
         Step::EndDomain { name } => hypervisor.destroy(name)?,
         Step::UndefineDomain { name, .. } => hypervisor.undefine(name)?,
         Step::DeleteDisk { path } => disk::delete(path)?,
@@ -124,6 +126,12 @@ pub(super) fn perform_again(
     hypervisor: &dyn Hypervisor,
     observer: &mut dyn Observer,
 ) -> Result<(), StepError> {
+    if let Step::StartDomain { name } = step
+        && row(hypervisor, name)? == Some(DomainState::Running)
+    {
+        // Started, and since then of use to somebody: not a thing to be done again.
+        return Ok(());
+    }
     if begun && !step.takes_away() {
         undo(step, hypervisor)?;
     }
@@ -171,18 +179,31 @@ fn shut_down(
     hypervisor: &dyn Hypervisor,
     observer: &mut dyn Observer,
     name: &str,
+    by: AskedBy,
     wait_s: u64,
 ) -> Result<(), StepError> {
-    hypervisor.shutdown(name)?;
+    // A transient domain is gone with its end.
+    let is_off = || -> Result<bool, HypervisorError> {
+        let state = row(hypervisor, name)?;
+        Ok(matches!(state, None | Some(DomainState::ShutOff | DomainState::Crashed)))
+    };
+    if is_off()? {
+        return Ok(());
+    }
+    let asked = match hypervisor.shutdown(name, by) {
+        Err(error) if by == AskedBy::Agent => {
+            observer.note(&format!("the agent does not help ({error}); pressing the power button"));
+            hypervisor.shutdown(name, AskedBy::PowerButton)
+        }
+        asked => asked,
+    };
     let until = Instant::now() + Duration::from_secs(wait_s);
     loop {
-        // A transient domain is gone with its end.
-        if matches!(
-            row(hypervisor, name)?,
-            None | Some(DomainState::ShutOff | DomainState::Crashed)
-        ) {
+        if is_off()? {
             return Ok(());
         }
+        // What is refused may still be on its way down.
+        asked.clone()?;
         if let Some(signal) = observer.interrupted() {
             return Err(StepError::Signal { signal });
         }

@@ -2,8 +2,8 @@
 
 use super::disk::DiskError;
 use super::journal::JournalError;
-use crate::hypervisor::HypervisorError;
 use crate::hypervisor::storage::NewVolume;
+use crate::hypervisor::{AskedBy, HypervisorError};
 use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -41,6 +41,9 @@ pub enum Step {
     ShutDownDomain {
         /// Its name.
         name: String,
+        /// Who asks it first; a guest whose agent does not answer is asked by the power button.
+        #[serde(default)]
+        by: AskedBy,
         /// How long it may take, in seconds.
         wait_s: u64,
     },
@@ -137,8 +140,12 @@ impl fmt::Display for Step {
             }
             Step::DefineDomain { name, .. } => write!(f, "define domain `{name}`"),
             Step::StartDomain { name } => write!(f, "start domain `{name}`"),
-            Step::ShutDownDomain { name, wait_s } => {
-                write!(f, "shut down domain `{name}`, waiting up to {wait_s} s")
+            Step::ShutDownDomain { name, by, wait_s } => {
+                let by = match by {
+                    AskedBy::Agent => "its agent",
+                    AskedBy::PowerButton => "the power button",
+                };
+                write!(f, "shut down domain `{name}` by {by}, waiting up to {wait_s} s")
             }
             Step::EndDomain { name } => write!(f, "end domain `{name}` as a power cut does"),
             Step::UndefineDomain { name, .. } => {
@@ -215,7 +222,8 @@ impl Step {
     pub fn takes_away(&self) -> bool {
         matches!(
             self,
-            Step::EndDomain { .. }
+            Step::ShutDownDomain { .. }
+                | Step::EndDomain { .. }
                 | Step::UndefineDomain { .. }
                 | Step::DeleteDisk { .. }
                 | Step::DeleteVolume { .. }

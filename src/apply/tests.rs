@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::hypervisor::{
-    DomainState, DomainSummary, GuestAddress, HypervisorError, HypervisorErrorKind, XmlOf,
+    AskedBy, Console, DomainState, DomainSummary, GuestAddress, HypervisorError,
+    HypervisorErrorKind, XmlOf,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -72,7 +73,7 @@ impl Hypervisor for Fake {
         self.set(name, true);
         Ok(())
     }
-    fn shutdown(&self, name: &str) -> Result<(), HypervisorError> {
+    fn shutdown(&self, name: &str, _: AskedBy) -> Result<(), HypervisorError> {
         self.call("shutdown")?;
         self.set(name, name == "stubborn");
         Ok(())
@@ -85,9 +86,20 @@ impl Hypervisor for Fake {
         self.set(name, false);
         Ok(())
     }
+    fn autostart(&self, _: &str) -> Result<bool, HypervisorError> {
+        Ok(false)
+    }
+    fn console(&self, _: &str, _: bool) -> Result<Box<dyn Console>, HypervisorError> {
+        panic!("no step attaches to a console")
+    }
     fn addresses(&self, _: &str) -> Result<Vec<GuestAddress>, HypervisorError> {
         Ok(Vec::new())
     }
+}
+
+/// The step that asks a guest to shut down, and does not wait.
+fn shut_down(name: &str) -> Step {
+    Step::ShutDownDomain { name: name.to_owned(), by: AskedBy::Agent, wait_s: 0 }
 }
 
 /// The error that there is no such domain.
@@ -219,9 +231,37 @@ fn a_guest_that_does_not_shut_down_in_time_is_told() {
     for (name, goes) in [("docile", true), ("stubborn", false)] {
         let fake = Fake::default();
         fake.set(name, true);
-        let steps = [Step::ShutDownDomain { name: name.to_owned(), wait_s: 0 }];
+        let steps = [shut_down(name)];
         let end = apply(&steps, &fake, &mut Watch::default(), None);
         assert_eq!(end.is_ok(), goes, "{name}");
+    }
+}
+
+#[test]
+fn a_guest_whose_agent_does_not_answer_is_asked_by_the_power_button() {
+    // The agent is call 0, the power button call 1.
+    for (fails, goes) in [(vec![0], true), (vec![0, 1], false)] {
+        let fake = Fake { fails, ..Fake::default() };
+        fake.set("a", true);
+        let end = apply(&[shut_down("a")], &fake, &mut Watch::default(), None);
+        assert_eq!((end.is_ok(), fake.calls.get()), (goes, 2));
+    }
+}
+
+#[test]
+fn a_restart_that_is_killed_at_any_step_is_finished() {
+    for (done, also) in (0..2).flat_map(|done| [(done, false), (done, true)]) {
+        let dir = tempfile::tempdir().unwrap();
+        let fake = Fake::default();
+        fake.set("a", true);
+        let steps = [shut_down("a"), Step::StartDomain { name: "a".into() }];
+        killed(dir.path(), &fake, "restart", &steps, done, also);
+        assert_eq!(recovered(dir.path(), &fake).way, Way::Finish);
+        assert_eq!(fake.domains.borrow().get("a"), Some(&true), "killed at step {done}");
+        // One call for each: a guest that runs already is not started, or ended, once more. A start that was begun and
+        // has not come to its end is ended first.
+        let calls = if (done, also) == (1, false) { 3 } else { 2 };
+        assert_eq!(fake.calls.get(), calls, "killed at step {done}, {also}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the verbs that change the machine share: the lock, the signals, the telling of steps, `--dry-run`.
 
+use super::args::LockArgs;
 use super::context::Context;
 use super::error::hinted;
 use super::output::Output;
@@ -10,10 +11,6 @@ use crate::hypervisor::Hypervisor;
 use anyhow::Context as _;
 use std::ops::ControlFlow;
 use std::time::Duration;
-
-/// How long another change of this host is waited for. A change holds the lock from the reading of what is taken to
-/// the definition of the domain, which takes seconds.
-const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 /// Tells of steps as progress, and of signals.
 pub struct Reporter {
@@ -36,9 +33,9 @@ impl Reporter {
     }
 
     /// Takes the host's lock.
-    pub fn lock(&mut self) -> Result<HostLock, LockError> {
+    pub fn lock(&mut self, args: &LockArgs) -> Result<HostLock, LockError> {
         let mut told = false;
-        HostLock::take(LOCK_WAIT, |holder| {
+        HostLock::take(Duration::from_secs(args.lock_wait), |holder| {
             if !told {
                 let who = holder.map_or(String::new(), |pid| format!(" (process {pid})"));
                 self.output.progress(&format!("waiting for another change of this host{who}"));
@@ -55,6 +52,10 @@ impl Reporter {
 impl Observer for Reporter {
     fn doing(&mut self, step: &Step) {
         self.output.progress(&step.to_string());
+    }
+
+    fn note(&mut self, text: &str) {
+        self.output.progress(text);
     }
 
     fn undoing(&mut self, step: &Step) {

@@ -42,7 +42,13 @@ impl<'a> Context<'a> {
         if let Some(open) = self.hypervisor.get() {
             return Ok(Rc::clone(open));
         }
-        let opened = open(&self.global.connect)?;
+        let opened = open(&self.global.connect, false)?;
+        Ok(Rc::clone(self.hypervisor.get_or_init(|| opened)))
+    }
+
+    /// The hypervisor of `--connect`, ready for a console; to be asked for before [`Context::hypervisor`].
+    pub fn hypervisor_for_console(&self) -> anyhow::Result<Rc<dyn Hypervisor>> {
+        let opened = open(&self.global.connect, true)?;
         Ok(Rc::clone(self.hypervisor.get_or_init(|| opened)))
     }
 
@@ -51,7 +57,7 @@ impl<'a> Context<'a> {
         if uri == self.global.connect {
             return self.hypervisor();
         }
-        open(uri)
+        open(uri, false)
     }
 
     /// What every domain of the host holds, nothing on a recorded host, and what is out of use.
@@ -146,15 +152,17 @@ fn xml_files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Connects to a hypervisor.
+/// Connects to a hypervisor, for a console or for all else.
 #[cfg(feature = "libvirt")]
-fn open(uri: &str) -> anyhow::Result<Rc<dyn Hypervisor>> {
-    Ok(Rc::new(crate::hypervisor::libvirt::Libvirt::open(uri)?))
+fn open(uri: &str, console: bool) -> anyhow::Result<Rc<dyn Hypervisor>> {
+    use crate::hypervisor::libvirt::Libvirt;
+    let opened = if console { Libvirt::open_for_console(uri) } else { Libvirt::open(uri) };
+    Ok(Rc::new(opened?))
 }
 
 /// Says that this program has no hypervisor.
 #[cfg(not(feature = "libvirt"))]
-fn open(uri: &str) -> anyhow::Result<Rc<dyn Hypervisor>> {
+fn open(uri: &str, _: bool) -> anyhow::Result<Rc<dyn Hypervisor>> {
     let error = crate::hypervisor::HypervisorError {
         kind: HypervisorErrorKind::NoLibrary,
         doing: format!("connect to {uri}"),

@@ -5,6 +5,7 @@ use super::change::{Reporter, journal, print_steps, refuse_unfinished};
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted};
 use super::guest::{Planned, resolve};
+use super::ip::{Waited, wait_for};
 use super::output::Output;
 use super::render::{Extra, boot_disk, render};
 use super::view::View;
@@ -12,11 +13,11 @@ use super::volume;
 use crate::apply::{ApplyError, Step, Transaction, free_bytes};
 use crate::check::{Finding, Severity, check};
 use crate::domain::{DomainXml, differences};
-use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::memsize::MemSize;
 use serde::Serialize;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Size of a new boot disk, which is that of the replaced tool's.
 const BOOT_DISK_BYTES: u64 = 50 << 30;
@@ -51,7 +52,7 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     cx.refuse_recorded("create")?;
     let mut reporter = Reporter::new(cx.output)?;
-    let lock = reporter.lock()?;
+    let lock = reporter.lock(&args.lock)?;
     let hypervisor = cx.hypervisor()?;
     refuse_unfinished(&*hypervisor)?;
     if let Some(name) = &args.guest.name {
@@ -211,32 +212,19 @@ fn wait(
 ) -> Result<Option<IpAddr>, ApplyError> {
     let (Some(mac), name) = (&created.mac, &created.name) else { return Ok(None) };
     let seconds = if args.no_wait { 0 } else { args.wait };
-    let until = Instant::now() + Duration::from_secs(seconds);
     if seconds > 0 {
         output.progress(&format!("waiting up to {seconds} s for an address of `{name}`"));
     }
-    loop {
-        let addresses = hypervisor.addresses(name).unwrap_or_default();
-        let own: Vec<IpAddr> =
-            addresses.iter().filter(|a| a.mac == *mac).map(|address| address.ip).collect();
-        let over = Instant::now() >= until;
-        if let Some(ip) = own.iter().find(|ip| ip.is_ipv4() || over) {
-            return Ok(Some(*ip));
+    let (first, time) = ([mac.clone()], Duration::from_secs(seconds));
+    match wait_for(hypervisor, name, &first, time, || transaction.go_on())? {
+        Waited::Found(address) => return Ok(Some(address.ip)),
+        Waited::Ended => output.warning(&format!("`{name}` has ended before it had an address")),
+        Waited::Over if seconds > 0 => {
+            output.warning(&format!("`{name}` has no address after {seconds} s"));
         }
-        if over {
-            if seconds > 0 {
-                output.warning(&format!("`{name}` has no address after {seconds} s"));
-            }
-            return Ok(None);
-        }
-        let rows = hypervisor.domains().unwrap_or_default();
-        if rows.iter().any(|row| row.name == *name && row.state == DomainState::ShutOff) {
-            output.warning(&format!("`{name}` has ended before it had an address"));
-            return Ok(None);
-        }
-        transaction.go_on()?;
-        std::thread::sleep(Duration::from_millis(500));
+        Waited::Over => {}
     }
+    Ok(None)
 }
 
 /// Prints the answer, in the form of the replaced tool.

@@ -29,7 +29,7 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let steps = plan(&*hypervisor, name, cx)?;
         reporter.ask(|| confirm(&steps, name))?;
     }
-    let _lock = reporter.lock()?;
+    let _lock = reporter.lock(&args.lock)?;
     // Once more: it may have been changed while the question stood.
     let steps = plan(&*hypervisor, name, cx)?;
     let journal = journal("delete", name, &*hypervisor)?;

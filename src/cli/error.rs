@@ -71,7 +71,10 @@ pub fn report(error: &anyhow::Error) -> String {
     }
     let refused = error.chain().find_map(|cause| cause.downcast_ref::<Refused>());
     let nearest = refused.map_or(&[][..], |refused| &refused.nearest);
-    if let Some(hint) = with_nearest(error.chain().find_map(hint), nearest) {
+    // What stands around a cause as its context is seen through the whole error only.
+    let around = error.downcast_ref::<Hinted>().map(|hinted| hinted.hint.clone());
+    let around = around.filter(|hint| !hint.is_empty());
+    if let Some(hint) = with_nearest(around.or_else(|| error.chain().find_map(hint)), nearest) {
         writeln!(text, "hint: {hint}").expect("text");
     }
     text
@@ -101,8 +104,8 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.chain().any(broken_pipe) {
         return EXIT_DONE;
     }
-    let hinted = error.chain().find_map(|cause| cause.downcast_ref::<Hinted>());
-    hinted.map_or(EXIT_FAILED, |hinted| hinted.exit)
+    let below = || error.chain().find_map(|cause| cause.downcast_ref::<Hinted>());
+    error.downcast_ref::<Hinted>().or_else(below).map_or(EXIT_FAILED, |hinted| hinted.exit)
 }
 
 /// The hint that one cause carries.
@@ -122,7 +125,7 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
         return disk_hint(disk);
     }
     if let Some(LockError::Held { .. }) = cause.downcast_ref::<LockError>() {
-        return Some("wait until it is done, and try again".into());
+        return Some("try again when it is done, or wait longer with --lock-wait SECONDS".into());
     }
     cause.downcast_ref::<HypervisorError>().and_then(hypervisor_hint)
 }
@@ -160,7 +163,9 @@ fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
         HypervisorErrorKind::NoNetwork => {
             "`virsh net-list --all` shows the networks, `virsh net-start NETWORK` starts one, --network names another"
         }
-        HypervisorErrorKind::BadXml | HypervisorErrorKind::Other => return None,
+        HypervisorErrorKind::Busy | HypervisorErrorKind::BadXml | HypervisorErrorKind::Other => {
+            return None;
+        }
     };
     Some(hint.into())
 }

@@ -2,7 +2,7 @@
 
 mod list;
 
-use super::args::{Device, ExcludeArgs, GpuVerb, IncludeArgs};
+use super::args::{Device, ExcludeArgs, GpuVerb, IncludeArgs, LockArgs};
 use super::change::Reporter;
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted};
@@ -142,24 +142,24 @@ fn exclude(args: &ExcludeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             "--reason takes a line without control characters",
         ));
     }
-    change(cx, "gpu exclude", args.dry_run, |list| list.exclude(args))
+    change(cx, "gpu exclude", (args.dry_run, &args.lock), |list| list.exclude(args))
 }
 
 /// Runs `gpu include`.
 fn include(args: &IncludeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    change(cx, "gpu include", args.dry_run, |list| list.include(args))
+    change(cx, "gpu include", (args.dry_run, &args.lock), |list| list.include(args))
 }
 
 /// Changes the list under the host's lock, or says what would change.
 fn change(
     cx: &Context<'_>,
     verb: &str,
-    dry_run: bool,
+    (dry_run, lock): (bool, &LockArgs),
     edit: impl FnOnce(&mut List<'_>) -> anyhow::Result<Outcome>,
 ) -> anyhow::Result<u8> {
     cx.refuse_recorded(verb)?;
     let mut reporter = Reporter::new(cx.output)?;
-    let _lock = if dry_run { None } else { Some(reporter.lock()?) };
+    let _lock = if dry_run { None } else { Some(reporter.lock(lock)?) };
     let root = FsRoot::live()?;
     let topology = cx.topology()?;
     let mut list = List { topology: &topology, cards: cards(&root)?, entries: entries(&root)? };

@@ -8,6 +8,7 @@ pub mod output;
 pub mod capacity;
 pub mod change;
 pub mod check;
+pub mod console;
 pub mod context;
 pub mod create;
 pub mod delete;
@@ -15,11 +16,13 @@ pub mod export;
 pub mod gpu;
 pub mod guest;
 pub mod host;
+pub mod ip;
 pub mod list;
 pub mod meta;
 pub mod plan;
 pub mod recover;
 pub mod render;
+pub mod restart;
 pub mod show;
 pub mod start;
 pub mod stop;
@@ -70,6 +73,9 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Show(args) => show::run(args, &cx),
         Verb::Start(args) => start::run(args, &cx),
         Verb::Stop(args) => stop::run(args, &cx),
+        Verb::Restart(args) => restart::run(args, &cx),
+        Verb::Ip(args) => ip::run(args, &cx),
+        Verb::Console(args) => console::run(args, &cx),
         Verb::Delete(args) => delete::run(args, &cx),
         Verb::Recover(args) => recover::run(args, &cx),
         Verb::Check(args) => check::run(args, &cx),

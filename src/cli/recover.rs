@@ -63,7 +63,7 @@ impl Answer {
 pub fn run(args: &RecoverArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("recover")?;
     let mut reporter = Reporter::new(cx.output)?;
-    let _lock = if args.dry_run { None } else { Some(reporter.lock()?) };
+    let _lock = if args.dry_run { None } else { Some(reporter.lock(&args.lock)?) };
     let mut answers = Vec::new();
     for orphan in Orphan::all()? {
         let answer = Answer::of(&orphan);

@@ -4,7 +4,7 @@ use super::args::NameArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::list::state_text;
-use super::view::View;
+use super::view::{AgentState, View};
 use crate::domain::DomainXml;
 use crate::hypervisor::{
     AddressSource, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError,
@@ -22,6 +22,8 @@ struct Shown {
     /// What it is and holds.
     #[serde(flatten)]
     view: View,
+    /// Whether it starts with the host; none: its driver does not say.
+    autostart: Option<bool>,
     /// Its addresses, while it runs.
     addresses: Vec<GuestAddress>,
 }
@@ -34,7 +36,8 @@ pub fn run(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let view = View::of(&xml, cx.topology().ok().as_ref())?;
     let runs = summary.state != DomainState::ShutOff;
     let addresses = if runs { hypervisor.addresses(&args.name)? } else { Vec::new() };
-    let shown = Shown { summary, view, addresses };
+    let autostart = hypervisor.autostart(&args.name).ok();
+    let shown = Shown { summary, view, autostart, addresses };
     if cx.output.json {
         cx.output.json(&shown)?;
     } else {
@@ -55,7 +58,7 @@ pub fn find(hypervisor: &dyn Hypervisor, name: &str) -> Result<DomainSummary, Hy
 
 /// A domain for people, one fact a line.
 fn text(shown: &Shown) -> String {
-    let Shown { summary, view, addresses } = shown;
+    let Shown { summary, view, autostart, addresses } = shown;
     let mut text = String::new();
     let mut line = |what: &str, value: String| {
         if !value.is_empty() {
@@ -66,6 +69,8 @@ fn text(shown: &Shown) -> String {
     line("uuid", summary.uuid.clone());
     let kept = if summary.persistent { "" } else { ", gone when it ends" };
     line("state", format!("{}{kept}", state_text(summary.state)));
+    let started = autostart.map(|on| if on { "with the host" } else { "by hand" });
+    line("started", started.unwrap_or_default().into());
     line("made by", if view.remembered.is_some() { "gpuvm" } else { "other" }.into());
     let pinned = if view.pcpus.is_empty() {
         "not pinned".to_owned()
@@ -102,6 +107,18 @@ fn text(shown: &Shown) -> String {
         };
         line("address", format!("{} of {} ({source})", address.ip, address.mac));
     }
+    let console = view.console.as_ref().map(|console| {
+        let at = console.path.as_ref().map_or(String::new(), |path| format!(" {path}"));
+        format!("{}{at}", console.kind)
+    });
+    line("console", console.unwrap_or_else(|| "none".into()));
+    let agent = match (view.agent, summary.state) {
+        (AgentState::None, _) => "no channel for one",
+        (_, DomainState::ShutOff | DomainState::Crashed) => "",
+        (AgentState::Connected, _) => "connected",
+        (AgentState::Disconnected, _) => "not connected",
+    };
+    line("agent", agent.into());
     let request = view.remembered.as_ref().and_then(|remembered| remembered.request.as_ref());
     let request =
         request.map(|request| serde_json::to_string(request).expect("a request has no map"));

@@ -1,43 +1,95 @@
 //! `stop`.
 
-use super::args::StopArgs;
+use super::args::{DownArgs, StopArgs};
 use super::change::{Reporter, print_steps, refuse_unfinished};
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::show::find;
+use super::view::{AgentState, View};
 use crate::apply::{ApplyError, Step, StepError, apply};
-use crate::hypervisor::DomainState;
+use crate::domain::DomainXml;
+use crate::hypervisor::{AskedBy, DomainState, Hypervisor, XmlOf};
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 /// Runs the verb.
 pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("stop")?;
     let mut reporter = Reporter::new(cx.output)?;
     let hypervisor = cx.hypervisor()?;
-    let name = args.name.clone();
-    let steps = match find(&*hypervisor, &name)?.state {
-        DomainState::ShutOff | DomainState::Crashed => Vec::new(),
-        _ if args.force => vec![Step::EndDomain { name }],
-        _ => vec![Step::ShutDownDomain { name, wait_s: args.wait }],
-    };
+    let name = &args.name;
     if args.dry_run {
-        print_steps(&steps, cx)?;
-    } else if steps.is_empty() {
-        cx.output.progress(&format!("domain `{}` is stopped already", args.name));
-    } else {
-        refuse_unfinished(&*hypervisor)?;
-        apply(&steps, &*hypervisor, &mut reporter, None).map_err(|error| hinted(error, args))?;
+        let step = way_down(&*hypervisor, name, &args.down)?;
+        print_steps(step.as_slice(), cx)?;
+        return Ok(EXIT_DONE);
+    }
+    // A guest may take minutes to shut down, and takes nothing new meanwhile: others need not wait for that.
+    let lock = reporter.lock(&args.lock)?;
+    refuse_unfinished(&*hypervisor)?;
+    let step = way_down(&*hypervisor, name, &args.down)?;
+    drop(lock);
+    let Some(step) = step else {
+        cx.output.progress(&format!("domain `{name}` is stopped already"));
+        return Ok(EXIT_DONE);
+    };
+    match apply(&[step], &*hypervisor, &mut reporter, None) {
+        Err(error) if still_runs(&error) && reporter.ask(|| cut_power(&error))? => {
+            let end = Step::EndDomain { name: name.clone() };
+            apply(&[end], &*hypervisor, &mut reporter, None)?;
+        }
+        ended => ended.map_err(|error| hinted(error, name, "stop"))?,
     }
     Ok(EXIT_DONE)
 }
 
-/// Says what helps against a guest that does not shut down.
-fn hinted(error: ApplyError, args: &StopArgs) -> anyhow::Error {
+/// The step that takes a domain down; none: it is off.
+pub fn way_down(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    args: &DownArgs,
+) -> anyhow::Result<Option<Step>> {
+    let name = name.to_owned();
+    Ok(match find(hypervisor, &name)?.state {
+        DomainState::ShutOff | DomainState::Crashed => None,
+        _ if args.force => Some(Step::EndDomain { name }),
+        _ => {
+            let xml = DomainXml::parse(&hypervisor.xml(&name, XmlOf::Live)?)?;
+            let by = match View::of(&xml, None)?.agent {
+                AgentState::Connected => AskedBy::Agent,
+                AgentState::Disconnected | AgentState::None => AskedBy::PowerButton,
+            };
+            Some(Step::ShutDownDomain { name, by, wait_s: args.wait })
+        }
+    })
+}
+
+/// Whether a change ended because a guest did not shut down in time.
+fn still_runs(error: &ApplyError) -> bool {
+    matches!(error, ApplyError::Failed { source: StepError::StillRuns { .. }, .. })
+}
+
+/// Asks at a terminal whether to cut the power of a guest that does not shut down; no terminal is a no.
+fn cut_power(error: &ApplyError) -> std::io::Result<bool> {
+    let (ApplyError::Failed { source, .. }, true, true) =
+        (error, std::io::stdin().is_terminal(), std::io::stderr().is_terminal())
+    else {
+        return Ok(false);
+    };
+    let mut err = std::io::stderr().lock();
+    write!(err, "{source}; cut its power, which may lose data? [y/N] ")?;
+    err.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
+/// Says what helps against a guest that does not shut down for `verb`.
+pub fn hinted(error: ApplyError, name: &str, verb: &str) -> anyhow::Error {
     let ApplyError::Failed { source: still @ StepError::StillRuns { .. }, .. } = &error else {
         return error.into();
     };
+    let left = if verb == "stop" { "" } else { ", so it is left running" };
     let hint = format!(
-        "it may be slow (--wait SECONDS) or not listen; `gpuvm stop --force {}` cuts its power and may lose data",
-        args.name
+        "it may be slow (--wait SECONDS) or not listen; `gpuvm {verb} --force {name}` cuts its power and may lose data"
     );
-    super::error::hinted(still.to_string(), hint)
+    super::error::hinted(format!("{still}{left}"), hint)
 }

@@ -35,6 +35,27 @@ pub struct NicView {
     pub source: String,
 }
 
+/// Is what a guest's serial console is connected to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConsoleView {
+    /// Kind in libvirt's words: `pty` and `unix` can be attached to.
+    pub kind: String,
+    /// File, socket or, while it runs, terminal on the host.
+    pub path: Option<String>,
+}
+
+/// Is how the guest's agent stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AgentState {
+    /// There is no channel for one.
+    None,
+    /// There is a channel, and nobody at its other end.
+    Disconnected,
+    /// It listens.
+    Connected,
+}
+
 /// Is what we remember of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remembered {
@@ -65,6 +86,10 @@ pub struct View {
     pub disks: Vec<DiskView>,
     /// Its NICs.
     pub nics: Vec<NicView>,
+    /// Its first console, if it has one.
+    pub console: Option<ConsoleView>,
+    /// Its agent.
+    pub agent: AgentState,
     /// What we remember of it; none: it is not one of ours.
     pub remembered: Option<Remembered>,
 }
@@ -91,6 +116,8 @@ impl View {
             devices: held.devices,
             disks: devices("disk").map(|disk| disk_view(disk, made)).collect(),
             nics: devices("interface").map(nic_view).collect(),
+            console: devices("console").chain(devices("serial")).next().map(console_view),
+            agent: agent_state(devices("channel")),
             remembered,
         })
     }
@@ -146,6 +173,30 @@ fn nic_view(nic: Element<'_>) -> NicView {
     }
 }
 
+/// Reads one console.
+fn console_view(console: Element<'_>) -> ConsoleView {
+    let path = console.child("source").and_then(|source| source.attr("path"));
+    ConsoleView {
+        kind: console.attr("type").unwrap_or_default().into_owned(),
+        path: path.or_else(|| console.attr("tty")).map(|path| path.into_owned()),
+    }
+}
+
+/// How the agent stands, by the channels of a running domain's definition.
+fn agent_state<'a>(channels: impl Iterator<Item = Element<'a>>) -> AgentState {
+    /// The name that QEMU's agent opens in the guest.
+    const NAME: &str = "org.qemu.guest_agent.0";
+    let mut targets = channels.filter_map(|channel| channel.child("target"));
+    let is = |target: &Element<'_>, name, value: &str| {
+        target.attr(name).is_some_and(|found| found == value)
+    };
+    match targets.find(|target| is(target, "name", NAME)) {
+        None => AgentState::None,
+        Some(target) if is(&target, "state", "connected") => AgentState::Connected,
+        Some(_) => AgentState::Disconnected,
+    }
+}
+
 /// Reads our metadata.
 fn remembered(xml: &DomainXml) -> Option<Remembered> {
     let ours = |element: &Element<'_>| element.namespace() == Some(NAMESPACE);
@@ -193,6 +244,26 @@ mod tests {
         assert_eq!(remembered.made_disks, [PathBuf::from("/d/a.raw")]);
         assert_eq!(remembered.request, None, "an unreadable request was made up");
         assert_eq!(view.gpu_text(), "-");
+    }
+
+    #[test]
+    fn consoles_and_agents_are_as_the_running_domain_says() {
+        let of = |devices: &str| {
+            let text = OURS.replace("<interface type='user'/>", devices);
+            let view = View::of(&DomainXml::parse(&text).unwrap(), None).unwrap();
+            (view.console, view.agent)
+        };
+        assert_eq!(of(""), (None, AgentState::None));
+        let agent =
+            "<channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>";
+        let pty = "<serial type='pty'><source path='/dev/pts/4'/></serial>";
+        let console = |path: &str| ConsoleView { kind: "pty".into(), path: Some(path.into()) };
+        let seen = (Some(console("/dev/pts/4")), AgentState::Disconnected);
+        assert_eq!(of(&format!("{pty}{agent}")), seen);
+        let agent = agent.replace("agent.0'", "agent.0' state='connected'");
+        let tty = "<console type='pty' tty='/dev/pts/5'/>";
+        let seen = (Some(console("/dev/pts/5")), AgentState::Connected);
+        assert_eq!(of(&format!("{tty}{pty}{agent}")), seen);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The hypervisor behind libvirt; the only file that knows the binding. It knows nothing of plans, files or flags of
 //! the command line.
 
+mod console;
 mod storage;
 
 use super::{
-    AddressSource, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError,
-    HypervisorErrorKind, XmlOf, lazy,
+    AddressSource, AskedBy, Console, DomainState, DomainSummary, GuestAddress, Hypervisor,
+    HypervisorError, HypervisorErrorKind, XmlOf, lazy,
 };
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -31,16 +32,25 @@ pub struct Libvirt {
 impl Libvirt {
     /// Connects; for reading only where the user may not do more.
     pub fn open(uri: &str) -> Result<Libvirt, HypervisorError> {
+        Libvirt::connect(uri, is_embedded(uri))
+    }
+
+    /// Connects for a console: what a guest writes comes in by libvirt's event loop, which runs from now on.
+    pub fn open_for_console(uri: &str) -> Result<Libvirt, HypervisorError> {
+        Libvirt::connect(uri, true)
+    }
+
+    /// Connects, with libvirt's event loop or without.
+    fn connect(uri: &str, events: bool) -> Result<Libvirt, HypervisorError> {
         let doing = format!("connect to {uri}");
-        let embedded = uri.contains("/embed");
-        if embedded {
+        if is_embedded(uri) {
             lazy::silence_log();
         }
         if let Err(message) = lazy::load() {
             return Err(HypervisorError { kind: HypervisorErrorKind::NoLibrary, doing, message });
         }
         virt::error::clear_error_callback();
-        if embedded {
+        if events {
             run_event_loop().map_err(|e| error(&doing, &e))?;
         }
         let denied = match Connect::open(Some(uri)) {
@@ -138,10 +148,20 @@ impl Hypervisor for Libvirt {
         domain.create().map_err(|e| error(&doing, &e))
     }
 
-    fn shutdown(&self, name: &str) -> Result<(), HypervisorError> {
+    fn shutdown(&self, name: &str, by: AskedBy) -> Result<(), HypervisorError> {
         let doing = format!("shut down domain `{name}`");
         let domain = self.find_to_change(&doing, name)?;
-        domain.shutdown().map_err(|e| error(&doing, &e))
+        let asked = match by {
+            AskedBy::Agent => domain.shutdown_flags(sys::VIR_DOMAIN_SHUTDOWN_GUEST_AGENT),
+            // Not every driver takes the flag for ACPI; without one libvirt may ask the agent first.
+            AskedBy::PowerButton => {
+                match domain.shutdown_flags(sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN) {
+                    Err(e) if is_unsupported(&e) => domain.shutdown(),
+                    asked => asked,
+                }
+            }
+        };
+        asked.map_err(|e| error(&doing, &e))
     }
 
     fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
@@ -153,6 +173,15 @@ impl Hypervisor for Libvirt {
         }
     }
 
+    fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
+        let doing = format!("read whether domain `{name}` starts with the host");
+        self.find(&doing, name)?.autostart().map_err(|e| error(&doing, &e))
+    }
+
+    fn console(&self, name: &str, force: bool) -> Result<Box<dyn Console>, HypervisorError> {
+        console::attach(self, name, force)
+    }
+
     fn addresses(&self, name: &str) -> Result<Vec<GuestAddress>, HypervisorError> {
         let domain = self.find(&format!("read the addresses of domain `{name}`"), name)?;
         let sources = [
@@ -160,16 +189,17 @@ impl Hypervisor for Libvirt {
             (AddressSource::Agent, sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT),
             (AddressSource::Arp, sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_ARP),
         ];
+        let mut known: Vec<GuestAddress> = Vec::new();
         for (source, number) in sources {
             // A source that this driver has not, or an agent that does not answer, knows no address.
             let interfaces = domain.interface_addresses(number, 0).unwrap_or_default();
             let found: Vec<GuestAddress> =
                 interfaces.iter().flat_map(|interface| usable(interface, source)).collect();
-            if !found.is_empty() {
-                return Ok(found);
-            }
+            let is_new = |address: &GuestAddress| known.iter().all(|k| k.mac != address.mac);
+            let found: Vec<GuestAddress> = found.into_iter().filter(is_new).collect();
+            known.extend(found);
         }
-        Ok(Vec::new())
+        Ok(known)
     }
 }
 
@@ -198,6 +228,11 @@ fn summary(domain: &Domain) -> Result<DomainSummary, Error> {
     };
     let (name, uuid) = (domain.name()?, domain.uuid_string()?);
     Ok(DomainSummary { name, uuid, state, persistent: domain.is_persistent()? })
+}
+
+/// Whether a URI is of a driver that runs in this process.
+fn is_embedded(uri: &str) -> bool {
+    uri.contains("/embed")
 }
 
 /// Whether a domain is, or within [`END_WAIT`] comes to be, not running.
@@ -260,6 +295,7 @@ fn kind(code: Option<ErrorNumber>, message: &str) -> HypervisorErrorKind {
         Some(N::NoDomain) => K::NoDomain,
         Some(N::DomExist) => K::Exists,
         Some(N::OperationFailed) if says("already exists") || says("already defined") => K::Exists,
+        Some(N::OperationFailed) if says("Active console session") => K::Busy,
         Some(N::StorageVolExist) => K::Exists,
         Some(N::NoStoragePool | N::NoStorageVolume) => K::NoVolume,
         Some(N::NoNetwork) => K::NoNetwork,
@@ -304,6 +340,7 @@ mod tests {
                 K::Exists,
             ),
             (N::OperationFailed, "operation failed: disk full", K::Other),
+            (N::OperationFailed, "Active console session exists for this domain", K::Busy),
             (N::SystemError, &format!("{socket}No such file or directory"), K::NoConnection),
             (N::SystemError, &format!("{socket}Connection refused"), K::NoConnection),
             (N::SystemError, &format!("{socket}Permission denied"), K::Denied),

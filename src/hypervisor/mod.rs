@@ -7,7 +7,7 @@ pub mod lazy;
 pub mod libvirt;
 pub mod storage;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// Is whether a domain runs.
@@ -48,6 +48,36 @@ pub enum XmlOf {
     Live,
 }
 
+/// Is whom a guest is asked by to shut down.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AskedBy {
+    /// Its agent, which answers whether it will.
+    Agent,
+    /// The ACPI power button, which a guest may not hear.
+    #[default]
+    PowerButton,
+}
+
+/// Is what a console gives at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConsoleRead {
+    /// So many bytes.
+    Bytes(usize),
+    /// Nothing now.
+    Nothing,
+    /// Nothing any more.
+    End,
+}
+
+/// Is a guest's serial console, attached to while it lives. No call waits.
+pub trait Console {
+    /// Reads what the guest has written.
+    fn read(&mut self, into: &mut [u8]) -> Result<ConsoleRead, HypervisorError>;
+    /// Types to the guest; returns how many bytes it takes now.
+    fn write(&mut self, from: &[u8]) -> Result<usize, HypervisorError>;
+}
+
 /// Is where an address of a guest was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -86,6 +116,8 @@ pub enum HypervisorErrorKind {
     Exists,
     /// The domain is not in the state for it.
     WrongState,
+    /// The console is somebody else's now.
+    Busy,
     /// No storage pool or volume of that name.
     NoVolume,
     /// A network that the domain names is not there, or does not run.
@@ -124,10 +156,15 @@ pub trait Hypervisor {
     fn undefine(&self, name: &str) -> Result<(), HypervisorError>;
     /// Starts a defined domain.
     fn start(&self, name: &str) -> Result<(), HypervisorError>;
-    /// Asks a guest to shut down; returns at once.
-    fn shutdown(&self, name: &str) -> Result<(), HypervisorError>;
+    /// Asks a guest to shut down; does not wait until it has.
+    fn shutdown(&self, name: &str, by: AskedBy) -> Result<(), HypervisorError>;
     /// Ends a guest at once, as a power cut; not running any more is success.
     fn destroy(&self, name: &str) -> Result<(), HypervisorError>;
-    /// Addresses of a running guest that its hypervisor knows now; none known is not an error.
+    /// Whether a domain is started with the host.
+    fn autostart(&self, name: &str) -> Result<bool, HypervisorError>;
+    /// Attaches to the first console of a running guest; `force` takes it from whoever has it.
+    fn console(&self, name: &str, force: bool) -> Result<Box<dyn Console>, HypervisorError>;
+    /// Addresses of a running guest that its hypervisor knows now; none known is not an error. Of each interface those
+    /// of the first source that knows any, in the order of [`AddressSource`].
     fn addresses(&self, name: &str) -> Result<Vec<GuestAddress>, HypervisorError>;
 }

@@ -1,6 +1,6 @@
 //! The verbs on single GPUs and NVSwitches.
 
-use super::TakenArgs;
+use super::{LockArgs, TakenArgs};
 use crate::bdf::{Bdf, BdfError};
 use crate::discover::cards::is_uuid;
 use clap::{Args, Subcommand};
@@ -47,6 +47,9 @@ pub struct ExcludeArgs {
     /// Print what would be done and change nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
 }
 
 /// Is what `gpu include` takes.
@@ -58,6 +61,9 @@ pub struct IncludeArgs {
     /// Print what would be done and change nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
 }
 
 /// Is a GPU or NVSwitch on the command line.

@@ -3,11 +3,13 @@
 mod capacity;
 mod gpu;
 mod guest;
+mod life;
 mod wish;
 
 pub use capacity::CapacityArgs;
 pub use gpu::{Device, ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
+pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
 pub use wish::{AllowArg, NearArg, PinsArg, Which};
 
 use clap::{Args, Parser, Subcommand, ValueHint};
@@ -130,7 +132,29 @@ pub enum Verb {
     /// Start a defined domain
     Start(StartArgs),
     /// Stop a running domain
+    ///
+    /// Asks the guest's agent where it is connected, else presses the power button. A guest that does not shut down in
+    /// time keeps running, unless its power is cut: at a terminal it is asked, --force does it at once.
+    #[command(after_help = life::STOP)]
     Stop(StopArgs),
+    /// Stop a domain and start it again
+    ///
+    /// The guest is started from its definition, so changes of it take effect. A guest that does not shut down in time
+    /// keeps running. A domain that is off is started.
+    #[command(after_help = life::RESTART)]
+    Restart(StopArgs),
+    /// Print the address of a running guest
+    ///
+    /// Asks for DHCP leases of libvirt's networks, then the guest's agent, then the host's ARP table, and prints the
+    /// first address of the guest's first NIC that has one, IPv4 before IPv6. Ends with 1 when there is none.
+    #[command(after_help = life::IP)]
+    Ip(IpArgs),
+    /// Attach to the serial console of a running guest
+    ///
+    /// Ctrl-] leaves. Where standard input is no terminal, it is copied to the guest, and the output to standard output,
+    /// until the input or the guest ends.
+    #[command(after_help = life::CONSOLE)]
+    Console(ConsoleArgs),
     /// Delete a domain and what was made for it
     ///
     /// Names everything that goes, then asks for the domain's name, or takes --yes. Disks that `create` did not make
@@ -264,6 +288,9 @@ pub struct CreateArgs {
     /// Print the steps and change nothing; takes --host
     #[arg(long)]
     pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
 }
 
 /// Is a domain's name.
@@ -272,34 +299,6 @@ pub struct NameArgs {
     /// Name of the domain
     #[arg(value_name = "NAME")]
     pub name: String,
-}
-
-/// Is what `start` takes.
-#[derive(Debug, Args)]
-pub struct StartArgs {
-    /// Name of the domain
-    #[arg(value_name = "NAME")]
-    pub name: String,
-    /// Print the steps and change nothing
-    #[arg(long)]
-    pub dry_run: bool,
-}
-
-/// Is what `stop` takes.
-#[derive(Debug, Args)]
-pub struct StopArgs {
-    /// Name of the domain
-    #[arg(value_name = "NAME")]
-    pub name: String,
-    /// Cut the power instead of asking the guest; may lose data
-    #[arg(long)]
-    pub force: bool,
-    /// How long the guest may take to shut down, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
-    pub wait: u64,
-    /// Print the steps and change nothing
-    #[arg(long)]
-    pub dry_run: bool,
 }
 
 /// Is what `delete` takes.
@@ -317,6 +316,9 @@ pub struct DeleteArgs {
     /// Print the steps and change nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
 }
 
 /// Is what `recover` takes.
@@ -331,6 +333,9 @@ pub struct RecoverArgs {
     /// With --discard: do not ask
     #[arg(short, long)]
     pub yes: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
 }
 
 /// Is what `check` takes.

@@ -1,0 +1,194 @@
+//! `ip`: where a guest answers, and who says so. And the waiting for it, which `create` does too.
+
+use super::args::IpArgs;
+use super::context::Context;
+use super::error::{EXIT_DONE, hinted};
+use super::show::find;
+use super::view::View;
+use crate::domain::DomainXml;
+use crate::hypervisor::{AddressSource, DomainState, GuestAddress, Hypervisor, XmlOf};
+use serde::Serialize;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Is what is known of a NIC's address.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct NicAddress {
+    /// MAC address.
+    mac: String,
+    /// The address; none is known.
+    ip: Option<IpAddr>,
+    /// Where it was found.
+    source: Option<AddressSource>,
+}
+
+impl From<GuestAddress> for NicAddress {
+    fn from(address: GuestAddress) -> NicAddress {
+        let GuestAddress { mac, ip, source } = address;
+        NicAddress { mac, ip: Some(ip), source: Some(source) }
+    }
+}
+
+/// Is how the waiting for an address ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// With one.
+    Found(GuestAddress),
+    /// The guest ended before it had one.
+    Ended,
+    /// The time was over.
+    Over,
+}
+
+/// Runs the verb.
+pub fn run(args: &IpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let hypervisor = cx.hypervisor()?;
+    let name = &args.name;
+    if matches!(find(&*hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed) {
+        let message = format!("domain `{name}` does not run, so it has no address");
+        return Err(hinted(message, format!("`gpuvm start {name}` starts it")));
+    }
+    let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
+    let macs: Vec<String> = View::of(&xml, None)?.nics.into_iter().map(|nic| nic.mac).collect();
+    // What cannot be read at all is an error, and no reason to wait.
+    hypervisor.addresses(name)?;
+    let seconds = args.wait.unwrap_or_default();
+    let waited =
+        wait_for(&*hypervisor, name, &macs, Duration::from_secs(seconds), || anyhow::Ok(()))?;
+    let found = match waited {
+        Waited::Found(found) => found,
+        Waited::Ended => {
+            let message = format!("domain `{name}` has ended before it had an address");
+            return Err(hinted(message, format!("`gpuvm start {name}` starts it")));
+        }
+        Waited::Over => return Err(none(name, &macs, seconds)),
+    };
+    if args.all {
+        all(merged(&macs, hypervisor.addresses(name)?), cx)?;
+    } else if cx.output.json {
+        cx.output.json(&NicAddress::from(found))?;
+    } else {
+        cx.output.text(&found.ip.to_string())?;
+    }
+    Ok(EXIT_DONE)
+}
+
+/// Waits until one of these NICs has an address, the first NIC before the others and IPv4 before IPv6, which is taken
+/// when the time is over. `go_on` is asked twice a second.
+pub fn wait_for<E>(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    macs: &[String],
+    wait: Duration,
+    mut go_on: impl FnMut() -> Result<(), E>,
+) -> Result<Waited, E> {
+    let until = Instant::now() + wait;
+    loop {
+        let addresses = hypervisor.addresses(name).unwrap_or_default();
+        let over = Instant::now() >= until;
+        if let Some(found) = best(macs, addresses).filter(|found| found.ip.is_ipv4() || over) {
+            return Ok(Waited::Found(found));
+        }
+        if over {
+            return Ok(Waited::Over);
+        }
+        let rows = hypervisor.domains().unwrap_or_default();
+        if rows.iter().any(|row| row.name == name && row.state == DomainState::ShutOff) {
+            return Ok(Waited::Ended);
+        }
+        go_on()?;
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// The address to reach a guest by: one of its own NICs. An agent also tells of bridges inside the guest.
+fn best(macs: &[String], addresses: Vec<GuestAddress>) -> Option<GuestAddress> {
+    let nth = |address: &GuestAddress| macs.iter().position(|mac| *mac == address.mac);
+    let own = addresses.into_iter().filter_map(|address| Some((nth(&address)?, address)));
+    own.min_by_key(|(nth, address)| (address.ip.is_ipv6(), *nth)).map(|(_, address)| address)
+}
+
+/// Every NIC with its addresses, then what the agent tells besides.
+fn merged(macs: &[String], mut addresses: Vec<GuestAddress>) -> Vec<NicAddress> {
+    let mut lines = Vec::new();
+    for mac in macs.iter().filter(|mac| !mac.is_empty()) {
+        let (own, others) = addresses.into_iter().partition(|address| address.mac == *mac);
+        let own: Vec<GuestAddress> = own;
+        addresses = others;
+        if own.is_empty() {
+            lines.push(NicAddress { mac: mac.clone(), ip: None, source: None });
+        }
+        lines.extend(own.into_iter().map(NicAddress::from));
+    }
+    lines.extend(addresses.into_iter().map(NicAddress::from));
+    lines
+}
+
+/// Prints every address.
+fn all(lines: Vec<NicAddress>, cx: &Context<'_>) -> std::io::Result<()> {
+    if cx.output.json {
+        return cx.output.json(&lines);
+    }
+    let mut text = String::new();
+    for NicAddress { mac, ip, source } in lines {
+        let ip = ip.map_or("-".to_owned(), |ip| ip.to_string());
+        text += &format!("{mac} {ip} {}\n", source.map_or("-", source_word));
+    }
+    cx.output.text(&text)
+}
+
+/// Where an address was found, in a word.
+fn source_word(source: AddressSource) -> &'static str {
+    match source {
+        AddressSource::Lease => "lease",
+        AddressSource::Agent => "agent",
+        AddressSource::Arp => "arp",
+    }
+}
+
+/// Says that there is no address, and what helps.
+fn none(name: &str, macs: &[String], seconds: u64) -> anyhow::Error {
+    if macs.is_empty() {
+        let hint = "`gpuvm console` needs no network; --network of `gpuvm create` gives a NIC";
+        return hinted(format!("domain `{name}` has no NIC"), hint);
+    }
+    let after = if seconds == 0 { String::new() } else { format!(" after {seconds} s") };
+    let hint = format!(
+        "no DHCP lease, agent or ARP entry knows one: it may still boot (--wait SECONDS); `gpuvm console {name}` shows"
+    );
+    hinted(format!("domain `{name}` has no address{after}"), hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An address that a source tells.
+    fn told(mac: &str, ip: &str, source: AddressSource) -> GuestAddress {
+        GuestAddress { mac: mac.into(), ip: ip.parse().unwrap(), source }
+    }
+
+    #[test]
+    fn the_best_address_is_ipv4_of_an_own_nic() {
+        let macs = ["a".to_owned(), "b".to_owned()];
+        let docker = told("x", "172.17.0.1", AddressSource::Agent);
+        let six = told("a", "fd00::1", AddressSource::Agent);
+        let second = told("b", "10.0.0.2", AddressSource::Lease);
+        let first = told("a", "10.0.0.1", AddressSource::Agent);
+        let best = |all: &[&GuestAddress]| best(&macs, all.iter().copied().cloned().collect());
+        assert_eq!(best(&[&docker]), None);
+        assert_eq!(best(&[&docker, &six]), Some(six.clone()));
+        assert_eq!(best(&[&six, &second]), Some(second.clone()));
+        assert_eq!(best(&[&second, &six, &first]), Some(first));
+    }
+
+    #[test]
+    fn every_nic_has_its_line() {
+        let macs = ["a".to_owned(), "b".to_owned()];
+        let docker = told("x", "172.17.0.1", AddressSource::Agent);
+        let second = told("b", "10.0.0.2", AddressSource::Lease);
+        let lines = merged(&macs, vec![docker, second]);
+        let lines: Vec<_> = lines.iter().map(|line| (&line.mac[..], line.ip.is_some())).collect();
+        assert_eq!(lines, [("a", false), ("b", true), ("x", true)]);
+    }
+}

@@ -1,0 +1,61 @@
+//! A guest's console behind libvirt's stream, which never blocks: libvirt's event loop fills it.
+
+use super::super::{Console, ConsoleRead, HypervisorError};
+use super::{Libvirt, error};
+use virt::stream::Stream;
+use virt::sys;
+
+/// What a stream answers that would have to wait.
+const WOULD_WAIT: isize = -2;
+
+/// Is a console that is attached to.
+struct Attached {
+    /// The stream; none once it is given up.
+    stream: Option<Stream>,
+    /// What is done with it, for errors.
+    doing: String,
+}
+
+/// Attaches to the first console of a guest.
+pub(super) fn attach(
+    libvirt: &Libvirt,
+    name: &str,
+    force: bool,
+) -> Result<Box<dyn Console>, HypervisorError> {
+    let doing = format!("attach to the console of domain `{name}`");
+    let domain = libvirt.find_to_change(&doing, name)?;
+    let stream = Stream::new(&libvirt.connection, sys::VIR_STREAM_NONBLOCK);
+    let stream = stream.map_err(|e| error(&doing, &e))?;
+    let flags = if force { sys::VIR_DOMAIN_CONSOLE_FORCE } else { 0 };
+    domain.open_console(None, &stream, flags).map_err(|e| error(&doing, &e))?;
+    Ok(Box::new(Attached { stream: Some(stream), doing }))
+}
+
+impl Console for Attached {
+    fn read(&mut self, into: &mut [u8]) -> Result<ConsoleRead, HypervisorError> {
+        let Some(stream) = &self.stream else { return Ok(ConsoleRead::End) };
+        match stream.recv(into).map_err(|e| error(&self.doing, &e))? {
+            WOULD_WAIT => Ok(ConsoleRead::Nothing),
+            got => Ok(match usize::try_from(got) {
+                Ok(got @ 1..) => ConsoleRead::Bytes(got),
+                Ok(0) | Err(_) => ConsoleRead::End,
+            }),
+        }
+    }
+
+    fn write(&mut self, from: &[u8]) -> Result<usize, HypervisorError> {
+        let Some(stream) = &self.stream else { return Ok(0) };
+        let sent = stream.send(from).map_err(|e| error(&self.doing, &e))?;
+        // Negative: it would have to wait.
+        Ok(usize::try_from(sent).unwrap_or(0))
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            // A stream that has ended cannot be given up; both are its end.
+            let _ = stream.abort();
+        }
+    }
+}
