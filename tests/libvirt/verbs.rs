@@ -179,8 +179,24 @@ fn a_running_guest_is_reached_stopped_and_restarted() {
     assert_eq!(on(daemon, &["delete", "verbs", "--yes"]).0, 0);
 }
 
+/// Stops `gone`, which does not hear, at a terminal where this is answered: exit code, and what was shown.
+fn stopped_at_a_terminal(daemon: &Daemon, answer: &[u8]) -> (Option<i32>, String) {
+    let pty = openpty(None, None).unwrap();
+    let mut stop = daemon.gpuvm(&["stop", "gone", "--wait", "0"]);
+    stop.stdin(pty.slave.try_clone().unwrap()).stderr(pty.slave.try_clone().unwrap());
+    let mut stop = stop.stdout(Stdio::null()).spawn().unwrap();
+    let mut terminal = std::fs::File::from(pty.master);
+    let (mut all, mut buffer) = (String::new(), [0; 512]);
+    while !all.contains("[y/N]") {
+        let got = terminal.read(&mut buffer).unwrap();
+        all += &String::from_utf8_lossy(&buffer[..got]);
+    }
+    terminal.write_all(answer).unwrap();
+    (ended(&mut stop), all)
+}
+
 #[test]
-fn a_start_that_fails_after_the_stop_says_so() {
+fn a_guest_that_does_not_hear_is_told_of_and_a_start_that_fails_after_the_stop() {
     let Some(daemon) = daemon() else { return };
     let dir = daemon.fresh_dir("gone");
     let disk = dir.join("disk.raw");
@@ -188,7 +204,8 @@ fn a_start_that_fails_after_the_stop_says_so() {
     let xml = format!(
         "<domain type='qemu'><name>gone</name><memory unit='MiB'>64</memory><os><type arch='x86_64' \
          machine='q35'>hvm</type></os><devices><disk type='file'><driver name='qemu' type='raw'/>\
-         <source file='{}'/><target dev='vda' bus='virtio'/></disk><serial type='null'/></devices></domain>",
+         <source file='{}'/><target dev='vda' bus='virtio'/></disk><serial type='null'/><channel type='unix'>\
+         <target type='virtio' name='org.qemu.guest_agent.0'/></channel></devices></domain>",
         disk.display()
     );
     let file = dir.join("gone.xml");
@@ -203,6 +220,17 @@ fn a_start_that_fails_after_the_stop_says_so() {
     let (code, _, err) = on(daemon, &["ip", "gone"]);
     assert_eq!(code, 1);
     assert!(err.contains("has no NIC"), "{err}");
+    // Nobody is at the other end of the agent's channel, and nobody hears the power button.
+    assert!(on(daemon, &["show", "gone"]).1.contains("agent     not connected"));
+    let (_, dry, err) = on(daemon, &["stop", "gone", "--dry-run"]);
+    assert!(dry.contains("by the power button"), "{dry}{err}");
+    let (code, text) = stopped_at_a_terminal(daemon, b"\n");
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("still runs after 0 s; cut its power, which may lose data?"), "{text}");
+    assert_eq!(daemon.virsh(&["domstate", "gone"]).1.trim(), "running");
+    assert_eq!(stopped_at_a_terminal(daemon, b"y\n").0, Some(0));
+    assert_eq!(daemon.virsh(&["domstate", "gone"]).1.trim(), "shut off");
+    assert_eq!(on(daemon, &["start", "gone"]).0, 0);
     // Another change of the host goes on.
     let go_on = |_| std::ops::ControlFlow::Continue(());
     let held = gpuvm::apply::HostLock::take(Duration::from_secs(120), go_on).unwrap();
