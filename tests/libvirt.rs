@@ -2,6 +2,7 @@
 
 mod bad;
 mod embed;
+mod image;
 mod killed;
 mod life;
 mod storage;

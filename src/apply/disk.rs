@@ -1,5 +1,6 @@
 //! Disk images as files. Knows neither domains nor storage pools.
 
+use nix::fcntl::OFlag;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -64,9 +65,23 @@ pub fn create(path: &Path, bytes: u64) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// Opens a file to be copied.
+/// Opens a file to be copied, and nothing but a file: a device may act on being opened, a FIFO may never answer.
 pub fn open(path: &Path) -> Result<File, DiskError> {
-    File::open(path).map_err(|e| error(path, e))
+    let wrong = |source: io::Error| match source.kind() {
+        ErrorKind::NotFound => DiskError::Other { path: path.to_owned(), source },
+        _ => error(path, source),
+    };
+    let is_file = |meta: std::fs::Metadata| match meta.is_file() {
+        true => Ok(()),
+        false => Err(DiskError::NotAFile { path: path.to_owned() }),
+    };
+    is_file(path.metadata().map_err(wrong)?)?;
+    // It may have become another since.
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file =
+        OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).map_err(wrong)?;
+    is_file(file.metadata().map_err(wrong)?)?;
+    Ok(file)
 }
 
 /// How much the file system of a directory can still take; none where it cannot be asked.

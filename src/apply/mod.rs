@@ -1,6 +1,7 @@
 //! Steps on the machine: in order, undone in reverse on failure. It does not know why a step is wanted, and prints
 //! nothing: an [`Observer`] is told.
 
+mod copy;
 mod disk;
 mod exclusions;
 mod interrupt;
@@ -10,7 +11,7 @@ mod perform;
 mod recover;
 mod step;
 
-pub use disk::{DiskError, free_bytes};
+pub use disk::{DiskError, free_bytes, open};
 pub use exclusions::{ExclusionsError, write_exclusions};
 pub use interrupt::Interrupt;
 pub use journal::{Change, Journal, JournalError, Orphan, Progress, Story};

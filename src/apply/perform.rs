@@ -2,8 +2,9 @@
 //! nothing is to be done.
 
 use super::disk::{self, DiskError};
-use super::{Observer, Step, StepError};
+use super::{Observer, Step, StepError, copy};
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
+use crate::image::Summing;
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -85,10 +86,12 @@ pub(super) fn perform(
         Step::GrowVolume { pool, name, bytes } => {
             hypervisor.storage().grow_volume(pool, name, *bytes)?;
         }
-        Step::FillVolume { pool, name, source, bytes } => {
-            let mut file = disk::open(source)?;
+        Step::FillVolume { pool, name, source, bytes, sha256 } => {
+            let mut file = Summing::new(disk::open(source)?);
             fill(hypervisor, observer, (pool, name), &mut file, *bytes)?;
+            copy::same(source, file.end(), (*sha256, *bytes))?;
         }
+        Step::CheckVolume { .. } => copy::check(step, hypervisor, observer)?,
         Step::SealVolume { pool, name, content } => {
             let bytes = content.0.len() as u64;
             fill(hypervisor, observer, (pool, name), &mut &content.0[..], bytes)?;
@@ -159,6 +162,7 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         | Step::DeleteDisk { .. }
         | Step::GrowVolume { .. }
         | Step::FillVolume { .. }
+        | Step::CheckVolume { .. }
         | Step::SealVolume { .. }
         | Step::DeleteVolume { .. } => Ok(()),
     };

@@ -4,6 +4,7 @@ use super::disk::DiskError;
 use super::journal::JournalError;
 use crate::hypervisor::storage::NewVolume;
 use crate::hypervisor::{AskedBy, HypervisorError};
+use crate::image::Sha256;
 use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -100,6 +101,25 @@ pub enum Step {
         source: PathBuf,
         /// Bytes of the file.
         bytes: u64,
+        /// The sum of the file as it was when the change was planned; none: it was not read then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sha256: Option<Sha256>,
+    },
+    /// Refuses a volume that the hypervisor takes for something else than it is meant to be, or whose bytes are not
+    /// those that it was filled with; changes nothing.
+    CheckVolume {
+        /// Its pool.
+        pool: String,
+        /// Its name.
+        name: String,
+        /// Its format: `raw`, `qcow2`.
+        format: String,
+        /// Size that a guest sees, in bytes.
+        capacity_bytes: u64,
+        /// Bytes that it was filled with.
+        bytes: u64,
+        /// Their sum.
+        sha256: Sha256,
     },
     /// Fills a volume with bytes that are nobody else's business; undone with the volume.
     SealVolume {
@@ -173,6 +193,13 @@ impl fmt::Display for Step {
             Step::FillVolume { pool, name, source, .. } => {
                 write!(f, "fill volume `{name}` of pool `{pool}` from {}", source.display())
             }
+            Step::CheckVolume { pool, name, format, capacity_bytes, .. } => {
+                let size = MemSize::from_kib(capacity_bytes.div_ceil(1024));
+                write!(
+                    f,
+                    "read volume `{name}` of pool `{pool}` back, which has to be {format} of {size}"
+                )
+            }
             Step::SealVolume { pool, name, .. } => {
                 write!(f, "write the seed into volume `{name}` of pool `{pool}`")
             }
@@ -203,6 +230,20 @@ pub enum StepError {
         /// How long it was waited for, in seconds.
         wait_s: u64,
     },
+    /// A file was not what it had been when the change was planned.
+    #[error("{} changed while it was copied: {what}", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// What was different.
+        what: String,
+    },
+    /// A volume is not what it is meant to be.
+    #[error("{seen}")]
+    OtherVolume {
+        /// What is seen of it.
+        seen: String,
+    },
     /// A signal came while it was waited.
     #[error("{signal} came")]
     Signal {
@@ -232,6 +273,10 @@ impl Step {
 
     /// Whether undoing does something.
     pub fn is_undone(&self) -> bool {
-        !self.is_final() && !matches!(self, Step::ShutDownDomain { .. } | Step::EndDomain { .. })
+        let nothing = matches!(
+            self,
+            Step::ShutDownDomain { .. } | Step::EndDomain { .. } | Step::CheckVolume { .. }
+        );
+        !self.is_final() && !nothing
     }
 }

@@ -1,14 +1,16 @@
 //! What the verbs that change the machine share: the lock, the signals, the telling of steps, `--dry-run`.
 
 use super::args::LockArgs;
+use super::bar::Bar;
 use super::context::Context;
-use super::error::hinted;
+use super::error::{hinted, usage};
 use super::output::Output;
 use crate::apply::{
     HostLock, Interrupt, Journal, LockError, Observer, Orphan, Recovery, Step, Way,
 };
 use crate::hypervisor::Hypervisor;
 use anyhow::Context as _;
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -18,13 +20,20 @@ pub struct Reporter {
     output: Output,
     /// Signals that are held back.
     interrupt: Interrupt,
+    /// How far a long step is.
+    bar: Bar,
 }
 
 impl Reporter {
     /// Holds signals back from now on. It has to come before the hypervisor is opened.
     pub fn new(output: Output) -> anyhow::Result<Reporter> {
         let interrupt = Interrupt::hold().context("cannot hold signals back")?;
-        Ok(Reporter { output, interrupt })
+        Ok(Reporter { output, interrupt, bar: Bar::new(output) })
+    }
+
+    /// Wipes the bar away, because what was long is over.
+    pub fn clear(&mut self) {
+        self.bar.clear();
     }
 
     /// Asks something while a signal ends the program as usual.
@@ -51,14 +60,21 @@ impl Reporter {
 
 impl Observer for Reporter {
     fn doing(&mut self, step: &Step) {
+        self.bar.clear();
         self.output.progress(&step.to_string());
     }
 
     fn note(&mut self, text: &str) {
+        self.bar.clear();
         self.output.progress(text);
     }
 
+    fn progress(&mut self, through: u64, bytes: u64) {
+        self.bar.set(through, bytes);
+    }
+
     fn undoing(&mut self, step: &Step) {
+        self.bar.clear();
         self.output.progress(&format!("undo: {step}"));
     }
 
@@ -90,6 +106,30 @@ pub fn refuse_unfinished(hypervisor: &dyn Hypervisor) -> anyhow::Result<()> {
 pub fn journal(verb: &str, name: &str, hypervisor: &dyn Hypervisor) -> anyhow::Result<Journal> {
     refuse_unfinished(hypervisor)?;
     Ok(Journal::begin(verb, name, hypervisor.uri())?)
+}
+
+/// Names all that goes with a thing of a kind (`domain`), and asks for its name.
+pub fn confirm(steps: &[Step], kind: &str, name: &str) -> anyhow::Result<()> {
+    let mut err = std::io::stderr().lock();
+    for step in steps {
+        writeln!(err, "will {step}")?;
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(usage(
+            format!(
+                "deleting {kind} `{name}` is not confirmed, and there is no terminal to ask at"
+            ),
+            "--yes deletes without asking",
+        ));
+    }
+    write!(err, "type the {kind}'s name to delete it: ")?;
+    err.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    if answer.trim() == name {
+        return Ok(());
+    }
+    Err(hinted(format!("{kind} `{name}` is not deleted: the name was not repeated"), ""))
 }
 
 /// Prints steps that are not done.

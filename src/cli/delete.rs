@@ -1,15 +1,14 @@
 //! `delete`: the domain, its NVRAM and saved state, and the disks that were made for it.
 
 use super::args::DeleteArgs;
-use super::change::{Reporter, journal, print_steps, refuse_unfinished};
+use super::change::{Reporter, confirm, journal, print_steps, refuse_unfinished};
 use super::context::Context;
-use super::error::{EXIT_DONE, hinted, usage};
+use super::error::{EXIT_DONE, usage};
 use super::show::find;
 use super::view::View;
 use crate::apply::{Step, apply};
 use crate::domain::DomainXml;
 use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
 /// Runs the verb.
@@ -27,7 +26,7 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     refuse_unfinished(&*hypervisor)?;
     if !args.yes {
         let steps = plan(&*hypervisor, name, cx)?;
-        reporter.ask(|| confirm(&steps, name))?;
+        reporter.ask(|| confirm(&steps, "domain", name))?;
     }
     let _lock = reporter.lock(&args.lock)?;
     // Once more: it may have been changed while the question stood.
@@ -78,28 +77,4 @@ fn disks_of_others(
         disks.extend(of_it.map(|disk| (other.name.clone(), PathBuf::from(disk.source))));
     }
     Ok(disks)
-}
-
-/// Names all that goes, and asks for the domain's name.
-fn confirm(steps: &[Step], name: &str) -> anyhow::Result<()> {
-    let mut err = std::io::stderr().lock();
-    for step in steps {
-        writeln!(err, "will {step}")?;
-    }
-    if !std::io::stdin().is_terminal() {
-        return Err(usage(
-            format!(
-                "deleting domain `{name}` is not confirmed, and there is no terminal to ask at"
-            ),
-            "--yes deletes without asking",
-        ));
-    }
-    write!(err, "type the domain's name to delete it: ")?;
-    err.flush()?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    if answer.trim() == name {
-        return Ok(());
-    }
-    Err(hinted(format!("domain `{name}` is not deleted: the name was not repeated"), ""))
 }

@@ -5,6 +5,7 @@ pub mod error;
 pub mod options;
 pub mod output;
 
+pub mod bar;
 pub mod capacity;
 pub mod change;
 pub mod check;
@@ -16,6 +17,7 @@ pub mod export;
 pub mod gpu;
 pub mod guest;
 pub mod host;
+pub mod image;
 pub mod ip;
 pub mod list;
 pub mod meta;
@@ -65,6 +67,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
     match &cli.verb {
         Verb::Host(verb) => host::run(verb, &cx),
         Verb::Gpu(verb) => gpu::run(verb, &cx),
+        Verb::Image(verb) => image::run(verb, &cx),
         Verb::Plan(args) => plan::run(args, &cx),
         Verb::Capacity(args) => capacity::run(args, &cx),
         Verb::Export(args) => export::run(args, &cx),

@@ -40,6 +40,8 @@ pub struct Volume {
     pub allocation_bytes: u64,
     /// The file that it lies over; none: it stands alone.
     pub backing: Option<PathBuf>,
+    /// When its bytes were last written, in nanoseconds since 1970; none where libvirt does not tell.
+    pub modified_ns: Option<u64>,
 }
 
 /// Is what a new volume is to be.
@@ -68,7 +70,7 @@ pub trait Storage {
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError>;
     /// Makes a pool over a directory, which is made where it is not there: defined, started, and again at boot.
     fn make_pool(&self, name: &str, dir: &Path) -> Result<(), HypervisorError>;
-    /// Stops a pool and forgets it; its volumes stay where they are.
+    /// Stops a pool and forgets it. Its volumes stay where they are; its directory goes where nothing is in it.
     fn forget_pool(&self, name: &str) -> Result<(), HypervisorError>;
     /// The volumes of a pool, by name, as they are now.
     fn volumes(&self, pool: &str) -> Result<Vec<Volume>, HypervisorError>;
@@ -126,6 +128,26 @@ pub(super) mod xml {
         pub mode: Option<String>,
     }
 
+    /// Is when a volume was used.
+    #[derive(Debug, Serialize, Deserialize)]
+    pub struct Timestamps {
+        /// When it was last written: seconds since 1970, a point and nine digits, or whole seconds.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub mtime: Option<String>,
+    }
+
+    impl Timestamps {
+        /// When it was last written, in nanoseconds since 1970; none where that is not told.
+        pub fn modified_ns(&self) -> Option<u64> {
+            let (seconds, rest) = match self.mtime.as_deref()?.split_once('.') {
+                Some((seconds, rest)) => (seconds, format!("{rest:0<9}")),
+                None => (self.mtime.as_deref()?, "0".into()),
+            };
+            let rest: u64 = rest.get(..9).unwrap_or(&rest).parse().ok()?;
+            seconds.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(rest)
+        }
+    }
+
     /// Is where a pool or a volume is.
     #[derive(Debug, Default, Serialize, Deserialize)]
     pub struct Target {
@@ -138,6 +160,9 @@ pub(super) mod xml {
         /// Who may.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub permissions: Option<Permissions>,
+        /// When it was used.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub timestamps: Option<Timestamps>,
     }
 
     /// Is a pool.
@@ -200,8 +225,8 @@ pub(super) mod xml {
     pub fn new_pool(name: &str, dir: &Path) -> String {
         let target = Target {
             path: Some(dir.to_string_lossy().into_owned()),
-            format: None,
             permissions: Some(Permissions { mode: Some("0711".into()) }),
+            ..Target::default()
         };
         write(&Pool { kind: "dir".into(), name: name.into(), target })
     }
@@ -214,14 +239,14 @@ pub(super) mod xml {
             capacity: Bytes::of(new.capacity_bytes),
             allocation: Some(Bytes::of(if new.preallocated { new.capacity_bytes } else { 0 })),
             target: Target {
-                path: None,
                 format: format(&new.format),
                 permissions: Some(Permissions { mode: Some(format!("{:04o}", new.mode & 0o7777)) }),
+                ..Target::default()
             },
             backing: new.backing.as_ref().map(|(path, kind)| Target {
                 path: Some(path.to_string_lossy().into_owned()),
                 format: format(kind),
-                permissions: None,
+                ..Target::default()
             }),
         })
     }
@@ -271,10 +296,24 @@ pub(super) mod xml {
                         <allocation unit='bytes'>200704</allocation><physical unit='bytes'>196624</physical>\
                         <target><path>/p/a.qcow2</path><format type='qcow2'/><permissions><mode>0600</mode>\
                         <owner>0</owner><group>0</group></permissions><timestamps><atime>1.2</atime>\
-                        </timestamps><compat>1.1</compat><features/></target>\
+                        <mtime>1700000000.000000042</mtime></timestamps><compat>1.1</compat><features/></target>\
                         <backingStore><path>/p/base</path><format type='raw'/></backingStore></volume>";
             let volume: Volume = read(text).unwrap();
             assert_eq!(volume.capacity.number, 53_687_091_200);
+            let modified = volume.target.timestamps.unwrap().modified_ns();
+            assert_eq!(modified, Some(1_700_000_000_000_000_042));
+            for (told, expected) in [
+                ("7", Some(7_000_000_000)),
+                ("7.5", Some(7_500_000_000)),
+                ("-1", None),
+                ("x.y", None),
+            ] {
+                assert_eq!(
+                    Timestamps { mtime: Some(told.into()) }.modified_ns(),
+                    expected,
+                    "{told}"
+                );
+            }
             assert_eq!(volume.backing.unwrap().path.as_deref(), Some("/p/base"));
             assert!(read::<Volume>("<volume><name>x</name>").is_err());
         }

@@ -59,7 +59,7 @@ pub enum ContentError {
 }
 
 /// First bytes by which another kind of file is known: offset, bytes, what it is.
-const OTHERS: [(u64, &[u8], &str); 17] = [
+const OTHERS: [(u64, &[u8], &str); 19] = [
     (0, b"KDMV", "a VMDK disk"),
     (0, b"COWD", "a VMDK disk"),
     (0, b"# Disk DescriptorFile", "the description of a VMDK disk"),
@@ -67,6 +67,9 @@ const OTHERS: [(u64, &[u8], &str); 17] = [
     (0, b"conectix", "a VHD disk"),
     (0x40, b"\x7f\x10\xda\xbe", "a VDI disk"),
     (0, b"QED\0", "a QED disk"),
+    // libvirt takes these for directories of Virtuozzo, and cannot delete what is none.
+    (0, b"WithouFreSpacExt", "a Parallels disk"),
+    (0, b"WithoutFreeSpace", "a Parallels disk"),
     (0, b"OOOM\0\x01", "a disk of another hypervisor"),
     (0, b"LUKS\xba\xbe", "encrypted (LUKS)"),
     (0, b"\x1f\x8b", "compressed (gzip)"),
@@ -141,6 +144,14 @@ fn qcow2(head: &[u8], file_bytes: u64) -> Result<Content, ContentError> {
     }
     if features & !HARMLESS != 0 {
         return wrong(format!("with features that are not known: {features:#x}"));
+    }
+    let clusters = |count: u32| u64::from(count) << word(head, 20).min(21);
+    let tables = [(40, u64::from(word(head, 36)) * 8), (48, clusters(word(head, 56)))];
+    for (at, bytes) in tables {
+        let end = long(head, at).saturating_add(bytes);
+        if end > file_bytes {
+            return wrong(format!("cut off: it has {file_bytes} bytes, and a table up to {end}"));
+        }
     }
     let virtual_bytes = long(head, 24);
     let cluster_bits = word(head, 20);

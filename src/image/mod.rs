@@ -5,7 +5,7 @@ mod content;
 mod sums;
 
 pub use content::{Content, ContentError, Format, content};
-pub use sums::{Sha256, SumError, Sums};
+pub use sums::{Sha256, SumError, Summing, Sums};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,13 +1,63 @@
 //! SHA-256 of an image, and the lists of them that publishers put beside their images.
 
+use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 use std::fmt;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::str::FromStr;
 
 /// Is a SHA-256.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Sha256([u8; 32]);
+
+/// Passes bytes on, from a reader or to a writer, and sums them: so a sum is that of the very bytes that went through.
+pub struct Summing<T> {
+    /// Where bytes come from or go to.
+    inner: T,
+    /// What went through so far.
+    hasher: sha2::Sha256,
+    /// How many bytes that were.
+    through: u64,
+}
+
+impl<T> Summing<T> {
+    /// Begins with nothing through.
+    pub fn new(inner: T) -> Summing<T> {
+        Summing { inner, hasher: sha2::Sha256::new(), through: 0 }
+    }
+
+    /// The sum of what went through, and how many bytes that were.
+    pub fn end(self) -> (Sha256, u64) {
+        (Sha256(self.hasher.finalize().into()), self.through)
+    }
+
+    /// Sums what went through.
+    fn add(&mut self, bytes: &[u8]) {
+        self.hasher.update(bytes);
+        self.through += bytes.len() as u64;
+    }
+}
+
+impl<R: Read> Read for Summing<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let got = self.inner.read(into)?;
+        self.add(&into[..got]);
+        Ok(got)
+    }
+}
+
+impl<W: Write> Write for Summing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = self.inner.write(bytes)?;
+        self.add(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
 
 /// Says what is wrong with a sum or a list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,21 +85,17 @@ pub enum SumError {
 impl Sha256 {
     /// Computes the sum of everything that is read; `progress` is told how many bytes are through, and breaks off where
     /// it says false.
-    pub fn of(mut from: impl Read, progress: &mut dyn FnMut(u64) -> bool) -> io::Result<Sha256> {
-        let mut hasher = sha2::Sha256::new();
+    pub fn of(from: impl Read, progress: &mut dyn FnMut(u64) -> bool) -> io::Result<Sha256> {
+        let mut from = Summing::new(from);
         let mut buffer = vec![0; 1 << 20];
-        let mut through = 0;
         loop {
             match from.read(&mut buffer) {
-                Ok(0) => return Ok(Sha256(hasher.finalize().into())),
-                Ok(got) => {
-                    hasher.update(&buffer[..got]);
-                    through += got as u64;
-                }
+                Ok(0) => return Ok(from.end().0),
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
-            if !progress(through) {
+            if !progress(from.through) {
                 return Err(io::Error::other("broken off"));
             }
         }
@@ -74,6 +120,19 @@ impl FromStr for Sha256 {
             *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| no_sum())?;
         }
         Ok(Sha256(sum))
+    }
+}
+
+impl TryFrom<String> for Sha256 {
+    type Error = SumError;
+    fn try_from(text: String) -> Result<Sha256, SumError> {
+        text.parse()
+    }
+}
+
+impl From<Sha256> for String {
+    fn from(sum: Sha256) -> String {
+        sum.to_string()
     }
 }
 

@@ -2,8 +2,10 @@
 //! comes from outside: strace ends the process when it makes the n-th `fdatasync`, which only the journal does.
 
 use super::files;
+use super::image::{long_image, stopped_at};
 use crate::support::daemon::{Daemon, daemon, skip};
 use crate::support::run;
+use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -165,4 +167,63 @@ fn what_cannot_be_recovered_can_be_discarded() {
     let (code, _, err) = place.gpuvm(&["recover"]);
     assert_eq!(code, 0);
     assert!(!err.contains("killx"), "{err}");
+}
+
+#[test]
+fn an_image_add_killed_at_any_record_is_undone() {
+    let Some(place) = Place::new("kill-image") else { return };
+    let image = place.disks.join("a.img");
+    std::fs::write(&image, vec![7u8; 1 << 20]).unwrap();
+    let image = image.to_str().unwrap();
+    let dir = place.daemon.inside("/var/lib/libvirt/gpuvm-images");
+    // The pool is made by the first image, and goes with its change.
+    let state = || {
+        let pools = place.daemon.virsh(&["pool-list", "--all", "--name"]).1;
+        let pools = pools.lines().any(|name| name.trim() == "gpuvm-images");
+        (pools, dir.exists(), files(&dir))
+    };
+    let before = (false, false, Vec::new());
+    assert_eq!(state(), before);
+    for n in 1..MOST {
+        let ended = place.killed(n, &["image", "add", image]);
+        let (half, (code, dry, err)) = (state(), place.gpuvm(&["recover", "--dry-run"]));
+        assert_eq!((code, state()), (0, half.clone()), "--dry-run changed something: {err}");
+        if dry.contains("`image add a`") && dry.contains("would be undone") {
+            let (code, _, err) = place.gpuvm(&["image", "remove", "a", "--yes"]);
+            assert!(code == 1 && err.contains("gpuvm recover"), "record {n}: {err}");
+        }
+        let (code, out, err) = place.gpuvm(&["recover"]);
+        assert_eq!(code, 0, "record {n}: {out}{err}");
+        if !ended {
+            assert_eq!(state(), before, "record {n}, from {half:?}: {out}{err}");
+            continue;
+        }
+        assert!(n > 9, "only {n} records were seen: the test proves nothing");
+        assert_eq!(state(), (true, true, vec!["a.raw".to_owned()]));
+        let (code, out, err) = place.gpuvm(&["image", "list"]);
+        assert!(code == 0 && out.contains("a ") && out.contains("raw"), "{out}{err}");
+        let (code, _, err) = place.gpuvm(&["image", "remove", "a", "--yes"]);
+        assert_eq!((code, state()), (0, (true, true, Vec::new())), "{err}");
+        let (code, out, err) = place.gpuvm(&["image", "list"]);
+        assert!(code == 0 && out.is_empty() && err.contains("gpuvm image add"), "{out}{err}");
+        return;
+    }
+    panic!("it never comes to its end");
+}
+
+#[test]
+fn an_image_add_killed_in_the_middle_of_its_copy_is_undone() {
+    let Some(place) = Place::new("kill-copy") else { return };
+    let (image, volumes) = (long_image(&place.disks), place.daemon.fresh_dir("kill-copy-volumes"));
+    let dir = volumes.to_str().unwrap();
+    assert!(place.daemon.virsh(&["pool-create-as", "kill-copy", "dir", "--target", dir]).0);
+    for doing in ["fill volume", "read volume"] {
+        let mut add = place.daemon.gpuvm(&["image", "add", &image, "--pool", "kill-copy"]);
+        add.env("LIBVIRT_DEFAULT_URI", &place.uri);
+        assert_eq!(stopped_at(&mut add, doing, Signal::SIGKILL).0, None);
+        assert_eq!(files(&volumes), ["long.raw"], "{doing}");
+        let (code, out, err) = place.gpuvm(&["recover"]);
+        assert_eq!((code, files(&volumes)), (0, vec![]), "{doing}: {out}{err}");
+        assert!(out.contains("undone: make volume `long.raw`"), "{out}");
+    }
 }

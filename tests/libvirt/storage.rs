@@ -83,9 +83,10 @@ fn volumes_are_made_filled_read_and_deleted() {
     let gone = storage.delete_volume("images-test", "a.img").unwrap_err();
     assert_eq!(gone.kind, HypervisorErrorKind::NoVolume, "{gone}");
     assert_eq!(files(&dir), [""; 0]);
+    std::fs::write(dir.join("another's"), "").unwrap();
     storage.forget_pool("images-test").unwrap();
     assert_eq!(storage.volumes("images-test").unwrap_err().kind, HypervisorErrorKind::NoVolume);
-    assert!(dir.exists(), "forgetting a pool removed its directory");
+    assert_eq!(files(&dir), ["another's"], "forgetting a pool removed what is in it");
 }
 
 /// Watches nothing, and stops everything once so many bytes of a volume are through.
@@ -127,7 +128,13 @@ fn steps_on_volumes_are_done_undone_and_recovered() {
     let steps = [
         Step::MakePool { name: pool(), path: below.clone() },
         make("base", 3, None),
-        Step::FillVolume { pool: pool(), name: name(), source: source.clone(), bytes: 3 << 20 },
+        Step::FillVolume {
+            pool: pool(),
+            name: name(),
+            source: source.clone(),
+            bytes: 3 << 20,
+            sha256: None,
+        },
         make("os", 3, Some("base")),
         Step::GrowVolume { pool: pool(), name: "os".into(), bytes: 5 << 20 },
         make("seed", 1, None),
@@ -140,6 +147,7 @@ fn steps_on_volumes_are_done_undone_and_recovered() {
     assert_eq!(error, "interrupted by SIGTERM; what was done before is undone");
     assert_eq!((files(&below), files(&journals)), (vec![], vec![]));
     assert!(!libvirt.storage().pools().unwrap().iter().any(|p| p.name == pool()));
+    assert!(!below.exists(), "the directory of a pool that was unmade is left");
 
     apply(&steps, &libvirt, &mut Watch::default(), Some(begin())).unwrap();
     assert_eq!(files(&below), ["base", "os", "seed"]);

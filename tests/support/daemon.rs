@@ -133,6 +133,16 @@ impl Daemon {
         Path::new("/proc").join(first).join("root").join(path.trim_start_matches('/'))
     }
 
+    /// Mounts a small file system on a directory, for it and for nobody else; whether that was done.
+    pub fn mount_tmpfs(&self, dir: &Path, size: &str) -> bool {
+        let first = self.inside("/");
+        let pid = first.parent().and_then(Path::file_name).unwrap().to_str().unwrap().to_owned();
+        let mut mount = Command::new("nsenter");
+        mount.args(["--mount", "--target", &pid, "mount", "-t", "tmpfs", "-o"]);
+        mount.arg(format!("size={size}")).arg("tmpfs").arg(dir);
+        run(&mut mount).0 == 0
+    }
+
     /// A command inside its mounts, where it is the machine's own libvirtd, as a user without any right.
     pub fn as_nobody(&self, program: &Path) -> Command {
         let first = self.inside("/");

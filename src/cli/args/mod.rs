@@ -3,12 +3,14 @@
 mod capacity;
 mod gpu;
 mod guest;
+mod image;
 mod life;
 mod wish;
 
 pub use capacity::CapacityArgs;
 pub use gpu::{Device, ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
+pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
 pub use wish::{AllowArg, NearArg, PinsArg, Which};
 
@@ -118,6 +120,9 @@ pub enum Verb {
     /// Changes nothing: the XML is what `create` would define, for review or for `virsh define`.
     #[command(after_help = examples::EXPORT)]
     Export(ExportArgs),
+    /// Add, list or remove the images that guests are made from
+    #[command(subcommand)]
+    Image(ImageVerb),
     /// Plan, define and start a guest
     ///
     /// Plans as `plan` does, checks the domain as `check` does, makes its disk, defines it, starts it and waits for its

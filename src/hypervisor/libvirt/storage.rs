@@ -90,14 +90,21 @@ impl Storage for Libvirt {
             Ok(true) => pool.destroy(),
             active => active.map(|_| ()),
         };
-        stopped.and_then(|()| pool.undefine()).map_err(|e| error(&doing, &e))
+        stopped.map_err(|e| error(&doing, &e))?;
+        // It refuses a directory in which something is, and drivers that have no directories refuse it.
+        let _ = pool.delete(0);
+        pool.undefine().map_err(|e| error(&doing, &e))
     }
 
     fn volumes(&self, pool: &str) -> Result<Vec<Volume>, HypervisorError> {
         let doing = format!("list the volumes of pool `{pool}`");
         let found = self.pool(&doing, pool)?;
         if self.read_only.is_none() {
-            found.refresh(0).map_err(|e| error(&doing, &e))?;
+            match found.refresh(0) {
+                // A volume is being copied or filled; libvirt reads the pool anew when that has ended.
+                Err(e) if e.message().contains("asynchronous jobs running") => {}
+                refreshed => refreshed.map_err(|e| error(&doing, &e))?,
+            }
         }
         let all = found.list_all_volumes(0).map_err(|e| error(&doing, &e))?;
         let mut volumes = Vec::with_capacity(all.len());
@@ -247,6 +254,7 @@ fn summary(pool: &StoragePool, doing: &str) -> Result<Pool, HypervisorError> {
 fn volume_of(pool: &str, volume: &StorageVol, doing: &str) -> Result<Volume, HypervisorError> {
     let text = volume.xml_desc(0).map_err(|e| error(doing, &e))?;
     let read: xml::Volume = xml::read(&text).map_err(|message| broken(doing, message))?;
+    let modified_ns = read.target.timestamps.as_ref().and_then(xml::Timestamps::modified_ns);
     let path = match read.target.path {
         Some(path) => path,
         None => volume.path().map_err(|e| error(doing, &e))?,
@@ -259,5 +267,6 @@ fn volume_of(pool: &str, volume: &StorageVol, doing: &str) -> Result<Volume, Hyp
         capacity_bytes: read.capacity.number,
         allocation_bytes: read.allocation.map_or(0, |allocation| allocation.number),
         backing: read.backing.and_then(|backing| backing.path).map(PathBuf::from),
+        modified_ns,
     })
 }

@@ -1,0 +1,73 @@
+//! `image list`: every image of the pool, and who uses it.
+
+use super::super::args::ImageListArgs;
+use super::super::context::Context;
+use super::super::error::EXIT_DONE;
+use super::super::output::width;
+use super::uses::Uses;
+use super::{Image, images};
+use crate::memsize::MemSize;
+use serde::Serialize;
+use tabled::builder::Builder;
+use tabled::settings::{Style, Width};
+
+/// Is one row.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// The image.
+    #[serde(flatten)]
+    image: Image,
+    /// Domains that have it as a disk or below one, by name.
+    domains: Vec<String>,
+    /// Volumes that lie over it, as `pool/volume`.
+    volumes: Vec<String>,
+}
+
+/// Runs the verb.
+pub fn run(args: &ImageListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("image list")?;
+    let hypervisor = cx.hypervisor()?;
+    let images = images(hypervisor.storage(), &args.pool.pool)?;
+    let uses = if images.is_empty() { Uses::default() } else { Uses::read(&*hypervisor)? };
+    let row = |image: Image| Row {
+        domains: uses.domains(&image.path),
+        volumes: uses.volumes(&image.path),
+        image,
+    };
+    let rows: Vec<Row> = images.into_iter().map(row).collect();
+    if cx.output.json {
+        cx.output.json(&rows)?;
+    } else if rows.is_empty() {
+        cx.output.progress("there is no image; `gpuvm image add FILE` adds one");
+    } else {
+        cx.output.text(&table(&rows))?;
+    }
+    for image in rows.iter().map(|row| &row.image) {
+        if let Some(fault) = &image.fault {
+            cx.output.warning(&format!("image `{}` cannot be used: {fault}", image.name));
+        }
+    }
+    Ok(EXIT_DONE)
+}
+
+/// The rows as a table.
+fn table(rows: &[Row]) -> String {
+    let size = |bytes: u64| MemSize::from_kib(bytes.div_ceil(1024)).to_string();
+    let mut table = Builder::new();
+    table.push_record(["NAME", "FORMAT", "SIZE", "ON DISK", "USED BY"]);
+    for Row { image, domains, volumes } in rows {
+        // Volumes tell more only where no domain has them.
+        let users = if domains.is_empty() { volumes } else { domains };
+        table.push_record([
+            image.name.to_string(),
+            image.format.to_string(),
+            size(image.virtual_bytes),
+            size(image.disk_bytes),
+            if users.is_empty() { "-".to_owned() } else { users.join(", ") },
+        ]);
+    }
+    let mut table = table.build();
+    table.with(Style::blank()).with(Width::wrap(width()).keep_words(true));
+    // Cells are padded to the width of their column, which no reader needs at the end of a line.
+    table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}

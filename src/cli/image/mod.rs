@@ -1,0 +1,202 @@
+//! Images: the volumes of one libvirt pool that guests are made from.
+//!
+//! An image is a volume `NAME.raw` or `NAME.qcow2` that stands alone. libvirt is the only database: format, sizes and
+//! time of an image are what libvirt reads from the volume, and nothing else is remembered. A sum that was right when
+//! the image came says nothing of its bytes today, so it is checked on the way in, printed, and forgotten; who wants to
+//! know today sums today's bytes (`virsh vol-download`). Volumes are made with mode 0444: QEMU can read and lie over
+//! them, and a guest that is given one as its disk by mistake cannot write to it.
+
+mod add;
+mod list;
+mod remove;
+mod source;
+mod uses;
+
+use super::args::ImageVerb;
+use super::context::Context;
+use super::error::hinted;
+use crate::hypervisor::storage::{Pool, Storage, Volume};
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
+use crate::image::{Format, ImageName};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// The pool of images, which is made when the first comes.
+pub const POOL: &str = "gpuvm-images";
+/// Where it is made.
+const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-images";
+/// Kinds of pools whose volumes are files, so that their format can be told by their content.
+const FILE_POOLS: [&str; 3] = ["dir", "fs", "netfs"];
+
+/// Runs the verb.
+pub fn run(verb: &ImageVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
+    match verb {
+        ImageVerb::Add(args) => add::run(args, cx),
+        ImageVerb::List(args) => list::run(args, cx),
+        ImageVerb::Remove(args) => remove::run(args, cx),
+    }
+}
+
+/// Is an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Image {
+    /// Its name.
+    pub name: ImageName,
+    /// Its pool.
+    pub pool: String,
+    /// Its volume in the pool.
+    pub volume: String,
+    /// Where it is on the hypervisor's machine.
+    pub path: PathBuf,
+    /// Its format, by the volume's name; libvirt reads the same from its content where `fault` is none.
+    pub format: Format,
+    /// Size that a guest sees, in bytes.
+    pub virtual_bytes: u64,
+    /// Bytes that it takes now.
+    pub disk_bytes: u64,
+    /// When it was written, in nanoseconds since 1970; none where libvirt does not tell.
+    pub modified_ns: Option<u64>,
+    /// Why no guest can be made from it; none: one can.
+    pub fault: Option<String>,
+}
+
+impl Image {
+    /// A volume as an image; none where its name is not one's.
+    fn of(volume: Volume) -> Option<Image> {
+        let (name, format) = [Format::Raw, Format::Qcow2].into_iter().find_map(|format| {
+            let name = volume.name.strip_suffix(&format!(".{format}"))?;
+            Some((ImageName::new(name).ok()?, format))
+        })?;
+        let fault = match &volume.backing {
+            Some(file) => Some(format!("it lies over {}", file.display())),
+            None if volume.format != format.to_string() => {
+                Some(format!("it is named {format}, and libvirt reads {}", volume.format))
+            }
+            None => None,
+        };
+        Some(Image {
+            name,
+            pool: volume.pool,
+            volume: volume.name,
+            path: volume.path,
+            format,
+            virtual_bytes: volume.capacity_bytes,
+            disk_bytes: volume.allocation_bytes,
+            modified_ns: volume.modified_ns,
+            fault,
+        })
+    }
+}
+
+/// The name of an image's volume.
+fn volume_name(name: &ImageName, format: Format) -> String {
+    format!("{name}.{format}")
+}
+
+/// A pool that images can be in; none where [`POOL`] is asked for and not made yet.
+fn pool(storage: &dyn Storage, name: &str) -> anyhow::Result<Option<Pool>> {
+    let Some(pool) = storage.pools()?.into_iter().find(|pool| pool.name == name) else {
+        if name == POOL {
+            return Ok(None);
+        }
+        let (kind, doing) = (HypervisorErrorKind::NoVolume, format!("find pool `{name}`"));
+        let message = "there is none of this name".to_owned();
+        return Err(HypervisorError { kind, doing, message }.into());
+    };
+    if !pool.active {
+        return Err(hinted(
+            format!("pool `{name}` is not active"),
+            format!("`virsh pool-start {name}` starts it"),
+        ));
+    }
+    if !FILE_POOLS.contains(&&*pool.kind) {
+        return Err(hinted(
+            format!("pool `{name}` is of kind {}; images are files", pool.kind),
+            format!("--pool names another; kinds: {}", FILE_POOLS.join(", ")),
+        ));
+    }
+    Ok(Some(pool))
+}
+
+/// The images of a pool, the newest first.
+pub fn images(storage: &dyn Storage, name: &str) -> anyhow::Result<Vec<Image>> {
+    if pool(storage, name)?.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut images: Vec<Image> = storage.volumes(name)?.into_iter().filter_map(Image::of).collect();
+    // The order of names is kept among those of one time.
+    images.sort_by_key(|image| std::cmp::Reverse(image.modified_ns));
+    Ok(images)
+}
+
+/// The image that a guest is made from: the one of this name, or the newest that has no fault.
+pub fn resolve(
+    hypervisor: &dyn Hypervisor,
+    pool: &str,
+    name: Option<&ImageName>,
+) -> anyhow::Result<Image> {
+    let images = images(hypervisor.storage(), pool)?;
+    let Some(name) = name else {
+        let sound = images.into_iter().find(|image| image.fault.is_none());
+        return sound.ok_or_else(|| {
+            let message = format!("pool `{pool}` holds no image that a guest can be made from");
+            hinted(message, "`gpuvm image add FILE` adds one")
+        });
+    };
+    let image = find(images, pool, name)?;
+    match &image.fault {
+        None => Ok(image),
+        Some(fault) => {
+            let message = format!("image `{name}` cannot be used: {fault}");
+            Err(hinted(
+                message,
+                format!("remove it (`gpuvm image remove {name}`) and add it again"),
+            ))
+        }
+    }
+}
+
+/// The image of a name among those of a pool.
+fn find(images: Vec<Image>, pool: &str, name: &ImageName) -> anyhow::Result<Image> {
+    let there: Vec<String> = images.iter().map(|image| image.name.to_string()).collect();
+    images.into_iter().find(|image| image.name == *name).ok_or_else(|| {
+        let hint = match there.is_empty() {
+            true => "`gpuvm image add FILE` adds one".to_owned(),
+            false => format!("there are: {}", there.join(", ")),
+        };
+        hinted(format!("pool `{pool}` has no image `{name}`"), hint)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A volume of this name as libvirt reads it.
+    fn volume(name: &str, format: &str, backing: Option<&str>) -> Volume {
+        Volume {
+            pool: POOL.into(),
+            name: name.into(),
+            path: PathBuf::from(POOL_DIR).join(name),
+            format: format.into(),
+            capacity_bytes: 3 << 30,
+            allocation_bytes: 1 << 30,
+            backing: backing.map(PathBuf::from),
+            modified_ns: Some(7),
+        }
+    }
+
+    #[test]
+    fn an_image_is_a_volume_named_after_its_format_that_stands_alone() {
+        let image = Image::of(volume("a.b.qcow2", "qcow2", None)).unwrap();
+        assert_eq!((image.name.as_str(), image.format, image.fault), ("a.b", Format::Qcow2, None));
+        assert_eq!(volume_name(&image.name, image.format), "a.b.qcow2");
+        for name in ["a.img", ".raw", "raw", "a b.raw", "-x.qcow2"] {
+            assert_eq!(Image::of(volume(name, "raw", None)), None, "{name}");
+        }
+        let fault = |name, format, backing| Image::of(volume(name, format, backing)).unwrap().fault;
+        assert!(fault("a.qcow2", "raw", None).unwrap().contains("libvirt reads raw"));
+        assert!(fault("a.raw", "qcow2", None).unwrap().contains("named raw"));
+        assert!(fault("a.qcow2", "qcow2", Some("/x")).unwrap().contains("over /x"));
+    }
+}

@@ -1,0 +1,52 @@
+//! `image remove`: an image that nothing uses.
+
+use super::super::args::ImageRemoveArgs;
+use super::super::change::{Reporter, confirm, journal, print_steps, refuse_unfinished};
+use super::super::context::Context;
+use super::super::error::{EXIT_DONE, hinted};
+use super::uses::Uses;
+use super::{find, images};
+use crate::apply::{Step, apply};
+use crate::hypervisor::Hypervisor;
+
+/// Runs the verb.
+pub fn run(args: &ImageRemoveArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("image remove")?;
+    let name = args.name.as_str();
+    let mut reporter = Reporter::new(cx.output)?;
+    let hypervisor = cx.hypervisor()?;
+    if args.dry_run {
+        print_steps(&plan(&*hypervisor, args)?, cx)?;
+        return Ok(EXIT_DONE);
+    }
+    refuse_unfinished(&*hypervisor)?;
+    if !args.yes {
+        let steps = plan(&*hypervisor, args)?;
+        reporter.ask(|| confirm(&steps, "image", name))?;
+    }
+    let _lock = reporter.lock(&args.lock)?;
+    // Once more: a guest may have been made from it while the question stood.
+    let steps = plan(&*hypervisor, args)?;
+    let journal = journal("image remove", name, &*hypervisor)?;
+    apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
+    cx.output.progress(&format!("image `{name}` is deleted"));
+    Ok(EXIT_DONE)
+}
+
+/// The step of a deletion, unless something needs the image.
+fn plan(hypervisor: &dyn Hypervisor, args: &ImageRemoveArgs) -> anyhow::Result<Vec<Step>> {
+    let (pool, name) = (&args.pool.pool, &args.name);
+    let image = find(images(hypervisor.storage(), pool)?, pool, name)?;
+    let uses = Uses::read(hypervisor)?;
+    let mut users: Vec<String> =
+        uses.domains(&image.path).iter().map(|domain| format!("domain `{domain}`")).collect();
+    users.extend(uses.volumes(&image.path).iter().map(|volume| format!("volume `{volume}`")));
+    if !users.is_empty() {
+        let users: String = users.iter().map(|user| format!("\n  {user}")).collect();
+        return Err(hinted(
+            format!("image `{name}` is used, so it is not deleted{users}"),
+            "delete what uses it first: `gpuvm delete NAME`, `virsh vol-delete VOLUME --pool POOL`",
+        ));
+    }
+    Ok(vec![Step::DeleteVolume { pool: image.pool, name: image.volume }])
+}

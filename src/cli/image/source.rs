@@ -1,0 +1,240 @@
+//! The file that becomes an image: which one is meant, what its bytes are, and whether it is the one that was published.
+
+use super::super::args::ImageAddArgs;
+use super::super::error::{hinted, usage};
+use crate::apply::open;
+use crate::image::{Content, ImageName, Sha256, Sums, content};
+use serde::Serialize;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+/// The list of sums that publishers put beside their images.
+const SUMS: &str = "SHA256SUMS";
+/// Bytes of the longest such list: a hundred thousand lines.
+const MOST_SUMS: u64 = 10 << 20;
+/// Endings of file names that say what is inside, and are not part of an image's name.
+const ENDINGS: [&str; 4] = [".qcow2", ".img", ".raw", ".qcow"];
+
+/// Is who says which sum the image has to have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Word {
+    /// The command line.
+    Given,
+    /// The list beside it.
+    Listed(PathBuf),
+    /// Nobody.
+    None,
+}
+
+/// Is a file that can become an image.
+pub struct Source {
+    /// The file, links resolved.
+    pub path: PathBuf,
+    /// It, open.
+    file: File,
+    /// Its size.
+    pub bytes: u64,
+    /// What it is.
+    pub content: Content,
+    /// The name that the image gets.
+    pub name: ImageName,
+    /// The sum that it has to have.
+    expected: Option<Sha256>,
+    /// Who says so.
+    pub word: Word,
+}
+
+impl Source {
+    /// Opens the file that is meant, and looks at its first bytes.
+    pub fn open(args: &ImageAddArgs) -> anyhow::Result<Source> {
+        let given = path(&args.file)?;
+        let shown = given.display();
+        let name = match &args.name {
+            Some(name) => name.clone(),
+            None => default_name(&given)?,
+        };
+        let taken = |error: std::io::Error| hinted(format!("{shown} cannot be taken: {error}"), "");
+        let path = given.canonicalize().map_err(taken)?;
+        let mut file = open(&path).map_err(|error| {
+            hinted(
+                format!("{shown} cannot be taken: {error}"),
+                "an image is a file that you may read",
+            )
+        })?;
+        let bytes = file.metadata().map_err(taken)?.len();
+        let content = content(&mut file)
+            .map_err(|error| hinted(format!("{shown} is not taken: it {error}"), ""))?;
+        let (expected, word) = match args.sha256 {
+            Some(sum) => (Some(sum), Word::Given),
+            None => listed(&given, &path)?,
+        };
+        Ok(Source { path, file, bytes, content, name, expected, word })
+    }
+
+    /// Sums the whole file, and refuses it where that is not the sum that it has to have; `progress` is told how many
+    /// bytes are through, and breaks off where it says false.
+    pub fn sum(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> anyhow::Result<Sha256> {
+        let shown = self.path.display();
+        let read = self.file.seek(SeekFrom::Start(0));
+        let sum = read
+            .and_then(|_| Sha256::of(&self.file, progress))
+            .map_err(|error| hinted(format!("{shown} cannot be read: {error}"), ""))?;
+        let Some(expected) = self.expected.filter(|expected| *expected != sum) else {
+            return Ok(sum);
+        };
+        let who = match &self.word {
+            Word::Listed(list) => list.display().to_string(),
+            _ => "--sha256".to_owned(),
+        };
+        Err(hinted(
+            format!(
+                "{shown} is not the image that was published\n  its SHA-256 is {sum}\n  by {who} it \
+                 is    {expected}"
+            ),
+            "fetch it again; it may have been cut off or changed on the way",
+        ))
+    }
+}
+
+/// The path that is meant by a path or by a URL of the scheme `file`.
+fn path(given: &Path) -> anyhow::Result<PathBuf> {
+    let bytes = given.as_os_str().as_bytes();
+    let scheme_end = bytes.windows(3).position(|three| three == b"://").filter(|&end| {
+        end > 0 && bytes[..end].iter().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(b))
+    });
+    let scheme = scheme_end.map(|end| String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase());
+    let rest = match scheme.as_deref() {
+        None => match bytes.strip_prefix(b"file:/") {
+            Some(rest) => [b"/", rest].concat(),
+            None => return Ok(given.to_owned()),
+        },
+        Some("file") => bytes["file://".len()..].to_owned(),
+        Some(other) => {
+            return Err(usage(
+                format!(
+                    "{} is a URL of scheme `{other}`; images are taken from files",
+                    given.display()
+                ),
+                "fetch it first, with SHA256SUMS beside it: `curl -fLO URL`",
+            ));
+        }
+    };
+    let rest = rest.strip_prefix(b"localhost").unwrap_or(&rest);
+    match unescaped(rest).filter(|path| path.starts_with(b"/") && !path.contains(&0)) {
+        Some(path) => Ok(PathBuf::from(std::ffi::OsString::from_vec(path))),
+        None => Err(usage(
+            format!("{} is no URL of a file of this machine", given.display()),
+            "file:///PATH is, with %XX for bytes that a URL cannot have; a path alone will do, too",
+        )),
+    }
+}
+
+/// A URL's path with its `%XX` as bytes (RFC 3986, 2.1); none where one is not whole.
+fn unescaped(path: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((&first, after)) = rest.split_first() {
+        if first != b'%' {
+            bytes.push(first);
+            rest = after;
+            continue;
+        }
+        let digits = after.get(..2).filter(|two| two.iter().all(u8::is_ascii_hexdigit))?;
+        bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+        rest = &after[2..];
+    }
+    Some(bytes)
+}
+
+/// The image's name by the file's.
+fn default_name(file: &Path) -> anyhow::Result<ImageName> {
+    let own = file.file_name().unwrap_or_default().to_string_lossy();
+    let stem = ENDINGS.iter().find_map(|ending| own.strip_suffix(ending)).unwrap_or(&own);
+    ImageName::new(stem).map_err(|error| usage(error.to_string(), "--name NAME names the image"))
+}
+
+/// The sum that the list beside the file has for it: beside the name that was given, else beside what that leads to.
+fn listed(given: &Path, real: &Path) -> anyhow::Result<(Option<Sha256>, Word)> {
+    for image in [given, real] {
+        let (Some(dir), Some(name)) = (image.parent(), image.file_name()) else { continue };
+        let list = dir.join(SUMS);
+        if list.symlink_metadata().is_err() {
+            continue;
+        }
+        let sums = read_sums(&list).map_err(|reason| {
+            hinted(
+                format!("{} cannot be used: {reason}", list.display()),
+                "--sha256 HEX says the sum instead",
+            )
+        })?;
+        if let Some(sum) = name.to_str().and_then(|name| sums.of(name)) {
+            return Ok((Some(sum), Word::Listed(list)));
+        }
+    }
+    Ok((None, Word::None))
+}
+
+/// Reads a list of sums.
+fn read_sums(list: &Path) -> Result<Sums, String> {
+    let file = open(list).map_err(|error| error.to_string())?;
+    let mut text = Vec::new();
+    file.take(MOST_SUMS + 1).read_to_end(&mut text).map_err(|error| error.to_string())?;
+    if text.len() as u64 > MOST_SUMS {
+        return Err(format!("it has more than {MOST_SUMS} bytes"));
+    }
+    let text = String::from_utf8(text).map_err(|_| "it is no text".to_owned())?;
+    Sums::parse(&text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The path that is meant, or the error.
+    fn meant(given: &str) -> String {
+        match path(Path::new(given)) {
+            Ok(path) => path.display().to_string(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_path_or_a_url_of_a_file_is_meant() {
+        for (given, expected) in [
+            ("a.img", "a.img"),
+            ("/x/y z", "/x/y z"),
+            ("file:///x/y%20z", "/x/y z"),
+            ("FILE://localhost/x", "/x"),
+            ("file:/x", "/x"),
+            ("./file:x", "./file:x"),
+            ("a:b://c/../d e", "a:b://c/../d e"),
+        ] {
+            assert_eq!(meant(given), expected, "{given}");
+        }
+        for bad in ["file://other/x", "file://", "file:///x%2", "file:///%zz", "file:///%00"] {
+            assert!(meant(bad).contains("no URL of a file of this machine"), "{bad}");
+        }
+        for scheme in ["https", "http", "s3", "ssh+x"] {
+            let text = meant(&format!("{scheme}://h/a.img"));
+            assert!(text.contains(&format!("scheme `{scheme}`")), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_name_is_the_files_without_its_ending() {
+        for (file, name) in [
+            ("/x/debian-13.qcow2", "debian-13"),
+            ("noble.img", "noble"),
+            ("ubuntu-24.04", "ubuntu-24.04"),
+            ("a.b.raw", "a.b"),
+        ] {
+            assert_eq!(default_name(Path::new(file)).unwrap().as_str(), name);
+        }
+        for bad in ["..", ".raw", "a b.img", "/", "\u{fc}.img"] {
+            assert!(default_name(Path::new(bad)).is_err(), "{bad}");
+        }
+    }
+}
