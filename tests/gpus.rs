@@ -269,3 +269,17 @@ fn a_gpu_is_excluded_and_included_on_a_machine() {
     }
     assert_eq!(said, SAID, "{err}");
 }
+
+#[test]
+fn an_excluded_switch_of_a_shared_board_takes_the_partitions_along() {
+    let dir = scratch();
+    unpack(&host_text("dgx-h100"), dir.path()).unwrap();
+    let host = discover(&FsRoot::at(dir.path()).unwrap()).unwrap();
+    assert_eq!(host.fabric().model, FabricModel::SharedNvswitch);
+    let switch = host.of_kind(DeviceKind::NvSwitch).next().unwrap().bdf;
+    holds(on(dir.path(), &["plan", "--gpus", "4"]), 0, &["partition"]);
+    exclude(dir.path(), &format!("{{\"bdf\":\"{switch}\",\"reason\":\"SXid 12028\"}}"));
+    let gone = format!("{switch} is excluded: SXid 12028");
+    holds(on(dir.path(), &["plan", "--gpus", "4"]), 1, &["no partition of 4 GPUs", &gone]);
+    holds(on(dir.path(), &["plan", "--gpus", "1"]), 0, &["GPUs"]);
+}

@@ -21,6 +21,12 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
             let message = "it runs already".to_owned();
             return Err(refused(HypervisorErrorKind::WrongState, step, message).into());
         }
+        Step::UndefineDomain { name, .. }
+            if row(hypervisor, name)? == Some(DomainState::Running) =>
+        {
+            let message = "it runs, so somebody has started it again".to_owned();
+            return Err(refused(HypervisorErrorKind::WrongState, step, message).into());
+        }
         Step::MakePool { name, .. }
             if hypervisor.storage().pools()?.iter().any(|pool| pool.name == *name) =>
         {

@@ -32,6 +32,7 @@ fn candidates(slots: &Slots<'_>) -> Vec<Candidate> {
     let partitions = slots.topology.partitions().iter();
     let mut alone = super::slots::first(slots.gpus.bdfs.len());
     let mut all: Vec<Candidate> = Vec::with_capacity(64);
+    let shared = slots.topology.fabric().model == FabricModel::SharedNvswitch;
     all.extend(partitions.filter_map(|partition| {
         let gpus = slots.gpus.mask(&partition.gpus)?;
         let index = |&bdf| slots.switches.index(bdf);
@@ -39,7 +40,13 @@ fn candidates(slots: &Slots<'_>) -> Vec<Candidate> {
         if size(gpus) == 1 {
             alone &= !gpus;
         }
-        let (needs, nvlinks) = (partition.nvswitches, partition.nvlinks_per_gpu);
+        let (mut needs, nvlinks) = (partition.nvswitches, partition.nvlinks_per_gpu);
+        let mut pool = pool;
+        if shared && size(gpus) > 1 {
+            // Which partitions go over which switch is Fabric Manager's: one that is out of use may carry each of them.
+            pool = super::slots::first(slots.switches.bdfs.len());
+            needs = size(pool).try_into().unwrap_or(u32::MAX);
+        }
         Some(Candidate { id: Some(partition.id), gpus, needs, pool, nvlinks })
     }));
     let single = |gpu: usize| Candidate { id: None, gpus: 1 << gpu, needs: 0, pool: 0, nvlinks: 0 };
@@ -78,10 +85,15 @@ impl Candidate {
         let blocked = &slots.switches.blocked;
         let holders: Vec<&str> =
             bits(self.pool).filter_map(|switch| blocked[switch]?.domain).collect();
-        let held = match holders.is_empty() {
+        let mut held = match holders.is_empty() {
             true => String::new(),
             false => format!("; {} holds others", domains(holders)),
         };
+        for switch in bits(self.pool) {
+            if let Some(block) = blocked[switch].as_ref().filter(|block| block.domain.is_none()) {
+                held += &format!("; {} {}", slots.switches.bdfs[switch], block.why(1));
+            }
+        }
         format!(
             "{name} needs {}, {} of {} can be had{held}",
             count(self.needs as usize, "NVSwitch"),

@@ -5,7 +5,7 @@ use super::groups::{self, Block};
 use super::home::Homes;
 use super::taken::Taken;
 use crate::bdf::Bdf;
-use crate::topology::{DeviceKind, PciDevice, Topology};
+use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology};
 
 /// Is a set of GPUs or NVSwitches: bit i is the one with index i, by address.
 pub(super) type Mask = u128;
@@ -166,7 +166,8 @@ pub(super) struct Slots<'a> {
     pub(super) topology: &'a Topology,
     /// GPUs.
     pub(super) gpus: Row<'a>,
-    /// NVSwitches that a partition may take.
+    /// NVSwitches that a partition may take; in the shared model, where guests get none, those that an admin took out
+    /// of use, since the partitions that go over them are to go, too.
     pub(super) switches: Row<'a>,
     /// The tree above the GPUs.
     pub(super) units: Units,
@@ -177,11 +178,14 @@ pub(super) struct Slots<'a> {
 }
 
 impl<'a> Slots<'a> {
-    /// Looks at every GPU, and at every NVSwitch that a partition may take.
+    /// Looks at every GPU, and at the NVSwitches that matter.
     pub(super) fn new(topology: &'a Topology, homes: &Homes<'_>, taken: &Taken<'a>) -> Slots<'a> {
         let gpus = Row::new(topology, taken, topology.gpus().map(|gpu| gpu.bdf));
         let pools = topology.partitions().iter().flat_map(|partition| &partition.nvswitch_pool);
         let mut pools: Vec<Bdf> = pools.copied().collect();
+        if topology.fabric().model == FabricModel::SharedNvswitch {
+            pools.extend(taken.withdrawn_switches());
+        }
         pools.sort_unstable();
         pools.dedup();
         let switches = Row::new(topology, taken, pools.into_iter());

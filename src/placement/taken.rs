@@ -5,7 +5,7 @@ use super::{Exclusion, Held, Occupancy};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::memsize::MemSize;
-use crate::topology::{NumaNode, Topology};
+use crate::topology::{DeviceKind, NumaNode, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Stands for "no domain" among places of domains.
@@ -144,6 +144,14 @@ impl<'a> Taken<'a> {
         self.excluded.iter().find(|excluded| excluded.bdf == bdf).map(|e| e.reason.as_str())
     }
 
+    /// NVSwitches that an admin took out of use.
+    pub(super) fn withdrawn_switches(&self) -> impl Iterator<Item = Bdf> + '_ {
+        let is_switch = |bdf: &Bdf| {
+            self.topology.device(*bdf).is_some_and(|d| d.kind() == DeviceKind::NvSwitch)
+        };
+        self.excluded.iter().map(|excluded| excluded.bdf).filter(is_switch)
+    }
+
     /// Whether no domain holds a pcpu of the core at this place of [`Topology::cores`].
     pub(super) fn is_free(&self, core: usize) -> bool {
         self.owners[core] == NOBODY
@@ -157,9 +165,12 @@ impl<'a> Taken<'a> {
     /// Who holds cores of a node among these, one line for each domain.
     pub(super) fn core_holders(&self, node: NodeId, among: &[usize]) -> Vec<String> {
         let mut by_domain: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut pcpus = CpuSet::new();
+        among.iter().for_each(|core| pcpus.extend(self.topology.cores()[*core].pcpus.iter()));
         for domain in self.domains {
             let mut own: BTreeSet<usize> = BTreeSet::new();
-            for cores in pins(domain).filter_map(|pin| self.narrow(pin)) {
+            let here = pins(domain).filter(|pin| pin.intersects(&pcpus));
+            for cores in here.filter_map(|pin| self.narrow(pin)) {
                 cores.for_each(&mut |core| {
                     own.insert(core);
                 });
