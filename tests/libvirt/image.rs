@@ -183,6 +183,9 @@ fn an_image_is_added_listed_used_and_removed() {
     place.refused(&["remove", "latest"], 2, &["will delete volume `latest.raw`", "--yes"]);
     place.done(&["remove", "latest", "--yes"]);
     place.done(&["remove", "wrong", "--yes"]);
+    // What is left of an add whose journal was discarded.
+    std::fs::write(place.volumes.join("half.adding"), "").unwrap();
+    place.done(&["remove", "half", "--yes"]);
     assert!(place.daemon.virsh(&["undefine", "image-user"]).0);
     assert!(place.daemon.virsh(&["vol-delete", "os", "--pool", place.pool]).0);
     let (dry, _) = place.done(&["remove", "base", "--dry-run"]);

@@ -5,6 +5,8 @@ use super::files;
 use super::image::{long_image, stopped_at};
 use crate::support::daemon::{Daemon, daemon, skip};
 use crate::support::run;
+use gpuvm::cli::image::resolve;
+use gpuvm::hypervisor::libvirt::Libvirt;
 use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -194,16 +196,24 @@ fn an_image_add_killed_at_any_record_is_undone() {
         }
         let (code, out, err) = place.gpuvm(&["recover"]);
         assert_eq!(code, 0, "record {n}: {out}{err}");
-        if !ended {
-            assert_eq!(state(), before, "record {n}, from {half:?}: {out}{err}");
+        if !ended && state() == before {
             continue;
         }
         assert!(n > 9, "only {n} records were seen: the test proves nothing");
-        assert_eq!(state(), (true, true, vec!["a.raw".to_owned()]));
+        let whole = (true, true, vec!["a.raw".to_owned()]);
+        assert_eq!(state(), whole, "record {n}, from {half:?}: {out}{err}");
+        assert!(std::fs::read(dir.join("a.raw")).unwrap() == vec![7u8; 1 << 20]);
         let (code, out, err) = place.gpuvm(&["image", "list"]);
         assert!(code == 0 && out.contains("a ") && out.contains("raw"), "{out}{err}");
         let (code, _, err) = place.gpuvm(&["image", "remove", "a", "--yes"]);
         assert_eq!((code, state()), (0, (true, true, Vec::new())), "{err}");
+        if !ended {
+            // Killed when only its marker was left. The next run makes the pool anew.
+            for verb in ["pool-destroy", "pool-delete", "pool-undefine"] {
+                assert!(place.daemon.virsh(&[verb, "gpuvm-images"]).0, "{verb}");
+            }
+            continue;
+        }
         let (code, out, err) = place.gpuvm(&["image", "list"]);
         assert!(code == 0 && out.is_empty() && err.contains("gpuvm image add"), "{out}{err}");
         return;
@@ -221,7 +231,12 @@ fn an_image_add_killed_in_the_middle_of_its_copy_is_undone() {
         let mut add = place.daemon.gpuvm(&["image", "add", &image, "--pool", "kill-copy"]);
         add.env("LIBVIRT_DEFAULT_URI", &place.uri);
         assert_eq!(stopped_at(&mut add, doing, Signal::SIGKILL).0, None);
-        assert_eq!(files(&volumes), ["long.raw"], "{doing}");
+        assert_eq!(files(&volumes), ["long.adding", "long.raw"], "{doing}");
+        let (_, out, err) = place.gpuvm(&["image", "list", "--pool", "kill-copy"]);
+        assert!(out.contains("long") && err.contains("its copy is not whole"), "{out}{err}");
+        let libvirt = Libvirt::open(&place.uri).unwrap();
+        let newest = resolve(&libvirt, "kill-copy", None).unwrap_err().to_string();
+        assert!(newest.contains("holds no image that a guest can be made from"), "{newest}");
         let (code, out, err) = place.gpuvm(&["recover"]);
         assert_eq!((code, files(&volumes)), (0, vec![]), "{doing}: {out}{err}");
         assert!(out.contains("undone: make volume `long.raw`"), "{out}");

@@ -6,8 +6,8 @@ use super::super::context::Context;
 use super::super::error::{EXIT_DONE, hinted};
 use super::super::output::Output;
 use super::source::{Source, Word};
-use super::{POOL_DIR, images, pool, volume_name};
-use crate::apply::{Observer as _, Step, apply};
+use super::{POOL_DIR, images, marker_name, pool, volume_name};
+use crate::apply::{Observer as _, Step, Transaction};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::NewVolume;
 use crate::image::{Format, ImageName, Sha256};
@@ -55,11 +55,17 @@ pub fn run(args: &ImageAddArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         print_steps(&plan(&*hypervisor, &args.pool.pool, &source, sha256)?, cx)?;
         return Ok(EXIT_DONE);
     }
-    // It is held through the copy: who makes a guest must not find an image that is there by half.
-    let _lock = reporter.lock(&args.lock)?;
+    let lock = reporter.lock(&args.lock)?;
     let steps = plan(&*hypervisor, &args.pool.pool, &source, sha256)?;
     let journal = journal("image add", source.name.as_str(), &*hypervisor)?;
-    apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
+    let mut transaction = Transaction::new(&*hypervisor, &mut reporter, Some(journal));
+    let is_copy = |step: &Step| matches!(step, Step::FillVolume { .. });
+    let (short, long) = steps.split_at(steps.iter().position(is_copy).unwrap_or(steps.len()));
+    transaction.run(short)?;
+    // From here on the pool says that the name is taken and the image not whole.
+    drop(lock);
+    transaction.run(long)?;
+    transaction.close()?;
     answer(args, source, sha256, cx.output)?;
     Ok(EXIT_DONE)
 }
@@ -138,15 +144,19 @@ fn plan(
     // Whatever the format, the file's bytes come as they are: an empty qcow2 made first could be the longer one, and
     // its end would stay behind. libvirt reads the format from the content when it has come. All of it is taken from
     // the pool first, because libvirtd 11.3 ends with a double free where the pool is full in the middle of a stream.
-    let volume = NewVolume {
-        name: name.clone(),
+    let volume = |name: &str, bytes: u64| NewVolume {
+        name: name.to_owned(),
         format: Format::Raw.to_string(),
-        capacity_bytes: source.bytes,
+        capacity_bytes: bytes,
         preallocated: true,
         backing: None,
         mode: MODE,
     };
-    steps.push(Step::MakeVolume { pool: pool(), volume, from: None });
+    // The marker is the first to come and the last to go, also where all is undone.
+    let marker = marker_name(&source.name);
+    for volume in [volume(&marker, 0), volume(&name, source.bytes)] {
+        steps.push(Step::MakeVolume { pool: pool(), volume, from: None });
+    }
     steps.push(Step::FillVolume {
         pool: pool(),
         name: name.clone(),
@@ -162,6 +172,7 @@ fn plan(
         bytes: source.bytes,
         sha256,
     });
+    steps.push(Step::DeleteVolume { pool: pool(), name: marker });
     Ok(steps)
 }
 

@@ -5,6 +5,10 @@
 //! the image came says nothing of its bytes today, so it is checked on the way in, printed, and forgotten; who wants to
 //! know today sums today's bytes (`virsh vol-download`). Volumes are made with mode 0444: QEMU can read and lie over
 //! them, and a guest that is given one as its disk by mistake cannot write to it.
+//!
+//! A copy may take long, and other changes of the host must not wait for it. So the host's lock is given back once the
+//! volume is there, and until its copy is whole an empty volume `NAME.adding` beside it says that it is not. Every
+//! machine that uses the pool sees it.
 
 mod add;
 mod list;
@@ -19,6 +23,7 @@ use crate::hypervisor::storage::{Pool, Storage, Volume};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::image::{Format, ImageName};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// The pool of images, which is made when the first comes.
@@ -88,6 +93,11 @@ impl Image {
     }
 }
 
+/// The name of the volume that stands beside an image whose copy is not whole.
+fn marker_name(name: &ImageName) -> String {
+    format!("{name}.adding")
+}
+
 /// The name of an image's volume.
 fn volume_name(name: &ImageName, format: Format) -> String {
     format!("{name}.{format}")
@@ -123,7 +133,15 @@ pub fn images(storage: &dyn Storage, name: &str) -> anyhow::Result<Vec<Image>> {
     if pool(storage, name)?.is_none() {
         return Ok(Vec::new());
     }
-    let mut images: Vec<Image> = storage.volumes(name)?.into_iter().filter_map(Image::of).collect();
+    let volumes = storage.volumes(name)?;
+    let names: BTreeSet<String> = volumes.iter().map(|volume| volume.name.clone()).collect();
+    let mut images: Vec<Image> = volumes.into_iter().filter_map(Image::of).collect();
+    for image in &mut images {
+        if names.contains(&marker_name(&image.name)) {
+            image.fault =
+                Some("its copy is not whole: it is being added, or was broken off".into());
+        }
+    }
     // The order of names is kept among those of one time.
     images.sort_by_key(|image| std::cmp::Reverse(image.modified_ns));
     Ok(images)

@@ -5,7 +5,7 @@ use super::super::change::{Reporter, confirm, journal, print_steps, refuse_unfin
 use super::super::context::Context;
 use super::super::error::{EXIT_DONE, hinted};
 use super::uses::Uses;
-use super::{find, images};
+use super::{find, images, marker_name};
 use crate::apply::{Step, apply};
 use crate::hypervisor::Hypervisor;
 
@@ -36,7 +36,16 @@ pub fn run(args: &ImageRemoveArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// The step of a deletion, unless something needs the image.
 fn plan(hypervisor: &dyn Hypervisor, args: &ImageRemoveArgs) -> anyhow::Result<Vec<Step>> {
     let (pool, name) = (&args.pool.pool, &args.name);
-    let image = find(images(hypervisor.storage(), pool)?, pool, name)?;
+    let storage = hypervisor.storage();
+    let marker = marker_name(name);
+    let images = images(storage, pool)?;
+    let marked = super::pool(storage, pool)?.is_some()
+        && storage.volumes(pool)?.iter().any(|volume| volume.name == marker);
+    let unmark = marked.then(|| Step::DeleteVolume { pool: pool.clone(), name: marker });
+    if let (Some(unmark), None) = (&unmark, images.iter().find(|image| image.name == *name)) {
+        return Ok(vec![unmark.clone()]);
+    }
+    let image = find(images, pool, name)?;
     let uses = Uses::read(hypervisor)?;
     let mut users: Vec<String> =
         uses.domains(&image.path).iter().map(|domain| format!("domain `{domain}`")).collect();
@@ -48,5 +57,6 @@ fn plan(hypervisor: &dyn Hypervisor, args: &ImageRemoveArgs) -> anyhow::Result<V
             "delete what uses it first: `gpuvm delete NAME`, `virsh vol-delete VOLUME --pool POOL`",
         ));
     }
-    Ok(vec![Step::DeleteVolume { pool: image.pool, name: image.volume }])
+    let delete = Step::DeleteVolume { pool: image.pool, name: image.volume };
+    Ok([delete].into_iter().chain(unmark).collect())
 }
