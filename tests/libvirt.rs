@@ -3,6 +3,7 @@
 mod bad;
 mod embed;
 mod image;
+mod imagefail;
 mod killed;
 mod life;
 mod storage;

@@ -3,34 +3,29 @@
 use super::files;
 use crate::support::daemon::{Daemon, daemon, skip};
 use crate::support::run;
-use gpuvm::apply::{Observer, Step, apply};
 use gpuvm::cli::image::resolve;
 use gpuvm::hypervisor::Hypervisor as _;
 use gpuvm::hypervisor::libvirt::Libvirt;
-use gpuvm::hypervisor::storage::NewVolume;
 use gpuvm::image::Sha256;
-use nix::sys::signal::Signal;
-use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 /// Is a pool for one test, and a directory for its files.
-struct Place {
+pub(super) struct Place {
     /// The daemon.
-    daemon: &'static Daemon,
+    pub(super) daemon: &'static Daemon,
     /// The pool's name, which is that of the test.
-    pool: &'static str,
+    pub(super) pool: &'static str,
     /// The pool's directory.
-    volumes: PathBuf,
+    pub(super) volumes: PathBuf,
     /// Where the files are that become images.
-    files: PathBuf,
+    pub(super) files: PathBuf,
 }
 
 impl Place {
     /// Makes the place; none where the machine cannot have it.
-    fn new(pool: &'static str) -> Option<Place> {
+    pub(super) fn new(pool: &'static str) -> Option<Place> {
         let daemon = daemon()?;
         if !Command::new("qemu-img").arg("--version").output().is_ok_and(|o| o.status.success()) {
             return skip("qemu-img is not installed");
@@ -47,26 +42,26 @@ impl Place {
     }
 
     /// A verb on images, in this pool.
-    fn command(&self, args: &[&str]) -> Command {
+    pub(super) fn command(&self, args: &[&str]) -> Command {
         let mut command = self.daemon.gpuvm(&["image"]);
         command.args(args).args(["--pool", self.pool]).stdin(Stdio::null());
         command
     }
 
     /// Its exit code, standard output and standard error.
-    fn image(&self, args: &[&str]) -> (i32, String, String) {
+    pub(super) fn image(&self, args: &[&str]) -> (i32, String, String) {
         run(&mut self.command(args))
     }
 
     /// Expects that a verb is done, and returns what it says: answer and the rest.
-    fn done(&self, args: &[&str]) -> (String, String) {
+    pub(super) fn done(&self, args: &[&str]) -> (String, String) {
         let (code, out, err) = self.image(args);
         assert_eq!(code, 0, "{args:?}: {out}{err}");
         (out, err)
     }
 
     /// Expects that a verb is refused with this exit code and these words, and that the pool stays as it is.
-    fn refused(&self, args: &[&str], exit: i32, words: &[&str]) {
+    pub(super) fn refused(&self, args: &[&str], exit: i32, words: &[&str]) {
         let before = files(&self.volumes);
         let (code, out, err) = self.image(args);
         assert_eq!((code, out.as_str()), (exit, ""), "{args:?}: {err}");
@@ -77,14 +72,14 @@ impl Place {
     }
 
     /// A file to become an image.
-    fn file(&self, name: &str, bytes: &[u8]) -> String {
+    pub(super) fn file(&self, name: &str, bytes: &[u8]) -> String {
         let path = self.files.join(name);
         std::fs::write(&path, bytes).unwrap();
         path.into_os_string().into_string().unwrap()
     }
 
     /// An image that qemu-img makes.
-    fn made(&self, name: &str, args: &[&str]) -> String {
+    pub(super) fn made(&self, name: &str, args: &[&str]) -> String {
         let path = self.files.join(name);
         let mut create = Command::new("qemu-img");
         create.args(["create", "-q"]).args(args).arg(&path).arg("64M").current_dir(&self.files);
@@ -95,14 +90,14 @@ impl Place {
 }
 
 /// A raw disk with a boot record.
-fn disk(bytes: usize) -> Vec<u8> {
+pub(super) fn disk(bytes: usize) -> Vec<u8> {
     let mut disk: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
     disk[510..512].copy_from_slice(&[0x55, 0xaa]);
     disk
 }
 
 /// The sum of a file.
-fn sum(path: &str) -> Sha256 {
+pub(super) fn sum(path: &str) -> Sha256 {
     Sha256::of(std::fs::File::open(path).unwrap(), &mut |_| true).unwrap()
 }
 
@@ -290,154 +285,4 @@ fn an_image_that_is_not_the_published_one_is_refused() {
     assert!(err.contains("has no boot record"), "{err}");
     let quiet = place.file("quiet.img", &vec![0; 4096]);
     assert_eq!(place.done(&["add", &quiet, "--quiet"]).1, "");
-}
-
-/// Watches nothing.
-struct Watch;
-
-impl Observer for Watch {
-    fn doing(&mut self, _: &Step) {}
-    fn undoing(&mut self, _: &Step) {}
-    fn interrupted(&mut self) -> Option<String> {
-        None
-    }
-}
-
-/// The volume of an image `a`, as long as its file.
-fn volume(bytes: u64) -> NewVolume {
-    NewVolume {
-        name: "a.raw".into(),
-        format: "raw".into(),
-        capacity_bytes: bytes,
-        preallocated: false,
-        backing: None,
-        mode: 0o444,
-    }
-}
-
-#[test]
-fn a_copy_that_is_not_what_was_planned_is_undone() {
-    let Some(place) = Place::new("image-odd") else { return };
-    // The file changes between the sum and the copy, or while it is copied.
-    let raw = place.file("a.img", &disk(1 << 20));
-    let libvirt = Libvirt::open(&place.daemon.uri()).unwrap();
-    let copy = |bytes: u64, sha256: Sha256| {
-        let (pool, name) = (place.pool.to_owned(), "a.raw".to_owned());
-        let volume = volume(bytes);
-        let steps = [
-            Step::MakeVolume { pool: pool.clone(), volume, from: None },
-            Step::FillVolume {
-                pool,
-                name,
-                source: raw.clone().into(),
-                bytes,
-                sha256: Some(sha256),
-            },
-        ];
-        let error = apply(&steps, &libvirt, &mut Watch, None).unwrap_err();
-        assert_eq!(files(&place.volumes), [""; 0]);
-        format!("{error}: {}", std::error::Error::source(&error).unwrap())
-    };
-    let other = sum(&place.file("b.img", b"b"));
-    let text = copy(1 << 20, other);
-    assert!(text.contains("changed while it was copied") && text.contains("SHA-256"), "{text}");
-    // What lies in the pool is not what was sent.
-    let check = Step::CheckVolume {
-        pool: place.pool.to_owned(),
-        name: "a.raw".into(),
-        format: "raw".into(),
-        capacity_bytes: 1 << 20,
-        bytes: 1 << 20,
-        sha256: sum(&raw),
-    };
-    let at = place.volumes.join("a.raw");
-    let qcow2 = std::fs::read(place.made("a.qcow2", &["-f", "qcow2"])).unwrap();
-    for (bytes, word) in [
-        (Some(disk(1 << 20)), None),
-        (Some(vec![7; 1 << 20]), Some("1048576 bytes of it with SHA-256")),
-        (Some(disk(1 << 19)), Some("takes it for raw of 524288 bytes")),
-        (Some(qcow2), Some("takes it for qcow2 of 67108864 bytes")),
-        (None, Some("not there any more")),
-    ] {
-        match bytes {
-            Some(bytes) => std::fs::write(&at, bytes).unwrap(),
-            None => std::fs::remove_file(&at).unwrap(),
-        }
-        let end = apply(std::slice::from_ref(&check), &libvirt, &mut Watch, None);
-        let error = end.err().map(|error| std::error::Error::source(&error).unwrap().to_string());
-        assert_eq!(error.is_some(), word.is_some(), "{error:?}");
-        assert!(error.unwrap_or_default().contains(word.unwrap_or_default()), "{word:?}");
-    }
-    let text = copy(2 << 20, sum(&raw));
-    assert!(text.contains("it had 2097152 bytes, and 1048576 were read"), "{text}");
-}
-
-#[test]
-fn a_pool_that_cannot_take_it_is_told_and_left_as_it_is() {
-    let Some(place) = Place::new("image-full") else { return };
-    let raw = place.file("a.img", &disk(4 << 20));
-    let virsh = |args: &[&str]| {
-        let (done, text) = place.daemon.virsh(args);
-        assert!(done, "{args:?}: {text}");
-    };
-    assert!(place.daemon.mount_tmpfs(&place.volumes, "3m"), "no tmpfs");
-    virsh(&["pool-refresh", place.pool]);
-    place.refused(&["add", &raw], 1, &["has 3 MiB left", "takes 4 MiB", "--pool"]);
-    // It fills between the look at it and the copy: the volume is not made, and no stream runs into its end.
-    let libvirt = Libvirt::open(&place.daemon.uri()).unwrap();
-    let volume = NewVolume { preallocated: true, ..volume(4 << 20) };
-    let steps = [Step::MakeVolume { pool: place.pool.to_owned(), volume, from: None }];
-    let error = apply(&steps, &libvirt, &mut Watch, None).unwrap_err();
-    let text = format!("{error}: {}", std::error::Error::source(&error).unwrap());
-    assert!(text.contains("No space left"), "{text}");
-    assert_eq!(libvirt.storage().volumes(place.pool).unwrap(), []);
-
-    virsh(&["pool-destroy", place.pool]);
-    place.refused(&["add", &raw], 1, &["is not active", "virsh pool-start image-full"]);
-    place.refused(&["list"], 1, &["is not active"]);
-    virsh(&["pool-undefine", place.pool]);
-    for args in [&["add", &raw[..]][..], &["list"], &["remove", "a", "--yes"]] {
-        place.refused(args, 1, &["find pool `image-full`", "virsh pool-list --all"]);
-    }
-}
-
-/// Waits until a run says that it does something, and ends it with a signal; its exit code and what it said after that.
-pub fn stopped_at(command: &mut Command, doing: &str, signal: Signal) -> (Option<i32>, String) {
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.starts_with(doing) {
-        line.clear();
-        assert!(said.read_line(&mut line).unwrap() > 0, "it ended before `{doing}`");
-    }
-    std::thread::sleep(Duration::from_millis(100));
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-    nix::sys::signal::kill(pid, signal).unwrap();
-    let mut rest = String::new();
-    said.read_to_string(&mut rest).unwrap();
-    (child.wait().unwrap().code(), rest)
-}
-
-/// A raw image that is long enough to be broken off on its way, as a file in a directory.
-pub fn long_image(dir: &Path) -> String {
-    let path = dir.join("long.img");
-    let file = std::fs::File::create(&path).unwrap();
-    file.set_len(512 << 20).unwrap();
-    path.into_os_string().into_string().unwrap()
-}
-
-#[test]
-fn a_copy_that_is_broken_off_leaves_nothing() {
-    let Some(place) = Place::new("image-stop") else { return };
-    let image = long_image(&place.files);
-    for (doing, said) in [
-        ("sum ", "interrupted by SIGINT; nothing was begun"),
-        ("fill volume", "interrupted by SIGINT; what was done before is undone"),
-        ("read volume", "interrupted by SIGINT; what was done before is undone"),
-    ] {
-        let mut add = place.command(&["add", &image]);
-        let (code, err) = stopped_at(&mut add, doing, Signal::SIGINT);
-        assert!(code == Some(1) && err.contains(said), "{doing}: {code:?} {err}");
-        assert_eq!(files(&place.volumes), [""; 0], "{doing}: {err}");
-    }
 }

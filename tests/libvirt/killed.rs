@@ -2,7 +2,7 @@
 //! comes from outside: strace ends the process when it makes the n-th `fdatasync`, which only the journal does.
 
 use super::files;
-use super::image::{long_image, stopped_at};
+use super::imagefail::{long_image, stopped_at};
 use crate::support::daemon::{Daemon, daemon, skip};
 use crate::support::run;
 use gpuvm::cli::image::resolve;
