@@ -190,3 +190,24 @@ fn the_budget_counts_what_a_set_costs() {
     assert_eq!(fit(&remote, &[], &gpus[..1]), Some((1, 2, 5)), "one core of node 1");
     assert_eq!(fit(&remote, &[], &gpus), Some((0, 2, 0)));
 }
+
+#[test]
+fn a_guest_is_never_given_fewer_threads_than_it_asks_for() {
+    let spec = HostSpec {
+        nodes: vec![NodeSpec { cores: 1, memory_mib: 0 }, NodeSpec { cores: 3, memory_mib: 2048 }],
+        threads: 3,
+        gpus: vec![None],
+        ..HostSpec::even(1, 1, 1, 0)
+    };
+    let host = spec.build();
+    let first = plan(&host, &Occupancy::default(), &Request::for_gpus(1)).unwrap();
+    let held = Occupancy { domains: vec![held("a", &first)], ..Occupancy::default() };
+    let second = plan(&host, &held, &Request::for_gpus(0));
+    assert!(matches!(second, Err(PlanError::Impossible { .. })), "{second:?}");
+    let bare = Request { memory_kib: Some(MemSize::from_kib(1 << 20)), ..vcpus(2) };
+    let remote = Request { allow: Allow { remote: true, split: false }, ..bare };
+    match plan(&host, &held, &remote) {
+        Ok(placed) => assert_eq!(placed.vcpus(), 2),
+        Err(error) => assert!(matches!(error, PlanError::Taken { .. }), "{error}"),
+    }
+}

@@ -250,8 +250,11 @@ impl Budget {
 }
 
 /// Spreads cores over demands in proportion to what stands in `vcpus`; the rest goes to the largest remainders, the
-/// first ones of equals. Demands that get none stay with 0.
+/// first ones of equals; evenly where nothing stands there. Demands that get none stay with 0.
 pub(super) fn spread(cores: u32, demands: &mut [Demand]) {
+    if demands.iter().all(|demand| demand.vcpus == 0) {
+        demands.iter_mut().for_each(|demand| demand.vcpus = 1);
+    }
     let whole: u64 = demands.iter().map(|demand| u64::from(demand.vcpus)).sum::<u64>().max(1);
     let product = |demand: &Demand| u64::from(cores) * u64::from(demand.vcpus);
     let floors: u64 = demands.iter().map(|demand| product(demand) / whole).sum();
@@ -284,6 +287,8 @@ mod tests {
             (12, vec![8, 4], vec![8, 4]),
             (1, vec![1, 2], vec![0, 1]),
             (3, vec![0, 5], vec![0, 3]),
+            (3, vec![0, 0], vec![2, 1]),
+            (5, vec![0], vec![5]),
         ] {
             let demand = |(node, &vcpus)| Demand { node, vcpus, own: false, gpus: 0 };
             let mut demands: Vec<Demand> = weights.iter().enumerate().map(demand).collect();
