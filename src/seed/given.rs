@@ -148,8 +148,8 @@ pub fn user_data(text: &str) -> Result<(), SeedError> {
     Err(SeedError::Document { what: "user-data", reason })
 }
 
-/// Checks what every document of a seed has to be.
-pub(super) fn document(what: &'static str, text: &str) -> Result<(), SeedError> {
+/// Checks what every document of a seed has to be; of meta-data and a network configuration that is all.
+pub fn document(what: &'static str, text: &str) -> Result<(), SeedError> {
     let wrong = |reason: String| Err(SeedError::Document { what, reason });
     if text.trim().is_empty() {
         return wrong("it is empty".into());
@@ -173,9 +173,4 @@ pub fn user_name(name: &str) -> Result<(), SeedError> {
         return Err(SeedError::User { name: name.chars().take(40).collect() });
     }
     Ok(())
-}
-
-/// Checks meta-data or a network configuration.
-pub fn plain(what: &'static str, text: &str) -> Result<(), SeedError> {
-    document(what, text)
 }

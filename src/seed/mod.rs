@@ -8,7 +8,7 @@
 mod given;
 mod volume;
 
-pub use given::{SeedError, SshKey, password_hash, plain, user_data, user_name};
+pub use given::{SeedError, SshKey, document, password_hash, user_data, user_name};
 pub use volume::volume;
 
 use serde_json::{Value, json};
