@@ -87,7 +87,7 @@ pub(super) fn perform(
             hypervisor.storage().make_volume(pool, volume)?;
         }
         Step::MakeVolume { pool, volume, from: Some(from) } => {
-            hypervisor.storage().copy_volume(pool, volume, from)?;
+            hypervisor.storage().copy_volume(pool, volume, (&from.pool, &from.name))?;
         }
         Step::GrowVolume { pool, name, bytes } => {
             hypervisor.storage().grow_volume(pool, name, *bytes)?;

@@ -2,6 +2,7 @@
 
 use super::disk::DiskError;
 use super::journal::JournalError;
+use crate::domain::guest::VolumeRef;
 use crate::hypervisor::storage::NewVolume;
 use crate::hypervisor::{AskedBy, HypervisorError};
 use crate::image::Sha256;
@@ -78,9 +79,9 @@ pub enum Step {
         pool: String,
         /// What it is to be.
         volume: NewVolume,
-        /// The volume of the same pool whose content it gets; none: it is blank.
+        /// The volume whose content it gets; none: it is blank.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        from: Option<String>,
+        from: Option<VolumeRef>,
     },
     /// Makes a volume larger; undone with the volume.
     GrowVolume {
@@ -181,7 +182,9 @@ impl fmt::Display for Step {
                 let taken = if *preallocated { "preallocated" } else { "growing as it is written" };
                 write!(f, "make volume `{name}` of {size} in pool `{pool}`, {format}, {taken}")?;
                 match (from, backing) {
-                    (Some(from), _) => write!(f, ", a copy of `{from}`"),
+                    (Some(from), _) => {
+                        write!(f, ", a copy of `{}` in pool `{}`", from.name, from.pool)
+                    }
                     (None, Some((path, _))) => write!(f, ", over {}", path.display()),
                     (None, None) => Ok(()),
                 }

@@ -7,9 +7,9 @@ use super::error::{EXIT_DONE, hinted};
 use super::guest::{Planned, resolve};
 use super::ip::{Waited, wait_for};
 use super::output::Output;
-use super::render::{Extra, boot_disk, render};
+use super::render::{Extra, render};
+use super::storage::{self, Disks};
 use super::view::View;
-use super::volume;
 use crate::apply::{ApplyError, Step, Transaction, free_bytes};
 use crate::check::{Finding, Severity, check};
 use crate::domain::{DomainXml, differences};
@@ -18,9 +18,6 @@ use crate::memsize::MemSize;
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::Duration;
-
-/// Size of a new boot disk, which is that of the replaced tool's.
-const BOOT_DISK_BYTES: u64 = 50 << 30;
 
 /// Is a guest that can be made.
 struct Prepared {
@@ -105,20 +102,12 @@ fn prepare(
     if let Some(hypervisor) = hypervisor {
         refuse_existing(hypervisor, &name)?;
     }
-    let mut steps = Vec::new();
-    let mut extra = Extra::default();
-    if let Some(path) = boot_disk(&args.guest, &planned) {
-        let path = std::path::absolute(path)?;
-        steps.push(Step::CreateDisk { path, bytes: BOOT_DISK_BYTES });
+    let Disks { mut steps, disks, made, warnings } =
+        storage::plan(&args.storage, Some(&args.seed), &planned, cx)?;
+    for warning in &warnings {
+        cx.output.progress(warning);
     }
-    if args.vol_gb == Some(0) {
-        cx.output.progress(volume::NONE);
-    }
-    if let Some(volume) = volume::plan(args.vol_gb, &name)? {
-        steps.extend(volume.steps);
-        extra.made_disks.push(volume.path);
-        extra.disks.push(volume.disk);
-    }
+    let mut extra = Extra { disks, made, networks: Vec::new() };
     if args.private_ip {
         extra.networks.push("private-net".into());
     }

@@ -8,8 +8,8 @@ use super::show::find;
 use super::view::View;
 use crate::apply::{Step, apply};
 use crate::domain::DomainXml;
+use crate::domain::guest::{Role, VolumeRef};
 use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
-use std::path::PathBuf;
 
 /// Runs the verb.
 pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -20,17 +20,17 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut reporter = Reporter::new(cx.output)?;
     let hypervisor = cx.hypervisor()?;
     if args.dry_run {
-        print_steps(&plan(&*hypervisor, name, cx)?, cx)?;
+        print_steps(&plan(&*hypervisor, name, args.keep_data, cx)?, cx)?;
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor)?;
     if !args.yes {
-        let steps = plan(&*hypervisor, name, cx)?;
+        let steps = plan(&*hypervisor, name, args.keep_data, cx)?;
         reporter.ask(|| confirm(&steps, "domain", name))?;
     }
     let _lock = reporter.lock(&args.lock)?;
     // Once more: it may have been changed while the question stood.
-    let steps = plan(&*hypervisor, name, cx)?;
+    let steps = plan(&*hypervisor, name, args.keep_data, cx)?;
     let journal = journal("delete", name, &*hypervisor)?;
     apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     cx.output.progress(&format!("domain `{name}` is deleted"));
@@ -38,7 +38,12 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 }
 
 /// The steps of a deletion.
-fn plan(hypervisor: &dyn Hypervisor, name: &str, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
+fn plan(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    keep_data: bool,
+    cx: &Context<'_>,
+) -> anyhow::Result<Vec<Step>> {
     let summary = find(hypervisor, name)?;
     let xml = hypervisor.xml(name, XmlOf::Inactive)?;
     let view = View::of(&DomainXml::parse(&xml)?, None)?;
@@ -49,17 +54,24 @@ fn plan(hypervisor: &dyn Hypervisor, name: &str, cx: &Context<'_>) -> anyhow::Re
     if summary.persistent {
         steps.push(Step::UndefineDomain { name: name.to_owned(), xml });
     }
-    let made = view.remembered.map(|remembered| remembered.made_disks).unwrap_or_default();
+    let mut made = view.remembered.map(|remembered| remembered.made).unwrap_or_default();
+    if keep_data {
+        made.retain(|disk| disk.role != Role::Data);
+    }
     if !made.is_empty() {
         let others = disks_of_others(hypervisor, &summary)?;
-        for path in made {
-            match others.iter().find(|(_, disk)| *disk == path) {
-                None => steps.push(Step::DeleteDisk { path }),
-                Some((other, _)) => cx.output.warning(&format!(
+        for disk in made {
+            if let Some((other, _)) = others.iter().find(|(_, path)| *path == disk.path) {
+                cx.output.warning(&format!(
                     "disk {} stays, because domain `{other}` has it too",
-                    path.display()
-                )),
+                    disk.path
+                ));
+                continue;
             }
+            steps.push(match disk.volume {
+                None => Step::DeleteDisk { path: disk.path.into() },
+                Some(VolumeRef { pool, name }) => Step::DeleteVolume { pool, name },
+            });
         }
     }
     Ok(steps)
@@ -69,12 +81,12 @@ fn plan(hypervisor: &dyn Hypervisor, name: &str, cx: &Context<'_>) -> anyhow::Re
 fn disks_of_others(
     hypervisor: &dyn Hypervisor,
     deleted: &DomainSummary,
-) -> anyhow::Result<Vec<(String, PathBuf)>> {
+) -> anyhow::Result<Vec<(String, String)>> {
     let mut disks = Vec::new();
     for other in hypervisor.domains()?.into_iter().filter(|other| other.name != deleted.name) {
         let xml = DomainXml::parse(&hypervisor.xml(&other.name, XmlOf::Inactive)?)?;
         let of_it = View::of(&xml, None)?.disks.into_iter();
-        disks.extend(of_it.map(|disk| (other.name.clone(), PathBuf::from(disk.source))));
+        disks.extend(of_it.map(|disk| (other.name.clone(), disk.source)));
     }
     Ok(disks)
 }

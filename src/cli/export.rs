@@ -4,6 +4,7 @@ use super::args::ExportArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::render::{Extra, render};
+use super::storage;
 use anyhow::Context as _;
 use serde::Serialize;
 use std::io::Write as _;
@@ -21,7 +22,8 @@ struct Exported<'a> {
 /// Runs the verb.
 pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let planned = super::guest::resolve(&args.guest, cx)?;
-    let extra = Extra { recorded: cx.global.host.is_some(), ..Extra::default() };
+    let disks = storage::plan(&args.storage, None, &planned, cx)?;
+    let extra = Extra { disks: disks.disks, made: disks.made, networks: Vec::new() };
     let xml = render(&args.guest, &planned, &extra)?;
     let exported = Exported { name: planned.name.as_str(), xml: xml.text() };
     match &args.output {

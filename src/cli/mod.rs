@@ -28,8 +28,8 @@ pub mod restart;
 pub mod show;
 pub mod start;
 pub mod stop;
+pub mod storage;
 pub mod view;
-pub mod volume;
 
 use args::{Cli, Verb};
 use clap::Parser;

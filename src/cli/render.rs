@@ -3,13 +3,13 @@
 use super::args::{GuestArgs, VirtTypeArg};
 use super::error::hinted;
 use super::guest::Planned;
-use crate::domain::guest::{Disk, DiskFormat, DiskKind, Guest, Record, VirtType};
+use crate::domain::guest::{Disk, DiskFormat, DiskKind, Guest, Made, Record, VirtType};
 use crate::domain::{DomainXml, edits};
 use anyhow::Context as _;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::FileTypeExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The template for x86 hosts where the admin names none.
 const X86: &str = include_str!("../../templates/gpu-guest.xml");
@@ -19,45 +19,26 @@ const AARCH64: &str = include_str!("../../templates/gpu-guest-aarch64.xml");
 /// Is what a verb adds to a guest beyond its arguments.
 #[derive(Debug, Clone, Default)]
 pub struct Extra {
-    /// Disks after those of the arguments, such as a data volume.
+    /// Its disks, the one that it boots from first.
     pub disks: Vec<Disk>,
     /// Networks that get a NIC unless the guest has one there already.
     pub networks: Vec<String>,
-    /// Paths that are made for the guest and go with it; the boot disk of [`boot_disk`] is added by [`render`].
-    pub made_disks: Vec<PathBuf>,
-    /// Whether the guest is for a recorded host, whose disks are not here: what they are is taken from their paths.
-    pub recorded: bool,
-}
-
-/// The disk that is made for a guest whose arguments name none: `<disk-dir>/<name>.raw`.
-pub fn boot_disk(args: &GuestArgs, planned: &Planned) -> Option<PathBuf> {
-    args.disk.is_empty().then(|| args.disk_dir.join(format!("{}.raw", planned.name)))
+    /// Disks that are made for the guest and go with it.
+    pub made: Vec<Made>,
 }
 
 /// Makes a planned guest's domain XML from its template.
 pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Result<DomainXml> {
     let architecture = planned.topology.machine().architecture.as_deref();
     let mut xml = template(args.template.as_deref(), architecture)?;
-    let made = boot_disk(args, planned);
-    let mut disks = args
-        .disk
-        .iter()
-        .map(|path| disk(path, extra.recorded))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    if let Some(path) = &made {
-        disks.push(Disk { path: text(path)?, format: DiskFormat::Raw, kind: DiskKind::File });
-    }
-    disks.extend(extra.disks.iter().cloned());
-    let made = made.iter().chain(&extra.made_disks).map(|path| text(path));
-    let record =
-        Record { request: planned.request.clone(), made_disks: made.collect::<Result<_, _>>()? };
+    let record = Record { request: planned.request.clone(), made: extra.made.clone() };
     let guest = Guest {
         name: planned.name.clone(),
         virt: match args.virt_type {
             VirtTypeArg::Kvm => VirtType::Kvm,
             VirtTypeArg::Qemu => VirtType::Qemu,
         },
-        disks,
+        disks: extra.disks.clone(),
         networks: args.network.clone(),
         added_networks: extra.networks.clone(),
         record,
@@ -80,7 +61,7 @@ fn template(file: Option<&Path>, architecture: Option<&str>) -> anyhow::Result<D
 
 /// Looks at a disk that is there: a device or a file, qcow2 by its magic bytes, else raw. The path stays as it is given,
 /// since links such as those of /dev/disk/by-id outlive what they point to.
-fn disk(path: &Path, recorded: bool) -> anyhow::Result<Disk> {
+pub fn existing_disk(path: &Path, recorded: bool) -> anyhow::Result<Disk> {
     let failed = |error: std::io::Error| {
         let hint = match error.kind() {
             ErrorKind::NotFound => {
@@ -95,11 +76,11 @@ fn disk(path: &Path, recorded: bool) -> anyhow::Result<Disk> {
         let is_qcow2 = path.extension().is_some_and(|extension| extension == "qcow2");
         let kind = if is_device { DiskKind::Block } else { DiskKind::File };
         let format = if is_qcow2 { DiskFormat::Qcow2 } else { DiskFormat::Raw };
-        return Ok(Disk { path: text(path)?, format, kind });
+        return Ok(Disk::new(path_text(path)?, format, kind));
     }
     let kind = std::fs::metadata(path).map_err(failed)?.file_type();
     if kind.is_block_device() {
-        return Ok(Disk { path: text(path)?, format: DiskFormat::Raw, kind: DiskKind::Block });
+        return Ok(Disk::new(path_text(path)?, DiskFormat::Raw, DiskKind::Block));
     }
     if !kind.is_file() {
         return Err(hinted(
@@ -110,11 +91,11 @@ fn disk(path: &Path, recorded: bool) -> anyhow::Result<Disk> {
     let mut magic = Vec::new();
     File::open(path).and_then(|file| file.take(4).read_to_end(&mut magic)).map_err(failed)?;
     let format = if magic == *b"QFI\xfb" { DiskFormat::Qcow2 } else { DiskFormat::Raw };
-    Ok(Disk { path: text(path)?, format, kind: DiskKind::File })
+    Ok(Disk::new(path_text(path)?, format, DiskKind::File))
 }
 
 /// A path as text, which XML can hold; made absolute from the working directory.
-fn text(path: &Path) -> anyhow::Result<String> {
+pub fn path_text(path: &Path) -> anyhow::Result<String> {
     let path = std::path::absolute(path)?;
     let bad =
         || hinted(format!("path {path:?} cannot stand in XML"), "use a path of plain UTF-8 text");

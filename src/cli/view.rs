@@ -4,14 +4,13 @@ use super::guest::gpu_indexes;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::claims::Claims;
-use crate::domain::guest::NAMESPACE;
+use crate::domain::guest::{Made, NAMESPACE};
 use crate::domain::{DomainXml, DomainXmlError, Element};
 use crate::memsize::MemSize;
 use crate::placement::Held;
 use crate::request::Request;
 use crate::topology::Topology;
 use serde::Serialize;
-use std::path::PathBuf;
 
 /// Is a disk of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -62,7 +61,7 @@ pub struct Remembered {
     /// What was wanted; none: it cannot be read, for instance as a later version wrote it.
     pub request: Option<Request>,
     /// Disks that were made for it.
-    pub made_disks: Vec<PathBuf>,
+    pub made: Vec<Made>,
 }
 
 /// Is what a domain is and holds.
@@ -100,7 +99,7 @@ impl View {
         let held = xml.held(true)?;
         let claims = Claims::read(xml);
         let remembered = remembered(xml);
-        let made = remembered.as_ref().map_or(&[][..], |r| &r.made_disks);
+        let made = remembered.as_ref().map_or(&[][..], |r| &r.made);
         let devices = |name| {
             let devices = xml.root().children("devices");
             devices.flat_map(move |devices| devices.children(name))
@@ -142,7 +141,7 @@ fn pcpus(held: &Held) -> CpuSet {
 }
 
 /// Reads one disk.
-fn disk_view(disk: Element<'_>, made: &[PathBuf]) -> DiskView {
+fn disk_view(disk: Element<'_>, made: &[Made]) -> DiskView {
     let attr = |element: Option<Element<'_>>, name: &str| {
         element.and_then(|e| e.attr(name)).map(|value| value.into_owned()).unwrap_or_default()
     };
@@ -155,7 +154,7 @@ fn disk_view(disk: Element<'_>, made: &[PathBuf]) -> DiskView {
     DiskView {
         target: attr(disk.child("target"), "dev"),
         format: attr(disk.child("driver"), "type"),
-        made: made.iter().any(|path| path.to_str() == Some(&source)),
+        made: made.iter().any(|made| made.path == source),
         source,
     }
 }
@@ -204,10 +203,9 @@ fn remembered(xml: &DomainXml) -> Option<Remembered> {
     let local = |element: Element<'_>, name: &str| element.name().rsplit(':').next() == Some(name);
     let below = |name: &'static str| guest.elements().filter(move |e| local(*e, name));
     let request = below("request").next().map(|element| element.text().into_owned());
-    let disks = below("made").flat_map(|made| made.elements().filter(move |e| local(*e, "disk")));
     Some(Remembered {
         request: request.and_then(|text| serde_json::from_str(&text).ok()),
-        made_disks: disks.filter_map(|disk| disk.attr("path")).map(|p| (*p).into()).collect(),
+        made: xml.made(),
     })
 }
 
@@ -241,7 +239,8 @@ mod tests {
         let first = ("52:54:00:ab:00:01", "default");
         assert_eq!(nics, [first, ("52:54:00:ab:00:02", "eth0"), ("", "")]);
         let remembered = view.remembered.clone().unwrap();
-        assert_eq!(remembered.made_disks, [PathBuf::from("/d/a.raw")]);
+        let paths: Vec<&str> = remembered.made.iter().map(|made| made.path.as_str()).collect();
+        assert_eq!(paths, ["/d/a.raw"]);
         assert_eq!(remembered.request, None, "an unreadable request was made up");
         assert_eq!(view.gpu_text(), "-");
     }

@@ -54,6 +54,30 @@ pub enum DiskKind {
     Block,
 }
 
+/// Is how QEMU reads and writes a disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiskIo {
+    /// Past the host's page cache, by Linux' native asynchronous I/O.
+    #[default]
+    Native,
+    /// Past the host's page cache, by io_uring.
+    IoUring,
+    /// Through the host's page cache, by threads: for file systems that know no O_DIRECT.
+    Threads,
+}
+
+impl DiskIo {
+    /// The `cache` and the `io` of libvirt's disk `<driver>`.
+    pub fn words(self) -> (&'static str, &'static str) {
+        match self {
+            DiskIo::Native => ("none", "native"),
+            DiskIo::IoUring => ("none", "io_uring"),
+            DiskIo::Threads => ("writeback", "threads"),
+        }
+    }
+}
+
 /// Is a disk of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disk {
@@ -63,6 +87,75 @@ pub struct Disk {
     pub format: DiskFormat,
     /// What the path names.
     pub kind: DiskKind,
+    /// How QEMU reads and writes it.
+    #[serde(default)]
+    pub io: DiskIo,
+    /// Whether the guest may only read it; it gets no I/O thread and one queue then.
+    #[serde(default)]
+    pub read_only: bool,
+    /// What the guest knows it by, at most 20 characters; none: libvirt's document says, or nothing.
+    #[serde(default)]
+    pub serial: Option<String>,
+}
+
+impl Disk {
+    /// A disk with every default.
+    pub fn new(path: impl Into<String>, format: DiskFormat, kind: DiskKind) -> Disk {
+        Disk {
+            path: path.into(),
+            format,
+            kind,
+            io: DiskIo::default(),
+            read_only: false,
+            serial: None,
+        }
+    }
+}
+
+/// Is what a disk that was made for a guest is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// It boots from it.
+    Os,
+    /// Its data is on it.
+    Data,
+    /// Its first settings are on it.
+    Seed,
+}
+
+impl Role {
+    /// Every role.
+    pub const ALL: [Role; 3] = [Role::Os, Role::Data, Role::Seed];
+
+    /// Its word in our metadata.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Os => "os",
+            Role::Data => "data",
+            Role::Seed => "seed",
+        }
+    }
+}
+
+/// Is a volume of a libvirt pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeRef {
+    /// The pool.
+    pub pool: String,
+    /// Its name in the pool.
+    pub name: String,
+}
+
+/// Is a disk that was made for a guest and goes with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Made {
+    /// What it is for.
+    pub role: Role,
+    /// Its path on the host.
+    pub path: String,
+    /// The volume that it is; none: a plain file.
+    pub volume: Option<VolumeRef>,
 }
 
 /// Is what is remembered of a guest in its own metadata, below [`NAMESPACE`].
@@ -70,8 +163,8 @@ pub struct Disk {
 pub struct Record {
     /// What was wanted.
     pub request: Request,
-    /// Paths of disks that were made for it and go with it.
-    pub made_disks: Vec<String>,
+    /// Disks that were made for it and go with it.
+    pub made: Vec<Made>,
 }
 
 /// The namespace of our metadata.

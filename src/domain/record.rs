@@ -1,18 +1,12 @@
 //! Our metadata of a domain, read back.
 
-use super::guest::{NAMESPACE, Record};
+use super::guest::{Made, NAMESPACE, Record, Role, VolumeRef};
 use super::{DomainXml, DomainXmlError, Element};
 
 impl DomainXml {
     /// What was remembered of how the guest was made; none where it was not made by us.
     pub fn record(&self) -> Result<Option<Record>, DomainXmlError> {
-        let metadata = self.root().child("metadata");
-        let ours = |element: &Element<'_>| {
-            element.namespace() == Some(NAMESPACE) && local(element.name()) == "guest"
-        };
-        let Some(guest) = metadata.and_then(|metadata| metadata.elements().find(ours)) else {
-            return Ok(None);
-        };
+        let Some(guest) = self.ours() else { return Ok(None) };
         let child = |of: Element<'_>, name: &str| {
             of.elements().find(|e| local(e.name()) == name).map(|e| e.node)
         };
@@ -26,15 +20,43 @@ impl DomainXml {
             path: request.path(),
             message: format!("not a request that this program knows: {error}"),
         })?;
-        let made = child(guest, "made").map(part);
-        let disks = made.into_iter().flat_map(Element::elements);
-        let paths = disks.filter(|disk| local(disk.name()) == "disk");
-        let made_disks = paths.filter_map(|disk| disk.attr("path").map(Into::into)).collect();
-        Ok(Some(Record { request: parsed, made_disks }))
+        Ok(Some(Record { request: parsed, made: made(guest) }))
+    }
+
+    /// The disks that were made for the guest, also where the rest of our metadata cannot be read.
+    pub fn made(&self) -> Vec<Made> {
+        self.ours().map(made).unwrap_or_default()
+    }
+
+    /// The root of our metadata.
+    fn ours(&self) -> Option<Element<'_>> {
+        let ours = |element: &Element<'_>| {
+            element.namespace() == Some(NAMESPACE) && local(element.name()) == "guest"
+        };
+        self.root().child("metadata")?.elements().find(ours)
     }
 }
 
 /// A name without its prefix.
 fn local(name: &str) -> &str {
     name.split_once(':').map_or(name, |(_, local)| local)
+}
+
+/// The disks that were made for a guest, by our metadata's root.
+fn made(guest: Element<'_>) -> Vec<Made> {
+    let below = guest.elements().filter(|element| local(element.name()) == "made");
+    let disks = below.flat_map(Element::elements).filter(|disk| local(disk.name()) == "disk");
+    let text = |disk: Element<'_>, name: &str| disk.attr(name).map(|value| value.into_owned());
+    let read = |disk: Element<'_>| {
+        let role = text(disk, "role");
+        let role = Role::ALL.into_iter().find(|known| role.as_deref() == Some(known.as_str()));
+        let (pool, name) = (text(disk, "pool"), text(disk, "volume"));
+        Some(Made {
+            // What a later version made for something else is kept as data is.
+            role: role.unwrap_or(Role::Data),
+            path: text(disk, "path")?,
+            volume: pool.zip(name).map(|(pool, name)| VolumeRef { pool, name }),
+        })
+    };
+    disks.filter_map(read).collect()
 }

@@ -297,6 +297,8 @@ impl<'a> Seats<'a> {
             };
             targets.insert(target.clone());
             let iothread = number.checked_rem(threads).map(|thread| thread + 1);
+            let iothread = iothread.filter(|_| !disk.read_only);
+            let queues = if disk.read_only { 1 } else { queues };
             disks.push(DiskSeat { disk: disk.clone(), target, queues, iothread, address });
         }
         Ok(disks)

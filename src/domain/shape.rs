@@ -19,11 +19,12 @@ impl DiskSeat {
             DiskKind::File => ("file", "file"),
             DiskKind::Block => ("block", "dev"),
         };
+        let (cache, io) = self.disk.io.words();
         let mut driver = Fragment::new("driver")
             .attr("name", "qemu")
             .attr("type", self.disk.format.as_str())
-            .attr("cache", "none")
-            .attr("io", "native")
+            .attr("cache", cache)
+            .attr("io", io)
             .attr("discard", "unmap");
         driver = match self.iothread {
             Some(thread) => driver.attr("iothread", thread),
@@ -40,6 +41,8 @@ impl DiskSeat {
             .child(driver)
             .child(Fragment::new("source").attr(source, &self.disk.path))
             .child(Fragment::new("target").attr("dev", &self.target).attr("bus", "virtio"))
+            .children(self.disk.read_only.then(|| Fragment::new("readonly")))
+            .children(self.disk.serial.as_ref().map(|serial| Fragment::new("serial").text(serial)))
             .children(self.address.map(PciAddress::fragment))
     }
 }
@@ -101,7 +104,14 @@ pub(super) fn metadata(
         None => plan.want("partition", Want::Absent),
     };
     let devices = devices.iter().map(|bdf| Fragment::new("gpuvm:device").attr("bdf", bdf));
-    let disks = record.made_disks.iter().map(|path| Fragment::new("gpuvm:disk").attr("path", path));
+    let disks = record.made.iter().map(|made| {
+        let disk = Fragment::new("gpuvm:disk").attr("path", &made.path);
+        let disk = disk.attr("role", made.role.as_str());
+        match &made.volume {
+            None => disk,
+            Some(volume) => disk.attr("pool", &volume.pool).attr("volume", &volume.name),
+        }
+    });
     let guest = Fragment::new("gpuvm:guest")
         .attr("xmlns:gpuvm", NAMESPACE)
         .child(Fragment::new("gpuvm:request").text(request))

@@ -76,12 +76,12 @@ pub trait Storage {
     fn volumes(&self, pool: &str) -> Result<Vec<Volume>, HypervisorError>;
     /// Makes a volume; never replaces one.
     fn make_volume(&self, pool: &str, new: &NewVolume) -> Result<PathBuf, HypervisorError>;
-    /// Makes a volume with the content of another of the same pool; never replaces one.
+    /// Makes a volume with the content of another, given by pool and name; never replaces one.
     fn copy_volume(
         &self,
         pool: &str,
         new: &NewVolume,
-        from: &str,
+        from: (&str, &str),
     ) -> Result<PathBuf, HypervisorError>;
     /// Makes a volume larger.
     fn grow_volume(&self, pool: &str, name: &str, bytes: u64) -> Result<(), HypervisorError>;

@@ -3,6 +3,7 @@
 use super::files;
 use crate::support::daemon::daemon;
 use gpuvm::apply::{Journal, Observer, Orphan, Secret, Step, Way, apply, recover};
+use gpuvm::domain::guest::VolumeRef;
 use gpuvm::hypervisor::libvirt::Libvirt;
 use gpuvm::hypervisor::storage::NewVolume;
 use gpuvm::hypervisor::{Hypervisor as _, HypervisorErrorKind};
@@ -60,7 +61,7 @@ fn volumes_are_made_filled_read_and_deleted() {
     over.capacity_bytes = 2 << 20;
     over.backing = Some((dir.join("a.img"), "raw".into()));
     storage.make_volume("images-test", &over).unwrap();
-    storage.copy_volume("images-test", &volume("c.img", "raw"), "a.img").unwrap();
+    storage.copy_volume("images-test", &volume("c.img", "raw"), ("images-test", "a.img")).unwrap();
     storage.grow_volume("images-test", "c.img", 3 << 20).unwrap();
     let full = NewVolume { preallocated: true, ..volume("d.img", "raw") };
     storage.make_volume("images-test", &full).unwrap();
@@ -121,7 +122,7 @@ fn steps_on_volumes_are_done_undone_and_recovered() {
     let make = |name: &str, mib: u64, from: Option<&str>| Step::MakeVolume {
         pool: pool(),
         volume: NewVolume { capacity_bytes: mib << 20, ..volume(name, "raw") },
-        from: from.map(str::to_owned),
+        from: from.map(|name| VolumeRef { pool: pool(), name: name.to_owned() }),
     };
     let name = || "base".to_owned();
     let content = Secret(b"who may log in".to_vec());

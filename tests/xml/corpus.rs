@@ -1,5 +1,6 @@
 //! Documents of every shape: read and written back they are the same bytes, and no edit makes one malformed.
 
+use super::examples::made;
 use gpuvm::cpuset::{CpuSet, PcpuId};
 use gpuvm::domain::DomainXml;
 use gpuvm::domain::edit::{CpuModel, DevicePlace, DiskSeat, DomainEdit, NicSeat};
@@ -102,7 +103,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
         |(bus, slot, function, multifunction)| PciAddress { bus, slot, function, multifunction },
     );
     let record =
-        text.prop_map(|path| Record { request: Request::for_gpus(1), made_disks: vec![path] });
+        text.prop_map(|path| Record { request: Request::for_gpus(1), made: vec![made(&path)] });
     let topology = GuestTopology { sockets: 1, cores: 2, threads: 1 };
     let cpu =
         prop_oneof![Just(CpuModel::Maximum), Just(CpuModel::Named("x")), Just(CpuModel::Kept)]
@@ -114,7 +115,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
             });
     let disk = (text, address.clone()).prop_map(|(path, address)| DomainEdit::SetDisks {
         disks: vec![DiskSeat {
-            disk: Disk { path, format: DiskFormat::Raw, kind: DiskKind::File },
+            disk: Disk::new(path, DiskFormat::Raw, DiskKind::File),
             target: "vda".into(),
             queues: 2,
             iothread: Some(1),

@@ -1,6 +1,6 @@
 //! What each edit does to a document: the lines that go and the lines that come, and nothing else.
 
-use super::examples::{HAND, disk, examples, variant};
+use super::examples::{HAND, disk, examples, made, variant};
 use gpuvm::domain::edit::{DiskSeat, DomainEdit};
 use gpuvm::domain::guest::Record;
 use gpuvm::domain::{DomainXml, DomainXmlError};
@@ -76,7 +76,7 @@ fn an_edit_that_would_break_the_document_is_refused_and_changes_nothing() {
 #[test]
 fn documents_without_line_breaks_get_none() {
     let mut xml = DomainXml::parse("<domain><name>a</name><devices/></domain>").unwrap();
-    let record = Record { request: Request::for_gpus(1), made_disks: vec!["<&>\t\n'\"".into()] };
+    let record = Record { request: Request::for_gpus(1), made: vec![made("<&>\t\n'\"")] };
     let devices = Vec::new();
     let metadata =
         DomainEdit::SetMetadata { record: Box::new(record.clone()), partition: None, devices };

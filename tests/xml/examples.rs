@@ -2,7 +2,7 @@
 
 use gpuvm::cpuset::{CpuSet, NodeSet};
 use gpuvm::domain::edit::{CpuModel, DevicePlace, DiskSeat, DomainEdit, HostdevSeat, NicSeat};
-use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Record, VirtType};
+use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Made, Record, Role, VirtType};
 use gpuvm::domain::pci::{Controller, PciAddress};
 use gpuvm::memsize::MemSize;
 use gpuvm::placement::{GuestCell, GuestTopology};
@@ -69,7 +69,7 @@ fn at(bus: u8) -> PciAddress {
 }
 
 pub fn disk(path: &str) -> Disk {
-    Disk { path: path.into(), format: DiskFormat::Qcow2, kind: DiskKind::File }
+    Disk::new(path, DiskFormat::Qcow2, DiskKind::File)
 }
 
 /// A number for each variant. Without a catch-all arm, so that a new variant does not compile before it has a number
@@ -105,7 +105,7 @@ pub fn examples() -> Vec<(DomainEdit, &'static str)> {
 }
 
 fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
-    let record = Record { request: Request::for_gpus(1), made_disks: vec!["/a 'b'.raw".into()] };
+    let record = Record { request: Request::for_gpus(1), made: vec![made("/a 'b'.raw")] };
     vec![
         (
             DomainEdit::SetType { virt: VirtType::Kvm },
@@ -257,7 +257,7 @@ fn device_examples() -> Vec<(DomainEdit, &'static str)> {
                 disks: vec![
                     DiskSeat { disk: disk("/a.raw"), target: "vdb".into(), queues: 1, iothread: None, address: None },
                     DiskSeat {
-                        disk: Disk { path: "/dev/b".into(), format: DiskFormat::Raw, kind: DiskKind::Block },
+                        disk: Disk::new("/dev/b", DiskFormat::Raw, DiskKind::Block),
                         target: "vda".into(),
                         queues: 8,
                         iothread: Some(1),
@@ -397,4 +397,9 @@ fn bus_examples() -> Vec<(DomainEdit, &'static str)> {
 +    <memballoon model='virtio'><stats period='10'/><address type='pci' domain='0x0000' bus='0x01' slot='0x00' function='0x0'/></memballoon>",
         ),
     ]
+}
+
+/// A boot disk at a path, as our metadata remembers it.
+pub fn made(path: &str) -> Made {
+    Made { role: Role::Os, path: path.into(), volume: None }
 }

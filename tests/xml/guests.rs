@@ -1,5 +1,6 @@
 //! Whole guests: planned on each recorded host, made from each template.
 
+use super::examples::made;
 use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Guest, Record, VirtType, mac};
 use gpuvm::domain::{DomainXml, Element, edits};
 use gpuvm::placement::{GuestTopology, Occupancy, Placement, plan};
@@ -56,14 +57,14 @@ pub fn requests(topology: &Topology) -> Vec<(String, Request)> {
 
 /// A guest of this name with two disks.
 pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
-    let disk = |path: &str, kind| Disk { path: path.into(), format: DiskFormat::Raw, kind };
+    let disk = |path: &str, kind| Disk::new(path, DiskFormat::Raw, kind);
     Guest {
         name: DomainName::new(name).unwrap(),
         virt,
         disks: vec![disk("/images/a.raw", DiskKind::File), disk("/dev/vg/b", DiskKind::Block)],
         networks: Vec::new(),
         added_networks: vec!["private-net".into()],
-        record: Record { request: request.clone(), made_disks: vec!["/images/a.raw".into()] },
+        record: Record { request: request.clone(), made: vec![made("/images/a.raw")] },
     }
 }
 

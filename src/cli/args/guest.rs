@@ -29,13 +29,6 @@ pub struct GuestArgs {
     /// Kind of virtual machine: kvm, or qemu for emulation without /dev/kvm
     #[arg(long, value_name = "TYPE", value_enum, default_value = "kvm")]
     pub virt_type: VirtTypeArg,
-    /// Disk image or block device to use as it is; repeat for more. Default: a new blank disk of 50G
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
-    pub disk: Vec<PathBuf>,
-    /// Directory for new disks
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/libvirt/images")]
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub disk_dir: PathBuf,
     /// libvirt network for a NIC; repeat for more. Default: the template's
     #[arg(long, value_name = "NETWORK")]
     pub network: Vec<String>,

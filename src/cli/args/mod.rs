@@ -5,6 +5,8 @@ mod gpu;
 mod guest;
 mod image;
 mod life;
+mod seed;
+mod storage;
 mod wish;
 
 pub use capacity::CapacityArgs;
@@ -12,6 +14,8 @@ pub use gpu::{Device, ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
+pub use seed::SeedArgs;
+pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
 pub use wish::{AllowArg, NearArg, PinsArg, Which};
 
 use clap::{Args, Parser, Subcommand, ValueHint};
@@ -264,6 +268,9 @@ pub struct ExportArgs {
     /// The guest.
     #[command(flatten)]
     pub guest: GuestArgs,
+    /// Its disks.
+    #[command(flatten)]
+    pub storage: StorageArgs,
     /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
@@ -275,9 +282,12 @@ pub struct CreateArgs {
     /// The guest.
     #[command(flatten)]
     pub guest: GuestArgs,
-    /// Size of the data volume in GB below /raid; 0 is none
-    #[arg(long = "volGB", visible_alias = "vol-gb", value_name = "GB")]
-    pub vol_gb: Option<u64>,
+    /// Its disks.
+    #[command(flatten)]
+    pub storage: StorageArgs,
+    /// Its first settings.
+    #[command(flatten)]
+    pub seed: SeedArgs,
     /// Add a second NIC on the network `private-net`
     #[arg(long = "privateIP", visible_alias = "private")]
     pub private_ip: bool,
@@ -293,6 +303,9 @@ pub struct CreateArgs {
     /// Print the steps and change nothing; takes --host
     #[arg(long)]
     pub dry_run: bool,
+    /// Print the domain XML that would be defined, as a diff, and change nothing; takes --host
+    #[arg(long)]
+    pub diff: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
@@ -315,12 +328,18 @@ pub struct DeleteArgs {
     /// Name of the domain, as nvidia-vm took it
     #[arg(long, value_name = "NAME")]
     pub domain: Option<String>,
+    /// Leave the data disk where it is
+    #[arg(long)]
+    pub keep_data: bool,
     /// Do not ask
     #[arg(short, long, visible_alias = "force")]
     pub yes: bool,
     /// Print the steps and change nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Print the domain XML that would go, as a diff, and change nothing
+    #[arg(long)]
+    pub diff: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,

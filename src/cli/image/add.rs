@@ -5,8 +5,9 @@ use super::super::change::{Reporter, journal, print_steps, refuse_unfinished};
 use super::super::context::Context;
 use super::super::error::{EXIT_DONE, hinted};
 use super::super::output::Output;
+use super::super::storage::file_pool;
 use super::source::{Source, Word};
-use super::{POOL_DIR, images, marker_name, pool, volume_name};
+use super::{POOL, POOL_DIR, images, marker_name, volume_name};
 use crate::apply::{Observer as _, Step, Transaction};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::NewVolume;
@@ -105,7 +106,7 @@ fn warn(source: &Source, output: Output) {
 /// Refuses a name that an image has, and a pool that cannot take the file.
 fn refuse(hypervisor: &dyn Hypervisor, pool_name: &str, source: &Source) -> anyhow::Result<()> {
     let (storage, name) = (hypervisor.storage(), &source.name);
-    let Some(pool) = pool(storage, pool_name)? else { return Ok(()) };
+    let Some(pool) = file_pool(storage, pool_name, POOL)? else { return Ok(()) };
     if images(storage, pool_name)?.iter().any(|image| image.name == *name) {
         return Err(hinted(
             format!("pool `{pool_name}` has an image `{name}` already"),
@@ -136,7 +137,7 @@ fn plan(
 ) -> anyhow::Result<Vec<Step>> {
     refuse(hypervisor, pool_name, source)?;
     let mut steps = Vec::new();
-    if pool(hypervisor.storage(), pool_name)?.is_none() {
+    if file_pool(hypervisor.storage(), pool_name, POOL)?.is_none() {
         steps.push(Step::MakePool { name: pool_name.to_owned(), path: POOL_DIR.into() });
     }
     let pool = || pool_name.to_owned();

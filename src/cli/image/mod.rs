@@ -19,8 +19,9 @@ mod uses;
 use super::args::ImageVerb;
 use super::context::Context;
 use super::error::hinted;
-use crate::hypervisor::storage::{Pool, Storage, Volume};
-use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
+use super::storage::file_pool;
+use crate::hypervisor::Hypervisor;
+use crate::hypervisor::storage::{Storage, Volume};
 use crate::image::{Format, ImageName};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -29,9 +30,7 @@ use std::path::PathBuf;
 /// The pool of images, which is made when the first comes.
 pub const POOL: &str = "gpuvm-images";
 /// Where it is made.
-const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-images";
-/// Kinds of pools whose volumes are files, so that their format can be told by their content.
-const FILE_POOLS: [&str; 3] = ["dir", "fs", "netfs"];
+pub const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-images";
 
 /// Runs the verb.
 pub fn run(verb: &ImageVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -103,34 +102,9 @@ fn volume_name(name: &ImageName, format: Format) -> String {
     format!("{name}.{format}")
 }
 
-/// A pool that images can be in; none where [`POOL`] is asked for and not made yet.
-fn pool(storage: &dyn Storage, name: &str) -> anyhow::Result<Option<Pool>> {
-    let Some(pool) = storage.pools()?.into_iter().find(|pool| pool.name == name) else {
-        if name == POOL {
-            return Ok(None);
-        }
-        let (kind, doing) = (HypervisorErrorKind::NoVolume, format!("find pool `{name}`"));
-        let message = "there is none of this name".to_owned();
-        return Err(HypervisorError { kind, doing, message }.into());
-    };
-    if !pool.active {
-        return Err(hinted(
-            format!("pool `{name}` is not active"),
-            format!("`virsh pool-start {name}` starts it"),
-        ));
-    }
-    if !FILE_POOLS.contains(&&*pool.kind) {
-        return Err(hinted(
-            format!("pool `{name}` is of kind {}; images are files", pool.kind),
-            format!("--pool names another; kinds: {}", FILE_POOLS.join(", ")),
-        ));
-    }
-    Ok(Some(pool))
-}
-
 /// The images of a pool, the newest first.
 pub fn images(storage: &dyn Storage, name: &str) -> anyhow::Result<Vec<Image>> {
-    if pool(storage, name)?.is_none() {
+    if file_pool(storage, name, POOL)?.is_none() {
         return Ok(Vec::new());
     }
     let volumes = storage.volumes(name)?;

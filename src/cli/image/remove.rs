@@ -4,8 +4,9 @@ use super::super::args::ImageRemoveArgs;
 use super::super::change::{Reporter, confirm, journal, print_steps, refuse_unfinished};
 use super::super::context::Context;
 use super::super::error::{EXIT_DONE, hinted};
+use super::super::storage::file_pool;
 use super::uses::Uses;
-use super::{find, images, marker_name};
+use super::{POOL, find, images, marker_name};
 use crate::apply::{Step, apply};
 use crate::hypervisor::Hypervisor;
 
@@ -39,7 +40,7 @@ fn plan(hypervisor: &dyn Hypervisor, args: &ImageRemoveArgs) -> anyhow::Result<V
     let storage = hypervisor.storage();
     let marker = marker_name(name);
     let images = images(storage, pool)?;
-    let marked = super::pool(storage, pool)?.is_some()
+    let marked = file_pool(storage, pool, POOL)?.is_some()
         && storage.volumes(pool)?.iter().any(|volume| volume.name == marker);
     let unmark = marked.then(|| Step::DeleteVolume { pool: pool.clone(), name: marker });
     if let (Some(unmark), None) = (&unmark, images.iter().find(|image| image.name == *name)) {

@@ -30,7 +30,7 @@ impl Libvirt {
         &self,
         pool: &str,
         new: &NewVolume,
-        from: Option<&str>,
+        from: Option<(&str, &str)>,
     ) -> Result<PathBuf, HypervisorError> {
         let doing = format!("make volume `{}` in pool `{pool}`", new.name);
         self.may_change()?;
@@ -39,7 +39,7 @@ impl Libvirt {
         let made = match from {
             None => StorageVol::create_xml(&found, &document, 0),
             Some(from) => {
-                let from = found.lookup_storage_vol_by_name(from).map_err(|e| error(&doing, &e))?;
+                let from = self.volume(&doing, from.0, from.1)?;
                 StorageVol::create_xml_from(&found, &document, &from, 0)
             }
         };
@@ -127,7 +127,7 @@ impl Storage for Libvirt {
         &self,
         pool: &str,
         new: &NewVolume,
-        from: &str,
+        from: (&str, &str),
     ) -> Result<PathBuf, HypervisorError> {
         self.make(pool, new, Some(from))
     }

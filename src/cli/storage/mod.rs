@@ -1,0 +1,131 @@
+//! What a guest's disks are made of: the boot disk, the data disk, the seed. Plans steps and makes nothing.
+//!
+//! Boot disk and seed are volumes of a libvirt pool, because libvirt copies and converts images by itself. The data disk
+//! is a plain file, because it is as large as the disks of the host and lies where the replaced tool put it.
+
+mod data;
+mod os;
+mod seed;
+mod tuning;
+
+use super::args::{SeedArgs, StorageArgs};
+use super::context::Context;
+use super::error::hinted;
+use super::guest::Planned;
+use crate::apply::Step;
+use crate::domain::guest::{Disk, Made};
+use crate::hypervisor::storage::{Pool, Storage};
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
+
+/// The pool of the guests' boot disks and seeds, which is made when the first guest comes.
+pub const POOL: &str = "gpuvm-guests";
+/// Where it is made.
+const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-guests";
+/// Kinds of pools whose volumes are files, so that their format can be told by their content.
+const FILE_POOLS: [&str; 3] = ["dir", "fs", "netfs"];
+
+/// Is a guest's disks and what makes them.
+#[derive(Debug, Default)]
+pub struct Disks {
+    /// What makes them, in order.
+    pub steps: Vec<Step>,
+    /// Them, in the guest's order.
+    pub disks: Vec<Disk>,
+    /// Those that are made for the guest and go with it.
+    pub made: Vec<Made>,
+    /// What an admin should know of them.
+    pub warnings: Vec<String>,
+}
+
+impl Disks {
+    /// Adds a disk that is made by these steps.
+    fn make(&mut self, steps: impl IntoIterator<Item = Step>, disk: Disk, made: Made) {
+        for step in steps {
+            // Two disks may need the same pool or directory.
+            if !self.steps.contains(&step) {
+                self.steps.push(step);
+            }
+        }
+        self.disks.push(disk);
+        self.made.push(made);
+    }
+}
+
+/// Plans a guest's disks. For a recorded host no image, pool or file is looked at. `seed`: what the guest is told; none
+/// where only its definition is wanted, which needs no image.
+pub fn plan(
+    args: &StorageArgs,
+    seed: Option<&SeedArgs>,
+    planned: &Planned,
+    cx: &Context<'_>,
+) -> anyhow::Result<Disks> {
+    let recorded = cx.global.host.is_some();
+    let hypervisor = match recorded || (seed.is_none() && args.pool == POOL) {
+        true => None,
+        false => Some(cx.hypervisor()?),
+    };
+    let place = Place { args, seed, planned, hypervisor: hypervisor.as_deref(), recorded };
+    let mut disks = Disks::default();
+    let is_made_of_image = os::add(&place, &mut disks)?;
+    data::add(&place, &mut disks)?;
+    seed::add(&place, is_made_of_image, &mut disks)?;
+    Ok(disks)
+}
+
+/// Is what a guest's disks are planned from.
+struct Place<'a> {
+    /// What is wanted of the disks.
+    args: &'a StorageArgs,
+    /// What the guest is told; none where only its definition is wanted.
+    seed: Option<&'a SeedArgs>,
+    /// The guest.
+    planned: &'a Planned,
+    /// Where it is made; none where that is not asked.
+    hypervisor: Option<&'a dyn Hypervisor>,
+    /// Whether the host is a recorded one, whose files are not here.
+    recorded: bool,
+}
+
+impl Place<'_> {
+    /// The directory of the guest's pool, and what makes it where it is missing.
+    fn pool(&self) -> anyhow::Result<(std::path::PathBuf, Option<Step>)> {
+        let name = &self.args.pool;
+        let made = || Step::MakePool { name: name.clone(), path: POOL_DIR.into() };
+        let Some(hypervisor) = self.hypervisor else { return Ok((POOL_DIR.into(), Some(made()))) };
+        let Some(pool) = file_pool(hypervisor.storage(), name, POOL)? else {
+            return Ok((POOL_DIR.into(), Some(made())));
+        };
+        let path =
+            pool.path.ok_or_else(|| hinted(format!("pool `{name}` has no directory"), ""))?;
+        Ok((path, None))
+    }
+}
+
+/// A pool whose volumes are files; none where the one that is made on demand is asked for and not made yet.
+pub fn file_pool(
+    storage: &dyn Storage,
+    name: &str,
+    on_demand: &str,
+) -> anyhow::Result<Option<Pool>> {
+    let Some(pool) = storage.pools()?.into_iter().find(|pool| pool.name == name) else {
+        if name == on_demand {
+            return Ok(None);
+        }
+        let (kind, doing) = (HypervisorErrorKind::NoVolume, format!("find pool `{name}`"));
+        let message = "there is none of this name".to_owned();
+        return Err(HypervisorError { kind, doing, message }.into());
+    };
+    if !pool.active {
+        return Err(hinted(
+            format!("pool `{name}` is not active"),
+            format!("`virsh pool-start {name}` starts it"),
+        ));
+    }
+    if !FILE_POOLS.contains(&&*pool.kind) {
+        return Err(hinted(
+            format!("pool `{name}` is of kind {}; images and disks are files", pool.kind),
+            format!("--pool names another; kinds: {}", FILE_POOLS.join(", ")),
+        ));
+    }
+    Ok(Some(pool))
+}

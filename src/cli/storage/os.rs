@@ -1,0 +1,114 @@
+//! The boot disk: made of an image, blank, or one that is there.
+
+use super::super::args::{ImageArg, OsDiskArg};
+use super::super::error::hinted;
+use super::super::image::{self, Image};
+use super::super::render::{existing_disk, path_text};
+use super::{Disks, Place};
+use crate::apply::Step;
+use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role, VolumeRef};
+use crate::hypervisor::storage::NewVolume;
+use std::path::{Path, PathBuf};
+
+/// Directory of a blank boot disk where none is named.
+const BLANK_DIR: &str = "/var/lib/libvirt/images";
+
+/// Adds the disks that the guest boots from; whether they are made of an image.
+pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<bool> {
+    let args = place.args;
+    if !args.disk.is_empty() {
+        for path in &args.disk {
+            disks.disks.push(existing_disk(path, place.recorded)?);
+        }
+        return Ok(false);
+    }
+    let named = match &args.image {
+        Some(ImageArg::None) => return blank(place, disks).map(|()| false),
+        None if args.disk_dir.is_some() => return blank(place, disks).map(|()| false),
+        Some(ImageArg::Named(name)) => Some(name),
+        None => None,
+    };
+    let image = match place.hypervisor.filter(|_| place.seed.is_some()) {
+        Some(hypervisor) => Some(image::resolve(hypervisor, &args.image_pool, named)?),
+        None => None,
+    };
+    let source = VolumeRef {
+        pool: args.image_pool.clone(),
+        name: match (&image, named) {
+            (Some(image), _) => image.volume.clone(),
+            (None, Some(name)) => name.to_string(),
+            // No image is looked at where the steps are only printed, or not even that.
+            (None, None) => "<the newest image>".to_owned(),
+        },
+    };
+    of_image(place, disks, image.as_ref(), source).map(|()| true)
+}
+
+/// Plans a blank boot disk, sparse, as a file.
+fn blank(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<()> {
+    let dir = place.args.disk_dir.clone().unwrap_or_else(|| PathBuf::from(BLANK_DIR));
+    let path = std::path::absolute(dir.join(format!("{}.raw", place.planned.name)))?;
+    let text = path_text(&path)?;
+    let bytes = place.args.os_size.kib() * 1024;
+    let disk = Disk::new(&text, DiskFormat::Raw, DiskKind::File);
+    let made = Made { role: Role::Os, path: text, volume: None };
+    disks.make([Step::CreateDisk { path, bytes }], disk, made);
+    Ok(())
+}
+
+/// Plans a boot disk that is made of an image.
+fn of_image(
+    place: &Place<'_>,
+    disks: &mut Disks,
+    image: Option<&Image>,
+    source: VolumeRef,
+) -> anyhow::Result<()> {
+    let (pool, wanted) = (&place.args.pool, place.args.os_size.kib() * 1024);
+    if let Some(image) = image.filter(|image| image.virtual_bytes > wanted) {
+        let size = crate::memsize::MemSize::from_kib(image.virtual_bytes.div_ceil(1024));
+        return Err(hinted(
+            format!(
+                "a boot disk of {} is smaller than image `{}`, which is of {size}",
+                place.args.os_size, image.name
+            ),
+            format!("--os-size {} or more", size.typed()),
+        ));
+    }
+    let (dir, make_pool) = place.pool()?;
+    let name = format!("{}.os", place.planned.name);
+    let path = path_text(&dir.join(&name))?;
+    let mut steps: Vec<Step> = make_pool.into_iter().collect();
+    let new = |format: DiskFormat, bytes, backing| NewVolume {
+        name: name.clone(),
+        format: format.as_str().to_owned(),
+        capacity_bytes: bytes,
+        preallocated: false,
+        backing,
+        mode: 0o600,
+    };
+    let (format, pool) = match place.args.os_disk {
+        OsDiskArg::Clone => {
+            let bytes = image.map_or(wanted, |image| image.virtual_bytes);
+            let volume = new(DiskFormat::Raw, bytes, None);
+            steps.push(Step::MakeVolume { pool: pool.clone(), volume, from: Some(source) });
+            if bytes < wanted {
+                let (pool, name) = (pool.clone(), name.clone());
+                steps.push(Step::GrowVolume { pool, name, bytes: wanted });
+            }
+            (DiskFormat::Raw, pool)
+        }
+        OsDiskArg::Overlay => {
+            let below = match image {
+                Some(image) => (image.path.clone(), image.format.to_string()),
+                None => (Path::new(image::POOL_DIR).join(&source.name), "qcow2".to_owned()),
+            };
+            let volume = new(DiskFormat::Qcow2, wanted, Some(below));
+            steps.push(Step::MakeVolume { pool: pool.clone(), volume, from: None });
+            (DiskFormat::Qcow2, pool)
+        }
+    };
+    let volume = Some(VolumeRef { pool: pool.clone(), name });
+    let disk = Disk::new(&path, format, DiskKind::File);
+    disks.make(steps, disk, Made { role: Role::Os, path, volume });
+    Ok(())
+}
