@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 /// The arguments of a small guest.
 fn create<'a>(name: &'a str, disk_dir: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
     let shape = "--virt-type qemu --pins none --vcpus 1 --memory 64M";
-    let mut args = vec!["create", "--name", name, "--disk-dir", disk_dir.to_str().unwrap()];
+    let mut args = vec!["create", "--name", name];
+    if !more.contains(&"--disk") {
+        args.extend(["--disk-dir", disk_dir.to_str().unwrap()]);
+    }
     args.extend(shape.split(' '));
     args.extend(more);
     args

@@ -136,7 +136,7 @@ fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
 +        <gpuvm:device bdf='0000:34:00.0'/>
 +      </gpuvm:plan>
 +      <gpuvm:made>
-+        <gpuvm:disk path='/a &apos;b&apos;.raw'/>
++        <gpuvm:disk path='/a &apos;b&apos;.raw' role='os'/>
 +      </gpuvm:made>
 +    </gpuvm:guest>
 +  </metadata>"#,
