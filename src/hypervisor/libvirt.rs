@@ -2,22 +2,16 @@
 //! the command line.
 
 mod console;
+mod domain;
 mod storage;
 
-use super::{
-    AddressSource, AskedBy, Console, DomainState, DomainSummary, GuestAddress, Hypervisor,
-    HypervisorError, HypervisorErrorKind, XmlOf, lazy,
-};
+use super::{HypervisorError, HypervisorErrorKind, lazy};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use virt::connect::Connect;
-use virt::domain::{Domain, DomainState as State};
+use virt::domain::Domain;
 use virt::error::{Error, ErrorNumber};
-use virt::{event, sys};
-
-/// How long a domain that is being ended may take to be gone. With the embedded driver of a second process the end is
-/// seen a moment after libvirt said that the domain does not run.
-const END_WAIT: Duration = Duration::from_secs(10);
+use virt::event;
 
 /// Is a connection to libvirt.
 pub struct Libvirt {
@@ -84,169 +78,9 @@ impl Libvirt {
     }
 }
 
-impl Hypervisor for Libvirt {
-    fn uri(&self) -> &str {
-        &self.uri
-    }
-
-    fn storage(&self) -> &dyn super::storage::Storage {
-        self
-    }
-
-    fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
-        let doing = format!("list the domains of {}", self.uri);
-        let all = self.connection.list_all_domains(0).map_err(|e| error(&doing, &e))?;
-        let mut rows = Vec::with_capacity(all.len());
-        for domain in &all {
-            match summary(domain) {
-                Ok(row) => rows.push(row),
-                // Deleted since it was listed.
-                Err(e) if e.code().is(ErrorNumber::NoDomain) => {}
-                Err(e) => return Err(error(&doing, &e)),
-            }
-        }
-        rows.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(rows)
-    }
-
-    fn xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError> {
-        let doing = format!("read the definition of domain `{name}`");
-        let domain = self.find(&doing, name)?;
-        let flags = match which {
-            XmlOf::Inactive => sys::VIR_DOMAIN_XML_INACTIVE,
-            XmlOf::Live => 0,
-        };
-        // Secrets are for those who may change: a connection for reading would be refused them.
-        let secrets = if self.read_only.is_none() { sys::VIR_DOMAIN_XML_SECURE } else { 0 };
-        domain.xml_desc(flags | secrets).map_err(|e| error(&doing, &e))
-    }
-
-    fn define(&self, xml: &str) -> Result<(), HypervisorError> {
-        self.may_change()?;
-        let defined = self.connection.define_domain_xml_flags(xml, sys::VIR_DOMAIN_DEFINE_VALIDATE);
-        defined.map(|_| ()).map_err(|e| error("define the domain", &e))
-    }
-
-    fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
-        let doing = format!("undefine domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        let saved =
-            sys::VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | sys::VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA;
-        // Drivers without firmware, such as the test driver, refuse the flag for it, and some refuse every flag.
-        for flags in [saved | sys::VIR_DOMAIN_UNDEFINE_NVRAM, saved] {
-            match domain.undefine_flags(flags) {
-                Err(e) if is_unsupported(&e) => {}
-                other => return other.map_err(|e| error(&doing, &e)),
-            }
-        }
-        domain.undefine().map_err(|e| error(&doing, &e))
-    }
-
-    fn start(&self, name: &str) -> Result<(), HypervisorError> {
-        let doing = format!("start domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        domain.create().map_err(|e| error(&doing, &e))
-    }
-
-    fn shutdown(&self, name: &str, by: AskedBy) -> Result<(), HypervisorError> {
-        let doing = format!("shut down domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        let asked = match by {
-            AskedBy::Agent => domain.shutdown_flags(sys::VIR_DOMAIN_SHUTDOWN_GUEST_AGENT),
-            // Not every driver takes the flag for ACPI; without one libvirt may ask the agent first.
-            AskedBy::PowerButton => {
-                match domain.shutdown_flags(sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN) {
-                    Err(e) if is_unsupported(&e) => domain.shutdown(),
-                    asked => asked,
-                }
-            }
-        };
-        asked.map_err(|e| error(&doing, &e))
-    }
-
-    fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
-        let doing = format!("end domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        match domain.destroy() {
-            Err(e) if e.code().is(ErrorNumber::OperationInvalid) && ends(&domain) => Ok(()),
-            other => other.map_err(|e| error(&doing, &e)),
-        }
-    }
-
-    fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
-        let doing = format!("read whether domain `{name}` starts with the host");
-        self.find(&doing, name)?.autostart().map_err(|e| error(&doing, &e))
-    }
-
-    fn console(&self, name: &str, force: bool) -> Result<Box<dyn Console>, HypervisorError> {
-        console::attach(self, name, force)
-    }
-
-    fn addresses(&self, name: &str) -> Result<Vec<GuestAddress>, HypervisorError> {
-        let domain = self.find(&format!("read the addresses of domain `{name}`"), name)?;
-        let sources = [
-            (AddressSource::Lease, sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_LEASE),
-            (AddressSource::Agent, sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT),
-            (AddressSource::Arp, sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_ARP),
-        ];
-        let mut known: Vec<GuestAddress> = Vec::new();
-        for (source, number) in sources {
-            // A source that this driver has not, or an agent that does not answer, knows no address.
-            let interfaces = domain.interface_addresses(number, 0).unwrap_or_default();
-            let found: Vec<GuestAddress> =
-                interfaces.iter().flat_map(|interface| usable(interface, source)).collect();
-            let is_new = |address: &GuestAddress| known.iter().all(|k| k.mac != address.mac);
-            let found: Vec<GuestAddress> = found.into_iter().filter(is_new).collect();
-            known.extend(found);
-        }
-        Ok(known)
-    }
-}
-
-/// The addresses of one interface by which the guest can be reached.
-fn usable(interface: &virt::domain::Interface, source: AddressSource) -> Vec<GuestAddress> {
-    let Some(mac) = interface.hwaddr.as_deref().map(str::to_ascii_lowercase) else {
-        return Vec::new();
-    };
-    let parsed = interface.addrs.iter().filter_map(|a| a.addr.parse::<std::net::IpAddr>().ok());
-    parsed
-        .filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
-        .map(|ip| GuestAddress { mac: mac.clone(), ip, source })
-        .collect()
-}
-
-/// One row of the list.
-fn summary(domain: &Domain) -> Result<DomainSummary, Error> {
-    let state = match domain.state()?.0.known() {
-        Some(State::Running | State::Blocked | State::NoState) => DomainState::Running,
-        Some(State::Paused | State::PMSuspended) => DomainState::Paused,
-        Some(State::Shutdown) => DomainState::ShuttingDown,
-        Some(State::Shutoff) => DomainState::ShutOff,
-        Some(State::Crashed) => DomainState::Crashed,
-        None if domain.is_active()? => DomainState::Running,
-        None => DomainState::ShutOff,
-    };
-    let (name, uuid) = (domain.name()?, domain.uuid_string()?);
-    Ok(DomainSummary { name, uuid, state, persistent: domain.is_persistent()? })
-}
-
 /// Whether a URI is of a driver that runs in this process.
 fn is_embedded(uri: &str) -> bool {
     uri.contains("/embed")
-}
-
-/// Whether a domain is, or within [`END_WAIT`] comes to be, not running.
-fn ends(domain: &Domain) -> bool {
-    let until = Instant::now() + END_WAIT;
-    loop {
-        match domain.is_active() {
-            Ok(false) => return true,
-            // A transient domain is gone with its end.
-            Err(e) if e.code().is(ErrorNumber::NoDomain) => return true,
-            Ok(true) | Err(_) if Instant::now() > until => return false,
-            Ok(true) | Err(_) => std::thread::sleep(Duration::from_millis(50)),
-        }
-    }
 }
 
 /// Runs libvirt's event loop for the rest of the process. An embedded driver learns from it that a QEMU has ended;
@@ -362,34 +196,5 @@ mod tests {
         let Err(error) = Libvirt::open("nonsense:///x") else { panic!("connected to nonsense") };
         let kinds = [HypervisorErrorKind::NoConnection, HypervisorErrorKind::NoLibrary];
         assert!(kinds.contains(&error.kind), "{error:?}");
-    }
-
-    #[test]
-    fn the_test_driver_goes_through_a_life() {
-        let libvirt = match Libvirt::open("test:///default") {
-            Err(error) if error.message.contains("cannot open shared object") => {
-                eprintln!("skipped: {error}");
-                return;
-            }
-            libvirt => libvirt.unwrap(),
-        };
-        let xml = "<domain type='test'><name>a</name><memory>4096</memory><os><type>hvm</type>\
-                   </os></domain>";
-        libvirt.define(xml).unwrap();
-        assert_eq!(libvirt.define(xml).unwrap_err().kind, HypervisorErrorKind::Exists);
-        assert_eq!(libvirt.define("<domain").unwrap_err().kind, HypervisorErrorKind::BadXml);
-        let bogus = xml.replace("<memory>", "<memory bogus='1'>").replace(">a<", ">b<");
-        assert_eq!(libvirt.define(&bogus).unwrap_err().kind, HypervisorErrorKind::BadXml);
-        assert!(libvirt.xml("a", XmlOf::Inactive).unwrap().contains("<name>a</name>"));
-        libvirt.start("a").unwrap();
-        assert!(libvirt.start("a").is_err(), "started twice");
-        let rows = libvirt.domains().unwrap();
-        let row = rows.iter().find(|row| row.name == "a").unwrap();
-        assert_eq!((row.state, row.persistent), (DomainState::Running, true));
-        assert_eq!(libvirt.addresses("a").unwrap(), []);
-        libvirt.destroy("a").unwrap();
-        libvirt.destroy("a").unwrap();
-        libvirt.undefine("a").unwrap();
-        assert_eq!(libvirt.undefine("a").unwrap_err().kind, HypervisorErrorKind::NoDomain);
     }
 }
