@@ -196,8 +196,14 @@ impl Journal {
             lines += &serde_json::to_string(record).expect("records are plain values");
             lines.push('\n');
         }
+        let before = self.file.metadata().map_err(failed(&self.path))?.len();
         let written = self.file.write_all(lines.as_bytes());
-        written.and_then(|()| self.file.sync_data()).map_err(failed(&self.path))
+        written.and_then(|()| self.file.sync_data()).map_err(|error| {
+            // What was written of it, on a full disk, would spoil the line that comes next; the first error is the one
+            // to tell.
+            let _ = self.file.set_len(before);
+            failed(&self.path)(error)
+        })
     }
 
     /// Writes one record.

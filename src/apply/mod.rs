@@ -127,6 +127,11 @@ pub trait Observer {
     fn progress(&mut self, _through: u64, _bytes: u64) {}
     /// Something about the step that is being done is worth telling.
     fn note(&mut self, _text: &str) {}
+    /// Takes what has to be held while everything is undone, unless it is held already: since it was given back others
+    /// may have begun to build on what was made, a pool or a directory.
+    fn guard(&mut self) -> Option<HostLock> {
+        None
+    }
     /// A step is being undone.
     fn undoing(&mut self, step: &Step);
     /// The signal that asks to stop, if one has come.
@@ -240,6 +245,7 @@ impl<'a> Transaction<'a> {
         if let Some(journal) = &mut self.journal {
             let _ = journal.undoing();
         }
+        let _guard = if self.done.is_empty() { None } else { self.observer.guard() };
         let mut left = Vec::new();
         let mut undone = 0;
         while let Some((number, step)) = self.done.pop() {

@@ -21,11 +21,8 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
             let message = "it runs already".to_owned();
             return Err(refused(HypervisorErrorKind::WrongState, step, message).into());
         }
-        Step::UndefineDomain { name, .. }
-            if row(hypervisor, name)? == Some(DomainState::Running) =>
-        {
-            let message = "it runs, so somebody has started it again".to_owned();
-            return Err(refused(HypervisorErrorKind::WrongState, step, message).into());
+        Step::UndefineDomain { name, .. } if is_active(row(hypervisor, name)?) => {
+            return Err(started_again(step).into());
         }
         Step::MakePool { name, .. }
             if hypervisor.storage().pools()?.iter().any(|pool| pool.name == *name) =>
@@ -65,6 +62,17 @@ fn row(hypervisor: &dyn Hypervisor, name: &str) -> Result<Option<DomainState>, H
     Ok(rows.into_iter().find(|row| row.name == name).map(|row| row.state))
 }
 
+/// Whether a domain in this state has a QEMU.
+fn is_active(state: Option<DomainState>) -> bool {
+    !matches!(state, None | Some(DomainState::ShutOff | DomainState::Crashed))
+}
+
+/// The error that a domain which is to go runs again.
+fn started_again(step: &Step) -> HypervisorError {
+    let message = "it runs, so somebody has started it again".to_owned();
+    refused(HypervisorErrorKind::WrongState, step, message)
+}
+
 /// Does one step.
 pub(super) fn perform(
     step: &Step,
@@ -80,7 +88,14 @@ pub(super) fn perform(
             shut_down(hypervisor, observer, name, *by, *wait_s)?;
         }
         Step::EndDomain { name } => hypervisor.destroy(name)?,
-        Step::UndefineDomain { name, .. } => hypervisor.undefine(name)?,
+        Step::UndefineDomain { name, xml } => {
+            hypervisor.undefine(name)?;
+            // Started between the last look and the undefining: it runs on, and with what is deleted next.
+            if is_active(row(hypervisor, name)?) {
+                hypervisor.define(xml)?;
+                return Err(started_again(step).into());
+            }
+        }
         Step::DeleteDisk { path } => disk::delete(path)?,
         Step::MakePool { name, path } => hypervisor.storage().make_pool(name, path)?,
         Step::MakeVolume { pool, volume, from: None } => {
@@ -156,9 +171,7 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         Step::DefineDomain { name, .. } => hypervisor.undefine(name).map_err(StepError::from),
         Step::StartDomain { name } => hypervisor.destroy(name).map_err(StepError::from),
         Step::UndefineDomain { xml, .. } => hypervisor.define(xml).map_err(StepError::from),
-        Step::MakePool { name, .. } => {
-            hypervisor.storage().forget_pool(name).map_err(StepError::from)
-        }
+        Step::MakePool { name, .. } => forget_pool(hypervisor, name).map_err(StepError::from),
         Step::MakeVolume { pool, volume, .. } => {
             hypervisor.storage().delete_volume(pool, &volume.name).map_err(StepError::from)
         }
@@ -173,6 +186,18 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         | Step::DeleteVolume { .. } => Ok(()),
     };
     gone_is_good(undone)
+}
+
+/// Forgets a pool, unless somebody else has a volume in it by now.
+fn forget_pool(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorError> {
+    let storage = hypervisor.storage();
+    let pools = storage.pools()?;
+    // One that is not active cannot be looked into, and nobody can make anything in it either.
+    let is_active = pools.iter().any(|pool| pool.name == name && pool.active);
+    if is_active && !storage.volumes(name)?.is_empty() {
+        return Ok(());
+    }
+    storage.forget_pool(name)
 }
 
 /// Takes it as done that a domain, a pool or a volume is not there which had to go.
@@ -193,10 +218,7 @@ fn shut_down(
     wait_s: u64,
 ) -> Result<(), StepError> {
     // A transient domain is gone with its end.
-    let is_off = || -> Result<bool, HypervisorError> {
-        let state = row(hypervisor, name)?;
-        Ok(matches!(state, None | Some(DomainState::ShutOff | DomainState::Crashed)))
-    };
+    let is_off = || -> Result<bool, HypervisorError> { Ok(!is_active(row(hypervisor, name)?)) };
     if is_off()? {
         return Ok(());
     }

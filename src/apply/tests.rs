@@ -17,12 +17,17 @@ struct Fake {
     calls: Cell<usize>,
     /// The calls that fail.
     fails: Vec<usize>,
+    /// What was called.
+    log: RefCell<Vec<String>>,
+    /// Whether somebody starts a domain just before it is undefined.
+    meddled: bool,
 }
 
 impl Fake {
     /// Counts a call, and fails it where it is told to.
     fn call(&self, doing: &str) -> Result<(), HypervisorError> {
         let number = self.calls.replace(self.calls.get() + 1);
+        self.log.borrow_mut().push(doing.to_owned());
         if !self.fails.contains(&number) {
             return Ok(());
         }
@@ -62,6 +67,10 @@ impl Hypervisor for Fake {
     }
     fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
         self.call("undefine")?;
+        if self.meddled {
+            self.set(name, true);
+            return Ok(());
+        }
         match self.domains.borrow_mut().remove(name) {
             Some(runs) => assert!(!runs, "undefined while it runs"),
             None => return Err(absent("undefine", name)),
@@ -249,23 +258,6 @@ fn a_guest_whose_agent_does_not_answer_is_asked_by_the_power_button() {
 }
 
 #[test]
-fn a_restart_that_is_killed_at_any_step_is_finished() {
-    for (done, also) in (0..2).flat_map(|done| [(done, false), (done, true)]) {
-        let dir = tempfile::tempdir().unwrap();
-        let fake = Fake::default();
-        fake.set("a", true);
-        let steps = [shut_down("a"), Step::StartDomain { name: "a".into() }];
-        killed(dir.path(), &fake, "restart", &steps, done, also);
-        assert_eq!(recovered(dir.path(), &fake).way, Way::Finish);
-        assert_eq!(fake.domains.borrow().get("a"), Some(&true), "killed at step {done}");
-        // One call for each: a guest that runs already is not started, or ended, once more. A start that was begun and
-        // has not come to its end is ended first.
-        let calls = if (done, also) == (1, false) { 3 } else { 2 };
-        assert_eq!(fake.calls.get(), calls, "killed at step {done}, {also}");
-    }
-}
-
-#[test]
 fn steps_print_as_json() {
     let steps = create(std::path::Path::new("/d"));
     let json = serde_json::to_value(&steps[0]).unwrap();
@@ -273,116 +265,55 @@ fn steps_print_as_json() {
     assert_eq!(json["bytes"], 1 << 20);
 }
 
-/// Does so many steps of a change, writes that one more begins, does it or not, and is killed: the journal stays.
-fn killed(dir: &std::path::Path, fake: &Fake, verb: &str, steps: &[Step], done: usize, also: bool) {
-    let mut journal = Journal::begin_in(&dir.join("journal"), verb, "a", fake.uri()).unwrap();
-    journal.plan(steps).unwrap();
-    for (number, step) in steps.iter().enumerate().take(done + 1) {
-        perform::expects(step, fake).unwrap();
-        journal.begins(number).unwrap();
-        if number < done || also {
-            perform::perform(step, fake, &mut Watch::default()).unwrap();
+#[test]
+fn a_guest_that_is_started_while_it_is_undefined_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("os.img");
+    std::fs::write(&path, "x").unwrap();
+    let fake = Fake { meddled: true, ..Fake::default() };
+    fake.set("a", false);
+    let name = || "a".to_owned();
+    let steps = [
+        Step::UndefineDomain { name: name(), xml: name() },
+        Step::DeleteDisk { path: path.clone() },
+    ];
+    let error = apply(&steps, &fake, &mut Watch::default(), None).unwrap_err();
+    assert!(format!("{error:?}").contains("somebody has started it again"), "{error:?}");
+    assert!(path.exists(), "the disk of a running guest is deleted");
+    assert_eq!(*fake.log.borrow(), ["undefine", "define"], "its definition is not back");
+}
+
+#[test]
+fn what_is_undone_is_undone_under_the_lock() {
+    /// Counts how often the lock is asked for.
+    #[derive(Default)]
+    struct Guarded(Watch, usize);
+    impl Observer for Guarded {
+        fn doing(&mut self, step: &Step) {
+            self.0.doing(step);
         }
-        if number < done {
-            journal.done(number).unwrap();
+        fn guard(&mut self) -> Option<HostLock> {
+            self.0.log.push("guard".into());
+            self.1 += 1;
+            None
+        }
+        fn undoing(&mut self, step: &Step) {
+            self.0.undoing(step);
+        }
+        fn interrupted(&mut self) -> Option<String> {
+            None
         }
     }
-}
-
-/// Recovers the one change that was killed.
-fn recovered(dir: &std::path::Path, fake: &Fake) -> Recovery {
-    let mut orphans = Orphan::all_in(&dir.join("journal")).unwrap();
-    assert_eq!(orphans.len(), 1);
-    let told = Recovery::of(orphans[0].story.as_ref());
-    let recovery = recover(orphans.remove(0), fake, &mut Watch::default()).unwrap();
-    assert_eq!(recovery, told, "what was foretold is not what was done");
-    assert_eq!(files(&dir.join("journal")), 0, "the journal stays");
-    recovery
-}
-
-#[test]
-fn a_create_that_is_killed_at_any_step_is_undone() {
-    for (done, also) in (0..4).flat_map(|done| [(done, false), (done, true)]) {
-        let dir = tempfile::tempdir().unwrap();
-        let fake = Fake::default();
-        killed(dir.path(), &fake, "create", &create(dir.path()), done, also);
-        let recovery = recovered(dir.path(), &fake);
-        assert_eq!((recovery.way, recovery.steps.len()), (Way::Undo, done + 1));
-        assert_eq!(files(dir.path()), 1, "a disk is left at step {done}");
-        assert_eq!(fake.domains().unwrap(), [], "a domain is left at step {done}");
-    }
-}
-
-#[test]
-fn a_delete_that_is_killed_at_any_step_is_finished() {
-    for (done, also) in (0..3).flat_map(|done| [(done, false), (done, true)]) {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("os.img");
-        std::fs::write(&path, "x").unwrap();
-        let fake = Fake::default();
-        fake.set("a", true);
-        let name = || "a".to_owned();
-        let steps = [
-            Step::EndDomain { name: name() },
-            Step::UndefineDomain { name: name(), xml: name() },
-            Step::DeleteDisk { path },
-        ];
-        killed(dir.path(), &fake, "delete", &steps, done, also);
-        let recovery = recovered(dir.path(), &fake);
-        assert_eq!((recovery.way, recovery.steps.len()), (Way::Finish, 3 - done));
-        assert_eq!((files(dir.path()), fake.domains().unwrap().len()), (1, 0));
-    }
-}
-
-#[test]
-fn a_recovery_that_fails_keeps_the_journal_and_is_run_again() {
     let dir = tempfile::tempdir().unwrap();
-    let mut fake = Fake::default();
-    killed(dir.path(), &fake, "create", &create(dir.path()), 3, true);
-    // Define and start were calls 0 and 1; destroying goes well, undefining fails once.
-    fake.fails = vec![3];
-    let journals = dir.path().join("journal");
-    let orphan = Orphan::all_in(&journals).unwrap().remove(0);
-    let error = recover(orphan, &fake, &mut Watch::default()).unwrap_err();
-    assert!(error.to_string().contains("cannot define domain `a`"), "{error}");
-    assert_eq!((files(&journals), fake.domains().unwrap().len()), (1, 1));
-    let recovery = recovered(dir.path(), &fake);
-    assert_eq!((recovery.way, recovery.steps.len()), (Way::Undo, 1), "it begins anew");
-    assert_eq!((files(dir.path()), fake.domains().unwrap().len()), (1, 0));
-}
-
-#[test]
-fn a_change_that_is_complete_or_was_not_begun_is_forgotten() {
-    let dir = tempfile::tempdir().unwrap();
-    let fake = Fake::default();
-    let journals = dir.path().join("journal");
-    drop(Journal::begin_in(&journals, "create", "a", fake.uri()).unwrap());
-    assert_eq!(recovered(dir.path(), &fake).way, Way::Forget);
-    let journal = Journal::begin_in(&journals, "create", "a", fake.uri()).unwrap();
-    let mut watch = Watch::default();
-    let mut transaction = Transaction::new(&fake, &mut watch, Some(journal));
-    transaction.run(&create(dir.path())).unwrap();
-    transaction.complete().unwrap();
-    drop(transaction);
-    assert_eq!(recovered(dir.path(), &fake).way, Way::Forget);
-    assert_eq!((files(dir.path()), fake.domains().unwrap().len()), (3, 1), "a made guest is gone");
-}
-
-#[test]
-fn a_failed_change_that_is_undone_leaves_no_journal() {
-    let dir = tempfile::tempdir().unwrap();
-    let journals = dir.path().join("journal");
-    let begin = |fake: &Fake| Journal::begin_in(&journals, "create", "a", fake.uri()).unwrap();
     let fake = Fake { fails: vec![1], ..Fake::default() };
-    let journal = Some(begin(&fake));
-    apply(&create(dir.path()), &fake, &mut Watch::default(), journal).unwrap_err();
-    assert_eq!((files(dir.path()), files(&journals)), (1, 0));
-    // The undefine that undoes the define fails, too: the journal stays, and knows what is left.
-    let fake = Fake { fails: vec![1, 2], ..Fake::default() };
-    let journal = Some(begin(&fake));
-    let error = apply(&create(dir.path()), &fake, &mut Watch::default(), journal).unwrap_err();
-    assert!(error.needs_recovery());
-    let recovery = recovered(dir.path(), &fake);
-    assert_eq!(recovery.steps.len(), 2, "the step that failed may have done half: {recovery:?}");
-    assert_eq!(fake.domains().unwrap(), []);
+    let mut watch = Guarded::default();
+    apply(&create(dir.path()), &fake, &mut watch, None).unwrap_err();
+    let at = |text: &str| watch.0.log.iter().position(|line| line.starts_with(text)).unwrap();
+    assert!(watch.1 == 1 && at("guard") < at("undo"), "{:?}", watch.0.log);
+    // Nothing was done, so nothing is undone.
+    let (fake, mut watch) = (Fake { fails: vec![0], ..Fake::default() }, Guarded::default());
+    apply(&create(dir.path())[2..3], &fake, &mut watch, None).unwrap_err();
+    assert_eq!(watch.1, 0);
 }
+
+mod killed;

@@ -12,6 +12,7 @@ use crate::hypervisor::Hypervisor;
 use anyhow::Context as _;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::ops::ControlFlow;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 /// Tells of steps as progress, and of signals.
@@ -22,13 +23,18 @@ pub struct Reporter {
     interrupt: Interrupt,
     /// How far a long step is.
     bar: Bar,
+    /// The host's lock, as long as somebody holds it; none: it was never taken.
+    lock: Option<Weak<HostLock>>,
 }
+
+/// How long the undoing of a change waits for another change of the host; then it is undone beside that one.
+const UNDO_WAIT: Duration = Duration::from_secs(60);
 
 impl Reporter {
     /// Holds signals back from now on. It has to come before the hypervisor is opened.
     pub fn new(output: Output) -> anyhow::Result<Reporter> {
         let interrupt = Interrupt::hold().context("cannot hold signals back")?;
-        Ok(Reporter { output, interrupt, bar: Bar::new(output) })
+        Ok(Reporter { output, interrupt, bar: Bar::new(output), lock: None })
     }
 
     /// Wipes the bar away, because what was long is over.
@@ -42,18 +48,27 @@ impl Reporter {
     }
 
     /// Takes the host's lock.
-    pub fn lock(&mut self, args: &LockArgs) -> Result<HostLock, LockError> {
+    pub fn lock(&mut self, args: &LockArgs) -> Result<Rc<HostLock>, LockError> {
+        let wait = Duration::from_secs(args.lock_wait);
+        let lock = Rc::new(self.wait_for_lock(wait, |interrupt| interrupt.came().is_some())?);
+        self.lock = Some(Rc::downgrade(&lock));
+        Ok(lock)
+    }
+
+    /// Waits for the host's lock, unless `stops`.
+    fn wait_for_lock(
+        &self,
+        wait: Duration,
+        stops: impl Fn(&Interrupt) -> bool,
+    ) -> Result<HostLock, LockError> {
         let mut told = false;
-        HostLock::take(Duration::from_secs(args.lock_wait), |holder| {
+        HostLock::take(wait, |holder| {
             if !told {
                 let who = holder.map_or(String::new(), |pid| format!(" (process {pid})"));
                 self.output.progress(&format!("waiting for another change of this host{who}"));
                 told = true;
             }
-            match self.interrupt.came() {
-                None => ControlFlow::Continue(()),
-                Some(_) => ControlFlow::Break(()),
-            }
+            if stops(&self.interrupt) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })
     }
 }
@@ -73,6 +88,15 @@ impl Observer for Reporter {
         self.bar.set(through, bytes);
     }
 
+    fn guard(&mut self) -> Option<HostLock> {
+        let taken = self.lock.as_ref()?;
+        if taken.strong_count() > 0 {
+            return None;
+        }
+        // A signal has come by now in many cases, and ends nothing any more.
+        self.wait_for_lock(UNDO_WAIT, |_| false).ok()
+    }
+
     fn undoing(&mut self, step: &Step) {
         self.bar.clear();
         self.output.progress(&format!("undo: {step}"));
@@ -85,10 +109,15 @@ impl Observer for Reporter {
 
 /// Refuses a change while one of the same hypervisor is half done, because its run was killed.
 pub fn refuse_unfinished(hypervisor: &dyn Hypervisor) -> anyhow::Result<()> {
+    refuse_unfinished_at(hypervisor.uri())
+}
+
+/// Refuses a change while one of the hypervisor at this URI is half done.
+pub fn refuse_unfinished_at(uri: &str) -> anyhow::Result<()> {
     for orphan in Orphan::all()? {
         let Some(story) = &orphan.story else { continue };
         let half = Recovery::of(Some(story)).way != Way::Forget;
-        if half && story.change.uri == hypervisor.uri() {
+        if half && story.change.uri == uri {
             let message = format!(
                 "`{} {}` was killed half way (process {})",
                 story.change.verb, story.change.subject, story.change.pid

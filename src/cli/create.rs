@@ -3,18 +3,18 @@
 use super::args::CreateArgs;
 use super::change::{Reporter, journal, print_steps, refuse_unfinished};
 use super::context::Context;
+use super::diff::Diff;
 use super::error::{EXIT_DONE, hinted};
 use super::guest::{Planned, resolve};
 use super::ip::{Waited, wait_for};
 use super::output::Output;
 use super::render::{Extra, render};
-use super::storage::{self, Disks};
+use super::storage::{self, Disks, room};
 use super::view::View;
-use crate::apply::{ApplyError, Step, Transaction, free_bytes};
+use crate::apply::{ApplyError, Step, Transaction};
 use crate::check::{Finding, Severity, check};
 use crate::domain::{DomainXml, differences};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
-use crate::memsize::MemSize;
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -44,7 +44,7 @@ struct Created {
 
 /// Runs the verb.
 pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    if args.dry_run {
+    if args.dry_run || args.diff {
         return preview(args, cx);
     }
     cx.refuse_recorded("create")?;
@@ -75,10 +75,14 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Prints the steps and changes nothing; so a recorded host will do, on which no domain is.
+/// Prints the steps or the definition and changes nothing; so a recorded host will do, on which no domain is.
 fn preview(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let hypervisor = if cx.global.host.is_none() { Some(cx.hypervisor()?) } else { None };
-    let Prepared { name, mut steps, .. } = prepare(args, cx, hypervisor.as_deref())?;
+    let Prepared { name, xml, mut steps } = prepare(args, cx, hypervisor.as_deref())?;
+    if args.diff {
+        Diff::of(&name, None, Some(xml.text())).print(cx.output)?;
+        return Ok(EXIT_DONE);
+    }
     if !args.no_start {
         steps.push(start_step(&name));
     }
@@ -111,31 +115,17 @@ fn prepare(
     if args.private_ip {
         extra.networks.push("private-net".into());
     }
-    // The disks of a recorded host are not on this machine.
-    if cx.global.host.is_none() {
-        warn_of_space(&steps, cx.output);
+    // Without a hypervisor the host is a recorded one, whose disks are not on this machine.
+    if let Some(hypervisor) = hypervisor {
+        room::refuse_taken(&steps, hypervisor)?;
+        for warning in room::warnings(&steps, hypervisor)? {
+            cx.output.warning(&warning);
+        }
     }
     let xml = render(&args.guest, &planned, &extra)?;
     judge(&xml, &planned, cx.output)?;
     steps.push(Step::DefineDomain { name: name.clone(), xml: xml.text().to_owned() });
     Ok(Prepared { name, xml, steps })
-}
-
-/// Says where a new disk, which is sparse, may outgrow its file system; QEMU stops a guest when that comes.
-fn warn_of_space(steps: &[Step], output: Output) {
-    for step in steps {
-        let Step::CreateDisk { path, bytes } = step else { continue };
-        let Some(free) = path.parent().and_then(free_bytes).filter(|free| free < bytes) else {
-            continue;
-        };
-        let size = |bytes: u64| MemSize::from_kib(bytes / 1024);
-        output.warning(&format!(
-            "disk {} may grow to {}, but its file system has {} left",
-            path.display(),
-            size(*bytes),
-            size(free)
-        ));
-    }
 }
 
 /// Refuses a name that a domain has, before anything is made.

@@ -3,6 +3,7 @@
 use super::args::DeleteArgs;
 use super::change::{Reporter, confirm, journal, print_steps, refuse_unfinished};
 use super::context::Context;
+use super::diff::Diff;
 use super::error::{EXIT_DONE, usage};
 use super::show::find;
 use super::view::View;
@@ -21,6 +22,11 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let hypervisor = cx.hypervisor()?;
     if args.dry_run {
         print_steps(&plan(&*hypervisor, name, args.keep_data, cx)?, cx)?;
+        return Ok(EXIT_DONE);
+    }
+    if args.diff {
+        let xml = hypervisor.xml(&find(&*hypervisor, name)?.name, XmlOf::Public)?;
+        Diff::of(name, Some(&xml), None).print(cx.output)?;
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor)?;

@@ -1,9 +1,10 @@
 //! Errors as people see them: headline, causes level by level, hint. The only place that knows exit codes.
 
-use crate::apply::{ApplyError, DiskError, LockError};
+use crate::apply::{ApplyError, DiskError, JournalError, LockError};
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::placement::PlanError;
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// Done, already so, or the reader went away.
 pub const EXIT_DONE: u8 = 0;
@@ -124,10 +125,26 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(disk) = cause.downcast_ref::<DiskError>() {
         return disk_hint(disk);
     }
+    if let Some(JournalError::File { path, source }) = cause.downcast_ref::<JournalError>() {
+        return Some(journal_hint(path, source));
+    }
     if let Some(LockError::Held { .. }) = cause.downcast_ref::<LockError>() {
         return Some("try again when it is done, or wait longer with --lock-wait SECONDS".into());
     }
     cause.downcast_ref::<HypervisorError>().and_then(hypervisor_hint)
+}
+
+/// What helps where a journal cannot be written: without one no change is begun.
+fn journal_hint(path: &Path, source: &std::io::Error) -> String {
+    use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, StorageFull};
+    let dir = path.parent().unwrap_or(path).display();
+    match source.kind() {
+        StorageFull | QuotaExceeded => format!("make room: `df {dir}` shows what is left"),
+        PermissionDenied => "run as root".to_owned(),
+        _ => format!(
+            "changes are written down there before they are made; see `df {dir}`, `ls -ld {dir}`"
+        ),
+    }
 }
 
 /// What helps against an error with an image.

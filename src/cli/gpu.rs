@@ -3,7 +3,7 @@
 mod list;
 
 use super::args::{Device, ExcludeArgs, GpuVerb, IncludeArgs, LockArgs};
-use super::change::Reporter;
+use super::change::{Reporter, refuse_unfinished_at};
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted};
 use crate::apply::write_exclusions;
@@ -160,6 +160,9 @@ fn change(
     cx.refuse_recorded(verb)?;
     let mut reporter = Reporter::new(cx.output)?;
     let _lock = if dry_run { None } else { Some(reporter.lock(lock)?) };
+    if !dry_run {
+        refuse_unfinished_at(&cx.global.connect)?;
+    }
     let root = FsRoot::live()?;
     let topology = cx.topology()?;
     let mut list = List { topology: &topology, cards: cards(&root)?, entries: entries(&root)? };

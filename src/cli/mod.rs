@@ -13,6 +13,7 @@ pub mod console;
 pub mod context;
 pub mod create;
 pub mod delete;
+pub mod diff;
 pub mod export;
 pub mod gpu;
 pub mod guest;

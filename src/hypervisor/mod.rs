@@ -44,6 +44,8 @@ pub struct DomainSummary {
 pub enum XmlOf {
     /// The one that the next start takes, with secrets.
     Inactive,
+    /// The one that the next start takes, without secrets.
+    Public,
     /// The running one; the same as the inactive one where it does not run.
     Live,
 }

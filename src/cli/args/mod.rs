@@ -235,6 +235,9 @@ pub struct ModulesArgs {
     /// Write what NVML and Fabric Manager say now to /etc/gpuvm/module-ids.json
     #[arg(long)]
     pub write: bool,
+    /// With --write: print what would be written and change nothing
+    #[arg(long, requires = "write")]
+    pub dry_run: bool,
 }
 
 /// Is what `host capture` takes.
@@ -304,7 +307,7 @@ pub struct CreateArgs {
     #[arg(long)]
     pub dry_run: bool,
     /// Print the domain XML that would be defined, as a diff, and change nothing; takes --host
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     pub diff: bool,
     /// The lock.
     #[command(flatten)]
@@ -338,7 +341,7 @@ pub struct DeleteArgs {
     #[arg(long)]
     pub dry_run: bool,
     /// Print the domain XML that would go, as a diff, and change nothing
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     pub diff: bool,
     /// The lock.
     #[command(flatten)]

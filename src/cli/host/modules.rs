@@ -53,7 +53,7 @@ pub fn run(args: &ModulesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.warning(note);
     }
     if args.write {
-        write(&topology, &modules, cx)?;
+        write(&topology, &modules, args.dry_run, cx)?;
     }
     Ok(EXIT_DONE)
 }
@@ -85,8 +85,13 @@ fn text(rows: &[Row]) -> String {
     table(rows, width(), Wide::Wrap)
 }
 
-/// Writes the admin's file, whole or not at all.
-fn write(topology: &Topology, modules: &Modules, cx: &Context<'_>) -> anyhow::Result<()> {
+/// Writes the admin's file, whole or not at all; or says that it would.
+fn write(
+    topology: &Topology,
+    modules: &Modules,
+    dry_run: bool,
+    cx: &Context<'_>,
+) -> anyhow::Result<()> {
     if modules.is_empty() {
         let hint = "NVML sees GPUs only while they are bound to the driver `nvidia`; or write the file by hand, as \
                     {\"0000:1b:00.0\": 1, ...}";
@@ -101,11 +106,16 @@ fn write(topology: &Topology, modules: &Modules, cx: &Context<'_>) -> anyhow::Re
         cx.output.progress(&format!("{PATH}: already so"));
         return Ok(());
     }
+    let number = modules.iter().count();
+    if dry_run {
+        cx.output.progress(&format!("would write {number} module ids to {PATH}"));
+        return Ok(());
+    }
     let dir = file.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(dir).map_err(|error| {
         hinted(format!("cannot make {}: {error}", dir.display()), "run it as root")
     })?;
     capture::write(file, true, text.as_bytes())?;
-    cx.output.progress(&format!("{PATH}: {} module ids", modules.iter().count()));
+    cx.output.progress(&format!("{PATH}: {number} module ids"));
     Ok(())
 }

@@ -5,6 +5,7 @@
 
 mod data;
 mod os;
+pub mod room;
 mod seed;
 mod tuning;
 

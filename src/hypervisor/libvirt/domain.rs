@@ -43,11 +43,12 @@ impl Hypervisor for Libvirt {
         let doing = format!("read the definition of domain `{name}`");
         let domain = self.find(&doing, name)?;
         let flags = match which {
-            XmlOf::Inactive => sys::VIR_DOMAIN_XML_INACTIVE,
+            XmlOf::Inactive | XmlOf::Public => sys::VIR_DOMAIN_XML_INACTIVE,
             XmlOf::Live => 0,
         };
         // Secrets are for those who may change: a connection for reading would be refused them.
-        let secrets = if self.read_only.is_none() { sys::VIR_DOMAIN_XML_SECURE } else { 0 };
+        let secret = which != XmlOf::Public && self.read_only.is_none();
+        let secrets = if secret { sys::VIR_DOMAIN_XML_SECURE } else { 0 };
         domain.xml_desc(flags | secrets).map_err(|e| error(&doing, &e))
     }
 

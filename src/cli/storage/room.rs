@@ -1,0 +1,110 @@
+//! What stands in the way of a guest's new disks, before any is made: names that are taken, and too little space.
+
+use super::super::error::hinted;
+use crate::apply::{Step, free_bytes};
+use crate::hypervisor::Hypervisor;
+use crate::memsize::MemSize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Refuses steps that would make a volume, file or directory that is there: left over, or somebody else's.
+pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> anyhow::Result<()> {
+    for step in steps {
+        match step {
+            Step::MakeVolume { pool, volume, .. } if !is_made(steps, pool) => {
+                let volumes = hypervisor.storage().volumes(pool)?;
+                if volumes.iter().any(|other| other.name == volume.name) {
+                    let name = &volume.name;
+                    return Err(hinted(
+                        format!(
+                            "pool `{pool}` has a volume `{name}` already, which no domain of this name has"
+                        ),
+                        format!(
+                            "choose another --name; or, if nothing needs the volume, \
+                             `virsh vol-delete {name} --pool {pool}`"
+                        ),
+                    ));
+                }
+            }
+            Step::CreateDisk { path, .. } if path.symlink_metadata().is_ok() => {
+                return Err(crate::apply::DiskError::Exists { path: path.clone() }.into());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether the steps make a pool themselves.
+fn is_made(steps: &[Step], pool: &str) -> bool {
+    steps.iter().any(|step| matches!(step, Step::MakePool { name, .. } if name == pool))
+}
+
+/// Is where new disks lie together.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Ground<'s> {
+    /// In a pool.
+    Pool(&'s str),
+    /// In a directory of this machine.
+    Directory(&'s Path),
+}
+
+/// Says where new disks may outgrow the place where they lie; QEMU stops a guest when that comes.
+pub fn warnings(steps: &[Step], hypervisor: &dyn Hypervisor) -> anyhow::Result<Vec<String>> {
+    let mut sizes: BTreeMap<Ground<'_>, BTreeMap<&str, u64>> = BTreeMap::new();
+    for step in steps {
+        let (ground, name, bytes) = match step {
+            Step::CreateDisk { path, bytes, .. } => {
+                let name = path.to_str().unwrap_or_default();
+                (Ground::Directory(path.parent().unwrap_or(Path::new("/"))), name, *bytes)
+            }
+            Step::MakeVolume { pool, volume, .. } => {
+                (Ground::Pool(pool), &*volume.name, volume.capacity_bytes)
+            }
+            Step::GrowVolume { pool, name, bytes } => (Ground::Pool(pool), &**name, *bytes),
+            _ => continue,
+        };
+        sizes.entry(ground).or_default().insert(name, bytes);
+    }
+    let mut warnings = Vec::new();
+    for (ground, disks) in &sizes {
+        let wanted: u64 = disks.values().sum();
+        let free = match ground {
+            Ground::Directory(path) => free_above(path),
+            Ground::Pool(name) => free_in(name, steps, hypervisor)?,
+        };
+        let Some(free) = free.filter(|&free| free < wanted) else { continue };
+        let names: Vec<&str> = disks.keys().copied().collect();
+        let place = match ground {
+            Ground::Directory(path) => format!("the file system of {}", path.display()),
+            Ground::Pool(name) => format!("pool `{name}`"),
+        };
+        let size = |bytes: u64| MemSize::from_kib(bytes / 1024);
+        warnings.push(format!(
+            "{} may grow to {}, but {place} has {} left",
+            names.join(" and "),
+            size(wanted),
+            size(free)
+        ));
+    }
+    Ok(warnings)
+}
+
+/// Bytes that are free in a pool; none where that is not known, as of a pool that is still to be made elsewhere.
+fn free_in(name: &str, steps: &[Step], hypervisor: &dyn Hypervisor) -> anyhow::Result<Option<u64>> {
+    let made = steps.iter().find_map(|step| match step {
+        Step::MakePool { name: made, path } if made == name => Some(path),
+        _ => None,
+    });
+    if let Some(path) = made {
+        // A URI without a host is of this machine.
+        return Ok(free_above(path).filter(|_| hypervisor.uri().contains(":///")));
+    }
+    let pools = hypervisor.storage().pools()?;
+    Ok(pools.into_iter().find(|pool| pool.name == name).map(|pool| pool.available_bytes))
+}
+
+/// Bytes that are free in the file system that a directory is on, or will be.
+fn free_above(path: &Path) -> Option<u64> {
+    path.ancestors().find(|path| path.is_dir()).and_then(free_bytes)
+}
