@@ -6,6 +6,7 @@ mod image;
 mod imagefail;
 mod killed;
 mod life;
+mod seed;
 mod storage;
 mod vendor;
 mod verbs;

@@ -109,7 +109,10 @@ fn prepare(
     let Disks { mut steps, disks, made, warnings } =
         storage::plan(&args.storage, Some(&args.seed), &planned, cx)?;
     for warning in &warnings {
-        cx.output.progress(warning);
+        match warning.starts_with("WARNING") {
+            true => cx.output.progress(warning),
+            false => cx.output.warning(warning),
+        }
     }
     let mut extra = Extra { disks, made, networks: Vec::new() };
     if args.private_ip {

@@ -1,7 +1,7 @@
 //! What an admin hands over for a seed, checked before anything is made: keys, a password's hash, user-data.
 
 /// The largest document that is taken; the whole seed has to fit in its volume.
-const MAX_BYTES: usize = 512 << 10;
+pub const MAX_BYTES: usize = 512 << 10;
 
 /// Says what is wrong with what was handed over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -173,4 +173,14 @@ pub fn user_name(name: &str) -> Result<(), SeedError> {
         return Err(SeedError::User { name: name.chars().take(40).collect() });
     }
     Ok(())
+}
+
+/// A host name for a domain: letters, digits and `-`, as RFC 1123 has it; a point would begin the name of a network.
+pub fn host_name(domain: &str) -> String {
+    let part = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let name: String = domain.chars().map(part).take(63).collect();
+    match name.trim_matches('-') {
+        "" => "guest".to_owned(),
+        name => name.to_owned(),
+    }
 }

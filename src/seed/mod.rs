@@ -8,7 +8,9 @@
 mod given;
 mod volume;
 
-pub use given::{SeedError, SshKey, document, password_hash, user_data, user_name};
+pub use given::{
+    MAX_BYTES, SeedError, SshKey, document, host_name, password_hash, user_data, user_name,
+};
 pub use volume::volume;
 
 use serde_json::{Value, json};
@@ -43,21 +45,41 @@ pub struct Seed {
     pub network_config: Option<String>,
 }
 
-/// Formats and mounts a data disk on which nothing is: `blkid -p` ends with 2 only where it finds no signature at all.
+/// Formats and mounts a data disk on which nothing is: `blkid -p` ends with 2 only where it finds no signature at all, and
+/// what it does not know is not all zeros.
 const DATA_DISK: &str = r#"set -eu
 disk=/dev/disk/by-id/virtio-gpuvm-data
 [ -b "$disk" ] || exit 0
 found=0; blkid -p "$disk" >/dev/null 2>&1 || found=$?
-if [ "$found" != 2 ]; then echo "gpuvm: $disk is not blank and is left alone" >&2; exit 0; fi
+if [ "$found" != 2 ] || ! cmp -s -n 1048576 "$disk" /dev/zero; then
+  echo "gpuvm: $disk is not blank and is left alone" >&2
+  exit 0
+fi
 mkfs.ext4 -q -F -L raid -m 0 "$disk"
 mkdir -p /raid
 grep -q '^LABEL=raid ' /etc/fstab || echo 'LABEL=raid /raid ext4 defaults,nofail,discard 0 2' >>/etc/fstab
 mount /raid
 "#;
 
+/// Installs the guest agent where the image has none, by what the distribution has. Not by cloud-init's `packages`, which
+/// asks the network also where nothing is missing, and counts it as an error where there is none.
+const AGENT: &str = r#"command -v qemu-ga >/dev/null || [ -x /usr/sbin/qemu-ga ] || {
+  export DEBIAN_FRONTEND=noninteractive
+  if command -v apt-get >/dev/null; then
+    apt-get -q update; apt-get -q install -y --no-install-recommends qemu-guest-agent
+  elif command -v dnf >/dev/null; then dnf -q -y install qemu-guest-agent
+  elif command -v zypper >/dev/null; then zypper -n -q install qemu-guest-agent
+  elif command -v apk >/dev/null; then apk add -q qemu-guest-agent
+  fi
+}
+systemctl enable qemu-guest-agent
+systemctl start --no-block qemu-guest-agent
+"#;
+
 /// Waits until each GPU has joined the fabric; CUDA gives error 802 before.
 const FABRIC_WAIT: &str = r#"#!/bin/sh
 # Waits, at most ten minutes, until no GPU of this guest is still joining the NVSwitch fabric.
+command -v nvidia-smi >/dev/null || exit 0
 for try in $(seq 300); do
   states=$(nvidia-smi -q 2>/dev/null | sed -n '/^ *Fabric$/,/^ *Status/p')
   if [ -n "$states" ]; then
@@ -104,6 +126,19 @@ impl Seed {
         files
     }
 
+    /// Keys of ours that the admin's user-data has too: cloud-init takes its value for the whole key then. Only keys at
+    /// the beginning of a line are seen, where YAML has them.
+    pub fn overruled(&self) -> Vec<String> {
+        let Some(text) = &self.user_data else { return Vec::new() };
+        let Value::Object(ours) = self.config() else { return Vec::new() };
+        let has = |key: &&String| {
+            let mut after = text.lines().filter_map(|line| line.strip_prefix(key.as_str()));
+            after.any(|rest| rest.trim_start().starts_with(':'))
+        };
+        let told = ["users", "ssh_authorized_keys", "runcmd", "write_files"];
+        ours.keys().filter(|key| told.contains(&key.as_str())).filter(has).cloned().collect()
+    }
+
     /// Our cloud-config.
     fn config(&self) -> Value {
         let mut config = json!({
@@ -116,8 +151,8 @@ impl Seed {
             None => {
                 config["ssh_authorized_keys"] = json!(keys);
                 if let Some(hash) = &self.password_hash {
-                    let user = json!([{ "name": "root", "password": hash, "type": "hash" }]);
-                    config["chpasswd"] = json!({ "expire": false, "users": user });
+                    // Goes over what the image says of its own user.
+                    config["user"] = json!({ "lock_passwd": false, "hashed_passwd": hash });
                 }
             }
             Some(user) => {
@@ -130,17 +165,12 @@ impl Seed {
                     "ssh_authorized_keys": keys,
                 });
                 if let Some(hash) = &self.password_hash {
-                    made["passwd"] = json!(hash);
+                    made["hashed_passwd"] = json!(hash);
                 }
                 config["users"] = json!([made]);
             }
         }
         let mut commands: Vec<Value> = Vec::new();
-        if self.guest_agent {
-            config["package_update"] = json!(true);
-            config["packages"] = json!(["qemu-guest-agent"]);
-            commands.push(json!(["systemctl", "enable", "--now", "qemu-guest-agent"]));
-        }
         if self.data_disk {
             commands.push(json!(["sh", "-c", DATA_DISK]));
         }
@@ -151,7 +181,12 @@ impl Seed {
                 file("/etc/systemd/system/gpuvm-fabric-wait.service", FABRIC_UNIT, "0644"),
             ]);
             commands.push(json!(["systemctl", "daemon-reload"]));
-            commands.push(json!(["systemctl", "enable", "--now", "gpuvm-fabric-wait.service"]));
+            commands.push(json!(["systemctl", "enable", "gpuvm-fabric-wait.service"]));
+            let start = ["systemctl", "start", "--no-block", "gpuvm-fabric-wait.service"];
+            commands.push(json!(start));
+        }
+        if self.guest_agent {
+            commands.push(json!(["sh", "-c", AGENT]));
         }
         if !commands.is_empty() {
             config["runcmd"] = json!(commands);

@@ -38,7 +38,9 @@ fn a_seed_says_who_may_log_in() {
     assert_eq!(config["users"][0]["ssh_authorized_keys"][0], key().as_str());
     assert_eq!(config["users"][0]["lock_passwd"], true);
     assert_eq!(config["ssh_pwauth"], false);
-    assert_eq!(config["packages"][0], "qemu-guest-agent");
+    let commands: Vec<String> =
+        config["runcmd"].as_array().unwrap().iter().map(ToString::to_string).collect();
+    assert!(commands[0].contains("mkfs.ext4") && commands[4].contains("qemu-guest-agent"));
     let meta: Value = serde_json::from_str(&files[0].1).unwrap();
     assert_eq!((&meta["instance-id"], &meta["local-hostname"]), (&json!("i-1"), &json!("train-a")));
     let plain =
@@ -130,7 +132,7 @@ fn a_password_is_taken_only_as_a_hash_and_never_repeated() {
     let seed = Seed { password_hash: Some(hash.clone()), ..seed() };
     let config = config(&seed.files(), "user-data");
     assert_eq!(
-        (&config["users"][0]["passwd"], &config["ssh_pwauth"]),
+        (&config["users"][0]["hashed_passwd"], &config["ssh_pwauth"]),
         (&json!(hash), &json!(true))
     );
 }
@@ -162,4 +164,26 @@ fn documents_that_cloud_init_would_ignore_are_refused() {
     for name in ["", "Root", "a b", "-x", "1a", "a:b", &"x".repeat(33)] {
         user_name(name).unwrap_err();
     }
+}
+
+#[test]
+fn a_host_name_is_made_of_a_domains_name() {
+    for (domain, host) in [
+        ("train-a", "train-a"),
+        ("gpuvm-0g.2", "gpuvm-0g-2"),
+        ("odd-2g0+5", "odd-2g0-5"),
+        ("_x_", "x"),
+        ("___", "guest"),
+    ] {
+        assert_eq!(host_name(domain), host);
+    }
+    assert_eq!(host_name(&"x.".repeat(60)).len(), 63);
+}
+
+#[test]
+fn what_the_admins_user_data_takes_the_place_of_is_told() {
+    let overruled = |text: &str| Seed { user_data: Some(text.into()), ..seed() }.overruled();
+    assert_eq!(overruled("#cloud-config\nruncmd: [a]\nusers :\n- b\n"), ["runcmd", "users"]);
+    assert_eq!(overruled("#cloud-config\n  runcmd: [a]\nruncmds: 1\n"), [""; 0]);
+    assert_eq!(Seed { user_data: None, ..seed() }.overruled(), [""; 0]);
 }

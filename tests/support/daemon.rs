@@ -133,6 +133,19 @@ impl Daemon {
         Path::new("/proc").join(first).join("root").join(path.trim_start_matches('/'))
     }
 
+    /// The user that runs the process inside whose command line has this text.
+    pub fn uid_of(&self, text: &str) -> u32 {
+        use std::os::unix::fs::MetadataExt as _;
+        let entries = std::fs::read_dir(self.inside("/proc")).unwrap();
+        let has = |dir: &Path| {
+            std::fs::read(dir.join("cmdline"))
+                .is_ok_and(|line| String::from_utf8_lossy(&line).contains(text))
+        };
+        let mut dirs = entries.map(|entry| entry.unwrap().path());
+        let found = dirs.find(|dir| has(dir)).expect("it runs");
+        found.metadata().unwrap().uid()
+    }
+
     /// Mounts a small file system on a directory, for it and for nobody else; whether that was done.
     pub fn mount_tmpfs(&self, dir: &Path, size: &str) -> bool {
         let first = self.inside("/");

@@ -1,12 +1,252 @@
-//! The seed: the volume that cloud-init reads a guest's first settings from.
+//! The seed: the volume that cloud-init reads a guest's first settings from. Everything that an admin hands over is read
+//! and checked here, before anything is made.
 
+use super::super::args::SeedArgs;
+use super::super::error::{hinted, usage};
+use super::super::render::path_text;
 use super::{Disks, Place};
+use crate::apply::{Secret, Step};
+use crate::domain::guest::{Disk, DiskFormat, DiskIo, DiskKind, Made, Role, VolumeRef};
+use crate::hypervisor::storage::NewVolume;
+use crate::seed::{self, MAX_BYTES, Seed, SeedError, SshKey};
+use crate::topology::FabricModel;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Adds the guest's seed where it gets one.
 pub(super) fn add(
-    _place: &Place<'_>,
-    _is_made_of_image: bool,
-    _disks: &mut Disks,
+    place: &Place<'_>,
+    is_made_of_image: bool,
+    disks: &mut Disks,
 ) -> anyhow::Result<()> {
+    let Some(args) = place.seed.filter(|args| is_wanted(args, is_made_of_image)) else {
+        return Ok(());
+    };
+    let seed = read(args, place, disks)?;
+    let content = seed::volume(&seed).map_err(|error| hinted(error.to_string(), ""))?;
+    let (dir, make_pool) = place.pool()?;
+    let (pool, name) = (place.args.pool.clone(), format!("{}.seed", place.planned.name));
+    let path = path_text(&dir.join(&name))?;
+    let volume = NewVolume {
+        name: name.clone(),
+        format: DiskFormat::Raw.as_str().to_owned(),
+        capacity_bytes: content.len() as u64,
+        // libvirtd 11.3 ends with a double free where a pool is full in the middle of a stream.
+        preallocated: true,
+        backing: None,
+        mode: 0o600,
+    };
+    let mut steps: Vec<Step> = make_pool.into_iter().collect();
+    steps.push(Step::MakeVolume { pool: pool.clone(), volume, from: None });
+    let content = Secret(content);
+    steps.push(Step::SealVolume { pool: pool.clone(), name: name.clone(), content });
+    let disk = Disk {
+        // It is read once, and so on every file system.
+        io: DiskIo::Threads,
+        read_only: true,
+        ..Disk::new(&path, DiskFormat::Raw, DiskKind::File)
+    };
+    let volume = Some(VolumeRef { pool, name });
+    disks.make(steps, disk, Made { role: Role::Seed, path, volume });
     Ok(())
+}
+
+/// Whether a guest gets a seed.
+fn is_wanted(args: &SeedArgs, is_made_of_image: bool) -> bool {
+    let SeedArgs { ssh_key, user, password_hash, user_data, meta_data, network_config, .. } = args;
+    let files = [password_hash, user_data, meta_data, network_config];
+    let asked = !ssh_key.is_empty()
+        || user.is_some()
+        || files.into_iter().any(Option::is_some)
+        || args.drop_seed;
+    !args.no_seed && (is_made_of_image || asked)
+}
+
+/// Reads what the guest is to be told.
+fn read(args: &SeedArgs, place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<Seed> {
+    if let Some(user) = &args.user {
+        seed::user_name(user)
+            .map_err(|error| usage(error.to_string(), "--user takes a name such as `lab`"))?;
+    }
+    let document = |path: &Option<PathBuf>, check: &dyn Fn(&str) -> Result<(), SeedError>| {
+        let Some(path) = path else { return anyhow::Ok(None) };
+        let text = text(path)?;
+        check(&text).map_err(|error| wrong(path, &error))?;
+        Ok(Some(text))
+    };
+    let hash = args.password_hash.as_deref().map(password_hash).transpose()?;
+    let user_data = document(&args.user_data, &seed::user_data)?;
+    let meta_data = document(&args.meta_data, &|text| seed::document("meta-data", text))?;
+    let network_config =
+        document(&args.network_config, &|text| seed::document("network-config", text))?;
+    let may_log_in = hash.is_some() || user_data.is_some();
+    let name = place.planned.name.as_str();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let placement = &place.planned.placement;
+    let seed = Seed {
+        host_name: seed::host_name(name),
+        instance: format!("{name}-{:x}", since.as_nanos()),
+        user: args.user.clone(),
+        ssh_keys: keys(args, place, may_log_in, disks)?,
+        password_hash: hash,
+        guest_agent: !args.no_agent,
+        data_disk: disks.made.iter().any(|made| made.role == Role::Data),
+        fabric_wait: placement.partition.is_some()
+            && place.planned.topology.fabric().model == FabricModel::SharedNvswitch,
+        user_data,
+        meta_data,
+        network_config,
+    };
+    for key in seed.overruled() {
+        disks.warnings.push(format!(
+            "`{key}` of the user-data takes the place of gpuvm's own, which is not done then"
+        ));
+    }
+    Ok(seed)
+}
+
+/// The keys that may log in: those that are named, else the caller's own.
+fn keys(
+    args: &SeedArgs,
+    place: &Place<'_>,
+    may_log_in: bool,
+    disks: &mut Disks,
+) -> anyhow::Result<Vec<SshKey>> {
+    let mut keys = Vec::new();
+    for path in &args.ssh_key {
+        keys.extend(SshKey::read_all(&text(path)?).map_err(|error| wrong(path, &error))?);
+    }
+    // A recorded host is not the one that the caller will log in to.
+    if !args.ssh_key.is_empty() || place.recorded {
+        return Ok(keys);
+    }
+    let home = home();
+    keys = home.as_deref().map(|home| own_keys(home, disks)).unwrap_or_default();
+    if keys.is_empty() && !may_log_in {
+        let looked = home.map_or("and no home directory is known".to_owned(), |home| {
+            format!("and {} has no id_*.pub", home.join(".ssh").display())
+        });
+        disks.warnings.push(format!(
+            "nobody will be able to log in to `{}`: none of --ssh-key, --password-hash and --user-data is given, \
+             {looked}; `ssh-keygen` makes a key",
+            place.planned.name
+        ));
+    }
+    Ok(keys)
+}
+
+/// The home directory of the person who calls, who may have become root by sudo.
+fn home() -> Option<PathBuf> {
+    let caller = std::env::var("SUDO_USER").ok().filter(|_| nix::unistd::geteuid().is_root());
+    let user = caller.and_then(|name| nix::unistd::User::from_name(&name).ok().flatten());
+    let own = || std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    user.map(|user| user.dir).or_else(own)
+}
+
+/// The public keys of a home directory, by the name of their files. What is no key is left out: nobody has named it.
+fn own_keys(home: &Path, disks: &mut Disks) -> Vec<SshKey> {
+    let Ok(entries) = std::fs::read_dir(home.join(".ssh")) else { return Vec::new() };
+    let is_own = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("id_") && name.ends_with(".pub")
+    };
+    let mut paths: Vec<PathBuf> =
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_own).collect();
+    paths.sort();
+    let mut keys = Vec::new();
+    for path in paths {
+        let read = text(&path)
+            .and_then(|text| SshKey::read_all(&text).map_err(|error| wrong(&path, &error)));
+        match read {
+            Ok(read) => keys.extend(read),
+            Err(error) => disks.warnings.push(format!("left out: {error}")),
+        }
+    }
+    keys
+}
+
+/// Reads a password's hash from a file, or from standard input for `-`, so that it stands on no command line.
+fn password_hash(path: &Path) -> anyhow::Result<String> {
+    let text = match path == Path::new("-") {
+        true => limited(std::io::stdin().lock(), "standard input")?,
+        false => text(path)?,
+    };
+    seed::password_hash(&text).map_err(|error| wrong(path, &error))
+}
+
+/// Reads a file of text that an admin has named.
+fn text(path: &Path) -> anyhow::Result<String> {
+    let file = crate::apply::open(path)
+        .map_err(|error| hinted(error.to_string(), "a file of text is taken, no pipe"))?;
+    limited(file, &path.display().to_string())
+}
+
+/// Reads text up to the size that a seed takes.
+fn limited(from: impl Read, what: &str) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    let limit = MAX_BYTES as u64;
+    from.take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| hinted(format!("cannot read {what}: {error}"), ""))?;
+    if bytes.len() > MAX_BYTES {
+        return Err(hinted(format!("{what} is larger than {} KiB", limit / 1024), ""));
+    }
+    // The error of the conversion holds the bytes, and is not told.
+    String::from_utf8(bytes).map_err(|_| hinted(format!("{what} is no UTF-8 text"), ""))
+}
+
+/// The error that a file is not what it is meant to be.
+fn wrong(path: &Path, error: &SeedError) -> anyhow::Error {
+    hinted(format!("{}: {error}", path.display()), "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A public key of the right form.
+    fn key(comment: &str) -> String {
+        format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA{} {comment}\n", "a".repeat(44))
+    }
+
+    #[test]
+    fn own_keys_are_those_of_the_home_directory() {
+        let home = tempfile::tempdir().unwrap();
+        let mut disks = Disks::default();
+        assert_eq!(own_keys(home.path(), &mut disks), []);
+        let ssh = home.path().join(".ssh");
+        std::fs::create_dir(&ssh).unwrap();
+        for (name, text) in [
+            ("id_rsa.pub", key("second")),
+            ("id_ed25519.pub", key("first")),
+            ("id_ed25519", "-----BEGIN OPENSSH PRIVATE KEY-----".into()),
+            ("known_hosts", key("other")),
+            ("id_bad.pub", "secret words\n".into()),
+        ] {
+            std::fs::write(ssh.join(name), text).unwrap();
+        }
+        nix::unistd::mkfifo(&ssh.join("id_pipe.pub"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+        let keys = own_keys(home.path(), &mut disks);
+        let keys: Vec<&str> = keys.iter().map(SshKey::as_str).collect();
+        assert_eq!(keys, [key("first").trim(), key("second").trim()]);
+        let [bad, pipe] = &disks.warnings[..] else { panic!("{:?}", disks.warnings) };
+        assert!(bad.contains("id_bad.pub: SSH key, line 1") && pipe.contains("id_pipe.pub"));
+    }
+
+    #[test]
+    fn what_is_no_text_of_a_fit_size_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        let refused = |path: &Path| text(path).unwrap_err().to_string();
+        assert!(refused(&write("large", &vec![b'a'; MAX_BYTES + 1])).contains("larger than"));
+        assert!(refused(&write("bytes", b"secret\xff")).ends_with("is no UTF-8 text"));
+        assert!(refused(dir.path()).contains("is not a regular file"));
+        assert!(refused(&dir.path().join("absent")).contains("No such file"));
+        assert_eq!(text(&write("good", b"a")).unwrap(), "a");
+    }
 }
