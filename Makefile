@@ -8,7 +8,7 @@ SHARE    = $(DESTDIR)$(PREFIX)/share
 TARGET   = $(or $(CARGO_TARGET_DIR),target)
 GPUVM    = $(TARGET)/release/gpuvm
 
-.PHONY: build demo test lint bench install uninstall clean
+.PHONY: build demo test test-vdgx lint bench install uninstall clean
 
 build:
 	tests/setup build
@@ -24,6 +24,14 @@ demo:
 test:
 	tests/setup test
 	tests/with-root $(CARGO) test --locked
+
+# Passthrough on a virtual DGX with real VFIO, driven by gpuvm; needs root. VDGX_TESTS names other scripts.
+VDGX_TESTS ?= reuse
+test-vdgx:
+	tests/setup test
+	$(CARGO) build --locked
+	tests/with-root tests/vdgx/run --huge1g 1 --add $(TARGET)/debug/gpuvm --out $(TARGET)/vdgx-out \
+	  $(VDGX_TESTS:%=tests/vdgx/tests/%.sh)
 
 # What .ci/run checks besides the tests.
 lint:
