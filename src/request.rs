@@ -299,6 +299,9 @@ pub struct Request {
     /// Which rules may be broken.
     #[serde(default, skip_serializing_if = "is_default")]
     pub allow: Allow,
+    /// Whether GPUs below one PCIe switch are told that they may send to each other over it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub p2p_clique: bool,
 }
 
 /// Whether a wish is what goes without saying, so that it is not written down.
@@ -322,6 +325,7 @@ impl Request {
             reserve: Reserve::default(),
             policy: Policy::default(),
             allow: Allow::default(),
+            p2p_clique: false,
         }
     }
 

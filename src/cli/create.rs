@@ -102,6 +102,9 @@ fn prepare(
     hypervisor: Option<&dyn Hypervisor>,
 ) -> anyhow::Result<Prepared> {
     let planned = resolve(&args.guest, cx)?;
+    if let Some(why) = planned.placement.shared_fabric().filter(|_| !args.accept_shared_fabric) {
+        return Err(hinted(why.to_owned(), "--accept-shared-fabric takes it as it is"));
+    }
     let name = planned.name.to_string();
     if let Some(hypervisor) = hypervisor {
         refuse_existing(hypervisor, &name)?;

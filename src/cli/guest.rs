@@ -78,6 +78,7 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
             remote: shape.allow.contains(&AllowArg::Remote),
             split: shape.allow.contains(&AllowArg::Split),
         },
+        p2p_clique: shape.p2p_clique,
     };
     request.check().map_err(|error| usage(error.to_string(), ""))?;
     Ok(request)

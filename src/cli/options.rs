@@ -43,6 +43,8 @@ pub fn changes(from: &Request, to: &Request) -> String {
     let rules: Vec<&str> = rules.into_iter().filter(|(on, _)| *on).map(|(_, rule)| rule).collect();
     let rules = Some(rules.join(",")).filter(|rules| !rules.is_empty());
     add(from.allow != to.allow, option("--allow", rules));
+    let clique = if to.p2p_clique { "--p2p-clique" } else { "no --p2p-clique" };
+    add(from.p2p_clique != to.p2p_clique, clique.to_owned());
     options.join(" ")
 }
 

@@ -3,6 +3,7 @@
 
 use super::fragment::{Fragment, Want};
 use super::guest::{Disk, Record, VirtType};
+use super::overrides::Override;
 use super::pci::{Controller, PciAddress};
 use super::shape::{backing, cpu, cputune, metadata, numatune};
 use crate::bdf::Bdf;
@@ -190,6 +191,11 @@ pub enum DomainEdit {
         /// The functions.
         hostdevs: Vec<HostdevSeat>,
     },
+    /// Sets properties of QEMU's devices that libvirt has no element for; those of others stay.
+    SetOverrides {
+        /// The properties.
+        overrides: Vec<Override>,
+    },
     /// Sets the memory balloon: a guest whose memory is all mapped for devices must have none.
     SetBalloon {
         /// Its address; none: no balloon.
@@ -235,6 +241,7 @@ impl DomainEdit {
             DomainEdit::SetCpu { model, topology, topoext, cells } => {
                 domain.child(cpu(*model, *topology, *topoext, cells))
             }
+            DomainEdit::SetOverrides { overrides } => super::overrides::fragment(domain, overrides),
             _ => domain.child(self.devices(Fragment::new("devices"))),
         }
     }

@@ -11,6 +11,7 @@ pub mod guest;
 mod held;
 mod nics;
 mod order;
+mod overrides;
 pub mod pci;
 pub mod read;
 mod record;
@@ -25,6 +26,7 @@ pub use edit::DomainEdit;
 pub use edits::edits;
 pub use element::Element;
 use fragment::Fragment;
+pub use overrides::Override;
 use splice::Splicer;
 
 /// Is a libvirt domain's XML, well-formed and with `<domain>` at its root.

@@ -10,6 +10,7 @@ use super::element::Element;
 use super::guest::{Guest, VirtType};
 use super::nics::nics;
 use super::order::device_name;
+use super::overrides::overrides;
 use super::pci::{Buses, Controller, PciAddress};
 use super::{DomainXml, DomainXmlError};
 use crate::bdf::Bdf;
@@ -73,7 +74,10 @@ pub(super) fn device_edits(
     edits.push(DomainEdit::SetControllers { controllers, dropped });
     edits.push(DomainEdit::SetDisks { disks });
     edits.push(DomainEdit::SetInterfaces { nics, dropped: dropped_nics });
+    let aliases = hostdevs.iter().map(|hostdev| (hostdev.bdf, hostdev.alias.clone())).collect();
     edits.push(DomainEdit::SetHostdevs { hostdevs });
+    let overrides = overrides(&placement.guest_pcie, &aliases);
+    edits.push(DomainEdit::SetOverrides { overrides });
     edits.extend(balloon);
     Ok(edits)
 }

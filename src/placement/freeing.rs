@@ -1,14 +1,13 @@
 //! Which guests have to go to make room for another, and where they can go: looks for the way that restarts the fewest
 //! GPUs. Every way is proven by planning it. Guests that stay are not moved to make room for those that go.
 
+use super::again::{count, request_of};
 use super::groups;
 use super::taken::Taken;
 use super::{Held, Occupancy, Placement, plan};
 use crate::bdf::Bdf;
-use crate::cpuset::CpuSet;
-use crate::memsize::MemSize;
-use crate::request::{DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Request};
-use crate::topology::{DeviceKind, PartitionId, Sriov, Topology};
+use crate::request::{GpuWish, Request};
+use crate::topology::{PartitionId, Topology};
 use serde::Serialize;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -139,11 +138,6 @@ pub(super) fn cheapest(
         }
     }
     (best, search.bounded.get())
-}
-
-/// A number as requests have it.
-fn count(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 impl<'a> Search<'a> {
@@ -298,17 +292,28 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Where the guests of a set can go, the largest first.
+    /// Where the guests of a set can go, the largest first; where one that runs finds no place so, those that run first.
     fn way(&self, away: &BTreeSet<usize>, placement: &Placement) -> Advice {
+        let largest = self.way_in(away, placement, |guest| (guest.gpus, guest.running.into()));
+        if !largest.guests.iter().any(|guest| guest.running && guest.to.is_none()) {
+            return largest;
+        }
+        let running = self.way_in(away, placement, |guest| (guest.running.into(), guest.gpus));
+        if running.cost() < largest.cost() { running } else { largest }
+    }
+
+    /// Where the guests of a set can go in this order, the highest first.
+    fn way_in(
+        &self,
+        away: &BTreeSet<usize>,
+        placement: &Placement,
+        order: impl Fn(&Guest<'_>) -> (usize, usize),
+    ) -> Advice {
         let mut held = self.without(away);
         held.domains.push(Held::of("", placement));
         let mut leaving: Vec<&Guest<'_>> = away.iter().map(|&at| &self.guests[at]).collect();
-        // Those that run choose before those that are off.
-        leaving.sort_by(|a, b| {
-            let key =
-                |g: &Guest<'_>| (std::cmp::Reverse((g.gpus, g.running)), g.held.domain.clone());
-            key(a).cmp(&key(b))
-        });
+        let name = |guest: &Guest<'_>| guest.held.domain.clone();
+        leaving.sort_by(|a, b| order(b).cmp(&order(a)).then_with(|| name(a).cmp(&name(b))));
         let mut guests = Vec::new();
         for Guest { held: own, running, gpus } in leaving {
             let place = self.plan(&held, &request_of(self.topology, own));
@@ -362,33 +367,4 @@ fn next(places: &mut [usize], of: usize) -> bool {
         places[later] = places[later - 1] + 1;
     }
     true
-}
-
-/// The request that a guest like this one is: as many GPUs, vCPUs, NICs and NVMe drives, and as much memory.
-fn request_of(topology: &Topology, held: &Held) -> Request {
-    let devices = || held.devices.iter().filter_map(|&bdf| topology.device(bdf));
-    let number = |kind: DeviceKind, vf: bool| {
-        let is = devices().filter(|device| device.kind() == kind);
-        count(is.filter(|d| matches!(d.sriov, Some(Sriov::Vf { .. })) == vf).count())
-    };
-    let one_core = |pin: &CpuSet| {
-        let core = pin.first().and_then(|pcpu| topology.core_of(pcpu));
-        core.is_some_and(|core| pin.is_subset(&core.pcpus))
-    };
-    let pinned = !held.vcpu_pins.is_empty() && held.vcpu_pins.iter().all(one_core);
-    let memory: MemSize = held.memory.iter().map(|(_, size)| *size).sum();
-    let pages = [PageSize::TwoMib, PageSize::OneGib].into_iter();
-    Request {
-        vcpus: pinned.then(|| count(held.vcpu_pins.len())),
-        memory_kib: Some(memory).filter(|memory| memory.kib() >= 1024),
-        huge_pages: pages.into_iter().find(|page| Some(page.size()) == held.huge_page_kib),
-        pins: if pinned { PinPolicy::Core } else { PinPolicy::None },
-        extras: Extras {
-            nics: DeviceWish::Count(number(DeviceKind::Nic, false)),
-            vfs: DeviceWish::Count(number(DeviceKind::Nic, true)),
-            nvmes: DeviceWish::Count(number(DeviceKind::Nvme, false)),
-            ..Extras::default()
-        },
-        ..Request::for_gpus(number(DeviceKind::Gpu, false))
-    }
 }

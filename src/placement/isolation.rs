@@ -26,12 +26,20 @@ pub(super) fn explain(
             let text = "the guest owns every GPU of the host: no other guest is on its NVLinks";
             reasons.say("isolation", text.into());
         }
+        FabricModel::FullPassthrough if owns_boards(topology, devices) => reasons.say(
+            "isolation",
+            format!(
+                "the guest owns every GPU and all {} of its board: no other guest is on the board's \
+                 NVLinks; those between boards stay off as long as no guest turns them on at both ends",
+                count(devices.switches.len(), "NVSwitch")
+            ),
+        ),
         FabricModel::FullPassthrough if !devices.switches.is_empty() => reasons.compromise(
             "isolation",
             format!(
                 "not isolated on NVLink: the guest holds {} and can reprogram {}, since stock QEMU \
-                 filters no access to an NVSwitch; isolated are one guest with all {gpus} GPUs, or \
-                 guests of 1 GPU while no guest holds an NVSwitch",
+                 filters no access to an NVSwitch; isolated are guests with all GPUs of a board, or \
+                 of 1 GPU while no guest holds an NVSwitch",
                 count(devices.switches.len(), "NVSwitch"),
                 if devices.switches.len() == 1 { "it" } else { "them" },
             ),
@@ -56,6 +64,16 @@ pub(super) fn explain(
         }
         FabricModel::None => direct_links(topology, devices, reasons),
     }
+}
+
+/// Whether every NVSwitch of the boards that the GPUs are on goes to the guest, so that all their GPUs do, too.
+fn owns_boards(topology: &Topology, devices: &Devices) -> bool {
+    let mut partitions = topology.partitions().iter();
+    let own = partitions.find(|partition| Some(partition.id) == devices.partition);
+    own.is_some_and(|own| {
+        !own.nvswitch_pool.is_empty()
+            && own.nvswitch_pool.iter().all(|switch| devices.switches.contains(switch))
+    })
 }
 
 /// Says where direct NVLinks leave the set.

@@ -1,11 +1,13 @@
 //! Where a guest goes: [`plan`] chooses devices, pcpus, memory and the guest's PCIe tree together. Pure: the same
 //! host, occupancy and request give the same answer; no clock, no I/O, no environment.
 
+mod again;
 mod assign;
 mod beside;
 mod budget;
 mod candidates;
 mod capacity;
+mod cliques;
 mod compare;
 mod cpus;
 mod demand;
@@ -179,6 +181,23 @@ pub struct PcieGroup {
 pub struct GuestPcie {
     /// One expander bus each.
     pub groups: Vec<PcieGroup>,
+    /// Links of the host's path to each device, in guest order; those that the host does not tell are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<PcieLink>,
+    /// GPUs that may send to each other over PCIe, a clique each; empty unless asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cliques: Vec<Vec<Bdf>>,
+}
+
+/// Is what the host's whole path to a device can carry: the least of its links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PcieLink {
+    /// The device.
+    pub device: Bdf,
+    /// Speed in units of 0.1 GT/s (25 is 2.5 GT/s).
+    pub speed_dgts: u32,
+    /// Width in lanes.
+    pub width: u8,
 }
 
 /// Is why one choice was made, one line for `--explain`.
@@ -229,6 +248,12 @@ impl Placement {
     /// Memory of the guest.
     pub fn memory(&self) -> MemSize {
         self.cells.iter().map(|cell| cell.memory_kib).sum()
+    }
+
+    /// Why other guests are not kept off this guest's NVLinks, or it off theirs; none: they are.
+    pub fn shared_fabric(&self) -> Option<&str> {
+        let open = |reason: &&Reason| reason.choice == "isolation" && reason.compromise;
+        self.reasons.iter().find(open).map(|reason| reason.because.as_str())
     }
 }
 
@@ -299,7 +324,10 @@ pub fn plan(
     let memory = Memory { topology, taken, budget, solution, gpus, request };
     let cells = memory.cells(&cpus, &mut reasons);
     let devices = chosen.all();
-    let guest_pcie = pcie::tree(topology, homes, &devices, &cpus, &mut reasons);
+    let mut guest_pcie = pcie::tree(topology, homes, &devices, &cpus, &mut reasons);
+    if request.p2p_clique {
+        guest_pcie.cliques = cliques::cliques(topology, &chosen.gpus, &mut reasons)?;
+    }
     Ok(Placement {
         partition: chosen.partition,
         devices,

@@ -5,7 +5,7 @@ use super::cpus::GuestCpus;
 use super::explain::{Reasons, count, list};
 use super::extras::distance;
 use super::home::Homes;
-use super::{GuestPcie, PcieGroup};
+use super::{GuestPcie, PcieGroup, PcieLink};
 use crate::bdf::Bdf;
 use crate::topology::{DeviceKind, Proximity, Topology, Way};
 
@@ -50,7 +50,25 @@ pub(super) fn tree(
             }
         }
     }
-    GuestPcie { groups }
+    let links = devices.iter().filter_map(|&bdf| link(topology, bdf)).collect();
+    GuestPcie { groups, links, cliques: Vec::new() }
+}
+
+/// What the path to a device can carry: the least of what the device and each bridge above it could at most. A link has
+/// a name at both of its ends, so each is counted twice, which changes nothing. None where any of it is not known.
+fn link(topology: &Topology, device: Bdf) -> Option<PcieLink> {
+    let mut least: Option<PcieLink> = None;
+    for bdf in topology.path_to_root(device) {
+        let link = topology.device(bdf)?.link_max.as_ref()?;
+        let (speed_dgts, width) = (link.speed_dgts?, link.width?);
+        let before = least.unwrap_or(PcieLink { device, speed_dgts, width });
+        least = Some(PcieLink {
+            device,
+            speed_dgts: before.speed_dgts.min(speed_dgts),
+            width: before.width.min(width),
+        });
+    }
+    least
 }
 
 /// Brings the NICs and drives of a PCIe switch behind the GPUs that hang below it. GPUs keep their order, so that the

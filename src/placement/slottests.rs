@@ -124,7 +124,8 @@ fn isolation_is_stated_for_every_size() {
     let sizes = [
         (1, "no NVSwitch is handed out", false),
         (2, "not isolated on NVLink: the guest holds 1 NVSwitch ", true),
-        (8, "the guest holds 6 NVSwitches", true),
+        (4, "not isolated on NVLink: the guest holds 3 NVSwitches ", true),
+        (8, "the guest owns every GPU and all 6 NVSwitches of its board", false),
         (16, "the guest owns every GPU of the host", false),
     ];
     for (count, text, compromise) in sizes {

@@ -1,6 +1,7 @@
 //! One example of each edit: what it is made on, and the lines that go and come.
 
 use gpuvm::cpuset::{CpuSet, NodeSet};
+use gpuvm::domain::Override;
 use gpuvm::domain::edit::{CpuModel, DevicePlace, DiskSeat, DomainEdit, HostdevSeat, NicSeat};
 use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Made, Record, Role, VirtType};
 use gpuvm::domain::pci::{Controller, PciAddress};
@@ -52,6 +53,10 @@ pub const HAND: &str = r#"<?xml version="1.0"?>
   <qemu:commandline>
     <qemu:arg value="-it's"/>
   </qemu:commandline>
+  <qemu:override>
+    <qemu:device alias="ua-other"><qemu:frontend><qemu:property name='x-a' type='bool' value='true'/></qemu:frontend></qemu:device>
+    <qemu:device alias="ua-gpu9"><qemu:frontend><qemu:property name='x-nv-gpudirect-clique' type='unsigned' value='3'/></qemu:frontend></qemu:device>
+  </qemu:override>
 </domain>
 <!-- after -->
 "#;
@@ -93,6 +98,7 @@ pub fn variant(edit: &DomainEdit) -> usize {
         DomainEdit::SetInterfaces { .. } => 14,
         DomainEdit::SetHostdevs { .. } => 15,
         DomainEdit::SetBalloon { .. } => 16,
+        DomainEdit::SetOverrides { .. } => 17,
     }
 }
 
@@ -395,6 +401,23 @@ fn bus_examples() -> Vec<(DomainEdit, &'static str)> {
             r"
 -    <memballoon model='virtio'><stats period='10'/></memballoon>
 +    <memballoon model='virtio'><stats period='10'/><address type='pci' domain='0x0000' bus='0x01' slot='0x00' function='0x0'/></memballoon>",
+        ),
+        (
+            DomainEdit::SetOverrides {
+                overrides: vec![Override {
+                    alias: "ua-gpu0".into(),
+                    property: "x-nv-gpudirect-clique",
+                    kind: "unsigned",
+                    value: "0".into(),
+                }],
+            },
+            r#"
+-    <qemu:device alias="ua-gpu9"><qemu:frontend><qemu:property name='x-nv-gpudirect-clique' type='unsigned' value='3'/></qemu:frontend></qemu:device>
++    <qemu:device alias='ua-gpu0'>
++      <qemu:frontend>
++        <qemu:property name='x-nv-gpudirect-clique' type='unsigned' value='0'/>
++      </qemu:frontend>
++    </qemu:device>"#,
         ),
     ]
 }

@@ -104,6 +104,9 @@ pub struct ShapeArgs {
     /// Which of equally good places is taken
     #[arg(long, value_name = "POLICY", value_enum, default_value = "pack")]
     pub policy: PolicyArg,
+    /// Tell GPUs below one PCIe switch that they may send to each other over it, without NVLink; refused where no two are
+    #[arg(long)]
+    pub p2p_clique: bool,
     /// Rules that may be broken where nothing else fits, separated by commas; the plan says what it cost
     #[arg(long, value_name = "RULES", value_enum, value_delimiter = ',')]
     pub allow: Vec<AllowArg>,

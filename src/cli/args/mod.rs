@@ -294,6 +294,9 @@ pub struct CreateArgs {
     /// Add a second NIC on the network `private-net`
     #[arg(long = "privateIP", visible_alias = "private")]
     pub private_ip: bool,
+    /// Take NVSwitches or NVLinks that other guests can reach, too; the plan says which guests are not kept apart
+    #[arg(long)]
+    pub accept_shared_fabric: bool,
     /// Only define the guest
     #[arg(long)]
     pub no_start: bool,

@@ -1,0 +1,83 @@
+//! Properties of QEMU's devices that libvirt has no element for, set in its namespace for QEMU. Each is bound to the
+//! alias of a device of ours; what others set there stays.
+
+use super::element::Element;
+use super::fragment::Fragment;
+use crate::bdf::Bdf;
+use crate::placement::GuestPcie;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// libvirt's namespace for what only QEMU knows.
+const NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
+/// The property that gives a GPU its clique (spec/nvswitch.md 6.5).
+const CLIQUE: &str = "x-nv-gpudirect-clique";
+/// Every property that we set.
+const OURS: [&str; 1] = [CLIQUE];
+
+/// Is one property of a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Override {
+    /// The device's alias.
+    pub alias: String,
+    /// The property's name.
+    pub property: &'static str,
+    /// Its kind, as libvirt calls it: `unsigned`, `string`.
+    pub kind: &'static str,
+    /// Its value.
+    pub value: String,
+}
+
+/// The properties that a guest's PCIe tree asks for; `aliases` of its devices.
+pub(super) fn overrides(pcie: &GuestPcie, aliases: &BTreeMap<Bdf, String>) -> Vec<Override> {
+    let cliques = pcie.cliques.iter().enumerate();
+    let gpus = cliques.flat_map(|(number, gpus)| gpus.iter().map(move |gpu| (number, gpu)));
+    let clique = |(number, gpu): (usize, &Bdf)| {
+        let alias = aliases.get(gpu)?.clone();
+        Some(Override { alias, property: CLIQUE, kind: "unsigned", value: number.to_string() })
+    };
+    gpus.filter_map(clique).collect()
+}
+
+/// What a domain shall be like so that its devices have these properties, and no others of ours.
+pub(super) fn fragment(domain: Fragment, overrides: &[Override]) -> Fragment {
+    let mut devices: BTreeMap<&str, Vec<&Override>> = BTreeMap::new();
+    for one in overrides {
+        devices.entry(&one.alias).or_default().push(one);
+    }
+    let devices = devices.into_iter().map(|(alias, properties)| {
+        let property = |one: &&Override| {
+            Fragment::new("qemu:property")
+                .key(|property| property.attr("name").map(Into::into), one.property)
+                .attr("name", one.property)
+                .attr("type", one.kind)
+                .attr("value", &one.value)
+        };
+        let frontend = Fragment::new("qemu:frontend").children(properties.iter().map(property));
+        Fragment::new("qemu:device")
+            .key(|device| device.attr("alias").map(Into::into), alias)
+            .attr("alias", alias)
+            .child(frontend.only_where("qemu:property", is_ours))
+    });
+    let all = Fragment::new("qemu:override").children(devices);
+    let all = all.only_where("qemu:device", is_all_ours).drop_empty();
+    let domain = match overrides {
+        [] => domain,
+        _ => domain.attr("xmlns:qemu", NAMESPACE),
+    };
+    domain.child(all)
+}
+
+/// Whether a property is one that we set.
+fn is_ours(property: Element<'_>) -> bool {
+    property.attr("name").is_some_and(|name| OURS.contains(&name.as_ref()))
+}
+
+/// Whether something is said of a device, and all of it is ours.
+fn is_all_ours(device: Element<'_>) -> bool {
+    let mut said = device.elements().peekable();
+    let ours = |frontend: Element<'_>| {
+        frontend.name() == "qemu:frontend" && frontend.elements().all(is_ours)
+    };
+    said.peek().is_some() && said.all(ours)
+}
