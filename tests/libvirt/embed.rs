@@ -32,7 +32,8 @@ fn gpuvm(dir: &Path, arguments: &str) -> (i32, String, String) {
 fn a_guest_is_created_listed_and_deleted_by_three_processes() {
     let Some(dir) = place() else { return };
     let at = dir.path();
-    let (code, out, err) = gpuvm(at, "create --gpus 2 --accept-shared-fabric --name e --no-start --disk-dir $DISKS");
+    let (code, out, err) =
+        gpuvm(at, "create --gpus 2 --accept-shared-fabric --name e --no-start --disk-dir $DISKS");
     assert_eq!(code, 0, "{err}");
     assert!(out.starts_with("e: create mac: 52:54:00:") && out.lines().count() == 1, "{out}");
     assert!(!err.contains("otherwise than planned"), "{err}");
@@ -45,7 +46,8 @@ fn a_guest_is_created_listed_and_deleted_by_three_processes() {
     assert!(row.contains(&"0,1") && row.ends_with(&["gpuvm"]), "{out}");
 
     // The second guest is put beside the first, and a third of that name is refused.
-    let (code, out, err) = gpuvm(at, "create --gpus 2 --accept-shared-fabric --no-start --disk-dir $DISKS --json");
+    let (code, out, err) =
+        gpuvm(at, "create --gpus 2 --accept-shared-fabric --no-start --disk-dir $DISKS --json");
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("\"gpuvm-2g2-3\""), "{out}");
     let (code, _, err) = gpuvm(at, "create --name e --no-start --disk-dir $DISKS");

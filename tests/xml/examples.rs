@@ -11,55 +11,7 @@ use gpuvm::request::{PageSize, Request};
 use gpuvm::topology::PartitionId;
 
 /// A document that a person wrote: mixed quotes, odd spaces, comments, elements that nobody knows.
-pub const HAND: &str = r#"<?xml version="1.0"?>
-<!-- before -->
-<domain type = "qemu" xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
-  <name>old</name>  <!-- its name -->
-  <uuid>11111111-2222-3333-4444-555555555555</uuid>
-  <memory unit="GiB">2</memory>
-  <vcpu  current='1' cpuset="0-3" >4</vcpu>
-  <cputune>
-    <shares>512</shares>
-    <!-- pins -->
-    <vcpupin  cpuset="9"   vcpu="1" />
-    <vcpupin vcpu="7" cpuset="8"/>
-  </cputune>
-  <os>
-    <type arch="x86_64" machine='q35'>hvm</type>
-    <nvram>/old_VARS.fd</nvram>
-  </os>
-  <cpu mode="custom" match='exact'>
-    <model>Nehalem</model>
-    <feature name='x2apic' policy="require"/>
-  </cpu>
-  <devices>
-    <emulator><![CDATA[/usr/bin/qemu-system-x86_64]]></emulator>
-    <disk type='file' device="disk"><source file='/a.raw'/><target dev='vdb' bus="virtio"/></disk>
-    <controller type='pci' index="5" model='pcie-root-port'/>
-    <interface type="network">
-      <source network='default'/>
-      <driver iommu='on' queues='9'/>
-    </interface>
-    <hostdev mode='subsystem' type='pci'>
-      <source><address domain='0' bus='0x1' slot='0' function='0'/></source>
-      <alias name='ua-gpu0'/>
-    </hostdev>
-    <hostdev mode='subsystem' type='pci'>
-      <source><address domain='0' bus='0x2' slot='0' function='0'/></source>
-    </hostdev>
-    <memballoon model='virtio'><stats period='10'/></memballoon>
-    <rng model="virtio"/>
-  </devices>
-  <qemu:commandline>
-    <qemu:arg value="-it's"/>
-  </qemu:commandline>
-  <qemu:override>
-    <qemu:device alias="ua-other"><qemu:frontend><qemu:property name='x-a' type='bool' value='true'/></qemu:frontend></qemu:device>
-    <qemu:device alias="ua-gpu9"><qemu:frontend><qemu:property name='x-nv-gpudirect-clique' type='unsigned' value='3'/></qemu:frontend></qemu:device>
-  </qemu:override>
-</domain>
-<!-- after -->
-"#;
+pub const HAND: &str = include_str!("hand.xml");
 
 fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()
