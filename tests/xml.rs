@@ -1,6 +1,7 @@
 //! Domain XML: what edits do, and what libvirt says to the result.
 
 mod corpus;
+mod disks;
 mod edits;
 mod examples;
 mod export;

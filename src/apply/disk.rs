@@ -1,9 +1,13 @@
 //! Disk images as files. Knows neither domains nor storage pools.
 
-use nix::fcntl::OFlag;
+use crate::hypervisor::storage::Progress;
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, OFlag, fallocate};
+use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt, FileExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Says what could not be done with an image.
@@ -24,6 +28,17 @@ pub enum DiskError {
     /// No space is left.
     #[error("no space is left for {}: {source}", path.display())]
     Full {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file system cannot set blocks aside.
+    #[error(
+        "the file system of {} reserves no blocks: {source}",
+        path.display()
+    )]
+    NoReserve {
         /// The file.
         path: PathBuf,
         /// What the system says.
@@ -53,16 +68,110 @@ pub enum DiskError {
     },
 }
 
-/// Makes a sparse image of zeros for its owner alone; libvirt hands it to QEMU's user when the domain starts.
-pub fn create(path: &Path, bytes: u64) -> Result<(), DiskError> {
+/// Is how much of a disk is taken from its file system at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preallocate {
+    /// Nothing.
+    #[default]
+    None,
+    /// All, as blocks that hold nothing yet.
+    Reserve,
+    /// All, written with zeros.
+    Full,
+}
+
+/// Bytes that are reserved between two looks at whether to go on.
+const RESERVED_AT_ONCE: u64 = 64 << 30;
+/// Bytes that are written at once.
+const WRITTEN_AT_ONCE: usize = 4 << 20;
+/// What direct writes are aligned to: no drive has larger sectors.
+const ALIGNED: usize = 4096;
+
+/// Makes an image of zeros for its owner alone; libvirt hands it to QEMU's user when the domain starts. `progress` is told
+/// how many bytes are taken, and breaks off where it says so; nothing is left then, as after any error.
+pub fn create(
+    path: &Path,
+    bytes: u64,
+    preallocate: Preallocate,
+    progress: Progress<'_>,
+) -> Result<(), DiskError> {
     let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let file: File = new.map_err(|e| error(path, e))?;
-    if let Err(e) = file.set_len(bytes).and_then(|()| file.sync_all()) {
+    let made = file.set_len(bytes).and_then(|()| {
+        match preallocate {
+            Preallocate::None => {}
+            Preallocate::Reserve => reserve(&file, bytes, progress)?,
+            Preallocate::Full => {
+                // So that a full file system is known before hours of writing.
+                match reserve(&file, bytes, &mut |_| progress(0)) {
+                    Err(e) if e.kind() == ErrorKind::Unsupported => {}
+                    reserved => reserved?,
+                }
+                zero(&file, bytes, progress)?;
+            }
+        }
+        file.sync_all()
+    });
+    if let Err(e) = made {
         // The file is of this call, so nobody else can miss it; the first error is the one to tell.
         let _ = std::fs::remove_file(path);
-        return Err(error(path, e));
+        return Err(match e.kind() {
+            ErrorKind::Unsupported => DiskError::NoReserve { path: path.to_owned(), source: e },
+            _ => error(path, e),
+        });
     }
     Ok(())
+}
+
+/// Takes the blocks of a file from its file system, in parts.
+fn reserve(file: &File, bytes: u64, progress: Progress<'_>) -> io::Result<()> {
+    let mut from = 0;
+    while from < bytes {
+        let part = RESERVED_AT_ONCE.min(bytes - from);
+        let signed = |number: u64| i64::try_from(number).map_err(|_| ErrorKind::FileTooLarge);
+        match fallocate(file, FallocateFlags::empty(), signed(from)?, signed(part)?) {
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+            Ok(()) => from += part,
+        }
+        go_on(progress(from))?;
+    }
+    Ok(())
+}
+
+/// Writes zeros over a file, past the page cache where its file system lets that be: a disk may be larger than memory.
+fn zero(file: &File, bytes: u64, progress: Progress<'_>) -> io::Result<()> {
+    let buffer = vec![0; WRITTEN_AT_ONCE + ALIGNED];
+    let start = buffer.as_ptr().align_offset(ALIGNED).min(ALIGNED);
+    let zeros = &buffer[start..start + WRITTEN_AT_ONCE];
+    // The same file again, whatever its path is by now.
+    let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let direct = OpenOptions::new().write(true).custom_flags(OFlag::O_DIRECT.bits()).open(again);
+    let direct = direct.as_ref().unwrap_or(file);
+    let mut from = 0;
+    while from < bytes {
+        let left = bytes - from;
+        match usize::try_from(left) {
+            Ok(left) if left < WRITTEN_AT_ONCE => {
+                let aligned = left / ALIGNED * ALIGNED;
+                direct.write_all_at(&zeros[..aligned], from)?;
+                file.write_all_at(&zeros[aligned..left], from + aligned as u64)?;
+                from = bytes;
+            }
+            _ => {
+                direct.write_all_at(zeros, from)?;
+                from += WRITTEN_AT_ONCE as u64;
+            }
+        }
+        go_on(progress(from))?;
+    }
+    Ok(())
+}
+
+/// The error of what is broken off.
+fn go_on(yes: bool) -> io::Result<()> {
+    if yes { Ok(()) } else { Err(ErrorKind::Interrupted.into()) }
 }
 
 /// Opens a file to be copied, and nothing but a file: a device may act on being opened, a FIFO may never answer.
@@ -84,10 +193,22 @@ pub fn open(path: &Path) -> Result<File, DiskError> {
     Ok(file)
 }
 
-/// How much the file system of a directory can still take; none where it cannot be asked.
-pub fn free_bytes(directory: &Path) -> Option<u64> {
+/// Is the size of a file system and what it can still take, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// All of it.
+    pub total: u64,
+    /// What the caller can still have: root also gets what is kept for root.
+    pub free: u64,
+}
+
+/// Asks the file system of a directory for its size; none where it cannot be asked.
+pub fn space(directory: &Path) -> Option<Space> {
     let stat = nix::sys::statvfs::statvfs(directory).ok()?;
-    Some(stat.blocks_available().saturating_mul(stat.fragment_size()))
+    let is_root = nix::unistd::geteuid().is_root();
+    let free = if is_root { stat.blocks_free() } else { stat.blocks_available() };
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
+    Some(Space { total: bytes(stat.blocks()), free: bytes(free) })
 }
 
 /// Makes a directory for images that only its owner writes and everyone enters, QEMU's user too.
@@ -138,17 +259,22 @@ fn error(path: &Path, source: io::Error) -> DiskError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A sparse image.
+    fn sparse(path: &Path, bytes: u64) -> Result<(), DiskError> {
+        create(path, bytes, Preallocate::None, &mut |_| true)
+    }
     use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn an_image_is_sparse_and_never_replaces_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.img");
-        create(&path, 50 << 30).unwrap();
+        sparse(&path, 50 << 30).unwrap();
         let meta = path.metadata().unwrap();
         assert_eq!(meta.len(), 50 << 30);
         assert!(meta.blocks() < 64, "{} blocks are used", meta.blocks());
-        assert!(matches!(create(&path, 1), Err(DiskError::Exists { .. })));
+        assert!(matches!(sparse(&path, 1), Err(DiskError::Exists { .. })));
         assert_eq!(path.metadata().unwrap().len(), 50 << 30);
         delete(&path).unwrap();
         delete(&path).unwrap();
@@ -159,23 +285,61 @@ mod tests {
     fn what_is_no_file_or_has_no_place_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let absent = dir.path().join("absent/a.img");
-        assert!(matches!(create(&absent, 1), Err(DiskError::NoDirectory { .. })));
+        assert!(matches!(sparse(&absent, 1), Err(DiskError::NoDirectory { .. })));
         assert!(matches!(delete(dir.path()), Err(DiskError::NotAFile { .. })));
         let link = dir.path().join("link");
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
         assert!(matches!(delete(&link), Err(DiskError::NotAFile { .. })));
-        assert!(matches!(create(&link, 1), Err(DiskError::Exists { .. })));
+        assert!(matches!(sparse(&link, 1), Err(DiskError::Exists { .. })));
         let below = dir.path().join("new");
         create_directory(&below).unwrap();
         assert!(matches!(create_directory(&below), Err(DiskError::Exists { .. })));
-        create(&below.join("a.img"), 1).unwrap();
+        sparse(&below.join("a.img"), 1).unwrap();
         delete_directory(&below).unwrap();
         assert!(below.exists(), "a directory with a file was removed");
         delete(&below.join("a.img")).unwrap();
         delete_directory(&below).unwrap();
         assert!(!below.exists());
         let huge = dir.path().join("huge.img");
-        assert!(create(&huge, u64::MAX).is_err());
+        assert!(sparse(&huge, u64::MAX).is_err());
         assert!(!huge.exists(), "a file is left of a size that cannot be");
+    }
+
+    #[test]
+    fn what_is_preallocated_is_there_and_zero() {
+        let dir = tempfile::tempdir().unwrap();
+        // The end lies in the middle of a block.
+        let bytes = (9 << 20) + 700;
+        for how in [Preallocate::Reserve, Preallocate::Full] {
+            let path = dir.path().join(format!("{how:?}"));
+            let mut told = Vec::new();
+            let mut progress = |through| {
+                told.push(through);
+                true
+            };
+            create(&path, bytes, how, &mut progress).unwrap();
+            let meta = path.metadata().unwrap();
+            assert_eq!((meta.len(), meta.mode() & 0o777), (bytes, 0o600));
+            assert!(meta.blocks() * 512 >= bytes, "{how:?}: {} blocks", meta.blocks());
+            assert_eq!(told.last(), Some(&bytes));
+            assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_of_what_is_broken_off_or_does_not_fit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        for how in [Preallocate::Reserve, Preallocate::Full] {
+            let broken = create(&path, 9 << 20, how, &mut |through| through < 8 << 20);
+            assert!(broken.is_err());
+            assert!(!path.exists(), "{how:?} left a file");
+            // More than any file system has, less than any refuses as a size.
+            let full = create(&path, 8 << 40, how, &mut |_| true);
+            assert!(matches!(full, Err(DiskError::Full { .. })), "{how:?}: {full:?}");
+            assert!(!path.exists(), "{how:?} left a file");
+        }
+        let Some(Space { total, free }) = space(dir.path()) else { panic!("no size") };
+        assert!(free > 0 && free < total, "{free} of {total}");
     }
 }

@@ -11,7 +11,7 @@ mod perform;
 mod recover;
 mod step;
 
-pub use disk::{DiskError, free_bytes, open};
+pub use disk::{DiskError, Preallocate, Space, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};
 pub use interrupt::Interrupt;
 pub use journal::{Change, Journal, JournalError, Orphan, Progress, Story};

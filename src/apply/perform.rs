@@ -3,6 +3,7 @@
 
 use super::disk::{self, DiskError};
 use super::{Observer, Step, StepError, copy};
+use crate::hypervisor::storage::Progress;
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::image::Summing;
 use std::io::Read;
@@ -81,7 +82,11 @@ pub(super) fn perform(
 ) -> Result<(), StepError> {
     match step {
         Step::CreateDirectory { path } => disk::create_directory(path)?,
-        Step::CreateDisk { path, bytes } => disk::create(path, *bytes)?,
+        Step::CreateDisk { path, bytes, preallocate } => {
+            interruptible(observer, *bytes, |progress| {
+                Ok(disk::create(path, *bytes, *preallocate, progress)?)
+            })?;
+        }
         Step::DefineDomain { xml, .. } => hypervisor.define(xml)?,
         Step::StartDomain { name } => hypervisor.start(name)?,
         Step::ShutDownDomain { name, by, wait_s } => {
@@ -130,16 +135,27 @@ fn fill(
     from: &mut dyn Read,
     bytes: u64,
 ) -> Result<(), StepError> {
+    interruptible(observer, bytes, |progress| {
+        Ok(hypervisor.storage().upload(pool, name, from, progress)?)
+    })
+}
+
+/// Does something long that tells how many bytes are through and breaks off where that says so; a signal does.
+fn interruptible(
+    observer: &mut dyn Observer,
+    bytes: u64,
+    long: impl FnOnce(Progress<'_>) -> Result<(), StepError>,
+) -> Result<(), StepError> {
     let mut signal = None;
     let mut progress = |through: u64| {
         observer.progress(through, bytes);
         signal = observer.interrupted();
         signal.is_none()
     };
-    let filled = hypervisor.storage().upload(pool, name, from, &mut progress);
+    let done = long(&mut progress);
     match signal {
         Some(signal) => Err(StepError::Signal { signal }),
-        None => Ok(filled?),
+        None => done,
     }
 }
 

@@ -1,6 +1,6 @@
 //! One change of the machine, as a value: it can be printed, written into a journal and done later.
 
-use super::disk::DiskError;
+use super::disk::{DiskError, Preallocate};
 use super::journal::JournalError;
 use crate::domain::guest::VolumeRef;
 use crate::hypervisor::storage::NewVolume;
@@ -20,12 +20,15 @@ pub enum Step {
         /// The directory.
         path: PathBuf,
     },
-    /// Makes a sparse raw image; never replaces a file.
+    /// Makes a raw image of zeros; never replaces a file.
     CreateDisk {
         /// The file.
         path: PathBuf,
         /// Its size.
         bytes: u64,
+        /// How much of it is taken from the file system at once.
+        #[serde(default)]
+        preallocate: Preallocate,
     },
     /// Defines a domain of a name that is free.
     DefineDomain {
@@ -155,9 +158,14 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Step::CreateDirectory { path } => write!(f, "create directory {}", path.display()),
-            Step::CreateDisk { path, bytes } => {
+            Step::CreateDisk { path, bytes, preallocate } => {
                 let size = MemSize::from_kib(bytes.div_ceil(1024));
-                write!(f, "create disk {} of {size}, sparse", path.display())
+                let how = match preallocate {
+                    Preallocate::None => "sparse",
+                    Preallocate::Reserve => "its blocks reserved",
+                    Preallocate::Full => "written with zeros",
+                };
+                write!(f, "create disk {} of {size}, {how}", path.display())
             }
             Step::DefineDomain { name, .. } => write!(f, "define domain `{name}`"),
             Step::StartDomain { name } => write!(f, "start domain `{name}`"),

@@ -139,12 +139,17 @@ impl Observer for Watch {
     }
 }
 
+/// The making of a disk.
+fn disk(path: std::path::PathBuf, bytes: u64) -> Step {
+    Step::CreateDisk { path, bytes, preallocate: Preallocate::Reserve }
+}
+
 /// The steps of a create with two disks.
 fn create(dir: &std::path::Path) -> Vec<Step> {
     let name = || "a".to_owned();
     vec![
-        Step::CreateDisk { path: dir.join("os.img"), bytes: 1 << 20 },
-        Step::CreateDisk { path: dir.join("data.img"), bytes: 1 << 20 },
+        disk(dir.join("os.img"), 1 << 20),
+        disk(dir.join("data.img"), 1 << 20),
         Step::DefineDomain { name: name(), xml: name() },
         Step::StartDomain { name: name() },
     ]
@@ -165,7 +170,7 @@ fn a_create_that_fails_at_any_step_leaves_nothing() {
             // The disks fail because their directory is not there.
             0 | 1 => {
                 let path = dir.path().join("absent/x.img");
-                steps[failing] = Step::CreateDisk { path, bytes: 1 };
+                steps[failing] = disk(path, 1);
             }
             _ => fake.fails = vec![failing - 2],
         }

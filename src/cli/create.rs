@@ -109,7 +109,7 @@ fn prepare(
     if let Some(hypervisor) = hypervisor {
         refuse_existing(hypervisor, &name)?;
     }
-    let Disks { mut steps, disks, made, warnings } =
+    let Disks { mut steps, disks, made, abilities, warnings } =
         storage::plan(&args.storage, Some(&args.seed), &planned, cx)?;
     for warning in &warnings {
         match warning.starts_with("WARNING") {
@@ -117,7 +117,7 @@ fn prepare(
             false => cx.output.warning(warning),
         }
     }
-    let mut extra = Extra { disks, made, networks: Vec::new() };
+    let mut extra = Extra { disks, made, abilities, networks: Vec::new() };
     if args.private_ip {
         extra.networks.push("private-net".into());
     }

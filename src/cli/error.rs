@@ -152,8 +152,9 @@ fn disk_hint(error: &DiskError) -> Option<String> {
     let hint = match error {
         DiskError::Exists { .. } => "use it as it is with --disk PATH, or choose another --name",
         DiskError::NoDirectory { .. } | DiskError::Denied { .. } | DiskError::Full { .. } => {
-            "--disk-dir DIR names another directory for new disks"
+            "--disk-dir DIR names another directory for new disks, --data-dir DIR one for the data disk"
         }
+        DiskError::NoReserve { .. } => "--preallocate full, or none, needs no such thing",
         DiskError::NotAFile { .. } | DiskError::Other { .. } => return None,
     };
     Some(hint.into())

@@ -4,7 +4,7 @@ use super::args::ExportArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::render::{Extra, render};
-use super::storage;
+use super::storage::{self, Disks};
 use anyhow::Context as _;
 use serde::Serialize;
 use std::io::Write as _;
@@ -23,7 +23,11 @@ struct Exported<'a> {
 pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let planned = super::guest::resolve(&args.guest, cx)?;
     let disks = storage::plan(&args.storage, None, &planned, cx)?;
-    let extra = Extra { disks: disks.disks, made: disks.made, networks: Vec::new() };
+    for warning in &disks.warnings {
+        cx.output.progress(warning);
+    }
+    let Disks { disks, made, abilities, .. } = disks;
+    let extra = Extra { disks, made, abilities, networks: Vec::new() };
     let xml = render(&args.guest, &planned, &extra)?;
     let exported = Exported { name: planned.name.as_str(), xml: xml.text() };
     match &args.output {

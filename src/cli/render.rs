@@ -1,14 +1,11 @@
-//! From a planned guest to its domain XML: reads the template and looks at the disks. Defines and makes nothing.
+//! From a planned guest to its domain XML: reads the template. Defines and makes nothing.
 
 use super::args::{GuestArgs, VirtTypeArg};
 use super::error::hinted;
 use super::guest::Planned;
-use crate::domain::guest::{Disk, DiskFormat, DiskKind, Guest, Made, Record, VirtType};
+use crate::domain::guest::{Abilities, Disk, Guest, Made, Record, VirtType};
 use crate::domain::{DomainXml, edits};
 use anyhow::Context as _;
-use std::fs::File;
-use std::io::{ErrorKind, Read as _};
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 /// The template for x86 hosts where the admin names none.
@@ -25,6 +22,8 @@ pub struct Extra {
     pub networks: Vec<String>,
     /// Disks that are made for the guest and go with it.
     pub made: Vec<Made>,
+    /// What the hypervisor can do with disks.
+    pub abilities: Abilities,
 }
 
 /// Makes a planned guest's domain XML from its template.
@@ -41,6 +40,7 @@ pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Res
         disks: extra.disks.clone(),
         networks: args.network.clone(),
         added_networks: extra.networks.clone(),
+        abilities: extra.abilities,
         record,
     };
     let edits = edits(&xml, &guest, &planned.placement, &planned.topology)?;
@@ -57,41 +57,6 @@ fn template(file: Option<&Path>, architecture: Option<&str>) -> anyhow::Result<D
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read template `{}`", path.display()))?;
     DomainXml::parse(&text).with_context(|| format!("template `{}`", path.display()))
-}
-
-/// Looks at a disk that is there: a device or a file, qcow2 by its magic bytes, else raw. The path stays as it is given,
-/// since links such as those of /dev/disk/by-id outlive what they point to.
-pub fn existing_disk(path: &Path, recorded: bool) -> anyhow::Result<Disk> {
-    let failed = |error: std::io::Error| {
-        let hint = match error.kind() {
-            ErrorKind::NotFound => {
-                "--disk takes an image or a device that is there; without it a blank one is made"
-            }
-            _ => "",
-        };
-        hinted(format!("cannot open disk `{}`: {error}", path.display()), hint)
-    };
-    if recorded {
-        let is_device = path.starts_with("/dev");
-        let is_qcow2 = path.extension().is_some_and(|extension| extension == "qcow2");
-        let kind = if is_device { DiskKind::Block } else { DiskKind::File };
-        let format = if is_qcow2 { DiskFormat::Qcow2 } else { DiskFormat::Raw };
-        return Ok(Disk::new(path_text(path)?, format, kind));
-    }
-    let kind = std::fs::metadata(path).map_err(failed)?.file_type();
-    if kind.is_block_device() {
-        return Ok(Disk::new(path_text(path)?, DiskFormat::Raw, DiskKind::Block));
-    }
-    if !kind.is_file() {
-        return Err(hinted(
-            format!("disk `{}` is no file and no block device", path.display()),
-            "",
-        ));
-    }
-    let mut magic = Vec::new();
-    File::open(path).and_then(|file| file.take(4).read_to_end(&mut magic)).map_err(failed)?;
-    let format = if magic == *b"QFI\xfb" { DiskFormat::Qcow2 } else { DiskFormat::Raw };
-    Ok(Disk::new(path_text(path)?, format, DiskKind::File))
 }
 
 /// A path as text, which XML can hold; made absolute from the working directory.

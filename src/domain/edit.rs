@@ -13,6 +13,7 @@ use crate::placement::{GuestCell, GuestTopology};
 use crate::request::PageSize;
 use crate::topology::PartitionId;
 use serde::Serialize;
+use std::ops::Range;
 
 /// Is what CPU a guest sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -40,10 +41,19 @@ pub struct DiskSeat {
     pub target: String,
     /// Queues; 1 is not written.
     pub queues: u32,
-    /// I/O thread, from 1; none where the guest has none.
-    pub iothread: Option<u32>,
+    /// The I/O threads that serve it; none where the guest has none.
+    pub iothreads: Vec<IoThread>,
     /// Its address, where the edit sets one.
     pub address: Option<PciAddress>,
+}
+
+/// Is an I/O thread with its part of a disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct IoThread {
+    /// Its number, from 1.
+    pub id: u32,
+    /// The queues that it serves.
+    pub queues: Range<u32>,
 }
 
 /// Is a NIC with its place in the guest.

@@ -1,9 +1,7 @@
 //! From a place to the changes that make a document that guest: which edits there are, and with which numbers. Every
 //! number comes from the placement; what a document has already right is not touched.
 
-use super::device::{disk_path, number};
 use super::edit::{CpuModel, DomainEdit};
-use super::element::Element;
 use super::guest::{Guest, VirtType};
 use super::window::pci_hole;
 use super::{DomainXml, DomainXmlError, seats};
@@ -109,11 +107,10 @@ fn domain_edits(
         threads: fill.then_some(vcpus.min(MOST_FILL_THREADS)),
     });
     edits.push(DomainEdit::SetVcpus { vcpus, pinned });
-    // A thread that no disk names would only idle (spec/nvidia-vm.md T21).
+    let iothreads = super::disks::iothreads(current, guest, placement);
     let threads = &placement.iothread_pins;
-    let threads = &threads[..threads.len().min(guest.disks.len())];
-    if !threads.is_empty() {
-        let iothreads = u32::try_from(threads.len()).unwrap_or(u32::MAX);
+    let threads = &threads[..threads.len().min(iothreads as usize)];
+    if iothreads > 0 {
         edits.push(DomainEdit::SetIothreads { iothreads });
     }
     edits.push(DomainEdit::SetCputune {
@@ -133,20 +130,6 @@ fn domain_edits(
         cells: if is_numa { placement.cells.clone() } else { Vec::new() },
     });
     edits
-}
-
-/// How many I/O threads the guest gets: as planned, but none that no disk would use. Those that the document's own disks
-/// name stay.
-pub(super) fn iothreads(current: &DomainXml, guest: &Guest, placement: &Placement) -> u32 {
-    let most = placement.iothread_pins.len().min(guest.disks.len().max(1));
-    let devices = current.root().child("devices").into_iter().flat_map(Element::elements);
-    let foreign = devices.filter(|device| {
-        let path = disk_path(*device);
-        !guest.disks.iter().any(|disk| path.as_ref() == Some(&disk.path))
-    });
-    let thread = |device: Element<'_>| number(&device.child("driver")?.attr("iothread")?);
-    let named = foreign.filter_map(thread).max().unwrap_or(0);
-    u32::try_from(most).unwrap_or(u32::MAX).max(named)
 }
 
 /// Whether a vendor's CPUs hide their threads without `topoext`.

@@ -112,6 +112,16 @@ impl Disk {
     }
 }
 
+/// Is what a hypervisor can do with disks that not every one can; asked of it, never guessed by a version.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Abilities {
+    /// Whether its QEMU knows io_uring.
+    pub io_uring: bool,
+    /// Whether the queues of one disk can be spread over several I/O threads (libvirt 10.0 with QEMU 9.0).
+    pub queue_mapping: bool,
+}
+
 /// Is what a disk that was made for a guest is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -183,6 +193,9 @@ pub struct Guest {
     pub networks: Vec<String>,
     /// Networks that get a NIC unless one is there already.
     pub added_networks: Vec<String>,
+    /// What the hypervisor that it is for can do.
+    #[serde(default)]
+    pub abilities: Abilities,
     /// What to remember.
     pub record: Record,
 }

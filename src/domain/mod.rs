@@ -3,6 +3,7 @@
 pub mod claims;
 mod device;
 mod difference;
+mod disks;
 pub mod edit;
 mod edits;
 mod element;

@@ -3,9 +3,9 @@
 //! expander bus included, and so on the wrong guest cell.
 
 use super::device::{
-    Seat, disk_path, hostdev_bdf, is_on_usb, is_on_virtio_serial, is_our_hostdev, pci_address, seat,
+    Seat, hostdev_bdf, is_on_usb, is_on_virtio_serial, is_our_hostdev, pci_address, seat,
 };
-use super::edit::{DevicePlace, DiskSeat, DomainEdit, HostdevSeat};
+use super::edit::{DevicePlace, DomainEdit, HostdevSeat};
 use super::element::Element;
 use super::guest::{Guest, VirtType};
 use super::nics::nics;
@@ -17,10 +17,6 @@ use crate::bdf::Bdf;
 use crate::placement::Placement;
 use crate::topology::{DeviceKind, Topology};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Queues of a disk at most: beyond, each costs memory and interrupts and wins nothing; the replaced tool's guide ends
-/// here too (spec/nvidia-vm.md, item 29).
-const MOST_DISK_QUEUES: u32 = 64;
 
 /// Is the work of seating the devices of one guest.
 pub(super) struct Seats<'a> {
@@ -60,9 +56,7 @@ pub(super) fn device_edits(
     let (nics, dropped_nics) = nics(&mut seats, current.name() != guest.name.as_str())?;
     let addresses = seats.addresses(&dropped_nics)?;
     seats.implied_controllers()?;
-    let planned = u32::try_from(placement.iothread_pins.len()).unwrap_or(u32::MAX);
-    let threads = super::edits::iothreads(current, guest, placement).min(planned);
-    let disks = seats.disks(threads)?;
+    let disks = seats.disks(topology)?;
     let balloon = seats.balloon()?;
     let seated = match kept {
         Some(kept) => kept,
@@ -282,32 +276,6 @@ impl<'a> Seats<'a> {
         Ok(())
     }
 
-    /// Seats the guest's disks, each on one of so many I/O threads.
-    fn disks(&mut self, threads: u32) -> Result<Vec<DiskSeat>, DomainXmlError> {
-        let target = |disk: Element<'_>| Some(disk.child("target")?.attr("dev")?.into_owned());
-        let mut targets: BTreeSet<String> = self.named("disk").filter_map(target).collect();
-        let most = self.placement.vcpus().clamp(1, MOST_DISK_QUEUES);
-        let queues = 1 << most.ilog2();
-        let mut disks = Vec::new();
-        for (number, disk) in (0_u32..).zip(&self.guest.disks) {
-            let found = self.named("disk").find(|d| disk_path(*d).as_ref() == Some(&disk.path));
-            let (target, address) = match found {
-                Some(found) if seat(found).is_none() => continue,
-                Some(found) => (target(found).unwrap_or_else(|| "vda".into()), None),
-                None => {
-                    let free = (0..).map(disk_name).find(|name| !targets.contains(name));
-                    (free.expect("names do not end"), self.port()?)
-                }
-            };
-            targets.insert(target.clone());
-            let iothread = number.checked_rem(threads).map(|thread| thread + 1);
-            let iothread = iothread.filter(|_| !disk.read_only);
-            let queues = if disk.read_only { 1 } else { queues };
-            disks.push(DiskSeat { disk: disk.clone(), target, queues, iothread, address });
-        }
-        Ok(disks)
-    }
-
     /// The edit of the memory balloon.
     fn balloon(&mut self) -> Result<Option<DomainEdit>, DomainXmlError> {
         if !self.placement.devices.is_empty() {
@@ -339,33 +307,7 @@ impl<'a> Seats<'a> {
     }
 }
 
-/// The name of virtio disk number `number`: `vda`, `vdz`, `vdaa`.
-fn disk_name(number: usize) -> String {
-    let mut rest = number + 1;
-    let mut letters = Vec::new();
-    while rest > 0 {
-        rest -= 1;
-        letters.push(char::from(b'a' + u8::try_from(rest % 26).unwrap_or(0)));
-        rest /= 26;
-    }
-    format!("vd{}", letters.into_iter().rev().collect::<String>())
-}
-
 /// Whether the guest is of the kind that the host's kernel can move packets for.
 pub(super) fn has_vhost(guest: &Guest) -> bool {
     guest.virt == VirtType::Kvm
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_disks_as_the_kernel_does() {
-        let names =
-            [(0, "vda"), (25, "vdz"), (26, "vdaa"), (27, "vdab"), (701, "vdzz"), (702, "vdaaa")];
-        for (number, name) in names {
-            assert_eq!(disk_name(number), name);
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! What the elements that edits set shall be like, as fragments. Writes down numbers and chooses none.
 
 use super::device::{disk_path, hostdev_bdf};
-use super::edit::{CpuModel, DiskSeat, HostdevSeat, NicSeat};
+use super::edit::{CpuModel, DiskSeat, HostdevSeat, IoThread, NicSeat};
 use super::element::Element;
 use super::fragment::{Fragment, Want};
 use super::guest::{DiskKind, NAMESPACE, Record};
@@ -26,9 +26,10 @@ impl DiskSeat {
             .attr("cache", cache)
             .attr("io", io)
             .attr("discard", "unmap");
-        driver = match self.iothread {
-            Some(thread) => driver.attr("iothread", thread),
-            None => driver.want("iothread", Want::Absent),
+        driver = match &self.iothreads[..] {
+            [] => driver.want("iothread", Want::Absent).child(Fragment::gone("iothreads")),
+            [only] => driver.attr("iothread", only.id).child(Fragment::gone("iothreads")),
+            several => driver.want("iothread", Want::Absent).child(mapping(several)),
         };
         driver = match self.queues {
             0 | 1 => driver.want("queues", Want::Absent),
@@ -45,6 +46,20 @@ impl DiskSeat {
             .children(self.disk.serial.as_ref().map(|serial| Fragment::new("serial").text(serial)))
             .children(self.address.map(PciAddress::fragment))
     }
+}
+
+/// Which I/O thread serves which queues of a disk.
+fn mapping(threads: &[IoThread]) -> Fragment {
+    let id = |element: Element<'_>| element.attr("id").map(Into::into);
+    let threads = threads.iter().map(|thread| {
+        let queues = thread
+            .queues
+            .clone()
+            .map(|queue| Fragment::new("queue").key(id, queue).attr("id", queue));
+        let element = Fragment::new("iothread").key(id, thread.id).attr("id", thread.id);
+        element.children(queues).only("queue")
+    });
+    Fragment::new("iothreads").children(threads).only("iothread")
 }
 
 impl NicSeat {

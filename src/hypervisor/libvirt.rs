@@ -1,6 +1,7 @@
 //! The hypervisor behind libvirt; the only file that knows the binding. It knows nothing of plans, files or flags of
 //! the command line.
 
+mod abilities;
 mod console;
 mod domain;
 mod storage;

@@ -2,6 +2,7 @@
 //! in, so that they can be on another machine (`qemu+ssh://`), too.
 
 use super::HypervisorError;
+use crate::domain::guest::Abilities;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -66,6 +67,10 @@ pub type Progress<'p> = &'p mut dyn FnMut(u64) -> bool;
 
 /// Is a hypervisor's storage.
 pub trait Storage {
+    /// What it can do with disks beyond what every hypervisor can; nothing where it cannot be asked.
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
     /// Every pool, by name.
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError>;
     /// Makes a pool over a directory, which is made where it is not there: defined, started, and again at boot.

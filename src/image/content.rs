@@ -58,8 +58,11 @@ pub enum ContentError {
     },
 }
 
-/// First bytes by which another kind of file is known: offset, bytes, what it is.
-const OTHERS: [(u64, &[u8], &str); 19] = [
+/// Is a kind of file by its first bytes: offset, bytes, what it is.
+type Magic = (u64, &'static [u8], &'static str);
+
+/// Disks of other formats.
+const DISKS: [Magic; 10] = [
     (0, b"KDMV", "a VMDK disk"),
     (0, b"COWD", "a VMDK disk"),
     (0, b"# Disk DescriptorFile", "the description of a VMDK disk"),
@@ -71,11 +74,19 @@ const OTHERS: [(u64, &[u8], &str); 19] = [
     (0, b"WithouFreSpacExt", "a Parallels disk"),
     (0, b"WithoutFreeSpace", "a Parallels disk"),
     (0, b"OOOM\0\x01", "a disk of another hypervisor"),
-    (0, b"LUKS\xba\xbe", "encrypted (LUKS)"),
+];
+
+/// Compressed files.
+const COMPRESSED: [Magic; 4] = [
     (0, b"\x1f\x8b", "compressed (gzip)"),
     (0, b"\xfd7zXZ\0", "compressed (xz)"),
     (0, b"\x28\xb5\x2f\xfd", "compressed (zstd)"),
     (0, b"BZh", "compressed (bzip2)"),
+];
+
+/// What no system is on; a raw disk of a guest may well begin so.
+const OTHERS: [Magic; 5] = [
+    (0, b"LUKS\xba\xbe", "encrypted (LUKS)"),
     (0, b"PK\x03\x04", "a ZIP archive"),
     (257, b"ustar", "a tar archive"),
     (0x8001, b"CD001", "a CD image (ISO 9660)"),
@@ -89,16 +100,57 @@ pub fn content(image: &mut (impl Read + Seek)) -> Result<Content, ContentError> 
     if head.starts_with(b"QFI\xfb") {
         return qcow2(&head, bytes);
     }
-    for (offset, magic, kind) in OTHERS {
-        if read_at(image, offset, magic.len())? == magic {
-            return Err(ContentError::Other { kind });
-        }
-    }
+    refuse(image, DISKS.iter().chain(&COMPRESSED).chain(&OTHERS))?;
     if bytes < 512 {
         return Err(ContentError::TooSmall { bytes });
     }
     let boots = head[510..512] == [0x55, 0xaa];
     Ok(Content { format: Format::Raw, virtual_bytes: bytes, boots })
+}
+
+/// Is what a disk that a guest is given as it is consists of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its format.
+    pub format: Format,
+    /// The file that it lies over, as it names it; none: it stands alone.
+    pub backing: Option<String>,
+}
+
+/// Tells the format of a disk that a guest is given as it is. Raw is what is no disk of another format; what a guest
+/// wrote on it is its own business.
+pub fn disk(disk: &mut (impl Read + Seek)) -> Result<Found, ContentError> {
+    let bytes = disk.seek(SeekFrom::End(0))?;
+    let head = read_at(disk, 0, 512)?;
+    if !head.starts_with(b"QFI\xfb") {
+        refuse(disk, DISKS.iter().chain(&COMPRESSED))?;
+        return Ok(Found { format: Format::Raw, backing: None });
+    }
+    let (name_at, name_bytes) = (long(&head, 8), word(&head, 16));
+    // Its name is at most 1023 bytes long (docs/interop/qcow2).
+    let name = read_at(disk, name_at, name_bytes.min(1023) as usize)?;
+    let backing = (name_at != 0).then(|| String::from_utf8_lossy(&name).into_owned());
+    // Apart from the file that it lies over it has to be sound; one that was not closed QEMU repairs.
+    let mut own = head;
+    own[8..20].fill(0);
+    if word(&own, 4) == 3 && own.len() >= 80 {
+        own[79] &= !1;
+    }
+    qcow2(&own, bytes)?;
+    Ok(Found { format: Format::Qcow2, backing })
+}
+
+/// Refuses files of these kinds.
+fn refuse<'m>(
+    image: &mut (impl Read + Seek),
+    kinds: impl Iterator<Item = &'m Magic>,
+) -> Result<(), ContentError> {
+    for (offset, magic, kind) in kinds {
+        if read_at(image, *offset, magic.len())? == *magic {
+            return Err(ContentError::Other { kind });
+        }
+    }
+    Ok(())
 }
 
 /// Reads up to so many bytes from an offset on.

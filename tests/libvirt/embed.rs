@@ -74,7 +74,7 @@ fn a_data_volume_lies_on_the_array_and_goes_with_the_guest() {
     let Some(dir) = place() else { return };
     let script = "made=; [ -d /raid ] || { mkdir /raid; made=1; }; mount -t tmpfs tmpfs /raid; \
                   [ -z $made ] || trap 'umount /raid; rmdir /raid' EXIT; \
-                  $GPUVM create --domain v --gpu-count 1 --gpu-index 4 --volGB 2 --no-start --disk-dir $DISKS; \
+                  $GPUVM create --domain v --gpu-count 1 --gpu-index 4 --volGB 1 --no-start --disk-dir $DISKS; \
                   stat -c '%n %s' /raid/dgx-kvm/*; $GPUVM delete v-1g4 --yes; ls /raid/dgx-kvm; \
                   ! $GPUVM create --name w --volGB 3 --no-start --disk-dir $DISKS/absent; ls /raid/dgx-kvm";
     let mut command = on_dgx2(script);
@@ -84,7 +84,7 @@ fn a_data_volume_lies_on_the_array_and_goes_with_the_guest() {
     assert_eq!(code, 0, "{out}{err}");
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines[0].starts_with("v-1g4: create mac: "), "{out}");
-    assert_eq!(lines[1..], ["/raid/dgx-kvm/vol-v-1g4 2000000000"], "{out}{err}");
+    assert_eq!(lines[1..], ["/raid/dgx-kvm/vol-v-1g4 1000000000"], "{out}{err}");
 }
 
 #[test]

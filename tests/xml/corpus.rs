@@ -3,7 +3,7 @@
 use super::examples::made;
 use gpuvm::cpuset::{CpuSet, PcpuId};
 use gpuvm::domain::DomainXml;
-use gpuvm::domain::edit::{CpuModel, DevicePlace, DiskSeat, DomainEdit, NicSeat};
+use gpuvm::domain::edit::{CpuModel, DevicePlace, DiskSeat, DomainEdit, IoThread, NicSeat};
 use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Record, VirtType};
 use gpuvm::domain::pci::{Controller, PciAddress};
 use gpuvm::memsize::MemSize;
@@ -118,7 +118,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
             disk: Disk::new(path, DiskFormat::Raw, DiskKind::File),
             target: "vda".into(),
             queues: 2,
-            iothread: Some(1),
+            iothreads: vec![IoThread { id: 1, queues: 0..1 }, IoThread { id: 2, queues: 1..2 }],
             address: Some(address),
         }],
     });

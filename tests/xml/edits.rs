@@ -84,7 +84,7 @@ fn documents_without_line_breaks_get_none() {
         disk: disk("/x"),
         target: "vda".into(),
         queues: 2,
-        iothread: None,
+        iothreads: vec![],
         address: None,
     };
     xml.apply_all(&[metadata, DomainEdit::SetDisks { disks: vec![disk] }]).unwrap();

@@ -2,7 +2,9 @@
 
 use gpuvm::cpuset::{CpuSet, NodeSet};
 use gpuvm::domain::Override;
-use gpuvm::domain::edit::{CpuModel, DevicePlace, DiskSeat, DomainEdit, HostdevSeat, NicSeat};
+use gpuvm::domain::edit::{
+    CpuModel, DevicePlace, DiskSeat, DomainEdit, HostdevSeat, IoThread, NicSeat,
+};
 use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Made, Record, Role, VirtType};
 use gpuvm::domain::pci::{Controller, PciAddress};
 use gpuvm::memsize::MemSize;
@@ -213,12 +215,12 @@ fn device_examples() -> Vec<(DomainEdit, &'static str)> {
         (
             DomainEdit::SetDisks {
                 disks: vec![
-                    DiskSeat { disk: disk("/a.raw"), target: "vdb".into(), queues: 1, iothread: None, address: None },
+                    DiskSeat { disk: disk("/a.raw"), target: "vdb".into(), queues: 1, iothreads: vec![], address: None },
                     DiskSeat {
                         disk: Disk::new("/dev/b", DiskFormat::Raw, DiskKind::Block),
                         target: "vda".into(),
                         queues: 8,
-                        iothread: Some(1),
+                        iothreads: vec![IoThread { id: 1, queues: 0..8 }],
                         address: Some(at(2)),
                     },
                 ],

@@ -1,7 +1,7 @@
 //! Whole guests: planned on each recorded host, made from each template.
 
 use super::examples::made;
-use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Guest, Record, VirtType, mac};
+use gpuvm::domain::guest::{Abilities, Disk, DiskFormat, DiskKind, Guest, Record, VirtType, mac};
 use gpuvm::domain::{DomainXml, Element, edits};
 use gpuvm::placement::{GuestTopology, Occupancy, Placement, plan};
 use gpuvm::request::{DeviceWish, DomainName, GpuWish, PageSize, PinPolicy, Request};
@@ -64,6 +64,7 @@ pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
         disks: vec![disk("/images/a.raw", DiskKind::File), disk("/dev/vg/b", DiskKind::Block)],
         networks: Vec::new(),
         added_networks: vec!["private-net".into()],
+        abilities: Abilities::default(),
         record: Record { request: request.clone(), made: vec![made("/images/a.raw")] },
     }
 }

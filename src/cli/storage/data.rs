@@ -1,16 +1,18 @@
-//! The data volume of a guest, where the replaced tool put it: a file below /raid, which is the host's data array.
+//! The data disk of a guest, where the replaced tool put it: a file below /raid, which is the host's data array.
 
-use super::super::args::DataSize;
-use super::super::error::hinted;
+use super::super::args::{DataSize, PreallocateArg};
+use super::super::error::{hinted, usage};
 use super::super::render::path_text;
 use super::{Disks, Place};
-use crate::apply::Step;
+use crate::apply::{Preallocate, Space, Step, space};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role};
+use crate::memsize::MemSize;
+use crate::seed::DATA_DISK_SERIAL;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// What the replaced tool printed for `--volGB 0`; scripts look for it.
+/// What the replaced tool printed where a guest got no data volume; scripts look for it.
 pub const NONE: &str = "WARNING: Host Data volume not setup, no VM data volume will be created";
 
 /// Where the host's data array is mounted.
@@ -18,47 +20,149 @@ const ARRAY: &str = "/raid";
 /// The directory of the volumes on it.
 const DIRECTORY: &str = "dgx-kvm";
 
+/// What a file system keeps for the tables of its own as files fill it, as a part of it: 1/256. So the shares of all GPUs
+/// fit together on a file system that holds nothing else.
+const OWN_PART: u64 = 256;
+
 /// Adds the guest's data disk where it gets one.
 pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<()> {
-    let bytes = match (place.args.data_size, place.args.vol_gb) {
-        (Some(DataSize::Of(size)), _) => size.kib() * 1024,
-        (None, Some(gigabytes)) if gigabytes > 0 => gigabytes
-            .checked_mul(1_000_000_000)
-            .filter(|bytes| i64::try_from(*bytes).is_ok())
-            .ok_or_else(|| hinted(format!("a data volume of {gigabytes} GB is too large"), ""))?,
-        (None, Some(_)) => {
+    on(Path::new(ARRAY), place, disks)
+}
+
+/// Adds a data disk; on this array where no directory is named.
+fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<()> {
+    let args = place.args;
+    let wanted = match (args.data_size, args.vol_gb) {
+        (Some(DataSize::None), _) => return Ok(()),
+        (Some(DataSize::Of(size)), _) => Some(size.kib() * 1024),
+        (None, Some(0)) => {
             disks.warnings.push(NONE.to_owned());
             return Ok(());
         }
-        _ => return Ok(()),
+        (None, Some(gigabytes)) => Some(
+            gigabytes
+                .checked_mul(1_000_000_000)
+                .filter(|bytes| i64::try_from(*bytes).is_ok())
+                .ok_or_else(|| {
+                    hinted(format!("a data volume of {gigabytes} GB is too large"), "")
+                })?,
+        ),
+        (None, None) => None,
     };
-    on(Path::new(ARRAY), bytes, place.planned.name.as_str(), disks)
-}
-
-/// Adds a data disk on an array.
-fn on(array: &Path, bytes: u64, name: &str, disks: &mut Disks) -> anyhow::Result<()> {
-    let array_text = array.display();
-    if !is_mount_point(array) {
-        return Err(hinted(
-            format!("no data volume can be made: {array_text} is not a mounted file system"),
-            format!("mount the data array on {array_text}, or leave --volGB out"),
-        ));
+    let gpus = place.gpus();
+    if wanted.is_none() && gpus.0 == 0 {
+        return match &args.data_dir {
+            None => Ok(()),
+            Some(_) => Err(usage(
+                "--data-dir is given, but a guest without GPUs has no share of a data file system",
+                "add --data-size, or leave --data-dir out",
+            )),
+        };
     }
-    let directory = array.join(DIRECTORY);
-    let path = directory.join(format!("vol-{name}"));
-    let mut steps = Vec::new();
-    match directory.metadata() {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            steps.push(Step::CreateDirectory { path: directory });
+    let Some((directory, steps)) = directory(array, place, disks, wanted.is_some())? else {
+        return Ok(());
+    };
+    let preallocate = match args.preallocate {
+        PreallocateArg::None => Preallocate::None,
+        PreallocateArg::Reserve => Preallocate::Reserve,
+        PreallocateArg::Full => Preallocate::Full,
+    };
+    let bytes = match (wanted, place.recorded) {
+        (Some(bytes), true) => bytes,
+        (None, true) => return Ok(()),
+        (wanted, false) => {
+            let there = directory.ancestors().find(|at| at.is_dir()).unwrap_or(&directory);
+            let space = space(there).ok_or_else(|| {
+                hinted(format!("the file system of {} does not say its size", there.display()), "")
+            })?;
+            let bytes = wanted.unwrap_or_else(|| share(space.total, gpus));
+            if preallocate != Preallocate::None || wanted.is_none() {
+                refuse_too_large(bytes, space, there, wanted.is_none().then_some(gpus))?;
+            }
+            bytes
         }
-        // Anything else wrong with it is told when the volume is made.
-        _ => {}
-    }
+    };
+    let path = directory.join(format!("vol-{}", place.planned.name));
     let text = path_text(&path)?;
-    steps.push(Step::CreateDisk { path, bytes });
-    let disk = Disk::new(&text, DiskFormat::Raw, DiskKind::File);
+    let steps = steps.into_iter().chain([Step::CreateDisk { path, bytes, preallocate }]);
+    let mut disk = Disk::new(&text, DiskFormat::Raw, DiskKind::File);
+    disk.serial = Some(DATA_DISK_SERIAL.to_owned());
     disks.make(steps, disk, Made { role: Role::Data, path: text, volume: None });
     Ok(())
+}
+
+/// The directory of the data disk and what makes it; none, with the warning, where there is no data file system and no
+/// disk is asked for.
+fn directory(
+    array: &Path,
+    place: &Place<'_>,
+    disks: &mut Disks,
+    asked_for: bool,
+) -> anyhow::Result<Option<(PathBuf, Option<Step>)>> {
+    if let Some(dir) = &place.args.data_dir {
+        let dir = std::path::absolute(dir)?;
+        if !place.recorded && !dir.is_dir() {
+            return Err(hinted(
+                format!("no data disk can be made: {} is no directory", dir.display()),
+                "--data-dir takes a directory that is there",
+            ));
+        }
+        return Ok(Some((dir, None)));
+    }
+    let directory = array.join(DIRECTORY);
+    if place.recorded {
+        return Ok(Some((directory, None)));
+    }
+    if !is_mount_point(array) {
+        if !asked_for {
+            disks.warnings.push(NONE.to_owned());
+            return Ok(None);
+        }
+        let array = array.display();
+        return Err(hinted(
+            format!("no data disk can be made: {array} is not a mounted file system"),
+            format!("mount the data array on {array}, or name a directory with --data-dir"),
+        ));
+    }
+    let missing = directory.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    // Anything else wrong with it is told when the disk is made.
+    let step = missing.then(|| Step::CreateDirectory { path: directory.clone() });
+    Ok(Some((directory, step)))
+}
+
+/// The share of a guest's GPUs, of so many, in a file system of so many bytes (spec/nvidia-vm.md 2.3), in whole MiB.
+fn share(total: u64, (own, all): (u64, u64)) -> u64 {
+    let usable = MemSize::from_kib((total - total / OWN_PART) / 1024);
+    usable.share(own, all.max(1)).round_down(MemSize::from_kib(1024)).kib() * 1024
+}
+
+/// Refuses a disk that its file system cannot hold now. `share`: the GPUs of the guest and of the host where the size was
+/// not asked for.
+fn refuse_too_large(
+    bytes: u64,
+    space: Space,
+    at: &Path,
+    share: Option<(u64, u64)>,
+) -> anyhow::Result<()> {
+    if bytes <= space.free {
+        return Ok(());
+    }
+    let size = |bytes: u64| MemSize::from_kib(bytes / 1024);
+    let at = at.display();
+    let what = match share {
+        Some((own, all)) => {
+            format!(
+                "the share of {own} of {all} GPUs in the file system of {at} is {}",
+                size(bytes)
+            )
+        }
+        None => format!("a data disk of {} does not fit into the file system of {at}", size(bytes)),
+    };
+    let fits = size(space.free - space.free / OWN_PART).round_down(MemSize::from_kib(1024));
+    Err(hinted(
+        format!("{what}, and {} of its {} are free", size(space.free), size(space.total)),
+        format!("--data-size {} would fit; --data-size none makes no data disk", fits.typed()),
+    ))
 }
 
 /// Whether a file system is mounted on a directory.
@@ -70,27 +174,105 @@ fn is_mount_point(directory: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::args::{Cli, Verb};
+    use super::super::super::guest::Planned;
     use super::*;
+    use crate::placement::{Occupancy, plan};
+    use crate::request::{DomainName, Request};
+    use clap::Parser as _;
+
+    /// What comes of the options of a guest with so many GPUs of a DGX-2, with this array.
+    fn planned(array: &Path, gpus: u32, options: &str, recorded: bool) -> anyhow::Result<Disks> {
+        let json = include_str!("../../../topologies/dgx-2.json");
+        let topology = crate::topology::file::from_json(json).unwrap();
+        let request = Request::for_gpus(gpus);
+        let occupancy = Occupancy::default();
+        let placement = plan(&topology, &occupancy, &request).unwrap();
+        let name = DomainName::new("a-1g0").unwrap();
+        let planned = Planned { topology, request, placement, name, occupancy };
+        let line = ["gpuvm", "create"].into_iter().chain(options.split_whitespace());
+        let Verb::Create(args) = Cli::try_parse_from(line).unwrap().verb else { panic!("create") };
+        let (args, planned) = (&args.storage, &planned);
+        let place = Place { args, seed: None, planned, hypervisor: None, recorded };
+        let mut disks = Disks::default();
+        on(array, &place, &mut disks)?;
+        Ok(disks)
+    }
+
+    #[test]
+    fn shares_fit_together_and_are_those_of_the_replaced_tool() {
+        // /raid of a DGX-2 with 8 drives: 27.83 TiB (spec/nvidia-vm.md 2.3).
+        let raid = (27.83 * f64::from(1 << 20)) as u64 * (1 << 20);
+        for (gpus, shown) in [(1, "1.7 TiB"), (2, "3.5 TiB"), (4, "6.9 TiB"), (8, "13.9 TiB")] {
+            let bytes = share(raid, (gpus, 16));
+            assert_eq!(MemSize::from_kib(bytes / 1024).to_string(), shown);
+            assert!(bytes * (16 / gpus) < raid && bytes.is_multiple_of(1 << 20));
+        }
+        assert_eq!(share(0, (1, 16)), 0);
+        assert!(share(u64::MAX, (16, 16)) < u64::MAX);
+    }
 
     #[test]
     fn no_disk_is_made_where_no_array_is_mounted() {
         let dir = tempfile::tempdir().unwrap();
-        let mut disks = Disks::default();
-        let error = on(dir.path(), 1, "a", &mut disks).unwrap_err().to_string();
-        assert!(error.contains("is not a mounted file system"), "{error}");
-        assert!(on(&dir.path().join("absent"), 1, "a", &mut disks).is_err());
-        assert!(disks.steps.is_empty() && disks.disks.is_empty());
+        for array in [dir.path(), &dir.path().join("absent")] {
+            let error = planned(array, 1, "--volGB 7", false).unwrap_err().to_string();
+            assert!(error.contains("is not a mounted file system"), "{error}");
+            for (gpus, options, warned) in [
+                (1, "", true),
+                (1, "--volGB 0", true),
+                (0, "--volGB 0", true),
+                (1, "--data-size none", false),
+                (0, "", false),
+            ] {
+                let disks = planned(array, gpus, options, false).unwrap();
+                assert!(disks.steps.is_empty() && disks.disks.is_empty(), "{gpus} {options}");
+                let warnings: &[&str] = if warned { &[NONE] } else { &[] };
+                assert_eq!(disks.warnings, warnings, "{gpus} {options}");
+            }
+        }
+        let error = planned(dir.path(), 0, "--data-dir /", false).unwrap_err().to_string();
+        assert!(error.contains("has no share"), "{error}");
+        let missing = format!("--data-dir {}/absent", dir.path().display());
+        assert!(planned(dir.path(), 1, &missing, false).is_err());
     }
 
     #[test]
     fn a_disk_lies_where_the_replaced_tool_put_it() {
-        // /proc is mounted on every machine that runs this.
-        let mut disks = Disks::default();
-        on(Path::new("/proc"), 7_000_000_000, "a-1g0", &mut disks).unwrap();
-        assert_eq!(disks.made[0].path, "/proc/dgx-kvm/vol-a-1g0");
-        let made =
-            Step::CreateDisk { path: disks.made[0].path.clone().into(), bytes: 7_000_000_000 };
-        let directory = Step::CreateDirectory { path: "/proc/dgx-kvm".into() };
-        assert_eq!(disks.steps, [directory, made]);
+        let shm = Path::new("/dev/shm");
+        if !is_mount_point(shm) {
+            eprintln!("skipped: nothing is mounted on /dev/shm");
+            return;
+        }
+        let disks = planned(shm, 1, "--volGB 1", false).unwrap();
+        let path = "/dev/shm/dgx-kvm/vol-a-1g0";
+        assert_eq!(disks.made[0].path, path);
+        assert_eq!(disks.disks[0].serial.as_deref(), Some("gpuvm-data"));
+        let create =
+            |bytes, preallocate| Step::CreateDisk { path: path.into(), bytes, preallocate };
+        let directory = Step::CreateDirectory { path: "/dev/shm/dgx-kvm".into() };
+        assert_eq!(disks.steps, [directory, create(1_000_000_000, Preallocate::Reserve)]);
+        // The default is the share.
+        let total = space(shm).unwrap().total;
+        let disks = planned(shm, 2, "--preallocate full", false).unwrap();
+        assert_eq!(disks.steps[1], create(share(total, (2, 16)), Preallocate::Full));
+        // What does not fit is refused, unless it may grow later.
+        let error = planned(shm, 1, "--data-size 9000T", false).unwrap_err().to_string();
+        assert!(
+            error.contains("9000 TiB does not fit into the file system of /dev/shm"),
+            "{error}"
+        );
+        planned(shm, 1, "--data-size 9000T --preallocate none", false).unwrap();
+    }
+
+    #[test]
+    fn the_files_of_a_recorded_host_are_not_looked_at() {
+        let absent = Path::new("/no/such/array");
+        let disks = planned(absent, 4, "", true).unwrap();
+        assert!(disks.steps.is_empty() && disks.warnings.is_empty(), "{disks:?}");
+        let disks = planned(absent, 4, "--data-size 2T", true).unwrap();
+        assert_eq!(disks.made[0].path, "/no/such/array/dgx-kvm/vol-a-1g0");
+        let disks = planned(absent, 0, "--data-size 2T --data-dir /fast", true).unwrap();
+        assert_eq!(disks.made[0].path, "/fast/vol-a-1g0");
     }
 }

@@ -4,6 +4,7 @@
 //! is a plain file, because it is as large as the disks of the host and lies where the replaced tool put it.
 
 mod data;
+mod existing;
 mod os;
 pub mod room;
 mod seed;
@@ -14,7 +15,7 @@ use super::context::Context;
 use super::error::hinted;
 use super::guest::Planned;
 use crate::apply::Step;
-use crate::domain::guest::{Disk, Made};
+use crate::domain::guest::{Abilities, Disk, Made};
 use crate::hypervisor::storage::{Pool, Storage};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 
@@ -34,6 +35,8 @@ pub struct Disks {
     pub disks: Vec<Disk>,
     /// Those that are made for the guest and go with it.
     pub made: Vec<Made>,
+    /// What the hypervisor can do with them.
+    pub abilities: Abilities,
     /// What an admin should know of them.
     pub warnings: Vec<String>,
 }
@@ -70,6 +73,7 @@ pub fn plan(
     let is_made_of_image = os::add(&place, &mut disks)?;
     data::add(&place, &mut disks)?;
     seed::add(&place, is_made_of_image, &mut disks)?;
+    tuning::add(&place, &mut disks);
     Ok(disks)
 }
 
@@ -88,6 +92,14 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// How many GPUs the guest has, and how many the host.
+    fn gpus(&self) -> (u64, u64) {
+        let (topology, own) = (&self.planned.topology, &self.planned.placement.devices);
+        let number = |gpus: usize| u64::try_from(gpus).unwrap_or(u64::MAX);
+        let own = topology.gpus().filter(|gpu| own.contains(&gpu.bdf)).count();
+        (number(own), number(topology.gpus().count()))
+    }
+
     /// The directory of the guest's pool, and what makes it where it is missing.
     fn pool(&self) -> anyhow::Result<(std::path::PathBuf, Option<Step>)> {
         let name = &self.args.pool;

@@ -3,9 +3,10 @@
 use super::super::args::{ImageArg, OsDiskArg};
 use super::super::error::hinted;
 use super::super::image::{self, Image};
-use super::super::render::{existing_disk, path_text};
+use super::super::render::path_text;
+use super::existing::existing_disk;
 use super::{Disks, Place};
-use crate::apply::Step;
+use crate::apply::{Preallocate, Step};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role, VolumeRef};
 use crate::hypervisor::storage::NewVolume;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<bool> 
     let args = place.args;
     if !args.disk.is_empty() {
         for path in &args.disk {
-            disks.disks.push(existing_disk(path, place.recorded)?);
+            existing_disk(path, place.recorded, disks)?;
         }
         return Ok(false);
     }
@@ -52,7 +53,8 @@ fn blank(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<()> {
     let bytes = place.args.os_size.kib() * 1024;
     let disk = Disk::new(&text, DiskFormat::Raw, DiskKind::File);
     let made = Made { role: Role::Os, path: text, volume: None };
-    disks.make([Step::CreateDisk { path, bytes }], disk, made);
+    let preallocate = Preallocate::None;
+    disks.make([Step::CreateDisk { path, bytes, preallocate }], disk, made);
     Ok(())
 }
 

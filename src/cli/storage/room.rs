@@ -1,7 +1,7 @@
 //! What stands in the way of a guest's new disks, before any is made: names that are taken, and too little space.
 
 use super::super::error::hinted;
-use crate::apply::{Step, free_bytes};
+use crate::apply::{Step, space};
 use crate::hypervisor::Hypervisor;
 use crate::memsize::MemSize;
 use std::collections::BTreeMap;
@@ -106,5 +106,5 @@ fn free_in(name: &str, steps: &[Step], hypervisor: &dyn Hypervisor) -> anyhow::R
 
 /// Bytes that are free in the file system that a directory is on, or will be.
 fn free_above(path: &Path) -> Option<u64> {
-    path.ancestors().find(|path| path.is_dir()).and_then(free_bytes)
+    path.ancestors().find(|path| path.is_dir()).and_then(space).map(|space| space.free)
 }

@@ -1,1 +1,133 @@
 //! How QEMU reads and writes the disks of a guest here: what the file system, QEMU and libvirt can do.
+
+use super::{Disks, Place};
+use crate::domain::guest::{Abilities, DiskIo};
+use nix::fcntl::OFlag;
+use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+/// Chooses how each disk is read and written.
+pub(super) fn add(place: &Place<'_>, disks: &mut Disks) {
+    if let Some(hypervisor) = place.hypervisor {
+        disks.abilities = hypervisor.storage().abilities();
+    }
+    if place.recorded {
+        return;
+    }
+    for disk in disks.disks.iter_mut().filter(|disk| !disk.read_only) {
+        match direct(Path::new(&disk.path)) {
+            Direct::Refused(why) => {
+                disk.io = DiskIo::Threads;
+                disks.warnings.push(format!(
+                    "disk {} is read and written through the host's page cache: {why}",
+                    disk.path
+                ));
+            }
+            Direct::Works => disk.io = past_the_cache(disks.abilities, kernel_has_io_uring()),
+        }
+    }
+}
+
+/// How a disk is read and written where its file system takes O_DIRECT.
+fn past_the_cache(abilities: Abilities, kernel: bool) -> DiskIo {
+    if abilities.io_uring && kernel { DiskIo::IoUring } else { DiskIo::Native }
+}
+
+/// Whether the kernel lets QEMU's user have io_uring: 0 lets everyone, 1 the privileged, 2 nobody (kernel 6.6). A kernel
+/// that does not say is not asked by trying: a guest that cannot start is worse than native I/O.
+fn kernel_has_io_uring() -> bool {
+    let said = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+    said.is_ok_and(|text| text.trim() == "0")
+}
+
+/// Is whether a file can be read and written past the page cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Direct {
+    /// It can, or nothing speaks against it.
+    Works,
+    /// It cannot.
+    Refused(String),
+}
+
+/// Asks whether a file, or one that will be made at that path, can be opened with O_DIRECT. Nothing is left behind.
+fn direct(path: &Path) -> Direct {
+    let there = path.exists();
+    let Some(at) = path.ancestors().find(|at| at.exists()) else { return Direct::Works };
+    let magic = statfs(at).map(|stat| stat.filesystem_type()).ok();
+    // It lies in memory: since Linux 6.6 O_DIRECT is taken there, and means nothing.
+    if magic == Some(TMPFS_MAGIC) {
+        return Direct::Refused("it lies in the host's memory (tmpfs)".to_owned());
+    }
+    let mut options = OpenOptions::new();
+    let opened = match there {
+        true => {
+            let flags = OFlag::O_DIRECT | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+            options.read(true).custom_flags(flags.bits()).open(at)
+        }
+        false => {
+            let flags = OFlag::O_DIRECT | OFlag::O_TMPFILE;
+            options.write(true).mode(0o600).custom_flags(flags.bits()).open(at)
+        }
+    };
+    judge(opened.map(drop), magic)
+}
+
+/// What an attempt to open with O_DIRECT says. Where it failed for another reason, such as that we may not, or that the
+/// file system knows no files without a name, its kind decides.
+fn judge(opened: io::Result<()>, magic: Option<FsType>) -> Direct {
+    /// Of file systems by their number in `statfs`: those that have no O_DIRECT whatever they lie on.
+    const WITHOUT: [(i64, &str); 2] = [(0x8584_58f6, "ramfs"), (0xf15f, "ecryptfs")];
+    match opened {
+        Ok(()) => Direct::Works,
+        Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) => {
+            Direct::Refused("its file system takes no O_DIRECT".to_owned())
+        }
+        Err(_) => {
+            let known = WITHOUT.iter().find(|(number, _)| magic == Some(FsType(*number)));
+            known.map_or(Direct::Works, |(_, name)| Direct::Refused(format!("it lies on {name}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_direct_writes_is_asked_and_not_guessed() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let file = dir.path().join("a.img");
+        let missing = direct(&dir.path().join("below/a.img"));
+        assert_eq!((direct(&file), missing), (Direct::Works, Direct::Works));
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(direct(&file), Direct::Works);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the probe left a file");
+        // The kernel's own files refuse it on every machine.
+        assert!(matches!(direct(Path::new("/proc/version")), Direct::Refused(_)));
+        assert!(matches!(direct(Path::new("/dev/shm/a.img")), Direct::Refused(_)));
+    }
+
+    #[test]
+    fn where_we_may_not_open_the_kind_of_the_file_system_decides() {
+        let denied = || Err(io::Error::from_raw_os_error(nix::libc::EACCES));
+        assert_eq!(judge(denied(), None), Direct::Works);
+        assert!(matches!(judge(denied(), Some(FsType(0xf15f))), Direct::Refused(_)));
+        let invalid = Err(io::Error::from_raw_os_error(nix::libc::EINVAL));
+        assert!(matches!(judge(invalid, None), Direct::Refused(_)));
+    }
+
+    #[test]
+    fn io_uring_needs_qemu_and_the_kernel() {
+        let with = |io_uring| Abilities { io_uring, queue_mapping: false };
+        for (qemu, kernel, io) in [
+            (true, true, DiskIo::IoUring),
+            (true, false, DiskIo::Native),
+            (false, true, DiskIo::Native),
+        ] {
+            assert_eq!(past_the_cache(with(qemu), kernel), io);
+        }
+    }
+}

@@ -2,7 +2,8 @@
 
 use super::super::storage::{NewVolume, Pool, Progress, Storage, Volume, xml};
 use super::super::{HypervisorError, HypervisorErrorKind};
-use super::{Libvirt, error, is_unsupported};
+use super::{Libvirt, abilities, error, is_unsupported};
+use crate::domain::guest::Abilities;
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,10 @@ impl Libvirt {
 }
 
 impl Storage for Libvirt {
+    fn abilities(&self) -> Abilities {
+        abilities::ask(&self.connection)
+    }
+
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError> {
         let doing = format!("list the pools of {}", self.uri);
         let all = self.connection.list_all_storage_pools(0).map_err(|e| error(&doing, &e))?;

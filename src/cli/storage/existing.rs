@@ -1,0 +1,153 @@
+//! Disks that are there and are given to a guest as they are. Their format is read from their bytes: a guest that is shown
+//! the container of its disk in place of the disk destroys it with its first write (spec/nvidia-vm.md T20).
+
+use super::super::error::hinted;
+use super::super::render::path_text;
+use super::Disks;
+use crate::domain::guest::{Disk, DiskFormat, DiskKind};
+use crate::image::{self, Format};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+
+/// Adds a disk that is there: a device or a file. The path stays as it is given, since links such as those of
+/// /dev/disk/by-id outlive what they point to. On a recorded host, whose files are not here, the name is all there is.
+pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> anyhow::Result<()> {
+    let text = path_text(path)?;
+    if recorded {
+        let kind = if path.starts_with("/dev") { DiskKind::Block } else { DiskKind::File };
+        let format = match named(path) {
+            Some("qcow2") => DiskFormat::Qcow2,
+            _ => DiskFormat::Raw,
+        };
+        disks.disks.push(Disk::new(text, format, kind));
+        return Ok(());
+    }
+    let at = path.display();
+    let failed = |error: std::io::Error| {
+        let hint = match error.kind() {
+            ErrorKind::NotFound => {
+                "--disk takes an image or a device that is there; without it a disk is made"
+            }
+            _ => "",
+        };
+        hinted(format!("cannot open disk `{at}`: {error}"), hint)
+    };
+    let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+    let kind = match (kind.is_block_device(), kind.is_file()) {
+        (true, _) => DiskKind::Block,
+        (_, true) => DiskKind::File,
+        _ => return Err(hinted(format!("disk `{at}` is no file and no block device"), "")),
+    };
+    let found = image::disk(&mut File::open(path).map_err(failed)?)
+        .map_err(|error| hinted(format!("disk `{at}` {error}"), ""))?;
+    let format = match found.format {
+        Format::Raw => DiskFormat::Raw,
+        Format::Qcow2 => DiskFormat::Qcow2,
+    };
+    if kind == DiskKind::Block && format == DiskFormat::Qcow2 {
+        // Whoever wrote the device before may have put that there, with any file of the host as its backing file.
+        return Err(hinted(
+            format!(
+                "device `{at}` begins as a qcow2 image, and a device is given to guests as it is"
+            ),
+            "`qemu-img convert -O raw` writes its content out; `wipefs` takes the mark away",
+        ));
+    }
+    if let Some(name) = named(path)
+        && name != format.as_str()
+    {
+        let is = format.as_str();
+        return Err(hinted(
+            format!("disk `{at}` is {name} by its name and {is} by its content"),
+            format!(
+                "rename it if the content is right; `qemu-img convert -O {name}` makes it what the name says"
+            ),
+        ));
+    }
+    if let Some(backing) = found.backing {
+        disks.warnings.push(format!("disk {at} lies over {backing}, which the guest reads too"));
+    }
+    disks.disks.push(Disk::new(text, format, kind));
+    Ok(())
+}
+
+/// The format that a file's name claims; none: it claims none.
+fn named(path: &Path) -> Option<&'static str> {
+    /// Endings, and what they mean.
+    const ENDINGS: [(&str, &str); 8] = [
+        ("raw", "raw"),
+        ("qcow2", "qcow2"),
+        ("qcow", "qcow2"),
+        ("vmdk", "vmdk"),
+        ("vdi", "vdi"),
+        ("vhd", "vhd"),
+        ("vhdx", "vhdx"),
+        ("qed", "qed"),
+    ];
+    let ending = path.extension()?.to_str()?;
+    let known = ENDINGS.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(ending));
+    known.map(|(_, format)| format)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The smallest header of a qcow2 image of 1 MiB, over a backing file of this name where it is not empty.
+    fn qcow2(backing: &str) -> Vec<u8> {
+        let mut bytes = vec![0; 1 << 18];
+        bytes[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
+        if !backing.is_empty() {
+            bytes[8..16].copy_from_slice(&0x200_u64.to_be_bytes());
+            bytes[16..20].copy_from_slice(&u32::try_from(backing.len()).unwrap().to_be_bytes());
+            bytes[0x200..0x200 + backing.len()].copy_from_slice(backing.as_bytes());
+        }
+        bytes[20..24].copy_from_slice(&16_u32.to_be_bytes());
+        bytes[24..32].copy_from_slice(&(1_u64 << 20).to_be_bytes());
+        bytes[36..40].copy_from_slice(&1_u32.to_be_bytes());
+        bytes[40..48].copy_from_slice(&0x30000_u64.to_be_bytes());
+        bytes[48..56].copy_from_slice(&0x10000_u64.to_be_bytes());
+        bytes[56..60].copy_from_slice(&1_u32.to_be_bytes());
+        // Not closed: QEMU repairs that.
+        bytes[79] = 1;
+        bytes[100..104].copy_from_slice(&104_u32.to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn the_content_tells_the_format_and_must_not_belie_the_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let raw = || b"anything".repeat(100);
+        let mut tar = raw();
+        tar[257..262].copy_from_slice(b"ustar");
+        for (name, content, good) in [
+            ("a.raw", raw(), Ok((DiskFormat::Raw, 0))),
+            ("a.img", raw(), Ok((DiskFormat::Raw, 0))),
+            ("a.img", tar, Ok((DiskFormat::Raw, 0))),
+            ("empty", Vec::new(), Ok((DiskFormat::Raw, 0))),
+            ("a.qcow2", qcow2(""), Ok((DiskFormat::Qcow2, 0))),
+            ("a.IMG", qcow2("/base.raw"), Ok((DiskFormat::Qcow2, 1))),
+            ("a.qcow2", raw(), Err("is qcow2 by its name and raw by its content")),
+            ("a.RAW", qcow2(""), Err("is raw by its name and qcow2 by its content")),
+            ("a.vmdk", raw(), Err("is vmdk by its name and raw by its content")),
+            ("a.img", b"KDMV".repeat(200), Err("is a VMDK disk; raw and qcow2 are taken")),
+            ("a.raw", b"\x1f\x8b".repeat(400), Err("is compressed (gzip)")),
+            ("cut.qcow2", qcow2("")[..64].to_vec(), Err("is qcow2 cut off after 64 bytes")),
+        ] {
+            let path = dir.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            let mut disks = Disks::default();
+            let taken = existing_disk(&path, false, &mut disks).map_err(|e| e.to_string());
+            match good {
+                Ok((format, warnings)) => {
+                    assert_eq!(taken, Ok(()), "{name}");
+                    assert_eq!((disks.disks[0].format, disks.warnings.len()), (format, warnings));
+                }
+                Err(text) => assert!(taken.as_ref().unwrap_err().contains(text), "{taken:?}"),
+            }
+            assert!(disks.warnings.iter().all(|w| w.contains("lies over /base.raw")));
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Where a guest's disks sit, and which I/O thread serves which of their queues.
+
+use super::DomainXml;
+use super::DomainXmlError;
+use super::device::{disk_path, number, seat};
+use super::edit::{DiskSeat, IoThread};
+use super::element::Element;
+use super::guest::Guest;
+use super::seats::Seats;
+use crate::cpuset::CpuSet;
+use crate::placement::{GuestCell, Placement};
+use crate::topology::Topology;
+use std::collections::BTreeSet;
+
+/// Queues of a disk at most: beyond, each costs memory and interrupts and wins nothing; the replaced tool's guide ends
+/// here too (spec/nvidia-vm.md, item 29).
+const MOST_DISK_QUEUES: u32 = 64;
+
+impl Seats<'_> {
+    /// Seats the guest's disks, each on all I/O threads or, where the hypervisor cannot do that, on one of them.
+    pub(super) fn disks(&mut self, topology: &Topology) -> Result<Vec<DiskSeat>, DomainXmlError> {
+        let threads = iothread_order(self.guest, self.placement, topology);
+        let target = |disk: Element<'_>| Some(disk.child("target")?.attr("dev")?.into_owned());
+        let mut targets: BTreeSet<String> = self.named("disk").filter_map(target).collect();
+        let mut written = 0;
+        let mut disks = Vec::new();
+        for disk in &self.guest.disks {
+            let found = self.named("disk").find(|d| disk_path(*d).as_ref() == Some(&disk.path));
+            let (target, address) = match found {
+                Some(found) if seat(found).is_none() => continue,
+                Some(found) => (target(found).unwrap_or_else(|| "vda".into()), None),
+                None => {
+                    let free = (0..).map(disk_name).find(|name| !targets.contains(name));
+                    (free.expect("names do not end"), self.port()?)
+                }
+            };
+            targets.insert(target.clone());
+            let mut queues = 1;
+            let mut served = &[][..];
+            if !disk.read_only && !threads.is_empty() {
+                let one = written % threads.len();
+                let all = self.guest.abilities.queue_mapping;
+                served = if all { &threads[..] } else { &threads[one..=one] };
+            }
+            if !disk.read_only {
+                queues = disk_queues(self.placement);
+                written += 1;
+            }
+            let iothreads = share(queues, served);
+            disks.push(DiskSeat { disk: disk.clone(), target, queues, iothreads, address });
+        }
+        Ok(disks)
+    }
+}
+
+/// Queues of a disk that the guest writes: the largest power of two that is not above its vCPUs.
+fn disk_queues(placement: &Placement) -> u32 {
+    1 << placement.vcpus().clamp(1, MOST_DISK_QUEUES).ilog2()
+}
+
+/// Gives each thread, in this order, its run of a disk's queues.
+fn share(queues: u32, threads: &[u32]) -> Vec<IoThread> {
+    let count = u32::try_from(threads.len()).unwrap_or(u32::MAX);
+    let share = |(at, id): (u32, &u32)| {
+        let queues = at * queues / count..(at + 1) * queues / count;
+        IoThread { id: *id, queues }
+    };
+    (0..).zip(threads).map(share).collect()
+}
+
+/// The I/O threads that the guest's disks use, by number. Where all of them serve one disk they come in the order of the
+/// guest's cells: Linux gives a disk's first queues to the vCPUs of its first node, and so on, so the thread of a cell
+/// serves the queues of that cell's vCPUs.
+fn iothread_order(guest: &Guest, placement: &Placement, topology: &Topology) -> Vec<u32> {
+    let mut threads: Vec<u32> = (1..=used_iothreads(guest, placement)).collect();
+    let is_of = |cell: &GuestCell, pin: &CpuSet| {
+        let nodes = cell.host_nodes.iter().filter_map(|node| topology.node(node));
+        pin.first().is_some_and(|first| nodes.into_iter().any(|node| node.pcpus.contains(first)))
+    };
+    if guest.abilities.queue_mapping {
+        threads.sort_by_key(|thread| {
+            let pin = &placement.iothread_pins[*thread as usize - 1];
+            placement.cells.iter().position(|cell| is_of(cell, pin))
+        });
+    }
+    threads
+}
+
+/// How many of the planned I/O threads the guest's disks use: a thread that no disk names would only idle
+/// (spec/nvidia-vm.md T21).
+fn used_iothreads(guest: &Guest, placement: &Placement) -> u32 {
+    let planned = u32::try_from(placement.iothread_pins.len()).unwrap_or(u32::MAX);
+    let written = guest.disks.iter().filter(|disk| !disk.read_only).count();
+    let most = match (written, guest.abilities.queue_mapping) {
+        (0, _) => 0,
+        (_, true) => disk_queues(placement),
+        (written, false) => u32::try_from(written).unwrap_or(u32::MAX),
+    };
+    planned.min(most)
+}
+
+/// How many I/O threads the guest gets: those that its disks use and those that the document's own disks name.
+pub(super) fn iothreads(current: &DomainXml, guest: &Guest, placement: &Placement) -> u32 {
+    let devices = current.root().child("devices").into_iter().flat_map(Element::elements);
+    let foreign = devices.filter(|device| {
+        let path = disk_path(*device);
+        !guest.disks.iter().any(|disk| path.as_ref() == Some(&disk.path))
+    });
+    let named = foreign.filter_map(|device| device.child("driver")).flat_map(|driver| {
+        let mapped = driver.child("iothreads").into_iter();
+        let mapped = mapped.flat_map(Element::elements).filter_map(|thread| thread.attr("id"));
+        let ids: Vec<u32> = driver
+            .attr("iothread")
+            .into_iter()
+            .chain(mapped)
+            .filter_map(|id| number(&id))
+            .collect();
+        ids
+    });
+    used_iothreads(guest, placement).max(named.max().unwrap_or(0))
+}
+
+/// The name of virtio disk number `number`: `vda`, `vdz`, `vdaa`.
+fn disk_name(number: usize) -> String {
+    let mut rest = number + 1;
+    let mut letters = Vec::new();
+    while rest > 0 {
+        rest -= 1;
+        letters.push(char::from(b'a' + u8::try_from(rest % 26).unwrap_or(0)));
+        rest /= 26;
+    }
+    format!("vd{}", letters.into_iter().rev().collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_disks_as_the_kernel_does() {
+        let names =
+            [(0, "vda"), (25, "vdz"), (26, "vdaa"), (27, "vdab"), (701, "vdzz"), (702, "vdaaa")];
+        for (number, name) in names {
+            assert_eq!(disk_name(number), name);
+        }
+    }
+
+    #[test]
+    fn queues_are_shared_in_runs() {
+        let runs = |queues, threads: &[u32]| {
+            let shared = share(queues, threads).into_iter();
+            shared.map(|thread| (thread.id, thread.queues)).collect::<Vec<_>>()
+        };
+        assert_eq!(runs(8, &[]), []);
+        assert_eq!(runs(8, &[3]), [(3, 0..8)]);
+        assert_eq!(runs(8, &[2, 1]), [(2, 0..4), (1, 4..8)]);
+        assert_eq!(runs(4, &[1, 2, 3]), [(1, 0..1), (2, 1..2), (3, 2..4)]);
+    }
+}
