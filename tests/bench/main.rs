@@ -7,7 +7,9 @@
 #![allow(clippy::missing_docs_in_private_items)]
 
 mod cold;
+mod disk;
 mod measure;
+mod memory;
 // Its tests run in tests/main.rs; here they are no tests, and leave imports over.
 #[allow(dead_code, unused_imports)]
 mod placement;
@@ -45,6 +47,8 @@ fn main() -> std::process::ExitCode {
         ("cold", cold::bench as fn(bool) -> Vec<Verdict>),
         ("planner", planner::bench),
         ("placement", shootout::bench),
+        ("disk", disk::bench),
+        ("memory", memory::bench),
     ] {
         if wanted.is_empty() || wanted.iter().any(|w| *w == name) {
             verdicts.extend(bench(quick));

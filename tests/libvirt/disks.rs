@@ -1,0 +1,177 @@
+//! A guest's disks on a real libvirtd: how they are read and written, how much of them is there, who serves them.
+
+use super::{files, on_dgx2};
+use crate::support::daemon::{Daemon, Tiny, daemon, namespaces, skip};
+use crate::support::{project, run};
+use gpuvm::domain::guest::{Disk, DiskFormat, DiskIo, DiskKind, Guest, Record, VirtType};
+use gpuvm::domain::{DomainXml, edits};
+use gpuvm::hypervisor::Hypervisor as _;
+use gpuvm::hypervisor::libvirt::Libvirt;
+use gpuvm::placement::{Occupancy, plan};
+use gpuvm::request::{CellWish, DomainName, PinPolicy, Request};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// Makes a guest that is not started, with further options; its definition and what the program said.
+fn define(daemon: &Daemon, name: &str, options: &[&str]) -> (String, String) {
+    let mut line = vec!["create", "--name", name, "--no-start", "--virt-type", "qemu"];
+    line.extend(["--pins", "none", "--vcpus", "2", "--memory", "64M"]);
+    line.extend(options);
+    let (code, out, err) = run(&mut daemon.gpuvm(&line));
+    assert_eq!(code, 0, "{out}{err}");
+    let (found, xml) = daemon.virsh(&["dumpxml", name]);
+    assert!(found, "{xml}");
+    (xml, err)
+}
+
+#[test]
+fn what_a_disk_lies_on_decides_how_it_is_written() {
+    let Some(daemon) = daemon() else { return };
+    let (dir, data) = (daemon.fresh_dir("io"), daemon.fresh_dir("io-data"));
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let options = ["--disk-dir", &text(memory.path()), "--data-dir", &text(&data)];
+    let (xml, err) = define(daemon, "io", &[&options[..], &["--data-size", "8M"]].concat());
+    let drivers: Vec<&str> =
+        xml.lines().filter(|line| line.contains("<driver name='qemu'")).collect();
+    let [os, data_driver] = drivers[..] else { panic!("{xml}") };
+    assert!(os.contains("cache='writeback' io='threads'"), "{os}");
+    assert!(err.contains("io.raw is read and written through the host's page cache"), "{err}");
+    assert!(data_driver.contains("cache='none' io='"), "{data_driver}");
+    assert!(!data_driver.contains("io='threads'") && !err.contains("vol-io is"), "{err}");
+    assert!(xml.contains("<serial>gpuvm-data</serial>"), "{xml}");
+    assert!(drivers.iter().all(|driver| driver.contains("discard='unmap'")), "{xml}");
+    // All of it is there, for its owner alone; what was not asked for is sparse.
+    let meta = data.join("vol-io").metadata().unwrap();
+    assert!(meta.blocks() * 512 >= 8 << 20 && meta.mode() & 0o777 == 0o600, "{meta:?}");
+    assert!(memory.path().join("io.raw").metadata().unwrap().blocks() < 64);
+    let (code, _, err) = run(&mut daemon.gpuvm(&["delete", "io", "--yes"]));
+    assert_eq!(code, 0, "{err}");
+    assert_eq!((files(&data), files(memory.path()), files(&dir)), (vec![], vec![], vec![]));
+}
+
+#[test]
+fn a_disk_that_is_there_is_what_its_bytes_say() {
+    let Some(daemon) = daemon() else { return };
+    let dir = daemon.fresh_dir("formats");
+    let image = |args: &[&str]| {
+        let mut command = std::process::Command::new("qemu-img");
+        let (code, out, err) = run(command.arg("create").args(args).current_dir(&dir));
+        assert_eq!(code, 0, "{out}{err}");
+    };
+    image(&["-f", "qcow2", "base.qcow2", "1M"]);
+    image(&["-f", "qcow2", "-b", "base.qcow2", "-F", "qcow2", "over.img"]);
+    std::fs::copy(dir.join("base.qcow2"), dir.join("false.raw")).unwrap();
+    let path = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let (xml, err) = define(daemon, "formats", &["--disk", &path("over.img")]);
+    assert!(xml.contains("type='qcow2'"), "{xml}");
+    assert!(err.contains("over.img lies over base.qcow2"), "{err}");
+    let line = ["create", "--name", "false", "--no-start", "--pins", "none", "--vcpus", "1"];
+    let belied = path("false.raw");
+    let line = [&line[..], &["--memory", "64M", "--disk", &belied]].concat();
+    let (code, out, err) = run(&mut daemon.gpuvm(&line));
+    assert_eq!((code, &out[..]), (1, ""), "{err}");
+    assert!(err.contains("is raw by its name and qcow2 by its content"), "{err}");
+    assert_eq!(run(&mut daemon.gpuvm(&["delete", "formats", "--yes"])).0, 0);
+    assert_eq!(files(&dir), ["base.qcow2", "false.raw", "over.img"]);
+}
+
+#[test]
+fn the_share_of_the_data_file_system_fits_or_is_refused() {
+    if !namespaces() {
+        return skip("namespaces need root").unwrap_or_default();
+    }
+    if !Path::new("/usr/bin/qemu-system-x86_64").exists() {
+        return skip("qemu-system-x86_64 is not installed").unwrap_or_default();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("root/etc")).unwrap();
+    std::fs::create_dir(dir.path().join("disks")).unwrap();
+    let conf = "stdio_handler = \"file\"\nsecurity_driver = \"none\"\nremember_owner = 0\n";
+    std::fs::write(dir.path().join("root/etc/qemu.conf"), conf).unwrap();
+    let script = "made=; [ -d /raid ] || { mkdir /raid; made=1; }; mount -t tmpfs -o size=64m tmpfs /raid; \
+                  [ -z $made ] || trap 'umount /raid; rmdir /raid' EXIT; \
+                  new() { $GPUVM create --no-start --disk-dir $DISKS \"$@\"; }; \
+                  new --name two --gpus 2 --preallocate full; stat -c '%n %s' /raid/dgx-kvm/*; \
+                  ! new --name all --gpus 4 --data-size 60M; new --name none --gpus 1 --data-size none; \
+                  new --name bare --gpus 1 --volGB 0; ls /raid/dgx-kvm; \
+                  for name in two none bare; do $GPUVM delete $name --yes; done; ls /raid/dgx-kvm";
+    let mut command = on_dgx2(script);
+    let uri = format!("qemu:///embed?root={}", dir.path().join("root").display());
+    command.env("LIBVIRT_DEFAULT_URI", uri).env("DISKS", dir.path().join("disks"));
+    let (code, out, err) = run(&mut command);
+    assert_eq!(code, 0, "{out}{err}");
+    let volumes: Vec<&str> = out.lines().filter(|line| !line.contains(": create")).collect();
+    // 2 of 16 GPUs: an eighth of 64 MiB less the file system's own part, in whole MiB.
+    assert_eq!(volumes, ["/raid/dgx-kvm/vol-two 7340032", "vol-two"], "{out}{err}");
+    let refused = "a data disk of 60 MiB does not fit into the file system of /raid";
+    assert!(err.contains(refused) && err.contains("of its 64 MiB are free"), "{err}");
+    let warning = "WARNING: Host Data volume not setup, no VM data volume will be created";
+    assert_eq!(err.matches(warning).count(), 1, "{err}");
+}
+
+#[test]
+fn the_queues_of_a_disk_are_spread_over_the_io_threads_of_a_guest_that_runs() {
+    let Some(daemon) = daemon() else { return };
+    let dir = daemon.fresh_dir("mapping");
+    let Some(tiny) = Tiny::new(&dir) else { return };
+    let libvirt = Libvirt::open(&daemon.uri()).unwrap();
+    let abilities = libvirt.storage().abilities();
+    // What is asked of libvirt is what its versions promise: 10.0 with QEMU 9.0, and io_uring long before.
+    let (_, versions) = daemon.virsh(&["version"]);
+    let of = |what: &str| {
+        let line = versions.lines().find(|line| line.contains(what)).unwrap_or_default();
+        let number = line.rsplit(' ').next().and_then(|v| v.split('.').next()?.parse::<u32>().ok());
+        number.unwrap_or_else(|| panic!("{what}: {versions}"))
+    };
+    let is_new = of("Using library: libvirt") >= 10 && of("hypervisor: QEMU") >= 9;
+    assert_eq!(abilities.queue_mapping, is_new, "{versions}");
+    if !abilities.queue_mapping {
+        return skip("this libvirt or QEMU maps no queues").unwrap_or_default();
+    }
+    let path = dir.join("disk.raw");
+    std::fs::File::create(&path).unwrap().set_len(16 << 20).unwrap();
+    let mut disk = Disk::new(path.to_str().unwrap(), DiskFormat::Raw, DiskKind::File);
+    disk.io = if abilities.io_uring { DiskIo::IoUring } else { DiskIo::Native };
+    disk.serial = Some("gpuvm-data".into());
+    let json = std::fs::read_to_string(project().join("topologies/dgx-2.json")).unwrap();
+    let topology = gpuvm::topology::file::from_json(&json).unwrap();
+    let request = Request {
+        pins: PinPolicy::None,
+        vcpus: Some(4),
+        threads: Some(2),
+        cells: CellWish::Count(2),
+        memory_kib: Some(gpuvm::memsize::MemSize::from_kib(512 << 10)),
+        ..Request::for_gpus(0)
+    };
+    let mut place = plan(&topology, &Occupancy::default(), &request).unwrap();
+    // As the plan of a guest on two nodes has it; here nothing can be pinned to a second one.
+    place.iothread_pins = vec![gpuvm::cpuset::CpuSet::new(); 2];
+    let guest = Guest {
+        name: DomainName::new("mapping").unwrap(),
+        virt: VirtType::Qemu,
+        disks: vec![disk],
+        networks: Vec::new(),
+        added_networks: Vec::new(),
+        abilities,
+        record: Record { request, made: Vec::new() },
+    };
+    let mut xml = DomainXml::parse(&std::fs::read_to_string(&tiny.template).unwrap()).unwrap();
+    let changes = edits(&xml, &guest, &place, &topology).unwrap();
+    xml.apply_all(&changes).unwrap();
+    libvirt.define(xml.text()).unwrap();
+    libvirt.start("mapping").unwrap();
+    let seen = tiny.wait_for("seen: all");
+    assert!(seen.contains("seen: disk vda sectors 32768"), "{seen}");
+    let asked = ["qemu-monitor-command", "mapping", "--hmp", "info qtree"];
+    let (_, tree) = daemon.virsh(&asked);
+    assert!(tree.contains("num-queues = 4"), "{tree}");
+    let (_, live) = daemon.virsh(&["dumpxml", "mapping"]);
+    let defined = DomainXml::parse(&live).unwrap();
+    let differences = gpuvm::domain::differences(&xml, &defined);
+    assert!(!differences.iter().any(|d| d.to_string().contains("disk")), "{differences:?}");
+    let (_, threads) = daemon.virsh(&["iothreadinfo", "mapping"]);
+    assert_eq!(threads.lines().filter(|line| !line.trim().is_empty()).count(), 2, "{threads}");
+    libvirt.destroy("mapping").unwrap();
+    libvirt.undefine("mapping").unwrap();
+}
