@@ -25,13 +25,11 @@ test:
 	tests/setup test
 	tests/with-root $(CARGO) test --locked
 
-# Passthrough on a virtual DGX with real VFIO, driven by gpuvm; needs root. VDGX_TESTS names other scripts.
-VDGX_TESTS ?= reuse
+# Passthrough by gpuvm on virtual hosts with real VFIO; needs root. What is kept of the runs lies in target/vdgx-out.
 test-vdgx:
 	tests/setup test
 	$(CARGO) build --locked
-	tests/with-root tests/vdgx/run --huge1g 1 --add $(TARGET)/debug/gpuvm --out $(TARGET)/vdgx-out \
-	  $(VDGX_TESTS:%=tests/vdgx/tests/%.sh)
+	tests/vdgx/all $(TARGET)/debug/gpuvm $(TARGET)/vdgx-out
 
 # What .ci/run checks besides the tests.
 lint:

@@ -1,0 +1,27 @@
+#!/bin/bash
+# As many guests of two GPUs as the host has pairs, all at once, then one guest of all GPUs (with all NVSwitches where
+# the board has them): each probe sees its devices, no device and no pcpu is given twice, and all is as before afterwards.
+. /usr/lib/vdgx/guests
+start_libvirt || exit 1
+names=()
+for ((i = 0; i < gpus / 2; i++)); do
+  names+=("pair-$i")
+  phase "create pair-$i" create "pair-$i" --gpus 2 --memory 16M || { fail "create pair-$i"; break; }
+done
+equal "guests that run" "$((gpus / 2))" "$(virsh -q list --name | grep -c .)"
+equal "nothing is left for another" 0 "$(gpuvm capacity --json | jq '[.sizes[].now // 0] | max')"
+for name in "${names[@]}"; do has_devices "$name"; has_drivers "$name"; done
+equal "no device twice" "" "$(for name in "${names[@]}"; do planned "$name" '.devices[]'; done | sort | uniq -d)"
+equal "no pcpu twice" "" "$(for name in "${names[@]}"; do
+  planned "$name" '(.vcpu_pins + [.emulator_pin])[]' | tr , '\n' | sort -u
+done | sort | uniq -d)"
+for name in "${names[@]}"; do phase "delete $name" gpuvm delete "$name" --yes || fail "delete $name"; done
+
+# A cell for each node, each with its own expander bus.
+phase "create all" create all --gpus "$gpus" --memory 64M || { fail "create all"; tail -n 20 /var/log/libvirt/qemu/all.log; }
+equal "all: GPUs and NVSwitches" "$((gpus + nvswitches))" "$(planned all '.devices[]' | wc -l)"
+has_devices all
+has_drivers all
+has_threads all
+phase "delete all" gpuvm delete all --yes || fail "delete all"
+finish

@@ -1,0 +1,28 @@
+#!/bin/bash
+# A guest with two GPUs, made, started and deleted by gpuvm: the probe in it sees its devices, and threads, memory and
+# drivers of the host are as planned; with pages of 2 MiB, then of 1 GiB. Afterwards all is as before.
+# gpuvm reserves no huge pages yet: the script does.
+. /usr/lib/vdgx/guests
+start_libvirt || exit 1
+
+# try NAME KIB ARGS...: one guest, from create to delete.
+try() {
+  local name=$1 kib=$2 before; shift 2
+  before=$(free_pages "$kib")
+  phase "create $name" create "$name" "$@" || { fail "create $name"; tail -n 20 "/var/log/libvirt/qemu/$name.log"; return; }
+  has_drivers "$name"
+  has_threads "$name"
+  has_memory "$name" "$kib"
+  has_devices "$name"
+  virsh dumpxml "$name" >"/share/$name.xml"
+  phase "check $name" gpuvm check "$name" || fail "check $name"
+  phase "delete $name" gpuvm delete "$name" --yes || fail "delete $name"
+  equal "$name: free pages afterwards" "$before" "$(free_pages "$kib")"
+}
+
+pages 2048 32 32
+try two-mib 2048 --gpus 2 --memory 64M --huge-pages 2M
+pages 2048 0 0
+# libvirt takes pages only where a hugetlbfs of their size is mounted, which the rig has done.
+[[ $huge1g == 0 ]] || try one-gib 1048576 --gpus 2 --memory 1G --huge-pages 1G
+finish
