@@ -93,6 +93,9 @@ pub struct Disk {
     /// Whether the guest may only read it; it gets no I/O thread and one queue then.
     #[serde(default)]
     pub read_only: bool,
+    /// Whether its blocks stay its own when the guest discards them, as making a file system in it does.
+    #[serde(default)]
+    pub keeps_blocks: bool,
     /// What the guest knows it by, at most 20 characters; none: libvirt's document says, or nothing.
     #[serde(default)]
     pub serial: Option<String>,
@@ -107,6 +110,7 @@ impl Disk {
             kind,
             io: DiskIo::default(),
             read_only: false,
+            keeps_blocks: false,
             serial: None,
         }
     }

@@ -25,7 +25,7 @@ impl DiskSeat {
             .attr("type", self.disk.format.as_str())
             .attr("cache", cache)
             .attr("io", io)
-            .attr("discard", "unmap");
+            .attr("discard", if self.disk.keeps_blocks { "ignore" } else { "unmap" });
         driver = match &self.iothreads[..] {
             [] => driver.want("iothread", Want::Absent).child(Fragment::gone("iothreads")),
             [only] => driver.attr("iothread", only.id).child(Fragment::gone("iothreads")),

@@ -13,8 +13,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// Size of the disks, in MiB.
-const DISK_MIB: u64 = 512;
+/// Size of the disks on the host, in MiB; each is made anew for each run.
+const DISK_MIB: u64 = 256;
 
 /// A way to have a disk.
 pub struct Variant {
@@ -87,7 +87,7 @@ const LOADS: [Load; 4] = [
         writes: true,
         bytes: 4096,
         step: 4096 * 7919,
-        count: 8192,
+        count: 4096,
         depth: 32,
     },
     Load {
@@ -103,7 +103,7 @@ const LOADS: [Load; 4] = [
         writes: false,
         bytes: 4096,
         step: 4096 * 7919,
-        count: 8192,
+        count: 4096,
         depth: 32,
     },
     Load {
@@ -160,7 +160,7 @@ fn host(quick: bool) -> Vec<Verdict> {
 /// One run of a load on a fresh disk; seconds.
 fn once(variant: &Variant, load: &Load, image: &Path) -> f64 {
     let _ = std::fs::remove_file(image);
-    create(variant, image);
+    create(variant, image, DISK_MIB);
     let (format, size) = (variant.made[0], format!("{DISK_MIB}M"));
     if variant.zeros || !load.writes {
         // A read of a block that was never written reads nothing.
@@ -189,9 +189,9 @@ fn once(variant: &Variant, load: &Load, image: &Path) -> f64 {
     seconds + if load.writes { begun.elapsed().as_secs_f64() } else { 0.0 }
 }
 
-/// Makes a disk.
-pub fn create(variant: &Variant, image: &Path) {
-    let (image, size) = (image.display().to_string(), format!("{DISK_MIB}M"));
+/// Makes a disk of so many MiB.
+pub fn create(variant: &Variant, image: &Path, mib: u64) {
+    let (image, size) = (image.display().to_string(), format!("{mib}M"));
     let mut args = vec!["create", "-q", "-f"];
     args.extend(variant.made);
     args.extend([&*image, &*size]);

@@ -51,29 +51,27 @@ fn creates_with_the_replaced_tools_command_lines() {
         return skip("namespaces need root").unwrap_or_default();
     }
     let warning = "WARNING: Host Data volume not setup, no VM data volume will be created";
-    for (line, name, warned) in [
-        ("nvidia-vm create --domain testme --gpu-count 8 --gpu-index 8", "testme-8g8-15", false),
+    // There is no data array here, so each of them is warned of.
+    for (line, name) in [
+        ("nvidia-vm create --domain testme --gpu-count 8 --gpu-index 8", "testme-8g8-15"),
         (
             "nvidia-vm create --domain nvme-passthrough --gpu-index 0 --gpu-count 16",
             "nvme-passthrough-16g0-15",
-            false,
         ),
         (
             "nvidia-vm create --domain disk-passthrough --gpu-count 1 --gpu-index 8 --volGB 0",
             "disk-passthrough-1g8",
-            true,
         ),
         (
             "nvidia-vm create --domain disk-passthrough --gpu-count 1 --gpu-index 9 --volGB 0",
             "disk-passthrough-1g9",
-            true,
         ),
     ] {
         let (code, out, err) = vendor(line, "");
         assert_eq!(code, 0, "{line}: {err}");
         assert!(is_answer(out.trim_end(), name), "{line}: {out}");
         assert_eq!(out.lines().count(), 1, "{line}: {out}");
-        assert_eq!(err.lines().any(|line| line == warning), warned, "{line}: {err}");
+        assert!(err.lines().any(|line| line == warning), "{line}: {err}");
         assert!(err.lines().any(|line| line == format!("{name}.raw")), "{line}: {err}");
     }
 }

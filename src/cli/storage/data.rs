@@ -29,55 +29,80 @@ pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<()> {
     on(Path::new(ARRAY), place, disks)
 }
 
-/// Adds a data disk; on this array where no directory is named.
-fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<()> {
+/// Is how large a data disk is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// So many bytes.
+    Bytes(u64),
+    /// The share of the guest's GPUs.
+    Share,
+}
+
+/// What is asked for; none: no data disk, with the warning where that is to be told.
+fn wanted(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<Option<Wanted>> {
     let args = place.args;
     let wanted = match (args.data_size, args.vol_gb) {
-        (Some(DataSize::None), _) => return Ok(()),
-        (Some(DataSize::Of(size)), _) => Some(size.kib() * 1024),
+        (Some(DataSize::None), _) => return Ok(None),
+        (Some(DataSize::Of(size)), _) => Wanted::Bytes(size.kib() * 1024),
         (None, Some(0)) => {
             disks.warnings.push(NONE.to_owned());
-            return Ok(());
+            return Ok(None);
         }
-        (None, Some(gigabytes)) => Some(
-            gigabytes
-                .checked_mul(1_000_000_000)
-                .filter(|bytes| i64::try_from(*bytes).is_ok())
-                .ok_or_else(|| {
-                    hinted(format!("a data volume of {gigabytes} GB is too large"), "")
-                })?,
-        ),
-        (None, None) => None,
+        (None, Some(gigabytes)) => gigabytes
+            .checked_mul(1_000_000_000)
+            .filter(|bytes| i64::try_from(*bytes).is_ok())
+            .map(Wanted::Bytes)
+            .ok_or_else(|| hinted(format!("a data volume of {gigabytes} GB is too large"), ""))?,
+        (None, None) => Wanted::Share,
     };
-    let gpus = place.gpus();
-    if wanted.is_none() && gpus.0 == 0 {
+    if wanted == Wanted::Share && place.gpus().0 == 0 {
         return match &args.data_dir {
-            None => Ok(()),
+            None => Ok(None),
             Some(_) => Err(usage(
                 "--data-dir is given, but a guest without GPUs has no share of a data file system",
                 "add --data-size, or leave --data-dir out",
             )),
         };
     }
-    let Some((directory, steps)) = directory(array, place, disks, wanted.is_some())? else {
+    match (place.is_here(), wanted) {
+        (true, wanted) => Ok(Some(wanted)),
+        (false, Wanted::Share) => {
+            disks.warnings.push(NONE.to_owned());
+            Ok(None)
+        }
+        (false, Wanted::Bytes(_)) => Err(hinted(
+            "no data disk can be made: it is a file of this machine, and the guest is on another",
+            "run gpuvm on the host itself, or give --data-size none",
+        )),
+    }
+}
+
+/// Adds a data disk; on this array where no directory is named.
+fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<()> {
+    let Some(wanted) = wanted(place, disks)? else { return Ok(()) };
+    let Some((directory, steps)) = directory(array, place, disks, wanted)? else {
         return Ok(());
     };
-    let preallocate = match args.preallocate {
+    let preallocate = match place.args.preallocate {
         PreallocateArg::None => Preallocate::None,
         PreallocateArg::Reserve => Preallocate::Reserve,
         PreallocateArg::Full => Preallocate::Full,
     };
     let bytes = match (wanted, place.recorded) {
-        (Some(bytes), true) => bytes,
-        (None, true) => return Ok(()),
+        (Wanted::Bytes(bytes), true) => bytes,
+        (Wanted::Share, true) => return Ok(()),
         (wanted, false) => {
             let there = directory.ancestors().find(|at| at.is_dir()).unwrap_or(&directory);
             let space = space(there).ok_or_else(|| {
                 hinted(format!("the file system of {} does not say its size", there.display()), "")
             })?;
-            let bytes = wanted.unwrap_or_else(|| share(space.total, gpus));
-            if preallocate != Preallocate::None || wanted.is_none() {
-                refuse_too_large(bytes, space, there, wanted.is_none().then_some(gpus))?;
+            let gpus = place.gpus();
+            let (bytes, share) = match wanted {
+                Wanted::Bytes(bytes) => (bytes, None),
+                Wanted::Share => (share(space.total, gpus), Some(gpus)),
+            };
+            if preallocate != Preallocate::None || share.is_some() {
+                refuse_too_large(bytes, space, there, share)?;
             }
             bytes
         }
@@ -87,6 +112,8 @@ fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<()> 
     let steps = steps.into_iter().chain([Step::CreateDisk { path, bytes, preallocate }]);
     let mut disk = Disk::new(&text, DiskFormat::Raw, DiskKind::File);
     disk.serial = Some(DATA_DISK_SERIAL.to_owned());
+    // The first thing that mkfs does is to discard all of a disk, and with it all that was reserved.
+    disk.keeps_blocks = preallocate != Preallocate::None;
     disks.make(steps, disk, Made { role: Role::Data, path: text, volume: None });
     Ok(())
 }
@@ -97,7 +124,7 @@ fn directory(
     array: &Path,
     place: &Place<'_>,
     disks: &mut Disks,
-    asked_for: bool,
+    wanted: Wanted,
 ) -> anyhow::Result<Option<(PathBuf, Option<Step>)>> {
     if let Some(dir) = &place.args.data_dir {
         let dir = std::path::absolute(dir)?;
@@ -114,7 +141,7 @@ fn directory(
         return Ok(Some((directory, None)));
     }
     if !is_mount_point(array) {
-        if !asked_for {
+        if wanted == Wanted::Share {
             disks.warnings.push(NONE.to_owned());
             return Ok(None);
         }

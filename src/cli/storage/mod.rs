@@ -100,6 +100,11 @@ impl Place<'_> {
         (number(own), number(topology.gpus().count()))
     }
 
+    /// Whether the guest is made on this machine, as a URI without a host says.
+    fn is_here(&self) -> bool {
+        self.hypervisor.is_none_or(|hypervisor| hypervisor.uri().contains(":///"))
+    }
+
     /// The directory of the guest's pool, and what makes it where it is missing.
     fn pool(&self) -> anyhow::Result<(std::path::PathBuf, Option<Step>)> {
         let name = &self.args.pool;

@@ -14,7 +14,8 @@ pub(super) fn add(place: &Place<'_>, disks: &mut Disks) {
     if let Some(hypervisor) = place.hypervisor {
         disks.abilities = hypervisor.storage().abilities();
     }
-    if place.recorded {
+    // The files and the kernel of another machine are not asked; what works everywhere is taken.
+    if place.recorded || !place.is_here() {
         return;
     }
     for disk in disks.disks.iter_mut().filter(|disk| !disk.read_only) {

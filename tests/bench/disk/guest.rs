@@ -12,14 +12,17 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+/// Size of the disks, in MiB: three rounds of 160 (tests/tiny/disk-bench).
+const DISK_MIB: u64 = 512;
+
 /// Runs the guest and compares.
 pub fn bench(_quick: bool) -> Vec<Verdict> {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))
         .expect("the target directory takes files");
     let Some(initramfs) = initramfs(dir.path()) else { return Vec::new() };
     let (theirs, ours) = (dir.path().join("theirs"), dir.path().join("ours"));
-    create(&VARIANTS[0], &theirs);
-    create(&VARIANTS[OURS], &ours);
+    create(&VARIANTS[0], &theirs, DISK_MIB);
+    create(&VARIANTS[OURS], &ours, DISK_MIB);
     let mut qemu = Command::new("qemu-system-x86_64");
     qemu.args(["-accel", "tcg,thread=multi", "-M", "q35", "-cpu", "max", "-smp", "2", "-m", "512"]);
     qemu.args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"]);
