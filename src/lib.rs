@@ -14,6 +14,7 @@
 pub mod bdf;
 pub mod cpuset;
 pub mod memsize;
+pub mod versions;
 
 pub mod fsroot;
 

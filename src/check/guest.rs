@@ -64,6 +64,8 @@ pub struct Guest<'t> {
     pub queued: Vec<Queued<'t>>,
     /// Where a balloon is asked for, or `<devices>` where libvirt adds one by itself; none: there is none.
     pub balloon: Option<Spot<'t>>,
+    /// Whether a passed GPU is told a clique for peer-to-peer transfers.
+    pub has_clique: bool,
     /// What could not be understood, claims included.
     pub faults: Vec<Fault<'t>>,
 }
@@ -91,6 +93,7 @@ impl<'t> Guest<'t> {
             addresses: Vec::new(),
             queued: Vec::new(),
             balloon: root.child("devices").map(Spot::of),
+            has_clique: domain.sets_property("x-nv-gpudirect-clique"),
             faults: Vec::new(),
         };
         for device in devices {

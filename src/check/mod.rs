@@ -12,6 +12,7 @@ mod numa;
 mod others;
 mod pci;
 mod report;
+mod versions;
 
 pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
 pub use report::{Finding, Rule, Severity};
@@ -19,6 +20,7 @@ pub use report::{Finding, Rule, Severity};
 use crate::domain::DomainXml;
 use crate::placement::Occupancy;
 use crate::topology::{FabricModel, Topology};
+use crate::versions::Versions;
 use guest::Guest;
 use report::{Report, Rule as R};
 
@@ -36,6 +38,7 @@ pub const RULES: &[&[Rule]] = &[
     fabric::RULES,
     io::RULES,
     others::RULES,
+    versions::RULES,
 ];
 
 /// The rules that one by one say what they refuse.
@@ -43,8 +46,14 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
     RULES.iter().copied().flatten()
 }
 
-/// Checks a domain against a host and against what other domains hold; `others` is without the domain itself.
-pub fn check(domain: &DomainXml, topology: &Topology, others: &Occupancy) -> Vec<Finding> {
+/// Checks a domain against a host, against what other domains hold, and against what it will run on; `others` is without
+/// the domain itself.
+pub fn check(
+    domain: &DomainXml,
+    topology: &Topology,
+    others: &Occupancy,
+    versions: &Versions,
+) -> Vec<Finding> {
     let guest = Guest::read(domain);
     let mut report = Report::default();
     for fault in &guest.faults {
@@ -63,6 +72,7 @@ pub fn check(domain: &DomainXml, topology: &Topology, others: &Occupancy) -> Vec
     fabric::check(&guest, topology, &mut report);
     io::check(&guest, &mut report);
     others::check(&guest, topology, others, &mut report);
+    versions::check(&guest, topology, versions, &mut report);
     report.finish()
 }
 

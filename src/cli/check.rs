@@ -7,6 +7,7 @@ use crate::check::{self, Finding, Severity};
 use crate::domain::DomainXml;
 use crate::hypervisor::{DomainState, XmlOf};
 use crate::placement::Occupancy;
+use crate::versions::Versions;
 use anyhow::Context as _;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -46,7 +47,14 @@ pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         }
     };
     others.domains.retain(|held| held.domain != domain.name());
-    let mut findings = check::check(&domain, &topology, &others);
+    let versions = match cx.global.host {
+        Some(_) => Versions::default(),
+        None => cx.hypervisor().map(|hypervisor| hypervisor.versions()).unwrap_or_default(),
+    };
+    if versions == Versions::default() {
+        not_checked.push("versions of QEMU and libvirt".to_owned());
+    }
+    let mut findings = check::check(&domain, &topology, &others, &versions);
     if running {
         findings.retain(|finding| finding.rule != check::HUGE_PAGES_SHORT);
         not_checked.push("free huge pages (the domain runs and holds its own)".to_owned());

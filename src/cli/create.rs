@@ -15,6 +15,7 @@ use crate::apply::{ApplyError, Step, Transaction};
 use crate::check::{Finding, Severity, check};
 use crate::domain::{DomainXml, differences};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use crate::versions::Versions;
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -129,7 +130,8 @@ fn prepare(
         }
     }
     let xml = render(&args.guest, &planned, &extra)?;
-    judge(&xml, &planned, cx.output)?;
+    let versions = hypervisor.map(Hypervisor::versions).unwrap_or_default();
+    judge(&xml, &planned, &versions, cx.output)?;
     steps.push(Step::DefineDomain { name: name.clone(), xml: xml.text().to_owned() });
     Ok(Prepared { name, xml, steps })
 }
@@ -147,11 +149,16 @@ fn refuse_existing(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), Hyperv
 }
 
 /// Refuses a definition that our own checker finds wrong; says what is only worse than it could be.
-fn judge(xml: &DomainXml, planned: &Planned, output: Output) -> anyhow::Result<()> {
+fn judge(
+    xml: &DomainXml,
+    planned: &Planned,
+    versions: &Versions,
+    output: Output,
+) -> anyhow::Result<()> {
     for reason in planned.placement.reasons.iter().filter(|reason| reason.compromise) {
         output.warning(&format!("{}: {}", reason.choice, reason.because));
     }
-    let findings = check(xml, &planned.topology, &planned.occupancy);
+    let findings = check(xml, &planned.topology, &planned.occupancy, versions);
     let (errors, warnings): (Vec<Finding>, Vec<Finding>) =
         findings.into_iter().partition(|finding| finding.severity == Severity::Error);
     for warning in warnings {

@@ -1,6 +1,7 @@
 //! Properties of QEMU's devices that libvirt has no element for, set in its namespace for QEMU. Each is bound to the
 //! alias of a device of ours; what others set there stays.
 
+use super::DomainXml;
 use super::element::Element;
 use super::fragment::Fragment;
 use crate::bdf::Bdf;
@@ -26,6 +27,15 @@ pub struct Override {
     pub kind: &'static str,
     /// Its value.
     pub value: String,
+}
+
+impl DomainXml {
+    /// Whether a property of a device of QEMU's is set in libvirt's namespace for it.
+    pub fn sets_property(&self, name: &str) -> bool {
+        let devices = of_qemu(self.root()).flat_map(of_qemu);
+        let mut properties = devices.flat_map(of_qemu).flat_map(of_qemu);
+        properties.any(|property| property.attr("name").is_some_and(|found| found == name))
+    }
 }
 
 /// The properties that a guest's PCIe tree asks for; `aliases` of its devices.
@@ -80,4 +90,9 @@ fn is_all_ours(device: Element<'_>) -> bool {
         frontend.name() == "qemu:frontend" && frontend.elements().all(is_ours)
     };
     said.peek().is_some() && said.all(ours)
+}
+
+/// The elements of libvirt's namespace for QEMU in an element.
+fn of_qemu(element: Element<'_>) -> impl Iterator<Item = Element<'_>> {
+    element.elements().filter(|below| below.namespace() == Some(NAMESPACE))
 }

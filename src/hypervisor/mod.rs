@@ -7,6 +7,7 @@ pub mod lazy;
 pub mod libvirt;
 pub mod storage;
 
+use crate::versions::Versions;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -146,6 +147,10 @@ pub struct HypervisorError {
 pub trait Hypervisor {
     /// The URI of the connection, for messages.
     fn uri(&self) -> &str;
+    /// The versions of what guests run on; nothing of what it does not tell.
+    fn versions(&self) -> Versions {
+        Versions::default()
+    }
     /// Its storage.
     fn storage(&self) -> &dyn storage::Storage;
     /// Every domain, running or defined, by name.

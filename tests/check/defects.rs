@@ -35,7 +35,7 @@ const fn defect(
 }
 
 /// A defect that needs another host or other domains.
-const fn setting(
+pub const fn setting(
     rule: &'static str,
     path: &'static str,
     setting: fn(&mut Setting),

@@ -3,6 +3,7 @@
 
 mod defects;
 mod libvirt;
+mod old;
 mod own;
 mod setting;
 mod sound;
@@ -13,6 +14,8 @@ use gpuvm::check::{self, Finding};
 use gpuvm::domain::DomainXml;
 use gpuvm::placement::Occupancy;
 use gpuvm::topology::{Topology, file};
+use gpuvm::versions::Versions;
+use old::OLD;
 use proptest::prelude::*;
 use setting::Setting;
 use sound::SOUND;
@@ -40,15 +43,19 @@ fn edited(edits: &[(&str, &str)]) -> String {
 
 /// What is found in an edited domain.
 fn found(edits: &[(&str, &str)], change: fn(&mut Setting)) -> Vec<Finding> {
-    let mut setting = Setting { host: dgx2().parts().clone(), others: Occupancy::default() };
+    let mut setting = Setting {
+        host: dgx2().parts().clone(),
+        others: Occupancy::default(),
+        versions: Versions::default(),
+    };
     change(&mut setting);
     let domain = DomainXml::parse(&edited(edits)).unwrap();
-    check::check(&domain, &Topology::new(setting.host).unwrap(), &setting.others)
+    check::check(&domain, &Topology::new(setting.host).unwrap(), &setting.others, &setting.versions)
 }
 
 #[test]
 fn every_defect_is_found_where_it_is_and_nothing_else() {
-    for Defect { rule, path, also, edits, setting, .. } in DEFECTS {
+    for Defect { rule, path, also, edits, setting, .. } in DEFECTS.iter().chain(OLD) {
         let findings = found(edits, *setting);
         let here = findings.iter().any(|f| f.rule == *rule && f.path == *path);
         assert!(here, "{rule} at {path} is missing in {findings:#?}");
@@ -67,7 +74,7 @@ fn every_rule_has_a_defect_and_a_name_of_its_own() {
     let ids: Vec<&str> = check::rules().map(|rule| rule.id).collect();
     let unique: BTreeSet<&str> = ids.iter().copied().collect();
     assert_eq!(ids.len(), unique.len(), "a name stands twice in {ids:?}");
-    let tried: BTreeSet<&str> = DEFECTS.iter().map(|defect| defect.rule).collect();
+    let tried: BTreeSet<&str> = DEFECTS.iter().chain(OLD).map(|defect| defect.rule).collect();
     assert_eq!(tried, unique);
 }
 
@@ -103,7 +110,7 @@ proptest! {
             let host = dgx2();
             let mut others = Occupancy::default();
             others.domains.extend(domain.held(true));
-            check::check(&domain, &host, &others);
+            check::check(&domain, &host, &others, &Versions::default());
         }
     }
 }

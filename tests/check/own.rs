@@ -3,13 +3,14 @@
 
 use crate::support;
 use clap::Parser;
-use gpuvm::check::{self, Severity};
+use gpuvm::check::{self, Finding, Severity};
 use gpuvm::cli::args::{Cli, GuestArgs, Verb};
 use gpuvm::cli::guest::{Planned, request};
 use gpuvm::cli::render::{Extra, render};
 use gpuvm::domain::DomainXml;
 use gpuvm::placement::{Occupancy, plan};
 use gpuvm::topology::{Topology, file};
+use gpuvm::versions::Versions;
 
 /// The recorded hosts with their names.
 fn hosts() -> Vec<(String, Topology)> {
@@ -63,6 +64,13 @@ fn with_pages(topology: &Topology) -> Topology {
     Topology::new(parts).unwrap()
 }
 
+/// What is found; that a recorded host's kernel is old is no fault of a domain's.
+fn found(domain: &DomainXml, topology: &Topology, others: &Occupancy) -> Vec<Finding> {
+    let mut findings = check::check(domain, topology, others, &Versions::default());
+    findings.retain(|finding| finding.rule != "slow-large-bars");
+    findings
+}
+
 #[test]
 fn nothing_is_found_in_any_slot_of_any_recorded_host() {
     for (host, topology) in hosts() {
@@ -73,7 +81,7 @@ fn nothing_is_found_in_any_slot_of_any_recorded_host() {
                 let empty = Occupancy::default();
                 let Some(domain) = export(&topology, &empty, &words) else { continue };
                 exported += 1;
-                let findings = check::check(&domain, &topology, &empty);
+                let findings = found(&domain, &topology, &empty);
                 assert!(findings.is_empty(), "{host}: {words}: {findings:#?}");
             }
         }
@@ -90,7 +98,7 @@ fn nothing_is_found_in_guests_on_huge_pages() {
                 let words = format!("{slot} --memory 61441M --huge-pages {page}");
                 let empty = Occupancy::default();
                 let Some(domain) = export(&topology, &empty, &words) else { continue };
-                let findings = check::check(&domain, &there, &empty);
+                let findings = found(&domain, &there, &empty);
                 assert!(findings.is_empty(), "{host}: {words}: {findings:#?}");
             }
         }
@@ -104,7 +112,7 @@ fn a_small_guest_on_many_nodes_is_a_compromise_and_no_error() {
             let words = format!("{slot} --vcpus 4 --memory 8G");
             let empty = Occupancy::default();
             let Some(domain) = export(&topology, &empty, &words) else { continue };
-            let mut findings = check::check(&domain, &topology, &empty);
+            let mut findings = found(&domain, &topology, &empty);
             findings.retain(|finding| finding.severity == Severity::Error);
             assert!(findings.is_empty(), "{host}: {words}: {findings:#?}");
         }
@@ -118,7 +126,7 @@ fn nothing_is_found_in_guests_side_by_side() {
             let mut others = Occupancy::default();
             let words = format!("--gpus {size}");
             while let Some(domain) = export(&topology, &others, &words) {
-                let findings = check::check(&domain, &topology, &others);
+                let findings = found(&domain, &topology, &others);
                 let guest = others.domains.len();
                 assert!(findings.is_empty(), "{host}: {words}: guest {guest}: {findings:#?}");
                 others.domains.push(domain.held(true).unwrap());

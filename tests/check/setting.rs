@@ -3,6 +3,7 @@
 use gpuvm::cpuset::{CpuSet, NodeId, PcpuId};
 use gpuvm::placement::{Held, Occupancy};
 use gpuvm::topology::{Bar, Parts};
+use gpuvm::versions::Versions;
 
 /// Is the host and the other domains that a case is checked against.
 pub struct Setting {
@@ -10,6 +11,8 @@ pub struct Setting {
     pub host: Parts,
     /// Other domains.
     pub others: Occupancy,
+    /// What the guest runs on.
+    pub versions: Versions,
 }
 
 /// Opens the place where more devices can stand.
@@ -45,6 +48,14 @@ pub const SWITCH_62: (&str, &str) = (
      function='0'/></source></hostdev><memballoon model='none'/>",
 );
 
+/// A clique for the first GPU.
+pub const CLIQUE: (&str, &str) = (
+    "</devices>",
+    "</devices><q:override xmlns:q='http://libvirt.org/schemas/domain/qemu/1.0'><q:device alias='ua-gpu0'>\
+     <q:frontend><q:property name='x-nv-gpudirect-clique' type='unsigned' value='0'/></q:frontend></q:device>\
+     </q:override>",
+);
+
 /// Reads a set.
 pub fn set(text: &str) -> CpuSet {
     text.parse().unwrap()
@@ -74,8 +85,14 @@ pub fn pages(setting: &mut Setting, free: u64) {
 
 /// Gives the GPUs the BARs of a V100 of 32 GB.
 pub fn large_bars(setting: &mut Setting) {
+    bars_on(setting, 32, |_| {});
+}
+
+/// Gives each GPU a BAR of so many GiB, and changes something else.
+pub fn bars_on(setting: &mut Setting, gib: u64, change: fn(&mut Setting)) {
+    change(setting);
     let gpus = setting.host.devices.iter_mut().filter(|device| device.class == 0x03_0200);
-    let bytes = 32 << 30;
+    let bytes = gib << 30;
     gpus.for_each(|gpu| {
         gpu.bars = vec![Bar { index: 1, bytes, io: false, is_64bit: true, prefetchable: true }];
     });

@@ -6,6 +6,7 @@ use crate::support::shared::{Recorded, each_shared_host};
 use gpuvm::check::{Severity, check};
 use gpuvm::domain::DomainXml;
 use gpuvm::placement::Occupancy;
+use gpuvm::versions::Versions;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ fn plain(name: &str) -> String {
 
 /// What our checker says is wrong with a guest of a host on which nothing is taken.
 fn wrong(host: &Recorded<'_>, xml: &DomainXml) -> Vec<String> {
-    check(xml, host.topology, &Occupancy::default())
+    check(xml, host.topology, &Occupancy::default(), &Versions::default())
         .into_iter()
         .filter(|finding| finding.severity == Severity::Error)
         .map(|finding| format!("{}: {}: {}", host.name, finding.path, finding.message))

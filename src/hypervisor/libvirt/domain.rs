@@ -5,6 +5,7 @@ use super::super::{
     HypervisorError, XmlOf, storage,
 };
 use super::{Libvirt, console, error, is_unsupported};
+use crate::versions::{Version, Versions};
 use std::time::{Duration, Instant};
 use virt::domain::{Domain, DomainState as State};
 use virt::error::{Error, ErrorNumber};
@@ -17,6 +18,14 @@ const END_WAIT: Duration = Duration::from_secs(10);
 impl Hypervisor for Libvirt {
     fn uri(&self) -> &str {
         &self.uri
+    }
+
+    fn versions(&self) -> Versions {
+        // libvirt's test driver answers with its own version for QEMU's.
+        let is_qemu = self.uri.starts_with("qemu");
+        let qemu = self.connection.hyp_version().ok().filter(|_| is_qemu);
+        let libvirt = self.connection.lib_version().ok();
+        Versions { libvirt: libvirt.map(Version::of_libvirt), qemu: qemu.map(Version::of_libvirt) }
     }
 
     fn storage(&self) -> &dyn storage::Storage {

@@ -1,0 +1,148 @@
+//! Rules on versions of kernel, QEMU and libvirt that are known to go wrong with what the guest has: a table, each line
+//! with its source. A version that is not known is not judged.
+
+use super::guest::Guest;
+use super::report::{Report, Rule};
+use crate::topology::{DeviceKind, Topology};
+use crate::versions::{Version, Versions};
+
+/// Without huge mappings each access to a BAR's decode bit maps it again in 4 KiB pieces, about 2 s for 128 GiB and 20
+/// to 40 times a boot: with 8 GPUs up to half an hour. Kernel 6.12 maps them in one piece, QEMU 9.2 aligns them for it
+/// (spec/nvswitch.md 6.3: LPCI, KATA).
+const SLOW_BARS: Rule =
+    Rule::warning("slow-large-bars", "a kernel or QEMU that maps large BARs in small pieces");
+/// BARs of 256 GiB took minutes to an hour with QEMU 8.2 and none of it with 10.1 (spec/nvswitch.md 6.3: UBI).
+const HUGE_BARS: Rule =
+    Rule::warning("slow-huge-bars", "a QEMU with which BARs of 256 GiB take long");
+/// libvirt knows the element from 8.7 on (spec/nvswitch.md 6.2).
+const ADDRESS_BITS: Rule = Rule::error(
+    "maxphysaddr-unknown",
+    "host address bits asked of a libvirt that does not know them",
+);
+/// QEMU puts the capability where GPUs since Turing have another one, until 8.1 (spec/nvswitch.md 6.5).
+const CLIQUE: Rule =
+    Rule::warning("clique-misplaced", "cliques with a QEMU that puts them over another capability");
+/// Cells are filled one after the other until QEMU 9.0 (spec/performance.md 3, commit b41484ccb6).
+const FILL: Rule =
+    Rule::warning("cells-filled-in-turn", "huge pages of several cells that QEMU fills in turn");
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[SLOW_BARS, HUGE_BARS, ADDRESS_BITS, CLIQUE, FILL];
+
+/// Is what a version is of.
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    /// The host's kernel.
+    Kernel,
+    /// QEMU.
+    Qemu,
+    /// libvirt.
+    Libvirt,
+}
+
+/// Is what a trap looks at in a guest.
+struct Facts {
+    /// The largest BAR that is passed, in GiB.
+    bar_gib: u64,
+    /// Whether the guest asks for the host's address bits.
+    address_bits: bool,
+    /// Whether a GPU gets a clique.
+    clique: bool,
+    /// Cells of a guest whose memory is in huge pages; 0 of others.
+    huge_cells: usize,
+}
+
+/// Is a version from which on something is right.
+struct Trap {
+    /// Its rule.
+    rule: &'static Rule,
+    /// Of which guests it matters.
+    matters: fn(&Facts) -> bool,
+    /// Of what.
+    of: Of,
+    /// From which version on it is right.
+    from: Version,
+    /// What happens before.
+    before: &'static str,
+}
+
+/// The table.
+const TRAPS: &[Trap] = &[
+    Trap {
+        rule: &SLOW_BARS,
+        matters: |facts| facts.bar_gib >= 64,
+        of: Of::Kernel,
+        from: Version(6, 12, 0),
+        before: "large BARs are mapped in 4 KiB pieces: the guest's start takes minutes longer",
+    },
+    Trap {
+        rule: &SLOW_BARS,
+        matters: |facts| facts.bar_gib >= 64,
+        of: Of::Qemu,
+        from: Version(9, 2, 0),
+        before: "large BARs are mapped in 4 KiB pieces: the guest's start takes minutes longer",
+    },
+    Trap {
+        rule: &HUGE_BARS,
+        matters: |facts| facts.bar_gib >= 256,
+        of: Of::Qemu,
+        from: Version(10, 1, 0),
+        before: "BARs of 256 GiB can keep the guest's firmware busy for minutes to an hour",
+    },
+    Trap {
+        rule: &ADDRESS_BITS,
+        matters: |facts| facts.address_bits,
+        of: Of::Libvirt,
+        from: Version(8, 7, 0),
+        before: "<maxphysaddr> is not known, so large BARs may find no window",
+    },
+    Trap {
+        rule: &CLIQUE,
+        matters: |facts| facts.clique,
+        of: Of::Qemu,
+        from: Version(8, 1, 0),
+        before: "the clique's capability can lie over another one of the GPU",
+    },
+    Trap {
+        rule: &FILL,
+        matters: |facts| facts.huge_cells > 1,
+        of: Of::Qemu,
+        from: Version(9, 0, 0),
+        before: "the cells' huge pages are filled one cell after the other",
+    },
+];
+
+/// Checks versions.
+pub fn check<'t>(
+    guest: &Guest<'t>,
+    topology: &Topology,
+    versions: &Versions,
+    report: &mut Report<'t>,
+) {
+    let facts = facts(guest, topology);
+    let kernel = topology.machine().kernel_release.as_deref().and_then(Version::read);
+    for trap in TRAPS.iter().filter(|trap| (trap.matters)(&facts)) {
+        let (name, version) = match trap.of {
+            Of::Kernel => ("the host's kernel", kernel),
+            Of::Qemu => ("QEMU", versions.qemu),
+            Of::Libvirt => ("libvirt", versions.libvirt),
+        };
+        let Some(old) = version.filter(|version| *version < trap.from) else { continue };
+        let message = format!("{name} {old}: {}", trap.before);
+        let hint = format!("{name} {} or later does not", trap.from);
+        report.add(trap.rule, guest.spot, message, hint);
+    }
+}
+
+/// What of a guest the traps look at.
+fn facts(guest: &Guest<'_>, topology: &Topology) -> Facts {
+    let devices = guest.passed.iter().filter_map(|passed| topology.device(passed.bdf.value));
+    let bars = devices.clone().flat_map(|device| &device.bars).filter(|bar| bar.index < 6);
+    let is_gpu = devices.clone().any(|device| device.kind() == DeviceKind::Gpu);
+    Facts {
+        bar_gib: bars.map(|bar| bar.bytes >> 30).max().unwrap_or(0),
+        address_bits: guest.cpu.as_ref().is_some_and(|cpu| cpu.address_bits == Some(None)),
+        clique: is_gpu && guest.has_clique,
+        huge_cells: if guest.huge_pages.is_some() { guest.cells.len() } else { 0 },
+    }
+}

@@ -1,0 +1,65 @@
+//! Versions of what a guest runs on, and what each of them gets wrong. Values and comparisons only.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Is a version of up to three numbers: `6.12`, `10.0.2`; what follows them in a name is not looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Version(pub u32, pub u32, pub u32);
+
+impl Version {
+    /// Reads the numbers that a text begins with, two at least: `6.1.0-18-amd64` is 6.1.0. None where it has not two.
+    pub fn read(text: &str) -> Option<Version> {
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let mut numbers = text[..end].split('.').map(|number| number.parse().ok());
+        let (major, minor) = (numbers.next()??, numbers.next()??);
+        Some(Version(major, minor, numbers.next().flatten().unwrap_or(0)))
+    }
+
+    /// A version as libvirt counts it: a million for the first number, a thousand for the second.
+    pub fn of_libvirt(number: u32) -> Version {
+        Version(number / 1_000_000, number / 1000 % 1000, number % 1000)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Version(major, minor, micro) = self;
+        write!(f, "{major}.{minor}.{micro}")
+    }
+}
+
+/// Is what a hypervisor says of its own versions; none: it does not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Versions {
+    /// libvirt's, of the daemon.
+    pub libvirt: Option<Version>,
+    /// That of the QEMU that guests run in.
+    pub qemu: Option<Version>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_kernels_and_distributions_write() {
+        for (text, version) in [
+            ("6.12", Some(Version(6, 12, 0))),
+            ("6.1.0-18-amd64", Some(Version(6, 1, 0))),
+            ("5.15.0-1040-nvidia", Some(Version(5, 15, 0))),
+            ("10.0.2.1", Some(Version(10, 0, 2))),
+            ("6.18.44-fc", Some(Version(6, 18, 44))),
+            ("6", None),
+            ("", None),
+            ("v6.1", None),
+            (".6.1", None),
+            ("6.99999999999", None),
+        ] {
+            assert_eq!(Version::read(text), version, "{text}");
+        }
+        assert_eq!(Version::of_libvirt(11_003_000), Version(11, 3, 0));
+        assert!(Version(6, 9, 0) < Version(6, 12, 0));
+        assert_eq!(Version(9, 2, 0).to_string(), "9.2.0");
+    }
+}

@@ -1,0 +1,48 @@
+//! Defects that come of old versions of kernel, QEMU and libvirt.
+
+use super::defects::{Defect, setting};
+use super::setting::{CLIQUE, GIB_PAGES, bars_on, pages};
+use gpuvm::versions::Version;
+
+/// The defects.
+pub const OLD: &[Defect] = &[
+    setting(
+        "slow-large-bars",
+        "/domain",
+        |s| bars_on(s, 64, |s| s.host.machine.kernel_release = Some("5.15.0-1040".into())),
+        &[],
+    ),
+    setting(
+        "slow-large-bars",
+        "/domain",
+        |s| bars_on(s, 64, |s| s.versions.qemu = Some(Version(8, 2, 2))),
+        &[],
+    ),
+    setting(
+        "slow-huge-bars",
+        "/domain",
+        |s| bars_on(s, 256, |s| s.versions.qemu = Some(Version(10, 0, 2))),
+        &[],
+    ),
+    setting("maxphysaddr-unknown", "/domain", |s| s.versions.libvirt = Some(Version(8, 0, 0)), &[]),
+    setting("clique-misplaced", "/domain", |s| s.versions.qemu = Some(Version(8, 0, 4)), &[CLIQUE]),
+    setting(
+        "cells-filled-in-turn",
+        "/domain",
+        |s| {
+            pages(s, 200);
+            s.versions.qemu = Some(Version(8, 2, 2));
+        },
+        &[
+            GIB_PAGES,
+            (
+                "<cell id='0' cpus='0-9' memory='188743680' unit='KiB'/>",
+                "<cell id='0' cpus='0-4' memory='94371840' unit='KiB'/><cell id='1' cpus='5-9' memory='94371840' unit='KiB'/>",
+            ),
+            (
+                "<memnode cellid='0' mode='strict' nodeset='0'/>",
+                "<memnode cellid='0' mode='strict' nodeset='0'/><memnode cellid='1' mode='strict' nodeset='0'/>",
+            ),
+        ],
+    ),
+];
