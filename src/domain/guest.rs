@@ -116,7 +116,7 @@ impl Disk {
     }
 }
 
-/// Is what a hypervisor can do with disks that not every one can; asked of it, never guessed by a version.
+/// Is what a hypervisor can do that not every one can; asked of it, never guessed by a version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Abilities {
@@ -124,6 +124,8 @@ pub struct Abilities {
     pub io_uring: bool,
     /// Whether the queues of one disk can be spread over several I/O threads (libvirt 10.0 with QEMU 9.0).
     pub queue_mapping: bool,
+    /// The fastest link that a root port can be told to have, in units of 0.1 GT/s; none: it cannot be told.
+    pub port_speed_dgts: Option<u32>,
 }
 
 /// Is what a disk that was made for a guest is for.

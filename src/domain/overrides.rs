@@ -13,8 +13,17 @@ use std::collections::BTreeMap;
 const NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 /// The property that gives a GPU its clique (spec/nvswitch.md 6.5).
 const CLIQUE: &str = "x-nv-gpudirect-clique";
+/// The properties of a root port's link; QEMU's own are 16 GT/s and 32 lanes.
+const SPEED: &str = "x-speed";
+/// Its width.
+const WIDTH: &str = "x-width";
 /// Every property that we set.
-const OURS: [&str; 1] = [CLIQUE];
+const OURS: [&str; 3] = [CLIQUE, SPEED, WIDTH];
+/// Speeds that a root port can have, in units of 0.1 GT/s, and QEMU's words for them.
+const SPEEDS: [(u32, &str); 6] =
+    [(25, "2_5"), (50, "5"), (80, "8"), (160, "16"), (320, "32"), (640, "64")];
+/// Widths that a root port can have, in lanes.
+const WIDTHS: [u8; 7] = [1, 2, 4, 8, 12, 16, 32];
 
 /// Is one property of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -47,6 +56,27 @@ pub(super) fn overrides(pcie: &GuestPcie, aliases: &BTreeMap<Bdf, String>) -> Ve
         Some(Override { alias, property: CLIQUE, kind: "unsigned", value: number.to_string() })
     };
     gpus.filter_map(clique).collect()
+}
+
+/// The properties of the root ports of passed-through devices: each like the host's path to its device, as far as a port
+/// can be told. `ports` are the ports' aliases.
+pub(super) fn links(
+    pcie: &GuestPcie,
+    fastest_dgts: u32,
+    ports: &BTreeMap<Bdf, String>,
+) -> Vec<Override> {
+    let mut overrides = Vec::new();
+    for link in &pcie.links {
+        let Some(alias) = ports.get(&link.device) else { continue };
+        let slowest = link.speed_dgts.min(fastest_dgts);
+        let speed = SPEEDS.iter().rev().find(|(dgts, _)| *dgts <= slowest);
+        let width = WIDTHS.iter().rev().find(|width| **width <= link.width);
+        let (Some((_, speed)), Some(width)) = (speed, width) else { continue };
+        for (property, value) in [(SPEED, (*speed).to_owned()), (WIDTH, width.to_string())] {
+            overrides.push(Override { alias: alias.clone(), property, kind: "string", value });
+        }
+    }
+    overrides
 }
 
 /// What a domain shall be like so that its devices have these properties, and no others of ours.
@@ -95,4 +125,33 @@ fn is_all_ours(device: Element<'_>) -> bool {
 /// The elements of libvirt's namespace for QEMU in an element.
 fn of_qemu(element: Element<'_>) -> impl Iterator<Item = Element<'_>> {
     element.elements().filter(|below| below.namespace() == Some(NAMESPACE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::PcieLink;
+
+    #[test]
+    fn a_port_is_told_the_links_of_its_path_as_far_as_it_can_be() {
+        let bdf = |text: &str| text.parse::<Bdf>().unwrap();
+        let link = |device, speed_dgts, width| PcieLink { device: bdf(device), speed_dgts, width };
+        let (a, b, c) = ("34:00.0", "36:00.0", "39:00.0");
+        let links_of_three = vec![link(a, 80, 16), link(b, 320, 16), link(c, 160, 3)];
+        let pcie = GuestPcie { links: links_of_three, ..GuestPcie::default() };
+        let ports = [(bdf(a), "ua-gpu0-port".to_owned()), (bdf(b), "ua-gpu1-port".to_owned())];
+        let told = |fastest| {
+            let told = links(&pcie, fastest, &ports.clone().into());
+            told.into_iter().map(|one| format!("{} {}={}", one.alias, one.property, one.value))
+        };
+        let expected = [
+            "ua-gpu0-port x-speed=8",
+            "ua-gpu0-port x-width=16",
+            "ua-gpu1-port x-speed=32",
+            "ua-gpu1-port x-width=16",
+        ];
+        assert!(told(640).eq(expected), "{:?}", told(640).collect::<Vec<_>>());
+        assert!(told(160).any(|one| one == "ua-gpu1-port x-speed=16"));
+        assert_eq!(told(10).count(), 0);
+    }
 }

@@ -52,7 +52,9 @@ pub struct Controller {
     pub bus_nr: Option<u8>,
     /// For an expander bus: the guest cell that it belongs to.
     pub cell: Option<u32>,
-    /// Its address.
+    /// Name for overrides, with libvirt's prefix for users' names; none: what the document says.
+    pub alias: Option<String>,
+    /// Its address; none: what the document says.
     pub address: Option<PciAddress>,
 }
 
@@ -65,8 +67,13 @@ fn pci_index(controller: Element<'_>) -> Option<String> {
 impl Controller {
     /// A root port.
     pub fn port(index: u8, address: PciAddress) -> Controller {
-        let model = Some("pcie-root-port");
-        Controller { kind: "pci", index, model, bus_nr: None, cell: None, address: Some(address) }
+        Controller { address: Some(address), ..Controller::known_port(index) }
+    }
+
+    /// A root port that the document has.
+    pub fn known_port(index: u8) -> Controller {
+        let (model, alias) = (Some("pcie-root-port"), None);
+        Controller { kind: "pci", index, model, bus_nr: None, cell: None, alias, address: None }
     }
 
     /// The root of the PCI buses, which every machine has.
@@ -98,7 +105,8 @@ impl Controller {
             let target = Fragment::new("target").attr("busNr", bus_nr);
             controller = controller.child(target.children(node).only("node"));
         }
-        controller.children(self.address.map(PciAddress::fragment))
+        let alias = self.alias.as_ref().map(|alias| Fragment::new("alias").attr("name", alias));
+        controller.children(alias).children(self.address.map(PciAddress::fragment))
     }
 }
 

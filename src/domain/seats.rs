@@ -10,7 +10,7 @@ use super::element::Element;
 use super::guest::{Guest, VirtType};
 use super::nics::nics;
 use super::order::device_name;
-use super::overrides::overrides;
+use super::overrides::{links, overrides};
 use super::pci::{Buses, Controller, PciAddress};
 use super::{DomainXml, DomainXmlError};
 use crate::bdf::Bdf;
@@ -63,14 +63,17 @@ pub(super) fn device_edits(
         None => seats.expanders(&groups)?,
     };
     let hostdevs = hostdevs(placement, topology, &seated);
+    let mut overrides = overrides(&placement.guest_pcie, &aliases(&hostdevs));
+    if let Some(fastest) = guest.abilities.port_speed_dgts.filter(|_| is_pcie) {
+        let ports = seats.name_ports(&hostdevs);
+        overrides.extend(links(&placement.guest_pcie, fastest, &ports));
+    }
     let mut edits = vec![DomainEdit::SetAddresses { addresses }];
     let Seats { controllers, dropped, .. } = seats;
     edits.push(DomainEdit::SetControllers { controllers, dropped });
     edits.push(DomainEdit::SetDisks { disks });
     edits.push(DomainEdit::SetInterfaces { nics, dropped: dropped_nics });
-    let aliases = hostdevs.iter().map(|hostdev| (hostdev.bdf, hostdev.alias.clone())).collect();
     edits.push(DomainEdit::SetHostdevs { hostdevs });
-    let overrides = overrides(&placement.guest_pcie, &aliases);
     edits.push(DomainEdit::SetOverrides { overrides });
     edits.extend(balloon);
     Ok(edits)
@@ -99,6 +102,11 @@ fn hostdevs(
         hostdevs.push(HostdevSeat { bdf, alias, managed: !on_board, address });
     }
     hostdevs
+}
+
+/// The names of passed-through functions.
+fn aliases(hostdevs: &[HostdevSeat]) -> BTreeMap<Bdf, String> {
+    hostdevs.iter().map(|hostdev| (hostdev.bdf, hostdev.alias.clone())).collect()
 }
 
 /// What a function is, as far as its name goes.
@@ -270,7 +278,15 @@ impl<'a> Seats<'a> {
             if wanted && !has(self, kind) {
                 let address = if model == Some("none") { None } else { self.port()? };
                 let (bus_nr, cell) = (None, None);
-                self.controllers.push(Controller { kind, index: 0, model, bus_nr, cell, address });
+                self.controllers.push(Controller {
+                    kind,
+                    index: 0,
+                    model,
+                    bus_nr,
+                    cell,
+                    alias: None,
+                    address,
+                });
             }
         }
         Ok(())
@@ -304,6 +320,24 @@ impl<'a> Seats<'a> {
         }
         self.dropped.retain(|index| !self.buses.bridges.contains_key(index));
         Ok(seated)
+    }
+
+    /// Gives each root port of a passed-through function a name, made of the function's.
+    fn name_ports(&mut self, hostdevs: &[HostdevSeat]) -> BTreeMap<Bdf, String> {
+        let mut names = BTreeMap::new();
+        for HostdevSeat { bdf, alias, address, .. } in hostdevs {
+            let name = format!("{alias}-port");
+            let mut made = self.controllers.iter_mut();
+            match made.find(|made| made.kind == "pci" && made.index == address.bus) {
+                Some(made) => made.alias = Some(name.clone()),
+                None => self.controllers.push(Controller {
+                    alias: Some(name.clone()),
+                    ..Controller::known_port(address.bus)
+                }),
+            }
+            names.insert(*bdf, name);
+        }
+        names
     }
 }
 

@@ -1,6 +1,7 @@
 //! The hypervisor as the rest of the program sees it: few methods, plain values. [`Hypervisor`] is the edge; the one
 //! that speaks to libvirt is in `libvirt`, the only file that knows the binding.
 
+pub mod emulator;
 #[cfg(feature = "libvirt")]
 pub mod lazy;
 #[cfg(feature = "libvirt")]
@@ -10,6 +11,7 @@ pub mod storage;
 use crate::versions::Versions;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 /// Is whether a domain runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -150,6 +152,10 @@ pub trait Hypervisor {
     /// The versions of what guests run on; nothing of what it does not tell.
     fn versions(&self) -> Versions {
         Versions::default()
+    }
+    /// The QEMU program of this machine that guests run in; none: they run elsewhere, or in none.
+    fn emulator(&self) -> Option<PathBuf> {
+        None
     }
     /// Its storage.
     fn storage(&self) -> &dyn storage::Storage;

@@ -297,6 +297,7 @@ fn bus_examples() -> Vec<(DomainEdit, &'static str)> {
         model: Some("pcie-expander-bus"),
         bus_nr: Some(250),
         cell: Some(1),
+        alias: None,
         address: Some(PciAddress { bus: 0, slot: 16, function: 0, multifunction: true }),
     };
     vec![

@@ -2,6 +2,7 @@
 
 use super::{Disks, Place};
 use crate::domain::guest::{Abilities, DiskIo};
+use crate::hypervisor::emulator::port_speed_dgts;
 use nix::fcntl::OFlag;
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use std::fs::OpenOptions;
@@ -13,6 +14,11 @@ use std::path::Path;
 pub(super) fn add(place: &Place<'_>, disks: &mut Disks) {
     if let Some(hypervisor) = place.hypervisor {
         disks.abilities = hypervisor.storage().abilities();
+        // Only the ports of passed-through devices are told, so otherwise QEMU is not asked.
+        if !place.planned.placement.guest_pcie.links.is_empty() {
+            let program = hypervisor.emulator();
+            disks.abilities.port_speed_dgts = program.and_then(|path| port_speed_dgts(&path));
+        }
     }
     // The files and the kernel of another machine are not asked; what works everywhere is taken.
     if place.recorded || !place.is_here() {
@@ -122,7 +128,7 @@ mod tests {
 
     #[test]
     fn io_uring_needs_qemu_and_the_kernel() {
-        let with = |io_uring| Abilities { io_uring, queue_mapping: false };
+        let with = |io_uring| Abilities { io_uring, ..Abilities::default() };
         for (qemu, kernel, io) in [
             (true, true, DiskIo::IoUring),
             (true, false, DiskIo::Native),

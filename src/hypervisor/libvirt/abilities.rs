@@ -32,9 +32,9 @@ fn ask_for(connection: &Connect, virt: VirtType) -> Abilities {
     let can = |wish| connection.domain_xml_to_native("qemu-argv", &probe(virt, wish), 0).is_ok();
     // One question where all goes well, which is the usual case.
     if can((IO_URING.0, QUEUE_MAPPING.1)) {
-        return Abilities { io_uring: true, queue_mapping: true };
+        return Abilities { io_uring: true, queue_mapping: true, ..Abilities::default() };
     }
-    Abilities { io_uring: can(IO_URING), queue_mapping: can(QUEUE_MAPPING) }
+    Abilities { io_uring: can(IO_URING), queue_mapping: can(QUEUE_MAPPING), ..Abilities::default() }
 }
 
 /// A guest whose only disk asks for something. libvirt does not open the disk's file for that.

@@ -6,6 +6,8 @@ use super::super::{
 };
 use super::{Libvirt, console, error, is_unsupported};
 use crate::versions::{Version, Versions};
+use serde::Deserialize;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use virt::domain::{Domain, DomainState as State};
 use virt::error::{Error, ErrorNumber};
@@ -14,6 +16,13 @@ use virt::sys;
 /// How long a domain that is being ended may take to be gone. With the embedded driver of a second process the end is
 /// seen a moment after libvirt said that the domain does not run.
 const END_WAIT: Duration = Duration::from_secs(10);
+
+/// Is what libvirt says that domains can have, as far as it is looked at.
+#[derive(Debug, Deserialize)]
+struct Capabilities {
+    /// The emulator.
+    path: PathBuf,
+}
 
 impl Hypervisor for Libvirt {
     fn uri(&self) -> &str {
@@ -26,6 +35,19 @@ impl Hypervisor for Libvirt {
         let qemu = self.connection.hyp_version().ok().filter(|_| is_qemu);
         let libvirt = self.connection.lib_version().ok();
         Versions { libvirt: libvirt.map(Version::of_libvirt), qemu: qemu.map(Version::of_libvirt) }
+    }
+
+    fn emulator(&self) -> Option<PathBuf> {
+        // A host in the URI is another machine.
+        if !self.uri.contains(":///") {
+            return None;
+        }
+        let path = |virt| {
+            let text = self.connection.domain_capabilities(None, None, None, Some(virt), 0).ok()?;
+            let document: Capabilities = quick_xml::de::from_str(&text).ok()?;
+            Some(document.path)
+        };
+        path("qemu").or_else(|| path("kvm"))
     }
 
     fn storage(&self) -> &dyn storage::Storage {
