@@ -7,6 +7,9 @@
 //! in the files.
 
 mod head;
+mod node;
+
+pub use node::NodeNumber;
 
 use nix::dir::Dir as Listing;
 use nix::errno::Errno;

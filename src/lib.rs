@@ -30,6 +30,8 @@ pub mod domain;
 
 pub mod check;
 
+pub mod holders;
+
 pub mod image;
 pub mod seed;
 

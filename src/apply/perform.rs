@@ -2,7 +2,7 @@
 //! nothing is to be done.
 
 use super::disk::{self, DiskError};
-use super::{Observer, Step, StepError, copy};
+use super::{Observer, Step, StepError, bind, copy};
 use crate::hypervisor::storage::Progress;
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::image::Summing;
@@ -37,6 +37,9 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
                 let message = "the pool has a volume of this name".to_owned();
                 return Err(refused(HypervisorErrorKind::Exists, step, message).into());
             }
+        }
+        Step::BindDevice { bdf, was, .. } | Step::ReleaseDevice { bdf, was } => {
+            bind::on_this_machine(|binder| binder.expect(*bdf, was))?;
         }
         _ => {}
     }
@@ -123,6 +126,14 @@ pub(super) fn perform(
             fill(hypervisor, observer, (pool, name), &mut &content.0[..], bytes)?;
         }
         Step::DeleteVolume { pool, name } => hypervisor.storage().delete_volume(pool, name)?,
+        Step::BindDevice { bdf, to, was } => {
+            bind::on_this_machine(|binder| binder.change(*bdf, was, to))?;
+        }
+        Step::ReleaseDevice { bdf, was } => {
+            bind::on_this_machine(|binder| binder.release(*bdf, was))?;
+        }
+        Step::ResetDevice { bdf } => bind::on_this_machine(|binder| binder.reset(*bdf))?,
+        Step::SetFile { path, text, .. } => bind::set_file(path, text.as_deref())?,
     }
     Ok(())
 }
@@ -172,7 +183,7 @@ pub(super) fn perform_again(
         // Started, and since then of use to somebody: not a thing to be done again.
         return Ok(());
     }
-    if begun && !step.takes_away() {
+    if begun && !step.takes_away() && !step.is_of_host() {
         undo(step, hypervisor)?;
     }
     let done = perform(step, hypervisor, observer);
@@ -191,8 +202,15 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         Step::MakeVolume { pool, volume, .. } => {
             hypervisor.storage().delete_volume(pool, &volume.name).map_err(StepError::from)
         }
+        Step::BindDevice { bdf, was, .. } | Step::ReleaseDevice { bdf, was } => {
+            bind::on_this_machine(|binder| binder.set(*bdf, was)).map_err(StepError::from)
+        }
+        Step::SetFile { path, was, .. } => {
+            bind::set_file(path, was.as_deref()).map_err(StepError::from)
+        }
         // Nothing to undo, or undone with the volume, or not to be undone.
         Step::ShutDownDomain { .. }
+        | Step::ResetDevice { .. }
         | Step::EndDomain { .. }
         | Step::DeleteDisk { .. }
         | Step::GrowVolume { .. }

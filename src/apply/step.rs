@@ -1,12 +1,15 @@
 //! One change of the machine, as a value: it can be printed, written into a journal and done later.
 
+use super::bind::BindError;
 use super::disk::{DiskError, Preallocate};
 use super::journal::JournalError;
+use crate::bdf::Bdf;
 use crate::domain::guest::VolumeRef;
 use crate::hypervisor::storage::NewVolume;
 use crate::hypervisor::{AskedBy, HypervisorError};
 use crate::image::Sha256;
 use crate::memsize::MemSize;
+use crate::topology::Binding;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
@@ -142,6 +145,36 @@ pub enum Step {
         /// Its name.
         name: String,
     },
+    /// Binds a PCI function to another driver.
+    BindDevice {
+        /// The function.
+        bdf: Bdf,
+        /// What it is to be bound to.
+        to: Binding,
+        /// What it is bound to.
+        was: Binding,
+    },
+    /// Takes a PCI function from guests and lets the kernel choose its driver.
+    ReleaseDevice {
+        /// The function.
+        bdf: Bdf,
+        /// What it is bound to.
+        was: Binding,
+    },
+    /// Resets a PCI function that nobody uses; not undone.
+    ResetDevice {
+        /// The function.
+        bdf: Bdf,
+    },
+    /// Writes or removes a file of configuration that is ours alone.
+    SetFile {
+        /// The file.
+        path: PathBuf,
+        /// Its text; none: it goes.
+        text: Option<String>,
+        /// Its text before; none: it was not there.
+        was: Option<String>,
+    },
 }
 
 /// Is bytes that are never printed.
@@ -217,6 +250,20 @@ impl fmt::Display for Step {
             Step::DeleteVolume { pool, name } => {
                 write!(f, "delete volume `{name}` of pool `{pool}`")
             }
+            Step::BindDevice { bdf, to, was } if to.driver == was.driver => {
+                let to = to.driver_override.as_deref().unwrap_or("any driver");
+                write!(f, "reserve {bdf} for {to}")
+            }
+            Step::BindDevice { bdf, to, was } => match &to.driver {
+                Some(driver) => write!(f, "bind {bdf} to {driver}, from {}", was.driver_text()),
+                None => write!(f, "unbind {bdf} from {}", was.driver_text()),
+            },
+            Step::ReleaseDevice { bdf, was } => {
+                write!(f, "release {bdf} from {} to the host", was.driver_text())
+            }
+            Step::ResetDevice { bdf } => write!(f, "reset {bdf}"),
+            Step::SetFile { path, text: Some(_), .. } => write!(f, "write {}", path.display()),
+            Step::SetFile { path, text: None, .. } => write!(f, "remove {}", path.display()),
         }
     }
 }
@@ -230,6 +277,9 @@ pub enum StepError {
     /// The file system could not.
     #[error("{0}")]
     Disk(#[from] DiskError),
+    /// The kernel could not.
+    #[error("{0}")]
+    Bind(#[from] BindError),
     /// The journal could not be written, so the step was not begun.
     #[error("{0}")]
     Journal(#[from] JournalError),
@@ -286,8 +336,24 @@ impl Step {
     pub fn is_undone(&self) -> bool {
         let nothing = matches!(
             self,
-            Step::ShutDownDomain { .. } | Step::EndDomain { .. } | Step::CheckVolume { .. }
+            Step::ShutDownDomain { .. }
+                | Step::EndDomain { .. }
+                | Step::CheckVolume { .. }
+                | Step::ResetDevice { .. }
         );
         !self.is_final() && !nothing
+    }
+
+    /// Whether it changes the host itself, so that it is everybody's concern that it is half done. Such a step need not be
+    /// undone before it is done again: it leads to the same from everywhere, and no driver is asked to let go of a
+    /// function more often than it must.
+    pub fn is_of_host(&self) -> bool {
+        matches!(
+            self,
+            Step::BindDevice { .. }
+                | Step::ReleaseDevice { .. }
+                | Step::ResetDevice { .. }
+                | Step::SetFile { .. }
+        )
     }
 }

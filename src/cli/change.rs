@@ -116,8 +116,9 @@ pub fn refuse_unfinished(hypervisor: &dyn Hypervisor) -> anyhow::Result<()> {
 pub fn refuse_unfinished_at(uri: &str) -> anyhow::Result<()> {
     for orphan in Orphan::all()? {
         let Some(story) = &orphan.story else { continue };
-        let half = Recovery::of(Some(story)).way != Way::Forget;
-        if half && story.change.uri == uri {
+        let recovery = Recovery::of(Some(story));
+        let ours = story.change.uri == uri;
+        if recovery.way != Way::Forget && (ours || recovery.steps.iter().any(Step::is_of_host)) {
             let message = format!(
                 "`{} {}` was killed half way (process {})",
                 story.change.verb, story.change.subject, story.change.pid

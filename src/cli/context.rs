@@ -5,6 +5,7 @@ use super::output::Output;
 use crate::discover::exclusions;
 use crate::domain::DomainXml;
 use crate::fsroot::FsRoot;
+use crate::hypervisor::none::{self, NoHypervisor};
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::placement::{Exclusion, Held, Occupancy};
 use crate::topology::Topology;
@@ -56,6 +57,9 @@ impl<'a> Context<'a> {
     pub fn hypervisor_at(&self, uri: &str) -> anyhow::Result<Rc<dyn Hypervisor>> {
         if uri == self.global.connect {
             return self.hypervisor();
+        }
+        if uri == none::URI {
+            return Ok(Rc::new(NoHypervisor));
         }
         open(uri, false)
     }

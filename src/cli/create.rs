@@ -2,6 +2,7 @@
 
 use super::args::CreateArgs;
 use super::change::{Reporter, journal, print_steps, refuse_unfinished};
+use super::claim::claim;
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, hinted};
@@ -118,7 +119,10 @@ fn prepare(
             false => cx.output.warning(warning),
         }
     }
-    let mut extra = Extra { disks, made, abilities, networks: Vec::new() };
+    let devices = &planned.placement.devices;
+    let claim = claim(&name, devices, &planned.topology, &planned.occupancy, cx)?;
+    let bound = claim.bound;
+    let mut extra = Extra { disks, made, abilities, bound, ..Extra::default() };
     if args.private_ip {
         extra.networks.push("private-net".into());
     }
@@ -132,6 +136,10 @@ fn prepare(
     let xml = render(&args.guest, &planned, &extra)?;
     let versions = hypervisor.map(Hypervisor::versions).unwrap_or_default();
     judge(&xml, &planned, &versions, cx.output)?;
+    // A guest that is only defined gets its devices when it starts.
+    if !args.no_start {
+        steps.extend(claim.steps);
+    }
     steps.push(Step::DefineDomain { name: name.clone(), xml: xml.text().to_owned() });
     Ok(Prepared { name, xml, steps })
 }

@@ -2,6 +2,7 @@
 
 use super::args::DeleteArgs;
 use super::change::{Reporter, confirm, journal, print_steps, refuse_unfinished};
+use super::claim::give_back;
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, usage};
@@ -52,7 +53,8 @@ fn plan(
 ) -> anyhow::Result<Vec<Step>> {
     let summary = find(hypervisor, name)?;
     let xml = hypervisor.xml(name, XmlOf::Inactive)?;
-    let view = View::of(&DomainXml::parse(&xml)?, None)?;
+    let parsed = DomainXml::parse(&xml)?;
+    let view = View::of(&parsed, None)?;
     let mut steps = Vec::new();
     if !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed) {
         steps.push(Step::EndDomain { name: name.to_owned() });
@@ -60,6 +62,7 @@ fn plan(
     if summary.persistent {
         steps.push(Step::UndefineDomain { name: name.to_owned(), xml });
     }
+    steps.extend(give_back(&parsed, cx)?);
     let mut made = view.remembered.map(|remembered| remembered.made).unwrap_or_default();
     if keep_data {
         made.retain(|disk| disk.role != Role::Data);

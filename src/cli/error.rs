@@ -1,5 +1,6 @@
 //! Errors as people see them: headline, causes level by level, hint. The only place that knows exit codes.
 
+use crate::apply::bind::BindError;
 use crate::apply::{ApplyError, DiskError, JournalError, LockError};
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::placement::PlanError;
@@ -122,6 +123,9 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(PlanError::Impossible { hint, .. } | PlanError::Taken { hint, .. }) = planned {
         return Some(hint.clone()).filter(|hint| !hint.is_empty());
     }
+    if let Some(bind) = cause.downcast_ref::<BindError>() {
+        return bind_hint(bind);
+    }
     if let Some(disk) = cause.downcast_ref::<DiskError>() {
         return disk_hint(disk);
     }
@@ -145,6 +149,29 @@ fn journal_hint(path: &Path, source: &std::io::Error) -> String {
             "changes are written down there before they are made; see `df {dir}`, `ls -ld {dir}`"
         ),
     }
+}
+
+/// What helps against an error with a function's driver.
+fn bind_hint(error: &BindError) -> Option<String> {
+    Some(match error {
+        BindError::Stuck { .. } => {
+            "end what holds it (`nvidia-smi -pm 0`, `systemctl stop nvidia-persistenced \
+             nvidia-dcgm`) and try again; if the driver still does not let go, only a reboot \
+             frees it: `gpuvm device bind --at-boot` binds it before anything holds it"
+                .into()
+        }
+        BindError::NoReset { bdf, .. } => format!(
+            "a GPU that cannot be reset is not for guests: `gpuvm gpu exclude {bdf}` takes it out \
+             of use, so that others are chosen"
+        ),
+        BindError::Hangs { .. } => "the kernel still waits for a driver; a reboot ends that".into(),
+        BindError::Changed { .. } => "run it again: it is planned anew".into(),
+        BindError::NotTaken { .. } | BindError::Program { .. } => {
+            "`journalctl -k -n 30` shows what the kernel says".into()
+        }
+        BindError::Refused { .. } if !nix::unistd::geteuid().is_root() => "run as root".into(),
+        _ => return None,
+    })
 }
 
 /// What helps against an error with an image.

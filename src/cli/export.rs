@@ -27,7 +27,7 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.progress(warning);
     }
     let Disks { disks, made, abilities, .. } = disks;
-    let extra = Extra { disks, made, abilities, networks: Vec::new() };
+    let extra = Extra { disks, made, abilities, ..Extra::default() };
     let xml = render(&args.guest, &planned, &extra)?;
     let exported = Exported { name: planned.name.as_str(), xml: xml.text() };
     match &args.output {

@@ -9,10 +9,12 @@ pub mod bar;
 pub mod capacity;
 pub mod change;
 pub mod check;
+pub mod claim;
 pub mod console;
 pub mod context;
 pub mod create;
 pub mod delete;
+pub mod device;
 pub mod diff;
 pub mod export;
 pub mod gpu;
@@ -68,6 +70,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
     match &cli.verb {
         Verb::Host(verb) => host::run(verb, &cx),
         Verb::Gpu(verb) => gpu::run(verb, &cx),
+        Verb::Device(verb) => device::run(verb, &cx),
         Verb::Image(verb) => image::run(verb, &cx),
         Verb::Plan(args) => plan::run(args, &cx),
         Verb::Capacity(args) => capacity::run(args, &cx),

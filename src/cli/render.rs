@@ -3,7 +3,7 @@
 use super::args::{GuestArgs, VirtTypeArg};
 use super::error::hinted;
 use super::guest::Planned;
-use crate::domain::guest::{Abilities, Disk, Guest, Made, Record, VirtType};
+use crate::domain::guest::{Abilities, Bound, Disk, Guest, Made, Record, VirtType};
 use crate::domain::{DomainXml, edits};
 use anyhow::Context as _;
 use std::path::Path;
@@ -24,13 +24,19 @@ pub struct Extra {
     pub made: Vec<Made>,
     /// What the hypervisor can do with disks.
     pub abilities: Abilities,
+    /// Functions that are bound for the guest.
+    pub bound: Vec<Bound>,
 }
 
 /// Makes a planned guest's domain XML from its template.
 pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Result<DomainXml> {
     let architecture = planned.topology.machine().architecture.as_deref();
     let mut xml = template(args.template.as_deref(), architecture)?;
-    let record = Record { request: planned.request.clone(), made: extra.made.clone() };
+    let record = Record {
+        request: planned.request.clone(),
+        made: extra.made.clone(),
+        bound: extra.bound.clone(),
+    };
     let guest = Guest {
         name: planned.name.clone(),
         virt: match args.virt_type {

@@ -4,6 +4,7 @@
 //! empty; what contradicts itself without harm becomes a note; what cannot be read as what it should be is an error
 //! that names file and line. Nothing here judges whether the host suits a guest.
 
+pub mod binding;
 pub mod cards;
 mod cpu;
 pub mod crosscheck;

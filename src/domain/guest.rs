@@ -1,7 +1,9 @@
 //! What a guest's XML needs beyond its place: name, kind, disks, networks, and what to remember of how it was made.
 //! Knows no host and no numbers of the plan.
 
+use crate::bdf::Bdf;
 use crate::request::{DomainName, Request};
+use crate::topology::Binding;
 use serde::{Deserialize, Serialize};
 
 /// Is the kind of virtual machine.
@@ -174,6 +176,15 @@ pub struct Made {
     pub volume: Option<VolumeRef>,
 }
 
+/// Is a function that was bound for a guest, and what it was bound to before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    /// The function.
+    pub bdf: Bdf,
+    /// What it goes back to with the guest.
+    pub was: Binding,
+}
+
 /// Is what is remembered of a guest in its own metadata, below [`NAMESPACE`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -181,6 +192,8 @@ pub struct Record {
     pub request: Request,
     /// Disks that were made for it and go with it.
     pub made: Vec<Made>,
+    /// Functions that were bound for it.
+    pub bound: Vec<Bound>,
 }
 
 /// The namespace of our metadata.

@@ -28,6 +28,7 @@ pub use edits::edits;
 pub use element::Element;
 use fragment::Fragment;
 pub use overrides::Override;
+pub use seats::is_bound_by_us;
 use splice::Splicer;
 
 /// Is a libvirt domain's XML, well-formed and with `<domain>` at its root.

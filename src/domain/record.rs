@@ -1,7 +1,10 @@
 //! Our metadata of a domain, read back.
 
-use super::guest::{Made, NAMESPACE, Record, Role, VolumeRef};
+use super::device::hostdev_bdf;
+use super::guest::{Bound, Made, NAMESPACE, Record, Role, VolumeRef};
 use super::{DomainXml, DomainXmlError, Element};
+use crate::bdf::Bdf;
+use crate::topology::Binding;
 
 impl DomainXml {
     /// What was remembered of how the guest was made; none where it was not made by us.
@@ -20,12 +23,25 @@ impl DomainXml {
             path: request.path(),
             message: format!("not a request that this program knows: {error}"),
         })?;
-        Ok(Some(Record { request: parsed, made: made(guest) }))
+        Ok(Some(Record { request: parsed, made: made(guest), bound: bound(guest) }))
     }
 
     /// The disks that were made for the guest, also where the rest of our metadata cannot be read.
     pub fn made(&self) -> Vec<Made> {
         self.ours().map(made).unwrap_or_default()
+    }
+
+    /// The functions that were bound for the guest, also where the rest of our metadata cannot be read.
+    pub fn bound(&self) -> Vec<Bound> {
+        self.ours().map(bound).unwrap_or_default()
+    }
+
+    /// Passed-through functions that libvirt does not bind: what binds them has to have been there before.
+    pub fn unmanaged(&self) -> Vec<Bdf> {
+        let devices = self.root().children("devices");
+        let hostdevs = devices.flat_map(|devices| devices.children("hostdev"));
+        let unmanaged = hostdevs.filter(|h| h.attr("managed").as_deref() != Some("yes"));
+        unmanaged.filter_map(|hostdev| hostdev_bdf(hostdev)?.parse().ok()).collect()
     }
 
     /// The root of our metadata.
@@ -59,4 +75,17 @@ fn made(guest: Element<'_>) -> Vec<Made> {
         })
     };
     disks.filter_map(read).collect()
+}
+
+/// The functions that were bound for a guest, by our metadata's root.
+fn bound(guest: Element<'_>) -> Vec<Bound> {
+    let below = guest.elements().filter(|element| local(element.name()) == "bound");
+    let devices = below.flat_map(Element::elements).filter(|e| local(e.name()) == "device");
+    let text = |device: Element<'_>, name: &str| device.attr(name).map(|value| value.into_owned());
+    let read = |device: Element<'_>| {
+        let bdf = text(device, "bdf")?.parse().ok()?;
+        let (driver, driver_override) = (text(device, "driver"), text(device, "override"));
+        Some(Bound { bdf, was: Binding { driver, driver_override } })
+    };
+    devices.filter_map(read).collect()
 }

@@ -79,27 +79,34 @@ pub(super) fn device_edits(
     Ok(edits)
 }
 
-/// Gives each passed-through function its name and its way of being bound. Functions of an NVLink board are bound once,
-/// by us: their driver can hang on unbind, and other guests' links depend on them (spec/nvswitch.md 6.7).
+/// Whether a function is bound by us before a guest starts, and not by libvirt at each start: the GPUs and NVSwitches of
+/// an NVLink board. Their driver can hang on unbind, and other guests' links depend on them (spec/nvswitch.md 6.7).
+pub fn is_bound_by_us(topology: &Topology, bdf: Bdf) -> bool {
+    match kind(topology, bdf) {
+        DeviceKind::Gpu => topology.fabric().board.is_some(),
+        kind => kind == DeviceKind::NvSwitch,
+    }
+}
+
+/// Gives each passed-through function its name and its way of being bound.
 fn hostdevs(
     placement: &Placement,
     topology: &Topology,
     seated: &BTreeMap<Bdf, PciAddress>,
 ) -> Vec<HostdevSeat> {
-    let is_board = topology.fabric().board.is_some();
     let mut numbers = BTreeMap::new();
     let mut hostdevs = Vec::new();
     for (&bdf, kind) in placement.devices.iter().map(|bdf| (bdf, kind(topology, *bdf))) {
         let Some(&address) = seated.get(&bdf) else { continue };
         let number = numbers.entry(kind).or_insert(0);
-        let (word, on_board) = match kind {
-            DeviceKind::Gpu => ("gpu", is_board),
-            DeviceKind::NvSwitch => ("nvswitch", true),
-            _ => ("pci", false),
+        let word = match kind {
+            DeviceKind::Gpu => "gpu",
+            DeviceKind::NvSwitch => "nvswitch",
+            _ => "pci",
         };
         let alias = format!("ua-{word}{number}");
         *number += 1;
-        hostdevs.push(HostdevSeat { bdf, alias, managed: !on_board, address });
+        hostdevs.push(HostdevSeat { bdf, alias, managed: !is_bound_by_us(topology, bdf), address });
     }
     hostdevs
 }

@@ -127,11 +127,23 @@ pub(super) fn metadata(
             Some(volume) => disk.attr("pool", &volume.pool).attr("volume", &volume.name),
         }
     });
+    let bound = record.bound.iter().map(|bound| {
+        let device = Fragment::new("gpuvm:device").attr("bdf", bound.bdf);
+        let device = match &bound.was.driver {
+            Some(driver) => device.attr("driver", driver),
+            None => device,
+        };
+        match &bound.was.driver_override {
+            Some(reserved) => device.attr("override", reserved),
+            None => device,
+        }
+    });
     let guest = Fragment::new("gpuvm:guest")
         .attr("xmlns:gpuvm", NAMESPACE)
         .child(Fragment::new("gpuvm:request").text(request))
         .child(plan.children(devices).only("gpuvm:device"))
-        .child(Fragment::new("gpuvm:made").children(disks).only("gpuvm:disk").drop_empty());
+        .child(Fragment::new("gpuvm:made").children(disks).only("gpuvm:disk").drop_empty())
+        .child(Fragment::new("gpuvm:bound").children(bound).only("gpuvm:device").drop_empty());
     Fragment::new("metadata").child(guest)
 }
 

@@ -6,6 +6,7 @@ pub mod emulator;
 pub mod lazy;
 #[cfg(feature = "libvirt")]
 pub mod libvirt;
+pub mod none;
 pub mod storage;
 
 use crate::versions::Versions;

@@ -4,6 +4,7 @@
 //! cross-reference resolves and refuses the rest, so code that holds a [`Topology`] need not check again. This module
 //! does not know where the data came from, and not what is taken: that is [`crate::placement::Occupancy`].
 
+pub mod binding;
 mod checked;
 pub mod cpu;
 pub mod drive;
@@ -12,6 +13,7 @@ pub mod file;
 pub mod pci;
 pub mod proximity;
 
+pub use binding::{Binding, VFIO, is_vfio};
 pub use cpu::{Core, HugePagePool, L3, NumaNode};
 pub use drive::{Drive, DriveUse, PartitionTableEntry};
 pub use fabric::{Fabric, FabricModel, NvLink, Partition, PartitionId};

@@ -102,8 +102,11 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
     let address = (0_u8..4, 0_u8..32, 0_u8..8, any::<bool>()).prop_map(
         |(bus, slot, function, multifunction)| PciAddress { bus, slot, function, multifunction },
     );
-    let record =
-        text.prop_map(|path| Record { request: Request::for_gpus(1), made: vec![made(&path)] });
+    let record = text.prop_map(|path| Record {
+        request: Request::for_gpus(1),
+        made: vec![made(&path)],
+        bound: Vec::new(),
+    });
     let topology = GuestTopology { sockets: 1, cores: 2, threads: 1 };
     let cpu =
         prop_oneof![Just(CpuModel::Maximum), Just(CpuModel::Named("x")), Just(CpuModel::Kept)]

@@ -76,7 +76,8 @@ fn an_edit_that_would_break_the_document_is_refused_and_changes_nothing() {
 #[test]
 fn documents_without_line_breaks_get_none() {
     let mut xml = DomainXml::parse("<domain><name>a</name><devices/></domain>").unwrap();
-    let record = Record { request: Request::for_gpus(1), made: vec![made("<&>\t\n'\"")] };
+    let record =
+        Record { request: Request::for_gpus(1), made: vec![made("<&>\t\n'\"")], bound: Vec::new() };
     let devices = Vec::new();
     let metadata =
         DomainEdit::SetMetadata { record: Box::new(record.clone()), partition: None, devices };

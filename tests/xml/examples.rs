@@ -65,7 +65,8 @@ pub fn examples() -> Vec<(DomainEdit, &'static str)> {
 }
 
 fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
-    let record = Record { request: Request::for_gpus(1), made: vec![made("/a 'b'.raw")] };
+    let record =
+        Record { request: Request::for_gpus(1), made: vec![made("/a 'b'.raw")], bound: Vec::new() };
     vec![
         (
             DomainEdit::SetType { virt: VirtType::Kvm },

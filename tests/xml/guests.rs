@@ -65,7 +65,11 @@ pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
         networks: Vec::new(),
         added_networks: vec!["private-net".into()],
         abilities: Abilities::default(),
-        record: Record { request: request.clone(), made: vec![made("/images/a.raw")] },
+        record: Record {
+            request: request.clone(),
+            made: vec![made("/images/a.raw")],
+            bound: Vec::new(),
+        },
     }
 }
 

@@ -1,19 +1,23 @@
 //! The command line, as types. Man pages and completions are made from these; help text is written here only.
 
 mod capacity;
+mod device;
 mod gpu;
 mod guest;
 mod image;
 mod life;
+mod meta;
 mod seed;
 mod storage;
 mod wish;
 
 pub use capacity::CapacityArgs;
+pub use device::{BindArgs, DeviceListArgs, DeviceVerb, Early, ReleaseArgs};
 pub use gpu::{Device, ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
+pub use meta::{CompletionsArgs, ManArgs};
 pub use seed::SeedArgs;
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
 pub use wish::{AllowArg, NearArg, PinsArg, Which};
@@ -105,6 +109,9 @@ pub enum Verb {
     /// Show GPUs and their state, take one out of use and back
     #[command(subcommand)]
     Gpu(GpuVerb),
+    /// Show who has which PCI device, bind devices to vfio-pci for guests and give them back
+    #[command(subcommand)]
+    Device(DeviceVerb),
     /// Plan where a guest goes, and print the plan
     ///
     /// Changes nothing. What is taken is read from every domain that libvirt knows, whoever made it; on a recorded
@@ -374,23 +381,4 @@ pub struct CheckArgs {
     /// Domain XML file, `-` for standard input, or the name of a domain
     #[arg(value_name = "FILE|NAME", value_hint = ValueHint::FilePath)]
     pub target: String,
-}
-
-/// Is what `completions` takes.
-#[derive(Debug, Args)]
-pub struct CompletionsArgs {
-    /// Shell
-    #[arg(value_name = "SHELL", value_enum)]
-    pub shell: clap_complete::Shell,
-}
-
-/// Is what `man` takes.
-#[derive(Debug, Args)]
-pub struct ManArgs {
-    /// Verb whose page is printed: create, host-show; default: gpuvm itself
-    #[arg(value_name = "VERB", conflicts_with = "dir")]
-    pub verb: Option<String>,
-    /// Write every page into this directory
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub dir: Option<PathBuf>,
 }

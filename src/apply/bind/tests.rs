@@ -1,0 +1,321 @@
+//! Binding on a tree whose kernel is played: it fails at each write in turn.
+
+use super::*;
+use std::cell::{Cell, RefCell};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+/// The function of these tests.
+const BDF: &str = "0000:34:00.0";
+
+/// Plays the kernel on a tree.
+struct Played {
+    /// The tree.
+    dir: tempfile::TempDir,
+    /// Drivers that a function gets which is not reserved, in this order.
+    natural: Vec<&'static str>,
+    /// Drivers that take nothing.
+    refusing: Vec<&'static str>,
+    /// Drivers that never let go.
+    stuck: Vec<&'static str>,
+    /// The write that fails, and every one after it where `all`.
+    fails: Option<usize>,
+    /// Whether all writes after that fail, too: the run is killed there.
+    all: bool,
+    /// Writes so far.
+    writes: Cell<usize>,
+    /// What was written and loaded.
+    log: RefCell<Vec<String>>,
+}
+
+impl Played {
+    /// A function with this driver and this override; `nvidia`, `vfio-pci` and `nouveau` are loaded.
+    fn new(driver: Option<&str>, reserved: Option<&str>) -> Played {
+        let dir = tempfile::tempdir().unwrap();
+        let function = dir.path().join("sys/bus/pci/devices").join(BDF);
+        fs::create_dir_all(&function).unwrap();
+        fs::write(function.join("driver_override"), reserved.unwrap_or("(null)")).unwrap();
+        fs::write(function.join("modalias"), "pci:v000010DE").unwrap();
+        for driver in ["nvidia", "vfio-pci", "nouveau"] {
+            fs::create_dir_all(dir.path().join("sys/bus/pci/drivers").join(driver)).unwrap();
+        }
+        let played = Played {
+            dir,
+            natural: vec!["nvidia"],
+            refusing: Vec::new(),
+            stuck: Vec::new(),
+            fails: None,
+            all: false,
+            writes: Cell::new(0),
+            log: RefCell::default(),
+        };
+        if let Some(driver) = driver {
+            played.link(driver);
+        }
+        played
+    }
+
+    /// The function's directory.
+    fn function(&self) -> PathBuf {
+        self.dir.path().join("sys/bus/pci/devices").join(BDF)
+    }
+
+    /// Binds it.
+    fn link(&self, driver: &str) {
+        symlink(format!("../../../bus/pci/drivers/{driver}"), self.function().join("driver"))
+            .unwrap();
+    }
+
+    /// What is seen of it.
+    fn seen(&self) -> Binding {
+        let root = FsRoot::at(self.dir.path()).unwrap();
+        binding(&root, BDF.parse().unwrap()).unwrap().unwrap()
+    }
+
+    /// Works with a binder on it.
+    fn bind<T>(&self, work: impl FnOnce(&Binder<'_>, Bdf) -> T) -> T {
+        let root = FsRoot::at(self.dir.path()).unwrap();
+        let binder = Binder { root: &root, kernel: self, pause: Duration::ZERO };
+        work(&binder, BDF.parse().unwrap())
+    }
+}
+
+impl Kernel for Played {
+    fn write(&self, path: &str, text: &str, seconds: u64) -> Result<(), BindError> {
+        let number = self.writes.replace(self.writes.get() + 1);
+        self.log.borrow_mut().push(format!("{} {}", text.trim(), path.rsplit('/').next().unwrap()));
+        let refused = || BindError::Refused {
+            path: path.to_owned(),
+            text: text.to_owned(),
+            reason: "No such device".to_owned(),
+        };
+        if self.fails.is_some_and(|at| at == number || (self.all && number > at)) {
+            return Err(refused());
+        }
+        let file = self.dir.path().join(path);
+        let parent = file.parent().and_then(Path::file_name).unwrap().to_str().unwrap();
+        let link = self.function().join("driver");
+        match path.rsplit('/').next().unwrap() {
+            "driver_override" => {
+                let text = if text == "\n" { "(null)" } else { text };
+                fs::write(file, text).unwrap();
+            }
+            "unbind" => {
+                let bound = fs::read_link(&link).map_err(|_| refused())?;
+                assert!(bound.ends_with(parent), "unbound from {parent}, bound to {bound:?}");
+                if self.stuck.contains(&parent) {
+                    return Err(BindError::Hangs { path: path.to_owned(), seconds });
+                }
+                fs::remove_file(&link).unwrap();
+            }
+            "drivers_probe" if link.symlink_metadata().is_err() => {
+                let reserved = self.seen().driver_override;
+                let natural = || self.natural.first().map(|name| (*name).to_owned());
+                let driver = reserved.or_else(natural);
+                let good = |name: &String| {
+                    let there = self.dir.path().join("sys/bus/pci/drivers").join(name).is_dir();
+                    there && !self.refusing.contains(&name.as_str())
+                };
+                if let Some(driver) = driver.filter(good) {
+                    self.link(&driver);
+                }
+            }
+            "drivers_probe" => {}
+            "reset" => fs::write(file, text).unwrap(),
+            other => panic!("{other}: new ids and other files are never written"),
+        }
+        Ok(())
+    }
+
+    fn load(&self, module: &str) -> Result<(), BindError> {
+        self.log.borrow_mut().push(format!("load {module}"));
+        if module == "no-such-module" {
+            let (program, reason) = ("modprobe".to_owned(), "not found".to_owned());
+            return Err(BindError::Program { program, reason });
+        }
+        let drivers = self.dir.path().join("sys/bus/pci/drivers");
+        if !module.contains(':') {
+            fs::create_dir_all(drivers.join(module)).unwrap();
+        }
+        Ok(())
+    }
+}
+
+/// A binding.
+fn bound(driver: Option<&str>, reserved: Option<&str>) -> Binding {
+    let own = |text: Option<&str>| text.map(str::to_owned);
+    Binding { driver: own(driver), driver_override: own(reserved) }
+}
+
+/// Bindings that hosts have.
+fn bindings() -> Vec<Binding> {
+    let names = [None, Some("nvidia"), Some("vfio-pci"), Some("nouveau")];
+    let all = names.iter().flat_map(|driver| names.iter().map(|other| bound(*driver, *other)));
+    all.collect()
+}
+
+#[test]
+fn every_binding_is_reached_from_every_other_and_twice_is_as_good_as_once() {
+    for from in bindings() {
+        for to in bindings() {
+            let played = Played::new(from.driver.as_deref(), from.driver_override.as_deref());
+            for _ in 0..2 {
+                played.bind(|binder, bdf| binder.change(bdf, &from, &to)).unwrap();
+                assert_eq!(played.seen(), to, "from {from:?}");
+            }
+            played.bind(|binder, bdf| binder.set(bdf, &from)).unwrap();
+            assert_eq!(played.seen(), from, "undone from {to:?}");
+            if from == to {
+                assert!(played.log.borrow().is_empty(), "{:?}", played.log);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gpu_is_reserved_before_it_is_unbound() {
+    let played = Played::new(Some("nvidia"), None);
+    played.bind(|b, bdf| b.change(bdf, &bound(Some("nvidia"), None), &Binding::vfio())).unwrap();
+    let wanted = ["vfio-pci driver_override", "0000:34:00.0 unbind", "0000:34:00.0 drivers_probe"];
+    assert_eq!(*played.log.borrow(), wanted);
+}
+
+#[test]
+fn a_write_that_fails_leaves_it_as_it_was() {
+    let was = bound(Some("nvidia"), None);
+    for number in 0..10 {
+        let mut played = Played::new(Some("nvidia"), None);
+        played.fails = Some(number);
+        let done = played.bind(|b, bdf| b.change(bdf, &was, &Binding::vfio()));
+        match done {
+            Ok(()) => return assert!(number >= 3, "only {number} writes: this proves nothing"),
+            Err(error) => assert!(error.to_string().contains("No such device"), "{error}"),
+        }
+        assert_eq!(played.seen(), was, "write {number} failed");
+    }
+    panic!("it never comes to its end");
+}
+
+#[test]
+fn a_run_that_is_killed_at_any_write_is_undone_and_finished_from_there() {
+    let pairs = [
+        (bound(Some("nvidia"), None), Binding::vfio()),
+        (Binding::vfio(), bound(Some("nvidia"), None)),
+        (bound(None, None), Binding::vfio()),
+        (Binding::vfio(), bound(None, None)),
+        (bound(Some("nouveau"), Some("nouveau")), Binding::vfio()),
+    ];
+    for (from, to) in pairs {
+        for number in 0..8 {
+            for goal in [&from, &to] {
+                let mut played =
+                    Played::new(from.driver.as_deref(), from.driver_override.as_deref());
+                (played.fails, played.all) = (Some(number), true);
+                let _ = played.bind(|b, bdf| b.set(bdf, &to));
+                played.fails = None;
+                played.bind(|b, bdf| b.set(bdf, goal)).unwrap();
+                assert_eq!(&played.seen(), goal, "{from:?} to {to:?} killed at {number}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_does_not_let_go_is_left_alone() {
+    let mut played = Played::new(Some("nvidia"), None);
+    played.stuck = vec!["nvidia"];
+    let was = bound(Some("nvidia"), None);
+    let error = played.bind(|b, bdf| b.change(bdf, &was, &Binding::vfio())).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("driver nvidia does not let go of 0000:34:00.0 within 60 s"),
+        "{text}"
+    );
+    // Whatever else is written would wait for the driver, too.
+    assert_eq!(played.writes.get(), 2);
+}
+
+#[test]
+fn a_driver_that_takes_nothing_gives_way_to_the_one_before() {
+    let mut played = Played::new(Some("nvidia"), None);
+    played.refusing = vec!["vfio-pci"];
+    let was = bound(Some("nvidia"), None);
+    let error = played.bind(|b, bdf| b.change(bdf, &was, &Binding::vfio())).unwrap_err();
+    assert_eq!(error.to_string(), "driver vfio-pci does not take 0000:34:00.0: no driver has it");
+    assert_eq!(played.seen(), was);
+    played.refusing.push("nvidia");
+    let error = played.bind(|b, bdf| b.change(bdf, &was, &Binding::vfio())).unwrap_err();
+    assert!(error.to_string().contains("; and it is not as it was: "), "{error}");
+}
+
+#[test]
+fn a_module_that_is_not_loaded_is_and_one_that_is_not_there_changes_nothing() {
+    let played = Played::new(Some("nvidia"), None);
+    fs::remove_dir(played.dir.path().join("sys/bus/pci/drivers/vfio-pci")).unwrap();
+    let was = bound(Some("nvidia"), None);
+    played.bind(|b, bdf| b.change(bdf, &was, &Binding::vfio())).unwrap();
+    assert_eq!(played.log.borrow()[0], "load vfio-pci");
+    let played = Played::new(Some("nvidia"), None);
+    let other = bound(Some("no-such-module"), None);
+    played.bind(|b, bdf| b.change(bdf, &was, &other)).unwrap_err();
+    assert_eq!((played.seen(), played.writes.get()), (was, 0));
+}
+
+#[test]
+fn a_release_takes_what_the_kernel_chooses_but_not_vfio() {
+    for (natural, driver) in
+        [(vec!["nvidia"], Some("nvidia")), (vec!["nouveau"], Some("nouveau")), (vec![], None)]
+    {
+        let mut played = Played::new(Some("vfio-pci"), Some("vfio-pci"));
+        played.natural = natural;
+        played.bind(|b, bdf| b.release(bdf, &Binding::vfio())).unwrap();
+        assert_eq!(played.seen(), bound(driver, None));
+        played.bind(|b, bdf| b.set(bdf, &Binding::vfio())).unwrap();
+        assert_eq!(played.seen(), Binding::vfio());
+    }
+    let mut played = Played::new(Some("vfio-pci"), Some("vfio-pci"));
+    played.natural = vec!["vfio-pci"];
+    let error = played.bind(|b, bdf| b.release(bdf, &Binding::vfio())).unwrap_err();
+    assert!(error.to_string().contains("knows its ids by its options"), "{error}");
+    assert_eq!(played.seen(), Binding::vfio());
+}
+
+#[test]
+fn what_was_bound_otherwise_meanwhile_is_refused() {
+    let played = Played::new(Some("nouveau"), None);
+    let was = bound(Some("nvidia"), None);
+    let error = played.bind(|b, bdf| b.expect(bdf, &was)).unwrap_err();
+    let text = "0000:34:00.0 is bound to nouveau now, and was to nvidia when this was planned";
+    assert_eq!(error.to_string(), text);
+    played.bind(|b, bdf| b.expect(bdf, &bound(Some("nouveau"), None))).unwrap();
+    let absent = played.bind(|b, _| b.expect("35:00.0".parse().unwrap(), &was)).unwrap_err();
+    assert_eq!(absent.to_string(), "0000:35:00.0 is not there");
+}
+
+#[test]
+fn only_what_nobody_has_is_reset() {
+    for (driver, has_reset, wanted) in [
+        (Some("vfio-pci"), true, Ok(())),
+        (None, true, Ok(())),
+        (Some("nvidia"), true, Err("0000:34:00.0 cannot be reset: driver nvidia has it")),
+        (
+            Some("vfio-pci"),
+            false,
+            Err("0000:34:00.0 cannot be reset: the kernel knows no way for it"),
+        ),
+    ] {
+        let played = Played::new(driver, None);
+        if has_reset {
+            fs::write(played.function().join("reset"), "").unwrap();
+        }
+        let done = played.bind(|b, bdf| b.reset(bdf)).map_err(|error| error.to_string());
+        assert_eq!(done, wanted.map_err(str::to_owned));
+        assert_eq!(played.writes.get(), usize::from(done.is_ok()));
+    }
+    let mut played = Played::new(Some("vfio-pci"), None);
+    played.fails = Some(0);
+    fs::write(played.function().join("reset"), "").unwrap();
+    let error = played.bind(|b, bdf| b.reset(bdf)).unwrap_err();
+    assert_eq!(error.to_string(), "0000:34:00.0 cannot be reset: No such device");
+}

@@ -1,0 +1,195 @@
+//! What becomes of a guest's devices before it starts and after it is gone.
+//!
+//! The GPUs and NVSwitches of an NVLink board are bound to vfio-pci by our steps, before the guest is defined (`create`)
+//! or started (`start`), and stay bound while it is defined: stopping a guest does not give them to the host's driver,
+//! which can hang. `delete` brings each back to what it was bound to when the guest was made, as its metadata tells; one
+//! that was on vfio-pci already stays there. A guest that is only defined gets its devices at its first start. libvirt binds all other devices at each start and gives them back at each
+//! end. GPUs that we bind are reset before a guest gets them and after it is gone, so that no tenant sees what another
+//! left; one that cannot be reset is an error, until it is excluded.
+//!
+//! On a recorded host the steps are told by the record, which has no `driver_override`.
+
+use super::context::Context;
+use super::error::hinted;
+use crate::apply::{Step, bind};
+use crate::bdf::Bdf;
+use crate::discover::binding::binding;
+use crate::domain::guest::Bound;
+use crate::domain::{DomainXml, is_bound_by_us};
+use crate::fsroot::FsRoot;
+use crate::holders::{self, Take, UseKind};
+use crate::placement::Occupancy;
+use crate::topology::{Binding, DeviceKind, Topology, is_vfio};
+
+/// Is what has to be done for a guest's devices before it starts.
+#[derive(Debug, Default)]
+pub struct Claim {
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// What is bound by them.
+    pub bound: Vec<Bound>,
+}
+
+/// Whether a hypervisor's guests are on this machine, so that its devices are ours to bind; those of libvirt's `test`
+/// driver are nowhere.
+fn is_local(uri: &str) -> bool {
+    let local = |(scheme, rest): (&str, &str)| scheme != "test" && rest.starts_with('/');
+    uri.split_once("://").is_none_or(local)
+}
+
+/// Reads what functions are bound to, from the machine or from its record; none for one that is not there.
+fn now(root: Option<&FsRoot>, topology: &Topology, bdf: Bdf) -> anyhow::Result<Option<Binding>> {
+    let Some(root) = root else {
+        let device = topology.device(bdf);
+        let driver = device.map(|d| Binding { driver: d.driver.clone(), driver_override: None });
+        return Ok(driver);
+    };
+    if root.is_live() && topology.device(bdf).is_some() {
+        // The kernel would keep us waiting for ever where an earlier unbinding hangs.
+        bind::readable(&format!("/sys/bus/pci/devices/{bdf}/driver_override"))?;
+    }
+    Ok(binding(root, bdf)?)
+}
+
+/// What a function is bound to on this machine.
+pub fn bound_to(topology: &Topology, bdf: Bdf) -> anyhow::Result<Option<Binding>> {
+    now(Some(&FsRoot::live()?), topology, bdf)
+}
+
+/// The steps that a guest's devices need before it is defined, or started where it is defined already. Refuses devices
+/// that the host or another guest uses.
+pub fn claim(
+    name: &str,
+    devices: &[Bdf],
+    topology: &Topology,
+    held: &Occupancy,
+    cx: &Context<'_>,
+) -> anyhow::Result<Claim> {
+    let ours = devices.iter().copied().filter(|&bdf| is_bound_by_us(topology, bdf));
+    let ours: Vec<Bdf> = ours.collect();
+    claim_these(name, (devices, &ours), topology, held, cx)
+}
+
+/// The same, where `ours` are those that libvirt does not bind.
+fn claim_these(
+    name: &str,
+    (devices, ours): (&[Bdf], &[Bdf]),
+    topology: &Topology,
+    held: &Occupancy,
+    cx: &Context<'_>,
+) -> anyhow::Result<Claim> {
+    let recorded = cx.global.host.is_some();
+    if devices.is_empty() || (!recorded && !is_local(&cx.global.connect)) {
+        return Ok(Claim::default());
+    }
+    let root = if recorded { None } else { Some(FsRoot::live()?) };
+    if let Some(root) = &root {
+        refuse_used(name, devices, (topology, held), root, cx)?;
+    }
+    let mut claim = Claim::default();
+    for &bdf in ours {
+        let Some(was) = now(root.as_ref(), topology, bdf)? else { continue };
+        if !was.driver.as_deref().is_some_and(is_vfio) {
+            claim.steps.push(Step::BindDevice { bdf, to: Binding::vfio(), was: was.clone() });
+            claim.bound.push(Bound { bdf, was });
+        }
+    }
+    let gpus = ours.iter().filter(|&&bdf| is_gpu(topology, bdf));
+    claim.steps.extend(gpus.map(|&bdf| Step::ResetDevice { bdf }));
+    Ok(claim)
+}
+
+/// Whether it is a GPU.
+fn is_gpu(topology: &Topology, bdf: Bdf) -> bool {
+    topology.device(bdf).is_some_and(|device| device.kind() == DeviceKind::Gpu)
+}
+
+/// Refuses devices that somebody else uses. An address on a NIC is told and no more: the planner has taken it as free.
+fn refuse_used(
+    name: &str,
+    devices: &[Bdf],
+    (topology, held): (&Topology, &Occupancy),
+    root: &FsRoot,
+    cx: &Context<'_>,
+) -> anyhow::Result<()> {
+    let all = holders::with_groups(topology, devices);
+    let mut others = held.clone();
+    others.domains.retain(|domain| domain.domain != name);
+    let mut uses = holders::known(topology, &others, &all);
+    uses.extend(holders::read(root, topology, &all)?.uses);
+    let take = Take::new(topology, &uses, devices);
+    let (light, heavy): (Vec<_>, Vec<_>) = take
+        .hindrances
+        .iter()
+        .filter(|hindrance| hindrance.kind.is_some())
+        .partition(|hindrance| hindrance.kind == Some(UseKind::Address));
+    for hindrance in light {
+        cx.output.warning(&format!("{} {}", hindrance.bdf, hindrance.why));
+    }
+    let Some(first) = heavy.first() else { return Ok(()) };
+    let mut message = format!("domain `{name}` cannot have {}", first.bdf);
+    for hindrance in &heavy {
+        message += &format!("\n  {} {}", hindrance.bdf, hindrance.why);
+    }
+    Err(hinted(message, "`gpuvm device list` shows who holds which device"))
+}
+
+/// The steps that a defined guest's devices need before it starts.
+pub fn claim_of(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
+    let devices = xml.held(false)?.devices;
+    if devices.is_empty() || !is_local(&cx.global.connect) {
+        return Ok(Vec::new());
+    }
+    let (topology, held) = (cx.topology()?, cx.occupancy(false)?);
+    let ours = xml.unmanaged();
+    Ok(claim_these(&xml.name(), (&devices, &ours), &topology, &held, cx)?.steps)
+}
+
+/// The steps that a guest's devices need once it is gone.
+pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
+    let ours = xml.unmanaged();
+    if ours.is_empty() || !is_local(&cx.global.connect) {
+        return Ok(Vec::new());
+    }
+    let topology = cx.topology()?;
+    let excluded = cx.excluded()?;
+    let root = FsRoot::live()?;
+    let mut steps = Vec::new();
+    let mut back = Vec::new();
+    let bound = xml.bound();
+    for bdf in ours {
+        let Some(was) = now(Some(&root), &topology, bdf)? else { continue };
+        if !was.driver.as_deref().is_some_and(is_vfio) {
+            continue;
+        }
+        // What cannot be reset would keep its guest for ever; no other gets an excluded one.
+        if is_gpu(&topology, bdf) && !excluded.iter().any(|excluded| excluded.bdf == bdf) {
+            steps.push(Step::ResetDevice { bdf });
+        }
+        if let Some(bound) = bound.iter().find(|bound| bound.bdf == bdf) {
+            back.push(Step::BindDevice { bdf, to: bound.was.clone(), was });
+        }
+    }
+    steps.extend(back);
+    Ok(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_hypervisor_of_this_machine_has_its_devices() {
+        for uri in ["qemu:///system", "qemu+unix:///system?socket=/a", "host:"] {
+            assert!(is_local(uri), "{uri}");
+        }
+        for uri in [
+            "qemu+ssh://root@dgx/system",
+            "qemu://dgx/system",
+            "qemu+tls://[::1]/system",
+            "test:///default",
+        ] {
+            assert!(!is_local(uri), "{uri}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! `device list`, `device bind`, `device release`.
+
+mod list;
+mod plan;
+
+use super::args::{BindArgs, DeviceVerb, Early, ReleaseArgs};
+use super::change::{Reporter, print_steps, refuse_unfinished};
+use super::context::Context;
+use super::error::{EXIT_DONE, hinted, usage};
+use crate::apply::bind::{boot, on_this_machine};
+use crate::apply::{Journal, Step, apply};
+use crate::bdf::Bdf;
+use crate::fsroot::FsRoot;
+use crate::hypervisor::none::{NoHypervisor, URI};
+use crate::topology::{Binding, is_vfio};
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::path::Path;
+
+/// Runs the verb.
+pub fn run(verb: &DeviceVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
+    match verb {
+        DeviceVerb::List(args) => list::run(args, cx),
+        DeviceVerb::Bind(args) if !args.early.is_empty() => early(&args.early, cx),
+        DeviceVerb::Bind(args) => bind(args, cx),
+        DeviceVerb::Release(args) => release(args, cx),
+    }
+}
+
+/// Runs `device bind`.
+fn bind(args: &BindArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("device bind")?;
+    let mut reporter = Reporter::new(cx.output)?;
+    if args.dry_run {
+        print_steps(&plan::bind(args, cx)?, cx)?;
+        return Ok(EXIT_DONE);
+    }
+    let _lock = reporter.lock(&args.lock)?;
+    refuse_unfinished(&NoHypervisor)?;
+    let steps = plan::bind(args, cx)?;
+    let taken: Vec<&Step> = steps.iter().filter(|step| takes(step)).collect();
+    if !taken.is_empty() && !args.yes {
+        reporter.ask(|| confirm(&taken))?;
+    }
+    change("device bind", &args.devices, &steps, reporter, cx)
+}
+
+/// Runs `device release`.
+fn release(args: &ReleaseArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("device release")?;
+    let mut reporter = Reporter::new(cx.output)?;
+    if args.dry_run {
+        print_steps(&plan::release(args, cx)?, cx)?;
+        return Ok(EXIT_DONE);
+    }
+    let _lock = reporter.lock(&args.lock)?;
+    refuse_unfinished(&NoHypervisor)?;
+    let steps = plan::release(args, cx)?;
+    change("device release", &args.devices, &steps, reporter, cx)
+}
+
+/// Does the steps, and says what is still for the admin to do.
+fn change(
+    verb: &str,
+    devices: &[Bdf],
+    steps: &[Step],
+    mut reporter: Reporter,
+    cx: &Context<'_>,
+) -> anyhow::Result<u8> {
+    let names: Vec<String> = devices.iter().map(Bdf::to_string).collect();
+    if steps.is_empty() {
+        cx.output.progress(&format!("{}: so already", names.join(" ")));
+    } else {
+        let journal = Journal::begin(verb, &names.join(" "), URI)?;
+        apply(steps, &NoHypervisor, &mut reporter, Some(journal))?;
+    }
+    let options = Path::new("/").join(boot::OPTIONS);
+    if steps.iter().any(|step| matches!(step, Step::SetFile { path, .. } if *path == options)) {
+        cx.output.progress(
+            "the initial file system has its own copy of /etc/modprobe.d: `update-initramfs -u` \
+             (Debian, Ubuntu) or `dracut --force` (Fedora, RHEL) renews it",
+        );
+    }
+    if cx.output.json {
+        cx.output.json(&steps)?;
+    }
+    Ok(EXIT_DONE)
+}
+
+/// Whether a step takes a function from a driver of the host.
+fn takes(step: &Step) -> bool {
+    matches!(step, Step::BindDevice { was, .. } if was.driver.is_some())
+}
+
+/// Asks whether functions may be taken from the host.
+fn confirm(taken: &[&Step]) -> anyhow::Result<()> {
+    let mut err = std::io::stderr().lock();
+    for step in taken {
+        writeln!(err, "will {step}")?;
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(usage(
+            "taking devices from the host is not confirmed, and there is no terminal to ask at",
+            "--yes takes them without asking",
+        ));
+    }
+    write!(err, "take them from the host? [y/N] ")?;
+    err.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(hinted("nothing is bound", "")),
+    }
+}
+
+/// Binds while the machine boots: nothing uses the functions yet, no file can be written, and there is no libvirt. One
+/// that cannot be bound does not hinder the others.
+fn early(functions: &[Early], cx: &Context<'_>) -> anyhow::Result<u8> {
+    let root = FsRoot::live()?;
+    let mut failed = Vec::new();
+    for Early { bdf, id } in functions {
+        let dir = root.dir(&format!("sys/bus/pci/devices/{bdf}"))?;
+        let ids = match &dir {
+            None => None,
+            Some(dir) => dir.hex::<u16>("vendor")?.zip(dir.hex::<u16>("device")?),
+        };
+        let seen = ids.map(|(vendor, device)| format!("{vendor:04x}:{device:04x}"));
+        if seen.as_ref() != Some(id) {
+            let seen = seen.unwrap_or_else(|| "nothing".into());
+            failed.push(format!("at {bdf} is {seen}, not {id}: not bound"));
+            continue;
+        }
+        let driver = dir.map(|dir| dir.link_name("driver")).transpose()?.flatten();
+        if driver.as_deref().is_some_and(is_vfio) {
+            continue;
+        }
+        match on_this_machine(|binder| binder.set(*bdf, &Binding::vfio())) {
+            Ok(()) => cx.output.progress(&format!("{bdf} is bound to vfio-pci")),
+            Err(error) => failed.push(error.to_string()),
+        }
+    }
+    if failed.is_empty() {
+        return Ok(EXIT_DONE);
+    }
+    Err(hinted(failed.join("\n  "), "`gpuvm device bind BDF --at-boot` writes the list anew"))
+}

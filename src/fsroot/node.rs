@@ -1,0 +1,49 @@
+//! Device nodes by their numbers: what a process has open may have any name.
+
+use super::{Dir, Resolve};
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{FileStat, SFlag, fstat, fstatat, major, minor};
+
+/// Is a device node's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeNumber {
+    /// Whether it is a block device, not a character device.
+    pub block: bool,
+    /// The driver's number.
+    pub major: u64,
+    /// The driver's device.
+    pub minor: u64,
+}
+
+impl NodeNumber {
+    /// Reads `195:0`, as `dev` files of sysfs have it.
+    pub fn parse(block: bool, text: &str) -> Option<NodeNumber> {
+        let (major, minor) = text.trim().split_once(':')?;
+        Some(NodeNumber { block, major: major.parse().ok()?, minor: minor.parse().ok()? })
+    }
+
+    /// The number of what was looked at; none where it is no device.
+    fn of(stat: &FileStat) -> Option<NodeNumber> {
+        let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
+        let block = kind == SFlag::S_IFBLK;
+        let number = NodeNumber { block, major: major(stat.st_rdev), minor: minor(stat.st_rdev) };
+        (block || kind == SFlag::S_IFCHR).then_some(number)
+    }
+}
+
+impl Dir<'_> {
+    /// Whether a file or directory is in it.
+    pub fn exists(&self, name: &str) -> bool {
+        self.root.exists(&self.path_of(name))
+    }
+
+    /// The number of the device that a link of this directory leads to, a process' open file for one; none where it
+    /// leads to none. On a recorded host the node has to stand in the record.
+    pub fn node_number(&self, name: &str) -> Option<NodeNumber> {
+        if self.root.resolve == Resolve::Live {
+            return NodeNumber::of(&fstatat(&self.fd, name, AtFlags::empty()).ok()?);
+        }
+        let target = self.link(name).ok()??;
+        NodeNumber::of(&fstat(self.root.open(&target, OFlag::O_PATH).ok()?).ok()?)
+    }
+}

@@ -1,0 +1,114 @@
+//! No hypervisor: for changes of the host itself, which journals name by [`URI`]. Every call fails.
+
+use super::storage::{NewVolume, Pool, Storage, Volume};
+use super::{
+    AskedBy, Console, DomainSummary, GuestAddress, Hypervisor, HypervisorError,
+    HypervisorErrorKind, XmlOf,
+};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+/// What stands for the host itself where a hypervisor's URI is asked for.
+pub const URI: &str = "host:";
+
+/// Is no hypervisor.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoHypervisor;
+
+/// The error of every call.
+fn none<T>(doing: &str) -> Result<T, HypervisorError> {
+    Err(HypervisorError {
+        kind: HypervisorErrorKind::Other,
+        doing: doing.to_owned(),
+        message: "this change is of the host alone".into(),
+    })
+}
+
+impl Hypervisor for NoHypervisor {
+    fn uri(&self) -> &str {
+        URI
+    }
+    fn storage(&self) -> &dyn Storage {
+        self
+    }
+    fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
+        Ok(Vec::new())
+    }
+    fn xml(&self, name: &str, _: XmlOf) -> Result<String, HypervisorError> {
+        none(&format!("read domain `{name}`"))
+    }
+    fn define(&self, _: &str) -> Result<(), HypervisorError> {
+        none("define a domain")
+    }
+    fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
+        none(&format!("undefine domain `{name}`"))
+    }
+    fn start(&self, name: &str) -> Result<(), HypervisorError> {
+        none(&format!("start domain `{name}`"))
+    }
+    fn shutdown(&self, name: &str, _: AskedBy) -> Result<(), HypervisorError> {
+        none(&format!("shut down domain `{name}`"))
+    }
+    fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
+        none(&format!("end domain `{name}`"))
+    }
+    fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
+        none(&format!("read autostart of domain `{name}`"))
+    }
+    fn console(&self, name: &str, _: bool) -> Result<Box<dyn Console>, HypervisorError> {
+        none(&format!("attach to the console of domain `{name}`"))
+    }
+    fn addresses(&self, name: &str) -> Result<Vec<GuestAddress>, HypervisorError> {
+        none(&format!("read addresses of domain `{name}`"))
+    }
+}
+
+impl Storage for NoHypervisor {
+    fn pools(&self) -> Result<Vec<Pool>, HypervisorError> {
+        Ok(Vec::new())
+    }
+    fn make_pool(&self, name: &str, _: &Path) -> Result<(), HypervisorError> {
+        none(&format!("make pool `{name}`"))
+    }
+    fn forget_pool(&self, name: &str) -> Result<(), HypervisorError> {
+        none(&format!("forget pool `{name}`"))
+    }
+    fn volumes(&self, pool: &str) -> Result<Vec<Volume>, HypervisorError> {
+        none(&format!("list pool `{pool}`"))
+    }
+    fn make_volume(&self, pool: &str, _: &NewVolume) -> Result<PathBuf, HypervisorError> {
+        none(&format!("make a volume in pool `{pool}`"))
+    }
+    fn copy_volume(
+        &self,
+        pool: &str,
+        _: &NewVolume,
+        _: (&str, &str),
+    ) -> Result<PathBuf, HypervisorError> {
+        none(&format!("copy a volume into pool `{pool}`"))
+    }
+    fn grow_volume(&self, pool: &str, _: &str, _: u64) -> Result<(), HypervisorError> {
+        none(&format!("grow a volume of pool `{pool}`"))
+    }
+    fn delete_volume(&self, pool: &str, _: &str) -> Result<(), HypervisorError> {
+        none(&format!("delete a volume of pool `{pool}`"))
+    }
+    fn upload(
+        &self,
+        pool: &str,
+        _: &str,
+        _: &mut dyn Read,
+        _: super::storage::Progress<'_>,
+    ) -> Result<(), HypervisorError> {
+        none(&format!("fill a volume of pool `{pool}`"))
+    }
+    fn download(
+        &self,
+        pool: &str,
+        _: &str,
+        _: std::ops::Range<u64>,
+        _: &mut dyn Write,
+    ) -> Result<(), HypervisorError> {
+        none(&format!("read a volume of pool `{pool}`"))
+    }
+}

@@ -1,0 +1,35 @@
+//! What a PCI function is bound to.
+
+use serde::{Deserialize, Serialize};
+
+/// The driver that hands functions to guests.
+pub const VFIO: &str = "vfio-pci";
+
+/// Is what a function is bound to, and what it is reserved for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Binding {
+    /// Driver; none: nobody has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// `driver_override`: the only driver that may have it; none: any that knows its ids.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver_override: Option<String>,
+}
+
+impl Binding {
+    /// Bound to vfio-pci and reserved for it.
+    pub fn vfio() -> Binding {
+        Binding { driver: Some(VFIO.into()), driver_override: Some(VFIO.into()) }
+    }
+
+    /// The driver in words.
+    pub fn driver_text(&self) -> &str {
+        self.driver.as_deref().unwrap_or("no driver")
+    }
+}
+
+/// Whether a driver hands functions to guests: vfio-pci, or a variant of it (`nvgrace_gpu_vfio_pci`, `mlx5_vfio_pci`).
+pub fn is_vfio(driver: &str) -> bool {
+    driver == VFIO || driver.ends_with("-vfio-pci") || driver.ends_with("_vfio_pci")
+}
