@@ -1,12 +1,15 @@
 //! The program on libvirt: the test driver, the embedded QEMU driver, and a libvirtd of the tests' own.
 
 mod bad;
+mod concurrent;
 mod disks;
 mod embed;
+mod faults;
 mod image;
 mod imagefail;
 mod killed;
 mod life;
+mod place;
 mod seed;
 mod storage;
 mod vendor;

@@ -180,8 +180,9 @@ impl<'a> Transaction<'a> {
                 Ok(()) => self.done.push((number, step.clone())),
                 Err(StepError::Signal { signal }) => return Err(self.interrupt(signal)),
                 Err(source) => {
+                    let aftermath = self.undo_after(number, step, &source);
                     let step = Box::new(step.clone());
-                    return Err(ApplyError::Failed { step, source, aftermath: self.undo() });
+                    return Err(ApplyError::Failed { step, source, aftermath });
                 }
             }
         }
@@ -237,15 +238,32 @@ impl<'a> Transaction<'a> {
         ApplyError::Interrupted { signal, aftermath: self.undo() }
     }
 
-    /// Undoes what was done, the last first, unless there is no way back. Where all is undone the journal goes. That it
-    /// cannot be written meanwhile hinders nothing: undoing twice is as good as once.
+    /// Undoes what was done before a step that failed, and the step itself where it may be done nevertheless.
+    fn undo_after(&mut self, number: usize, step: &Step, why: &StepError) -> Aftermath {
+        match why.may_have_done(step) {
+            true if step.is_final() => Aftermath::Unfinished,
+            true => self.undo_with(Some((number, step.clone()))),
+            false => self.undo(),
+        }
+    }
+
+    /// Undoes what was done.
     fn undo(&mut self) -> Aftermath {
+        self.undo_with(None)
+    }
+
+    /// Undoes what was done, the last first, unless there is no way back. `half`: a step that failed and may be done,
+    /// which is not counted. Where all is undone the journal goes. That it cannot be written meanwhile hinders nothing:
+    /// undoing twice is as good as once.
+    fn undo_with(&mut self, half: Option<(usize, Step)>) -> Aftermath {
         if self.is_final() {
             return Aftermath::Unfinished;
         }
         if let Some(journal) = &mut self.journal {
             let _ = journal.undoing();
         }
+        let uncounted = half.as_ref().map(|(number, _)| *number);
+        self.done.extend(half);
         let _guard = if self.done.is_empty() { None } else { self.observer.guard() };
         let mut left = Vec::new();
         let mut undone = 0;
@@ -255,7 +273,7 @@ impl<'a> Transaction<'a> {
             }
             self.observer.undoing(&step);
             match perform::undo(&step, self.hypervisor) {
-                Ok(()) => undone += 1,
+                Ok(()) => undone += usize::from(uncounted != Some(number)),
                 Err(error) => {
                     left.push(Left { step, error });
                     continue;

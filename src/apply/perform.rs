@@ -62,8 +62,7 @@ fn refused(kind: HypervisorErrorKind, step: &Step, message: String) -> Hyperviso
 
 /// The state of a domain; none: there is none of this name.
 fn row(hypervisor: &dyn Hypervisor, name: &str) -> Result<Option<DomainState>, HypervisorError> {
-    let rows = hypervisor.domains()?;
-    Ok(rows.into_iter().find(|row| row.name == name).map(|row| row.state))
+    Ok(hypervisor.domain(name)?.map(|row| row.state))
 }
 
 /// Whether a domain in this state has a QEMU.

@@ -6,7 +6,7 @@ use super::journal::JournalError;
 use crate::bdf::Bdf;
 use crate::domain::guest::VolumeRef;
 use crate::hypervisor::storage::NewVolume;
-use crate::hypervisor::{AskedBy, HypervisorError};
+use crate::hypervisor::{AskedBy, HypervisorError, HypervisorErrorKind};
 use crate::image::Sha256;
 use crate::memsize::MemSize;
 use crate::topology::Binding;
@@ -311,6 +311,19 @@ pub enum StepError {
         /// The signal's name.
         signal: String,
     },
+}
+
+impl StepError {
+    /// Whether a step may be done, or half done, although it failed: the hypervisor went away in the middle, or says
+    /// nothing that we know. A step that is refused, because of what is there already for one, has not begun.
+    pub fn may_have_done(&self, step: &Step) -> bool {
+        use HypervisorErrorKind::{NoConnection, Other};
+        match self {
+            StepError::Hypervisor(error) if step.is_final() => error.kind == NoConnection,
+            StepError::Hypervisor(error) => matches!(error.kind, NoConnection | Other),
+            _ => false,
+        }
+    }
 }
 
 impl Step {

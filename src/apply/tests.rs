@@ -213,13 +213,13 @@ fn a_signal_after_the_last_step_undoes_it_too() {
 #[test]
 fn what_cannot_be_undone_is_told_with_the_first_error() {
     let dir = tempfile::tempdir().unwrap();
-    // Define goes well, start fails, and so does the undefine that undoes the define.
-    let fake = Fake { fails: vec![1, 2], ..Fake::default() };
+    // Define goes well, start fails and is ended nevertheless; the undefine that undoes the define fails, too.
+    let fake = Fake { fails: vec![1, 3], ..Fake::default() };
     let error = apply(&create(dir.path()), &fake, &mut Watch::default(), None).unwrap_err();
     assert!(error.to_string().starts_with("cannot start domain `a`"), "{error}");
     assert!(error.to_string().ends_with("only in part"), "{error}");
     let left: Vec<String> = error.left().iter().map(ToString::to_string).collect();
-    assert_eq!(left, ["not undone: define domain `a`: undefine: call 2 fails"]);
+    assert_eq!(left, ["not undone: define domain `a`: undefine: call 3 fails"]);
     assert_eq!(files(dir.path()), 0, "the undoing stopped at the first failure");
 }
 

@@ -146,7 +146,7 @@ fn prepare(
 
 /// Refuses a name that a domain has, before anything is made.
 fn refuse_existing(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorError> {
-    if !hypervisor.domains()?.iter().any(|row| row.name == name) {
+    if hypervisor.domain(name)?.is_none() {
         return Ok(());
     }
     Err(HypervisorError {

@@ -129,7 +129,11 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(disk) = cause.downcast_ref::<DiskError>() {
         return disk_hint(disk);
     }
-    if let Some(JournalError::File { path, source }) = cause.downcast_ref::<JournalError>() {
+    let journal = match applied {
+        Some(ApplyError::Journal(error)) => Some(error),
+        _ => cause.downcast_ref::<JournalError>(),
+    };
+    if let Some(JournalError::File { path, source }) = journal {
         return Some(journal_hint(path, source));
     }
     if let Some(LockError::Held { .. }) = cause.downcast_ref::<LockError>() {

@@ -2,6 +2,7 @@
 
 use super::context::Context;
 use super::error::EXIT_DONE;
+use super::guest::gpu_indexes;
 use super::output::width;
 use super::view::View;
 use crate::domain::DomainXml;
@@ -38,8 +39,6 @@ pub fn run(cx: &Context<'_>) -> anyhow::Result<u8> {
 fn rows(cx: &Context<'_>) -> anyhow::Result<Vec<Row>> {
     let hypervisor = cx.hypervisor()?;
     let summaries = hypervisor.domains()?;
-    // A host that cannot be read costs the indexes of GPUs, not the list.
-    let topology = if summaries.is_empty() { None } else { cx.topology().ok() };
     let mut rows = Vec::with_capacity(summaries.len());
     for summary in summaries {
         let text = match hypervisor.xml(&summary.name, XmlOf::Live) {
@@ -47,11 +46,21 @@ fn rows(cx: &Context<'_>) -> anyhow::Result<Vec<Row>> {
             Err(error) if error.kind == HypervisorErrorKind::NoDomain => continue,
             text => text?,
         };
-        let view = DomainXml::parse(&text).and_then(|xml| View::of(&xml, topology.as_ref()));
+        let view = DomainXml::parse(&text).and_then(|xml| View::of(&xml, None));
         if let Err(error) = &view {
             cx.output.warning(&format!("domain `{}`: {error}", summary.name));
         }
         rows.push(Row { summary, view: view.ok() });
+    }
+    let has_devices = |row: &Row| row.view.as_ref().is_some_and(|view| !view.devices.is_empty());
+    // Reading the host takes as long as all else, and only indexes of GPUs come from it. A host that cannot be read
+    // costs these, not the list.
+    if rows.iter().any(has_devices)
+        && let Ok(topology) = cx.topology()
+    {
+        for view in rows.iter_mut().filter_map(|row| row.view.as_mut()) {
+            view.gpus = gpu_indexes(&topology, &view.devices);
+        }
     }
     Ok(rows)
 }

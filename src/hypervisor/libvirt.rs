@@ -7,6 +7,8 @@ mod domain;
 mod storage;
 
 use super::{HypervisorError, HypervisorErrorKind, lazy};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 use virt::connect::Connect;
@@ -22,6 +24,8 @@ pub struct Libvirt {
     uri: String,
     /// Why the connection is only for reading; none: it is for everything.
     read_only: Option<HypervisorError>,
+    /// Domains as they were last listed, by name.
+    seen: RefCell<BTreeMap<String, Domain>>,
 }
 
 impl Libvirt {
@@ -50,14 +54,24 @@ impl Libvirt {
         }
         let denied = match Connect::open(Some(uri)) {
             Ok(connection) => {
-                return Ok(Libvirt { connection, uri: uri.to_owned(), read_only: None });
+                return Ok(Libvirt {
+                    connection,
+                    uri: uri.to_owned(),
+                    read_only: None,
+                    seen: RefCell::default(),
+                });
             }
             Err(e) => error(&doing, &e),
         };
         if denied.kind == HypervisorErrorKind::Denied
             && let Ok(connection) = Connect::open_read_only(Some(uri))
         {
-            return Ok(Libvirt { connection, uri: uri.to_owned(), read_only: Some(denied) });
+            return Ok(Libvirt {
+                connection,
+                uri: uri.to_owned(),
+                read_only: Some(denied),
+                seen: RefCell::default(),
+            });
         }
         Err(denied)
     }
@@ -150,7 +164,9 @@ fn kind(code: Option<ErrorNumber>, message: &str) -> HypervisorErrorKind {
         }
         Some(N::Libssh | N::ConfSyntax) => K::NoConnection,
         Some(N::SystemError | N::InternalError | N::Rpc)
-            if says("socket") || says("onnection re") || says("unable to connect") =>
+            if ["socket", "onnection re", "unable to connect", "roken pipe", "End of file"]
+                .iter()
+                .any(|text| says(text)) =>
         {
             K::NoConnection
         }
@@ -179,6 +195,9 @@ mod tests {
             (N::SystemError, &format!("{socket}No such file or directory"), K::NoConnection),
             (N::SystemError, &format!("{socket}Connection refused"), K::NoConnection),
             (N::SystemError, &format!("{socket}Permission denied"), K::Denied),
+            (N::SystemError, "Cannot recv data: Connection reset by peer", K::NoConnection),
+            (N::SystemError, "End of file while reading data: Input/output error", K::NoConnection),
+            (N::SystemError, "Cannot write data: Broken pipe", K::NoConnection),
             (N::SystemError, "cannot open file '/x': Permission denied", K::Other),
             (N::AuthUnavailable, "authentication unavailable: no polkit agent", K::Denied),
             (N::OperationDenied, "operation virDomainCreate forbidden", K::Denied),

@@ -162,6 +162,10 @@ pub trait Hypervisor {
     fn storage(&self) -> &dyn storage::Storage;
     /// Every domain, running or defined, by name.
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError>;
+    /// One domain; none where there is none of this name.
+    fn domain(&self, name: &str) -> Result<Option<DomainSummary>, HypervisorError> {
+        Ok(self.domains()?.into_iter().find(|row| row.name == name))
+    }
     /// A domain's definition.
     fn xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError>;
     /// Defines a domain after checking it against libvirt's schema; never replaces one of another UUID.

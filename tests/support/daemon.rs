@@ -10,20 +10,37 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Runs as the first process of its namespaces: sets up a private libvirt, waits until its standard input ends, and
-/// ends; all other processes of the namespace, guests too, end with it.
+/// ends; all other processes of the namespace, guests too, end with it. With a second argument it is one test's own: a
+/// libvirtd that ends is started again, lock and journals are private, and where the argument is a recorded host's
+/// directory the machine is as that host.
 const INIT: &str = r#"
-dir=$1
+dir=$1 host=$2
 for private in /run/libvirt /var/lib/libvirt /etc/libvirt /var/log/libvirt /var/cache/libvirt; do
   mkdir -p $private && mount -t tmpfs -o mode=755 tmpfs $private || exit 1
 done
+if [ -n "$host" ]; then . "$dir/own.sh"; fi
 ip link set lo up
+mkdir /etc/libvirt/qemu
 printf '%s\n' "unix_sock_dir = \"$dir\"" 'unix_sock_rw_perms = "0770"' 'unix_sock_ro_perms = "0777"' \
   'auth_unix_rw = "none"' 'auth_unix_ro = "none"' 'unix_sock_group = "root"' >/etc/libvirt/libvirtd.conf
 ln -s "$dir/libvirt-sock" "$dir/libvirt-sock-ro" /run/libvirt/
 virtlogd --pid-file $dir/virtlogd.pid &
-libvirtd --config /etc/libvirt/libvirtd.conf --pid-file $dir/libvirtd.pid &
+daemon() { libvirtd --config /etc/libvirt/libvirtd.conf --pid-file $dir/libvirtd.pid; }
+if [ -n "$host" ]; then while :; do daemon; sleep 0.1; done & else daemon & fi
 cat >/dev/null
 rm -rf "$dir"
+"#;
+
+/// Makes a machine that is a test's own: its directories stand where those of the machine do, and where `$host` is a
+/// recorded host's directory, that is what the kernel shows.
+const OWN: &str = r#"
+for place in run/lock var/lib/gpuvm var/lib/libvirt; do
+  mkdir -p "$dir/own/$place" /$place && mount --bind "$dir/own/$place" /$place || exit 1
+done
+if [ -d "$host" ]; then
+  mount --bind "$host/sys" /sys
+  for file in cpuinfo meminfo; do mount --bind "$host/proc/$file" /proc/$file; done
+fi
 "#;
 
 /// The networks of the private libvirt: one with DHCP as on every host, one without the host.
@@ -38,6 +55,8 @@ const NETWORKS: [&str; 2] = [
 pub struct Daemon {
     /// Sockets, disks and consoles.
     dir: PathBuf,
+    /// The recorded host that it is on, if it is on one.
+    host: Option<PathBuf>,
     /// The holder of its namespaces.
     holder: Child,
     /// What keeps it alive: its end is the daemon's end, also where the test run is killed.
@@ -59,15 +78,22 @@ pub fn namespaces() -> bool {
 pub fn daemon() -> Option<&'static Daemon> {
     /// It, once it was asked for.
     static DAEMON: OnceLock<Result<Daemon, String>> = OnceLock::new();
-    match DAEMON.get_or_init(Daemon::start) {
+    match DAEMON.get_or_init(|| Daemon::start(None)) {
         Ok(daemon) => Some(daemon),
         Err(why) => skip(why),
     }
 }
 
 impl Daemon {
-    /// Starts it and waits until it answers.
-    fn start() -> Result<Daemon, String> {
+    /// A daemon of one test's own, with lock and journals of its own, on this machine or as if on a recorded host,
+    /// where networks are only defined; none, with the reason told, where the machine cannot have it.
+    pub fn own(host: Option<&Path>) -> Option<Daemon> {
+        let host = host.unwrap_or(Path::new("this machine"));
+        Daemon::start(Some(host)).map_or_else(|why| skip(&why), Some)
+    }
+
+    /// Starts it and waits until it answers; `own`: for one test, on the host recorded in this directory if it is one.
+    fn start(own: Option<&Path>) -> Result<Daemon, String> {
         for program in ["libvirtd", "virtlogd", "virsh", "qemu-system-x86_64", "ip", "dnsmasq"] {
             let known = Command::new("which").arg(program).output();
             if !known.is_ok_and(|out| out.status.success()) {
@@ -82,11 +108,14 @@ impl Daemon {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
         command.args(["--propagation", "private", "bash", "-c", INIT, "init"]).arg(&dir);
+        command.args(own);
+        std::fs::write(dir.join("own.sh"), OWN).unwrap();
         let log = std::fs::File::create(dir.join("daemon.log")).unwrap();
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
         let mut holder = command.spawn().unwrap();
         let alive = holder.stdin.take().unwrap();
-        let daemon = Daemon { dir, holder, _alive: alive };
+        let host = own.map(Path::to_owned);
+        let daemon = Daemon { dir, host, holder, _alive: alive };
         let until = Instant::now() + Duration::from_secs(90);
         while !daemon.virsh(&["version"]).0 {
             if Instant::now() > until {
@@ -98,7 +127,8 @@ impl Daemon {
         for (number, network) in NETWORKS.iter().enumerate() {
             let file = daemon.dir.join(format!("network-{number}.xml"));
             std::fs::write(&file, network).unwrap();
-            let (done, text) = daemon.virsh(&["net-create", file.to_str().unwrap()]);
+            let verb = if own.is_some_and(Path::is_dir) { "net-define" } else { "net-create" };
+            let (done, text) = daemon.virsh(&[verb, file.to_str().unwrap()]);
             assert!(done, "{text}");
         }
         Ok(daemon)
@@ -146,10 +176,45 @@ impl Daemon {
         found.metadata().unwrap().uid()
     }
 
+    /// A program on the machine of a daemon that is a test's own.
+    pub fn within(&self, program: &str) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", "private", "bash", "-c"]);
+        command.arg(r#"dir=$1 host=$2; . "$dir/own.sh"; shift 2; exec "$@""#).arg("own");
+        command.arg(&self.dir).arg(self.host.as_deref().unwrap_or(Path::new("-"))).arg(program);
+        command.env("LIBVIRT_DEFAULT_URI", self.uri()).env("COLUMNS", "100").env("LC_ALL", "C");
+        command
+    }
+
+    /// Where a path of a machine that is a test's own lies.
+    pub fn own_path(&self, path: &str) -> PathBuf {
+        self.dir.join("own").join(path.trim_start_matches('/'))
+    }
+
+    /// Ends libvirtd as a kill does, and waits until the next one answers; guests run on.
+    pub fn restart(&self) {
+        let pid = std::fs::read_to_string(self.dir.join("libvirtd.pid")).unwrap();
+        let mut kill = Command::new("nsenter");
+        kill.args(["--mount", "--pid", "--target", &self.first(), "kill", "-9", pid.trim()]);
+        let (code, _, err) = run(&mut kill);
+        assert_eq!(code, 0, "{err}");
+        let until = Instant::now() + Duration::from_secs(60);
+        // The socket of the killed one takes nobody any more.
+        while !self.virsh(&["version"]).0 {
+            assert!(Instant::now() < until, "libvirtd does not come back");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The first process of its namespaces, by its number outside.
+    fn first(&self) -> String {
+        let first = self.inside("/");
+        first.parent().and_then(Path::file_name).unwrap().to_str().unwrap().to_owned()
+    }
+
     /// Mounts a small file system on a directory, for it and for nobody else; whether that was done.
     pub fn mount_tmpfs(&self, dir: &Path, size: &str) -> bool {
-        let first = self.inside("/");
-        let pid = first.parent().and_then(Path::file_name).unwrap().to_str().unwrap().to_owned();
+        let pid = self.first();
         let mut mount = Command::new("nsenter");
         mount.args(["--mount", "--target", &pid, "mount", "-t", "tmpfs", "-o"]);
         mount.arg(format!("size={size}")).arg("tmpfs").arg(dir);
@@ -158,8 +223,7 @@ impl Daemon {
 
     /// A command inside its mounts, where it is the machine's own libvirtd, as a user without any right.
     pub fn as_nobody(&self, program: &Path) -> Command {
-        let first = self.inside("/");
-        let pid = first.parent().and_then(Path::file_name).unwrap().to_str().unwrap().to_owned();
+        let pid = self.first();
         let mut command = Command::new("nsenter");
         command.args(["--mount", "--target", &pid, "setpriv", "--reuid=65534", "--regid=65534"]);
         command.arg("--clear-groups").arg(program);

@@ -7,6 +7,7 @@ use super::super::{
 use super::{Libvirt, console, error, is_unsupported};
 use crate::versions::{Version, Versions};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use virt::domain::{Domain, DomainState as State};
@@ -56,23 +57,46 @@ impl Hypervisor for Libvirt {
 
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
         let doing = format!("list the domains of {}", self.uri);
-        let all = self.connection.list_all_domains(0).map_err(|e| error(&doing, &e))?;
+        let list = |flags| self.connection.list_all_domains(flags).map_err(|e| error(&doing, &e));
+        let all = list(0)?;
+        // Who is in a state is told by one call for all of them, and only what is in neither is asked by itself.
+        let named = |flags| -> Result<BTreeSet<String>, HypervisorError> {
+            Ok(list(flags)?.iter().filter_map(|domain| domain.uuid_string().ok()).collect())
+        };
+        let known = match all.is_empty() {
+            true => Known::default(),
+            false => Known {
+                running: named(sys::VIR_CONNECT_LIST_DOMAINS_RUNNING)?,
+                off: named(sys::VIR_CONNECT_LIST_DOMAINS_SHUTOFF)?,
+                persistent: named(sys::VIR_CONNECT_LIST_DOMAINS_PERSISTENT)?,
+            },
+        };
         let mut rows = Vec::with_capacity(all.len());
         for domain in &all {
-            match summary(domain) {
+            match known.summary(domain) {
                 Ok(row) => rows.push(row),
                 // Deleted since it was listed.
                 Err(e) if e.code().is(ErrorNumber::NoDomain) => {}
                 Err(e) => return Err(error(&doing, &e)),
             }
         }
+        self.seen.replace(all.into_iter().filter_map(|d| Some((d.name().ok()?, d))).collect());
         rows.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(rows)
     }
 
+    fn domain(&self, name: &str) -> Result<Option<DomainSummary>, HypervisorError> {
+        let doing = format!("look for domain `{name}`");
+        let found = self.connection.lookup_domain_by_name(name);
+        match found.and_then(|domain| summary(&domain)) {
+            Ok(row) => Ok(Some(row)),
+            Err(e) if e.code().is(ErrorNumber::NoDomain) => Ok(None),
+            Err(e) => Err(error(&doing, &e)),
+        }
+    }
+
     fn xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError> {
         let doing = format!("read the definition of domain `{name}`");
-        let domain = self.find(&doing, name)?;
         let flags = match which {
             XmlOf::Inactive | XmlOf::Public => sys::VIR_DOMAIN_XML_INACTIVE,
             XmlOf::Live => 0,
@@ -80,7 +104,11 @@ impl Hypervisor for Libvirt {
         // Secrets are for those who may change: a connection for reading would be refused them.
         let secret = which != XmlOf::Public && self.read_only.is_none();
         let secrets = if secret { sys::VIR_DOMAIN_XML_SECURE } else { 0 };
-        domain.xml_desc(flags | secrets).map_err(|e| error(&doing, &e))
+        // A domain that was listed need not be looked up, unless it was made anew since.
+        if let Some(Ok(xml)) = self.seen.borrow().get(name).map(|d| d.xml_desc(flags | secrets)) {
+            return Ok(xml);
+        }
+        self.find(&doing, name)?.xml_desc(flags | secrets).map_err(|e| error(&doing, &e))
     }
 
     fn define(&self, xml: &str) -> Result<(), HypervisorError> {
@@ -177,9 +205,42 @@ fn usable(interface: &virt::domain::Interface, source: AddressSource) -> Vec<Gue
         .collect()
 }
 
-/// One row of the list.
+/// Is what was told of all domains at once, by UUID.
+#[derive(Default)]
+struct Known {
+    /// Those that run.
+    running: BTreeSet<String>,
+    /// Those that are off.
+    off: BTreeSet<String>,
+    /// Those that have a definition.
+    persistent: BTreeSet<String>,
+}
+
+impl Known {
+    /// One row of the list.
+    fn summary(&self, domain: &Domain) -> Result<DomainSummary, Error> {
+        let (name, uuid) = (domain.name()?, domain.uuid_string()?);
+        let state = match (self.running.contains(&uuid), self.off.contains(&uuid)) {
+            (true, false) => DomainState::Running,
+            (false, true) => DomainState::ShutOff,
+            // Paused or crashed, or on its way from one to the other.
+            _ => state(domain)?,
+        };
+        let persistent = self.persistent.contains(&uuid);
+        Ok(DomainSummary { name, uuid, state, persistent })
+    }
+}
+
+/// One domain by itself.
 fn summary(domain: &Domain) -> Result<DomainSummary, Error> {
-    let state = match domain.state()?.0.known() {
+    let (name, uuid) = (domain.name()?, domain.uuid_string()?);
+    let (state, persistent) = (state(domain)?, domain.is_persistent()?);
+    Ok(DomainSummary { name, uuid, state, persistent })
+}
+
+/// The state of a domain.
+fn state(domain: &Domain) -> Result<DomainState, Error> {
+    Ok(match domain.state()?.0.known() {
         Some(State::Running | State::Blocked | State::NoState) => DomainState::Running,
         Some(State::Paused | State::PMSuspended) => DomainState::Paused,
         Some(State::Shutdown) => DomainState::ShuttingDown,
@@ -187,9 +248,7 @@ fn summary(domain: &Domain) -> Result<DomainSummary, Error> {
         Some(State::Crashed) => DomainState::Crashed,
         None if domain.is_active()? => DomainState::Running,
         None => DomainState::ShutOff,
-    };
-    let (name, uuid) = (domain.name()?, domain.uuid_string()?);
-    Ok(DomainSummary { name, uuid, state, persistent: domain.is_persistent()? })
+    })
 }
 
 /// Whether a domain is, or within [`END_WAIT`] comes to be, not running.

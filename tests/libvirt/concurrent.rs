@@ -1,0 +1,200 @@
+//! Changes at the same time, on a libvirtd of the test's own that is as if on the DGX-2: nothing is given twice, and
+//! whoever gets nothing is told who has it.
+
+use super::files;
+use super::place::{Place, until};
+use crate::support::daemon::Daemon;
+use crate::support::{host_tree, run};
+use gpuvm::domain::DomainXml;
+use std::collections::BTreeSet;
+use std::process::{Child, Stdio};
+
+/// The DGX-2, and a directory for disks; none where this machine cannot have it.
+fn dgx2() -> Option<Place> {
+    let daemon = Daemon::own(Some(&host_tree("dgx-2")))?;
+    let disks = daemon.fresh_dir("disks");
+    Some(Place { daemon, disks, key: None })
+}
+
+/// Starts a run that waits for its turn as long as it takes.
+fn begin(place: &Place, line: &str) -> Child {
+    let mut command = place.command(&line.split(' ').collect::<Vec<_>>());
+    command.args(["--lock-wait", "550"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// How a run ended: its exit code, standard output and standard error.
+fn end(child: Child) -> (i32, String, String) {
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+}
+
+/// A create of a guest with two GPUs.
+fn create(place: &Place, name: &str) -> String {
+    let disks = place.disks.display();
+    format!("create --gpus 2 --name {name} --no-start --disk-dir {disks}")
+}
+
+/// Reads every domain back: expects that no device and no pcpu is in two of them; the domains' names.
+fn sound(place: &Place) -> Vec<String> {
+    let (mut devices, mut pcpus) = (BTreeSet::new(), BTreeSet::new());
+    let names = place.virsh(&["list", "--all", "--name"]);
+    for name in names.split_whitespace() {
+        let xml = place.virsh(&["dumpxml", "--inactive", name]);
+        let held = DomainXml::parse(&xml).unwrap().held(false).unwrap();
+        assert!(held.devices.len() >= 2 && held.vcpu_pins.len() == 10, "{name}: {held:?}");
+        for device in held.devices {
+            assert!(devices.insert(device), "{device} is in `{name}` and in another");
+        }
+        let pins = held.vcpu_pins.iter().chain(&held.emulator_pin).chain(&held.iothread_pins);
+        let own: BTreeSet<_> = pins.flat_map(|pins| pins.iter()).collect();
+        for pcpu in own {
+            assert!(pcpus.insert(pcpu), "pcpu {pcpu} is of `{name}` and of another");
+        }
+        let (code, out, err) = place.gpuvm(&["check", name]);
+        assert_eq!(code, 0, "{out}{err}");
+    }
+    names.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn of_sixteen_creates_at_once_eight_get_their_gpus() {
+    let Some(place) = dgx2() else { return };
+    let names: Vec<String> = (0..16).map(|n| format!("c{n}")).collect();
+    let runs: Vec<_> = names.iter().map(|name| begin(&place, &create(&place, name))).collect();
+    let ends: Vec<_> = names.iter().zip(runs.into_iter().map(end)).collect();
+    let there = sound(&place);
+    assert_eq!(there.len(), 8, "{ends:?}");
+    for (name, (code, out, err)) in &ends {
+        if there.contains(name) {
+            assert!(*code == 0 && out.starts_with(&format!("{name}: create mac: ")), "{err}");
+            continue;
+        }
+        assert!(*code == 1 && out.is_empty(), "{name}: {code}: {out}{err}");
+        let held = there.iter().any(|holder| err.contains(&format!("held by domain `{holder}`")));
+        assert!(held && err.contains("hint: "), "nobody is named: {err}");
+    }
+    assert_eq!(files(&place.disks).len(), 8);
+    assert_eq!(place.journal(), "");
+    let listed = place.done(&["list"]);
+    assert_eq!(listed.lines().filter(|line| line.contains("gpuvm")).count(), 8, "{listed}");
+
+    // Half of them go while others come. Who comes before one has gone is told so.
+    let mut runs = Vec::new();
+    for n in 0..4 {
+        runs.push(begin(&place, &format!("delete {} --yes", there[n])));
+        runs.push(begin(&place, &create(&place, &format!("d{n}"))));
+    }
+    let mut came = 0;
+    for (at, run) in runs.into_iter().enumerate() {
+        let (code, out, err) = end(run);
+        match at % 2 {
+            0 => assert_eq!(code, 0, "{out}{err}"),
+            _ => assert!(code == 0 || code == 1 && err.contains("held by domain"), "{out}{err}"),
+        }
+        came += usize::from(at % 2 == 1 && code == 0);
+    }
+    let left = sound(&place);
+    assert_eq!((left.len(), files(&place.disks).len()), (4 + came, 4 + came), "{left:?}");
+    assert!(there[4..].iter().all(|name| left.contains(name)), "{left:?}");
+    assert_eq!(place.journal(), "");
+}
+
+#[test]
+fn a_killed_change_is_recovered_once_whoever_comes_first() {
+    let Some(place) = Place::new() else { return };
+    let disks = place.disks.to_str().unwrap().to_owned();
+    let how = ["--no-start", "--disk-dir", &disks];
+    let before = place.state();
+    // Killed when its last step begins: the disk is there.
+    assert!(!place.killed(5, &place.create("half", &how)));
+    let other =
+        format!("create --name other --virt-type qemu --pins none --no-start --disk-dir {disks}");
+    let runs = ["recover", "recover", &other, "recover"].map(|line| begin(&place, line));
+    let [one, two, made, three] = runs.map(end);
+    let undone: Vec<_> =
+        [&one, &two, &three].into_iter().filter(|e| e.1.contains("undone")).collect();
+    assert_eq!(undone.len(), 1, "{one:?} {two:?} {three:?}");
+    assert!([one.0, two.0, three.0] == [0; 3], "{one:?} {two:?} {three:?}");
+    // The create either comes after the recovery, or is told to wait for one.
+    match made.0 {
+        0 => drop(place.done(&["delete", "other", "--yes"])),
+        _ => assert!(made.0 == 1 && made.2.contains("gpuvm recover"), "{made:?}"),
+    }
+    super::place::same(&before, &place.state(), &format!("{one:?} {two:?} {three:?} {made:?}"));
+}
+
+#[test]
+fn who_does_not_wait_for_the_lock_is_told_who_has_it() {
+    let Some(place) = Place::new() else { return };
+    let disks = place.disks.to_str().unwrap().to_owned();
+    let how = ["--no-start", "--disk-dir", &disks];
+    let ended = place.halted(3, &place.create("slow", &how), |_| {
+        let (code, out, err) =
+            place.gpuvm(&[&place.create("fast", &how)[..], &["--lock-wait", "0"]].concat());
+        assert!(code == 1 && out.is_empty(), "{out}{err}");
+        assert!(
+            err.contains("gpuvm.lock is held by process") && err.contains("--lock-wait"),
+            "{err}"
+        );
+        // Neither is a change that is being made taken for one that was killed.
+        let (code, out, err) = place.gpuvm(&["recover", "--lock-wait", "0"]);
+        assert!(code == 1 && err.contains("is held by process"), "{out}{err}");
+    });
+    assert_eq!(ended.unwrap().0, 0);
+    // Deleted while it starts, by somebody who has the lock: whoever is last finds nothing left to do.
+    place.done(&["delete", "slow", "--yes"]);
+    let ended = place.halted(8, &place.create("slow", &["--disk-dir", &disks]), |journal| {
+        assert!(journal.contains("start-domain"), "{journal}");
+        place.done(&["delete", "slow", "--yes"]);
+    });
+    let (code, out, err) = ended.unwrap();
+    assert!(code == 1 && err.contains("start domain `slow`"), "{out}{err}");
+    assert!(!place.has("slow") && files(&place.disks).is_empty() && place.journal().is_empty());
+}
+
+#[test]
+fn fifty_guests_are_listed() {
+    let Some(place) = Place::new() else { return };
+    let names: Vec<String> = (0..50).map(|n| format!("guest-{n:02}")).collect();
+    let mut define = String::new();
+    for name in &names {
+        let file = place.daemon.own_path(name);
+        let xml = format!(
+            "<domain type='qemu'><name>{name}</name><memory>65536</memory><vcpu>3</vcpu>\
+             <os><type>hvm</type></os></domain>"
+        );
+        std::fs::write(&file, xml).unwrap();
+        define += &format!("define {};", file.display());
+    }
+    place.virsh(&[&define]);
+    place.virsh(&["start", "guest-07", "--paused"]);
+    place.virsh(&["start", "guest-08"]);
+    until("guest-08 runs", || place.virsh(&["domstate", "guest-08"]).contains("running"));
+    let listed = place.done(&["list"]);
+    let rows: Vec<Vec<&str>> =
+        listed.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows.len(), 50, "{listed}");
+    for (name, row) in names.iter().zip(&rows) {
+        let state = match name.as_str() {
+            "guest-07" => &["paused"][..],
+            "guest-08" => &["running"],
+            _ => &["shut", "off"],
+        };
+        let (vcpus, memory) = (row[1 + state.len()], row[2 + state.len()]);
+        assert_eq!((row[0], &row[1..1 + state.len()], vcpus, memory), (&**name, state, "3", "64"));
+    }
+    let json: serde_json::Value = serde_json::from_str(&place.done(&["list", "--json"])).unwrap();
+    assert!(json.as_array().unwrap().iter().all(|row| row["persistent"] == true), "{json}");
+    // One call for each definition, and few for all the rest: 50 guests are not 200 calls.
+    let log = place.daemon.own_path("calls");
+    let mut strace = place.daemon.within("strace");
+    strace.args(["-f", "-qq", "-e", "trace=write,sendmsg,sendto", "-o", log.to_str().unwrap()]);
+    let (code, _, err) = run(strace.args([env!("CARGO_BIN_EXE_gpuvm"), "list"]));
+    assert_eq!(code, 0, "{err}");
+    let calls = std::fs::read_to_string(&log).unwrap();
+    // Every call of libvirt's protocol names the program 0x20008086.
+    let calls = calls.lines().filter(|line| line.contains(" \\0\\200\\206")).count();
+    assert!((50..100).contains(&calls), "{calls} calls to libvirt");
+}

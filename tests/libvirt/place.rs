@@ -1,0 +1,246 @@
+//! A machine for one test alone, on which runs are killed, signalled, halted or denied their journal at any record, and
+//! on which everything that a change may leave is compared byte by byte.
+
+use super::files;
+use crate::support::daemon::{Daemon, skip};
+use crate::support::run;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hasher as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where the pool is made that holds guests' boot disks.
+pub const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-guests";
+/// Records that the longest change here writes, with room to spare.
+pub const MOST: usize = 60;
+
+/// Is the machine.
+pub struct Place {
+    /// Its libvirtd.
+    pub daemon: Daemon,
+    /// Where disks go that are files.
+    pub disks: PathBuf,
+    /// The key of a guest that is made from an image.
+    pub key: Option<String>,
+}
+
+impl Place {
+    /// Makes it; none where this machine cannot have it.
+    pub fn new() -> Option<Place> {
+        if !Command::new("strace").arg("-V").output().is_ok_and(|out| out.status.success()) {
+            return skip("strace is not installed");
+        }
+        let daemon = Daemon::own(None)?;
+        let disks = daemon.fresh_dir("disks");
+        Some(Place { daemon, disks, key: None })
+    }
+
+    /// Makes it with an image `tiny` of 8 MiB, none of them zero.
+    pub fn with_image() -> Option<Place> {
+        let mut place = Place::new()?;
+        let dir = place.daemon.fresh_dir("files");
+        let (file, key) = (dir.join("tiny.img"), dir.join("key.pub"));
+        let ed25519 = "AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f";
+        std::fs::write(&key, format!("ssh-ed25519 {ed25519} me@here\n")).unwrap();
+        place.key = key.to_str().map(str::to_owned);
+        std::fs::write(&file, vec![0x5a; 8 << 20]).unwrap();
+        place.done(&["image", "add", file.to_str().unwrap()]);
+        Some(place)
+    }
+
+    /// The program with these arguments.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.daemon.within(env!("CARGO_BIN_EXE_gpuvm"));
+        command.args(args).stdin(Stdio::null());
+        command
+    }
+
+    /// Its exit code, standard output and standard error.
+    pub fn gpuvm(&self, args: &[&str]) -> (i32, String, String) {
+        run(&mut self.command(args))
+    }
+
+    /// The program, which has to come to a good end; its standard output.
+    pub fn done(&self, args: &[&str]) -> String {
+        let (code, out, err) = self.gpuvm(args);
+        assert_eq!(code, 0, "{args:?}: {out}{err}");
+        out
+    }
+
+    /// virsh, which has to come to a good end.
+    pub fn virsh(&self, args: &[&str]) -> String {
+        let (done, text) = self.daemon.virsh(args);
+        assert!(done, "{args:?}: {text}");
+        text
+    }
+
+    /// The program under strace, which tampers with the records that it writes into its journal: only these are brought
+    /// to the disk by `fdatasync`.
+    fn tampered(&self, tamper: &str, log: &str, args: &[&str]) -> Command {
+        let mut strace = self.daemon.within("strace");
+        strace.args(["-f", "-qq", "-o", log, "-e", "trace=fdatasync", "-e"]);
+        strace.arg(format!("inject=fdatasync:{tamper}"));
+        strace.arg(env!("CARGO_BIN_EXE_gpuvm")).args(args).stdin(Stdio::null());
+        strace
+    }
+
+    /// The program, whose records from the n-th on, or only that one, are tampered with: `signal=INT:when=3`,
+    /// `error=ENOSPC:when=3+`.
+    pub fn injected(&self, tamper: &str, args: &[&str]) -> (i32, String, String) {
+        run(&mut self.tampered(tamper, "/dev/null", args))
+    }
+
+    /// The program, killed at the n-th record; whether it came to its end before.
+    pub fn killed(&self, n: usize, args: &[&str]) -> bool {
+        let (code, out, err) = self.injected(&format!("signal=KILL:when={n}"), args);
+        assert!(code == 0 || code == 137 || code == -1, "record {n}: {code}: {out}{err}");
+        code == 0
+    }
+
+    /// The program, halted at the n-th record while something else happens; its exit code, standard output and standard
+    /// error, or none where it came to its end before.
+    pub fn halted(
+        &self,
+        n: usize,
+        args: &[&str],
+        meanwhile: impl FnOnce(&str),
+    ) -> Option<(i32, String, String)> {
+        let log = self.daemon.own_path("strace.log");
+        std::fs::write(&log, "").unwrap();
+        let tamper = format!("signal=STOP:when={n}");
+        let mut command = self.tampered(&tamper, log.to_str().unwrap(), args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stopped = loop {
+            let said = std::fs::read_to_string(&log).unwrap();
+            if let Some(line) = said.lines().find(|line| line.contains("stopped by SIGSTOP")) {
+                let pid = line.split_whitespace().next().unwrap().parse().unwrap();
+                break Pid::from_raw(pid);
+            }
+            if child.try_wait().unwrap().is_some() {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let journal = self.journal();
+        meanwhile(&journal);
+        kill(stopped, Signal::SIGCONT).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Some((ended.status.code().unwrap_or(-1), text(ended.stdout), text(ended.stderr)))
+    }
+
+    /// The text of all journals.
+    pub fn journal(&self) -> String {
+        let dir = self.daemon.own_path("/var/lib/gpuvm/journal");
+        files(&dir).iter().map(|file| std::fs::read_to_string(dir.join(file)).unwrap()).collect()
+    }
+
+    /// The arguments of a create of a guest from the image, started, with `more`.
+    pub fn create<'a>(&'a self, name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+        let shape = "--virt-type qemu --pins none --vcpus 1 --memory 256M --no-wait";
+        let mut args = vec!["create", "--name", name];
+        args.extend(shape.split(' '));
+        if let Some(key) = &self.key {
+            args.extend(["--ssh-key", key]);
+        }
+        args.extend(more);
+        args
+    }
+
+    /// Whether a domain of this name is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.daemon.virsh(&["dominfo", name]).0
+    }
+
+    /// Everything that a change may leave: domains, networks, pools with their volumes, journals; and of every file of
+    /// libvirt's and of the disks' its owner, mode, size and a sum of its content.
+    pub fn state(&self) -> String {
+        let mut text = String::new();
+        let names = |list: &str| -> Vec<String> {
+            let all = self.virsh(&[list, "--all", "--name"]);
+            all.split_whitespace().map(str::to_owned).collect()
+        };
+        for domain in names("list") {
+            let xml = self.virsh(&["dumpxml", "--inactive", &domain]);
+            let state = self.virsh(&["domstate", &domain]);
+            writeln!(text, "domain {domain}: {state}{xml}").unwrap();
+        }
+        for network in names("net-list") {
+            writeln!(text, "network {network}: {}", self.virsh(&["net-dumpxml", &network]))
+                .unwrap();
+        }
+        writeln!(text, "pools: {}", self.virsh(&["pool-list", "--all"])).unwrap();
+        for pool in self.virsh(&["pool-list", "--name"]).split_whitespace() {
+            writeln!(text, "volumes of {pool}: {}", self.virsh(&["vol-list", pool])).unwrap();
+        }
+        writeln!(text, "journal: {}", self.journal()).unwrap();
+        for dir in [self.daemon.own_path("/var/lib/libvirt"), self.disks.clone()] {
+            tree(&dir, &mut text);
+        }
+        tree(&self.daemon.inside("/etc/libvirt"), &mut text);
+        text
+    }
+
+    /// Takes away the pool of guests that the first guest made, which has to be empty.
+    pub fn forget_pool(&self) {
+        for verb in ["pool-destroy", "pool-delete", "pool-undefine"] {
+            self.virsh(&[verb, "gpuvm-guests"]);
+        }
+    }
+
+    /// Recovers what was killed, if anything was; what it says.
+    pub fn recover(&self) -> String {
+        let (code, out, err) = self.gpuvm(&["recover"]);
+        assert_eq!(code, 0, "{out}{err}");
+        assert_eq!(self.journal(), "", "a journal is left: {out}{err}");
+        out + &err
+    }
+}
+
+/// Writes what is below a directory.
+fn tree(dir: &Path, text: &mut String) {
+    for name in files(dir) {
+        let path = dir.join(&name);
+        let meta = path.symlink_metadata().unwrap();
+        // Who has which address is dnsmasq's to know, and when it was started.
+        if name == "dnsmasq" {
+            continue;
+        }
+        write!(text, "{} {:o} {}:{}", path.display(), meta.mode(), meta.uid(), meta.gid()).unwrap();
+        // A sparse disk is as large as a guest may make it, and not to be read.
+        if meta.is_file() && meta.len() > 64 << 20 {
+            write!(text, " {} of {}", meta.blocks(), meta.len()).unwrap();
+        } else if meta.is_file() {
+            let mut sum = DefaultHasher::new();
+            sum.write(&std::fs::read(&path).unwrap());
+            write!(text, " {} {:x}", meta.len(), sum.finish()).unwrap();
+        }
+        text.push('\n');
+        if meta.is_dir() {
+            tree(&path, text);
+        }
+    }
+}
+
+/// Waits until something holds.
+pub fn until(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while !holds() {
+        assert!(Instant::now() < end, "{what}: never");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Expects two states to be the same, and says only what is different.
+pub fn same(before: &str, after: &str, said: &str) {
+    if before != after {
+        let differ = |a: &str, b: &str| {
+            a.lines().filter(|line| !b.lines().any(|l| l == *line)).collect::<Vec<_>>().join("\n")
+        };
+        panic!("{said}\ngone:\n{}\nnew:\n{}", differ(before, after), differ(after, before));
+    }
+}
