@@ -54,6 +54,8 @@ impl Interrupt {
 
 impl Drop for Interrupt {
     fn drop(&mut self) {
+        // One that came too late to stop anything does not end the program in place of its own exit code.
+        while let Ok(Some(_)) = self.queue.read_signal() {}
         // Only an invalid mask can be refused, and this one came from the kernel.
         let _ = self.before.thread_set_mask();
     }

@@ -96,13 +96,14 @@ pub(super) fn perform(
         }
         Step::EndDomain { name } => hypervisor.destroy(name)?,
         Step::UndefineDomain { name, xml } => {
-            hypervisor.undefine(name)?;
+            hypervisor.undefine_but_nvram(name)?;
             // Started between the last look and the undefining: it runs on, and with what is deleted next.
             if is_active(row(hypervisor, name)?) {
                 hypervisor.define(xml)?;
                 return Err(started_again(step).into());
             }
         }
+        Step::DropNvram { name, xml } => drop_nvram(hypervisor, name, xml)?,
         Step::DeleteDisk { path } => disk::delete(path)?,
         Step::MakePool { name, path } => hypervisor.storage().make_pool(name, path)?,
         Step::MakeVolume { pool, volume, from: None } => {
@@ -211,6 +212,7 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         Step::ShutDownDomain { .. }
         | Step::ResetDevice { .. }
         | Step::EndDomain { .. }
+        | Step::DropNvram { .. }
         | Step::DeleteDisk { .. }
         | Step::GrowVolume { .. }
         | Step::FillVolume { .. }
@@ -219,6 +221,17 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         | Step::DeleteVolume { .. } => Ok(()),
     };
     gone_is_good(undone)
+}
+
+/// Removes the NVRAM of a domain that is undefined, unless somebody has defined another of its name by now.
+fn drop_nvram(hypervisor: &dyn Hypervisor, name: &str, xml: &str) -> Result<(), HypervisorError> {
+    match hypervisor.domain(name)? {
+        // Put back by a run that was killed before it could take it away again.
+        Some(row) if xml.contains(&row.uuid) => {}
+        Some(_) => return Ok(()),
+        None => hypervisor.define(xml)?,
+    }
+    hypervisor.undefine(name)
 }
 
 /// Forgets a pool, unless somebody else has a volume in it by now.

@@ -60,11 +60,18 @@ pub enum Step {
         /// Its name.
         name: String,
     },
-    /// Removes a domain's definition, its NVRAM and its saved state.
+    /// Removes a domain's definition and its saved state; its NVRAM stays until there is no way back.
     UndefineDomain {
         /// Its name.
         name: String,
         /// Its definition, to put it back when a later step fails.
+        xml: String,
+    },
+    /// Removes the NVRAM of a domain that is undefined; not undone, so it comes last.
+    DropNvram {
+        /// Its name.
+        name: String,
+        /// Its definition, which is put back for a moment: NVRAM goes with a definition only.
         xml: String,
     },
     /// Removes an image that was made for a domain; not undone, so it comes last.
@@ -211,8 +218,9 @@ impl fmt::Display for Step {
             }
             Step::EndDomain { name } => write!(f, "end domain `{name}` as a power cut does"),
             Step::UndefineDomain { name, .. } => {
-                write!(f, "undefine domain `{name}` with its NVRAM and saved state")
+                write!(f, "undefine domain `{name}` with its saved state")
             }
+            Step::DropNvram { name, .. } => write!(f, "delete the NVRAM of domain `{name}`"),
             Step::DeleteDisk { path } => write!(f, "delete disk {}", path.display()),
             Step::MakePool { name, path } => {
                 write!(f, "make pool `{name}` over {}", path.display())
@@ -329,7 +337,7 @@ impl StepError {
 impl Step {
     /// Whether there is no way back from it, so that a change that fails later leaves it as it is.
     pub fn is_final(&self) -> bool {
-        matches!(self, Step::DeleteDisk { .. } | Step::DeleteVolume { .. })
+        matches!(self, Step::DeleteDisk { .. } | Step::DeleteVolume { .. } | Step::DropNvram { .. })
     }
 
     /// Whether a killed run that has begun it is finished and not undone: what it takes away does not come back whole, a
@@ -340,6 +348,7 @@ impl Step {
             Step::ShutDownDomain { .. }
                 | Step::EndDomain { .. }
                 | Step::UndefineDomain { .. }
+                | Step::DropNvram { .. }
                 | Step::DeleteDisk { .. }
                 | Step::DeleteVolume { .. }
         )

@@ -72,6 +72,8 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         transaction.complete()?;
         created.ip = wait(args, &created, &*hypervisor, &mut transaction, cx.output)?;
     }
+    // A signal that came until here undoes all of it, as the help says.
+    transaction.go_on()?;
     transaction.close()?;
     answer(&created, cx.output)?;
     Ok(EXIT_DONE)

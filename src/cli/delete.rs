@@ -54,13 +54,14 @@ fn plan(
     let summary = find(hypervisor, name)?;
     let xml = hypervisor.xml(name, XmlOf::Inactive)?;
     let parsed = DomainXml::parse(&xml)?;
+    let has_nvram = parsed.root().child("os").is_some_and(|os| os.child("nvram").is_some());
     let view = View::of(&parsed, None)?;
     let mut steps = Vec::new();
     if !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed) {
         steps.push(Step::EndDomain { name: name.to_owned() });
     }
     if summary.persistent {
-        steps.push(Step::UndefineDomain { name: name.to_owned(), xml });
+        steps.push(Step::UndefineDomain { name: name.to_owned(), xml: xml.clone() });
     }
     steps.extend(give_back(&parsed, cx)?);
     let mut made = view.remembered.map(|remembered| remembered.made).unwrap_or_default();
@@ -82,6 +83,9 @@ fn plan(
                 Some(VolumeRef { pool, name }) => Step::DeleteVolume { pool, name },
             });
         }
+    }
+    if summary.persistent && has_nvram {
+        steps.push(Step::DropNvram { name: name.to_owned(), xml });
     }
     Ok(steps)
 }

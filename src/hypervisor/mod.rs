@@ -172,6 +172,10 @@ pub trait Hypervisor {
     fn define(&self, xml: &str) -> Result<(), HypervisorError>;
     /// Removes a definition together with NVRAM, managed save and snapshot metadata.
     fn undefine(&self, name: &str) -> Result<(), HypervisorError>;
+    /// Removes a definition together with managed save and snapshot metadata; its NVRAM stays.
+    fn undefine_but_nvram(&self, name: &str) -> Result<(), HypervisorError> {
+        self.undefine(name)
+    }
     /// Starts a defined domain.
     fn start(&self, name: &str) -> Result<(), HypervisorError>;
     /// Asks a guest to shut down; does not wait until it has.

@@ -8,6 +8,7 @@
 
 mod cold;
 mod disk;
+mod guests;
 mod measure;
 mod memory;
 // Its tests run in tests/main.rs; here they are no tests, and leave imports over.
@@ -49,6 +50,8 @@ fn main() -> std::process::ExitCode {
         ("placement", shootout::bench),
         ("disk", disk::bench),
         ("memory", memory::bench),
+        ("list", guests::list),
+        ("create", guests::create),
     ] {
         if wanted.is_empty() || wanted.iter().any(|w| *w == name) {
             verdicts.extend(bench(quick));

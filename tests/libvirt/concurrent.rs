@@ -33,7 +33,7 @@ fn end(child: Child) -> (i32, String, String) {
 /// A create of a guest with two GPUs.
 fn create(place: &Place, name: &str) -> String {
     let disks = place.disks.display();
-    format!("create --gpus 2 --name {name} --no-start --disk-dir {disks}")
+    format!("create --gpus 2 --name {name} --no-start --accept-shared-fabric --disk-dir {disks}")
 }
 
 /// Reads every domain back: expects that no device and no pcpu is in two of them; the domains' names.

@@ -67,29 +67,47 @@ fn a_create_of_a_blank_disk_killed_at_any_record_is_undone() {
     create_killed(&place, &["--disk-dir", place.disks.to_str().unwrap()], 5);
 }
 
-#[test]
-fn a_delete_killed_at_any_record_is_finished() {
+/// Kills the delete of a guest at every record of its journal; `more` are options of the delete.
+fn delete_killed(more: &[&str]) {
     let Some(place) = Place::with_image() else { return };
     let args = place.create("killd", &["--os-size", "16M"]);
+    let delete = [&["delete", "killd", "--yes"], more].concat();
+    let kept = |place: &Place| {
+        let data = files(&place.disks);
+        assert_eq!(data.len(), usize::from(more.contains(&"--keep-data")), "{data:?}");
+        data.iter().for_each(|file| std::fs::remove_file(place.disks.join(file)).unwrap());
+    };
     // The pool is made by the first guest and stays.
     place.done(&args);
-    place.done(&["delete", "killd", "--yes"]);
+    place.done(&delete);
+    kept(&place);
     let before = place.state();
     for n in 1..MOST {
         place.done(&args);
-        let ended = place.killed(n, &["delete", "killd", "--yes"]);
+        let ended = place.killed(n, &delete);
         let said = place.recover();
         if place.has("killd") {
             assert!(n <= 2, "record {n}: neither whole nor gone: {said}");
-            place.done(&["delete", "killd", "--yes"]);
+            place.done(&delete);
         }
+        kept(&place);
         same(&before, &place.state(), &format!("record {n}: {said}"));
         if ended {
-            assert!(n > 7, "only {n} records were seen: the test proves nothing");
+            assert!(n > 9, "only {n} records were seen: the test proves nothing");
             return;
         }
     }
     panic!("it never comes to its end");
+}
+
+#[test]
+fn a_delete_killed_at_any_record_is_finished() {
+    delete_killed(&[]);
+}
+
+#[test]
+fn a_delete_that_keeps_the_data_killed_at_any_record_is_finished() {
+    delete_killed(&["--keep-data"]);
 }
 
 #[test]

@@ -139,13 +139,14 @@ impl Place {
         files(&dir).iter().map(|file| std::fs::read_to_string(dir.join(file)).unwrap()).collect()
     }
 
-    /// The arguments of a create of a guest from the image, started, with `more`.
+    /// The arguments of a create of a guest, started, with `more`; where there is an image, with a seed and a data disk.
     pub fn create<'a>(&'a self, name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
         let shape = "--virt-type qemu --pins none --vcpus 1 --memory 256M --no-wait";
         let mut args = vec!["create", "--name", name];
         args.extend(shape.split(' '));
         if let Some(key) = &self.key {
-            args.extend(["--ssh-key", key]);
+            let disks = self.disks.to_str().unwrap();
+            args.extend(["--ssh-key", key, "--data-size", "4M", "--data-dir", disks]);
         }
         args.extend(more);
         args
@@ -210,7 +211,11 @@ fn tree(dir: &Path, text: &mut String) {
         if name == "dnsmasq" {
             continue;
         }
-        write!(text, "{} {:o} {}:{}", path.display(), meta.mode(), meta.uid(), meta.gid()).unwrap();
+        write!(text, "{} {:o}", path.display(), meta.mode()).unwrap();
+        // libvirt gives what a running guest lies over to QEMU's user, and does not take it back.
+        if !path.parent().is_some_and(|dir| dir.ends_with("gpuvm-images")) {
+            write!(text, " {}:{}", meta.uid(), meta.gid()).unwrap();
+        }
         // A sparse disk is as large as a guest may make it, and not to be read.
         if meta.is_file() && meta.len() > 64 << 20 {
             write!(text, " {} of {}", meta.blocks(), meta.len()).unwrap();

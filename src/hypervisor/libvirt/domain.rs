@@ -118,18 +118,11 @@ impl Hypervisor for Libvirt {
     }
 
     fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
-        let doing = format!("undefine domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        let saved =
-            sys::VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | sys::VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA;
-        // Drivers without firmware, such as the test driver, refuse the flag for it, and some refuse every flag.
-        for flags in [saved | sys::VIR_DOMAIN_UNDEFINE_NVRAM, saved] {
-            match domain.undefine_flags(flags) {
-                Err(e) if is_unsupported(&e) => {}
-                other => return other.map_err(|e| error(&doing, &e)),
-            }
-        }
-        domain.undefine().map_err(|e| error(&doing, &e))
+        self.undefine_with(name, sys::VIR_DOMAIN_UNDEFINE_NVRAM)
+    }
+
+    fn undefine_but_nvram(&self, name: &str) -> Result<(), HypervisorError> {
+        self.undefine_with(name, sys::VIR_DOMAIN_UNDEFINE_KEEP_NVRAM)
     }
 
     fn start(&self, name: &str) -> Result<(), HypervisorError> {
@@ -190,6 +183,28 @@ impl Hypervisor for Libvirt {
             known.extend(found);
         }
         Ok(known)
+    }
+}
+
+impl Libvirt {
+    /// Removes a definition; `nvram`: the flag that says what becomes of its NVRAM.
+    fn undefine_with(
+        &self,
+        name: &str,
+        nvram: sys::virDomainUndefineFlagsValues,
+    ) -> Result<(), HypervisorError> {
+        let doing = format!("undefine domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        let saved =
+            sys::VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | sys::VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA;
+        // Drivers without firmware, such as the test driver, refuse the flag for it, and some refuse every flag.
+        for flags in [saved | nvram, saved] {
+            match domain.undefine_flags(flags) {
+                Err(e) if is_unsupported(&e) => {}
+                other => return other.map_err(|e| error(&doing, &e)),
+            }
+        }
+        domain.undefine().map_err(|e| error(&doing, &e))
     }
 }
 
