@@ -82,8 +82,8 @@ fn of_sixteen_creates_at_once_eight_get_their_gpus() {
 
     // Half of them go while others come. Who comes before one has gone is told so.
     let mut runs = Vec::new();
-    for n in 0..4 {
-        runs.push(begin(&place, &format!("delete {} --yes", there[n])));
+    for (n, name) in there[..4].iter().enumerate() {
+        runs.push(begin(&place, &format!("delete {name} --yes")));
         runs.push(begin(&place, &create(&place, &format!("d{n}"))));
     }
     let mut came = 0;
