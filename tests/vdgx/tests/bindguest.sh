@@ -52,7 +52,7 @@ check "nothing is left of it" diff <(grep -v "^pci ${g[1]}" /tmp/before) <(/shar
 phase "create a" make 0 a || fail "create a"
 phase "create b" make 1 b || fail "create b"
 for i in 0 1; do equal "GPU $i is the guest's" vfio-pci "$(driver_of "${g[$i]}")"; done
-for i in a b; do check "guest $i sees its GPU" wait_for 120 grep -qa 10de:1db8 /tmp/$i.log; done
+for i in a b; do check "guest $i sees its GPU" wait_for 240 grep -qa 10de:1db8 /tmp/$i.log; done
 refused "a guest's GPU" "used by domain \`a\`, which runs" release "${g[0]}"
 equal "list names the domain" a "$(row "${g[0]}" '.domains | join(" ")')"
 check "stop leaves it bound" gpuvm stop a --force
