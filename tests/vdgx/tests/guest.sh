@@ -1,7 +1,8 @@
 #!/bin/bash
 # A guest with two GPUs, made, started and deleted by gpuvm: the probe in it sees its devices, and threads, memory and
 # drivers of the host are as planned; with pages of 2 MiB, then of 1 GiB. Afterwards all is as before.
-# gpuvm reserves no huge pages yet: the script does.
+# The second guest has an NVMe drive and a virtual function, too. gpuvm reserves no huge pages and makes no virtual
+# functions yet: the script does.
 . /usr/lib/vdgx/guests
 start_libvirt || exit 1
 
@@ -24,5 +25,8 @@ pages 2048 32 32
 try two-mib 2048 --gpus 2 --memory 64M --huge-pages 2M
 pages 2048 0 0
 # libvirt takes pages only where a hugetlbfs of their size is mounted, which the rig has done.
-[[ $huge1g == 0 ]] || try one-gib 1048576 --gpus 2 --memory 1G --huge-pages 1G
+nic=$pci/$(bdfs 0200 8086 0)
+echo 2 >"$nic/sriov_numvfs"
+[[ $huge1g == 0 ]] || try one-gib 1048576 --gpus 2 --memory 1G --huge-pages 1G --nvme 1 --vf 1
+echo 0 >"$nic/sriov_numvfs"
 finish
