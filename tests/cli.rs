@@ -1,6 +1,8 @@
 //! The command line from outside: help, man pages, completions, the README's examples, bad host files.
 
 use crate::support::{gpuvm, project, run};
+use clap::CommandFactory as _;
+use gpuvm::cli::args::Cli;
 use std::fs;
 
 /// Whether golden files are to be written anew.
@@ -32,15 +34,18 @@ fn man_pages_are_those_of_the_arguments() {
 
 #[test]
 fn every_verb_has_help_with_its_options_explained() {
-    let pages = gpuvm::cli::meta::pages().unwrap();
-    for (name, _) in &pages {
-        let verb = name.trim_end_matches(".1").trim_start_matches("gpuvm").trim_start_matches('-');
-        let mut args: Vec<&str> = verb.split('-').filter(|word| !word.is_empty()).collect();
-        args.push("--help");
+    let mut open = vec![(Cli::command().disable_help_subcommand(true), Vec::<String>::new())];
+    let mut seen = 0;
+    while let Some((command, words)) = open.pop() {
+        let below = command.get_subcommands();
+        open.extend(below.map(|c| (c.clone(), [&words[..], &[c.get_name().to_owned()]].concat())));
+        let args: Vec<&str> = words.iter().map(String::as_str).chain(["--help"]).collect();
         let (code, out, err) = run(&mut gpuvm(&args));
         assert_eq!((code, err.as_str()), (0, ""), "{args:?}");
         assert!(out.contains("Usage: gpuvm"), "{args:?}: {out}");
+        seen += 1;
     }
+    assert_eq!(seen, gpuvm::cli::meta::pages().unwrap().len());
 }
 
 #[test]

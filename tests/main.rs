@@ -7,6 +7,7 @@ mod support;
 mod check;
 mod cli;
 mod damage;
+mod drives;
 mod fabric;
 mod hosts;
 mod libvirt;

@@ -1,6 +1,7 @@
 //! Steps on the machine: in order, undone in reverse on failure. It does not know why a step is wanted, and prints
 //! nothing: an [`Observer`] is told.
 
+pub mod array;
 pub mod bind;
 mod copy;
 mod disk;

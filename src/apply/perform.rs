@@ -41,6 +41,7 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
         Step::BindDevice { bdf, was, .. } | Step::ReleaseDevice { bdf, was } => {
             bind::on_this_machine(|binder| binder.expect(*bdf, was))?;
         }
+        Step::Array(step) => step.expects()?,
         _ => {}
     }
     Ok(())
@@ -134,6 +135,7 @@ pub(super) fn perform(
         }
         Step::ResetDevice { bdf } => bind::on_this_machine(|binder| binder.reset(*bdf))?,
         Step::SetFile { path, text, .. } => bind::set_file(path, text.as_deref())?,
+        Step::Array(step) => step.perform()?,
     }
     Ok(())
 }
@@ -208,6 +210,7 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         Step::SetFile { path, was, .. } => {
             bind::set_file(path, was.as_deref()).map_err(StepError::from)
         }
+        Step::Array(step) => step.undo().map_err(StepError::from),
         // Nothing to undo, or undone with the volume, or not to be undone.
         Step::ShutDownDomain { .. }
         | Step::ResetDevice { .. }

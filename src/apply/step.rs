@@ -1,5 +1,6 @@
 //! One change of the machine, as a value: it can be printed, written into a journal and done later.
 
+use super::array::{ArrayError, ArrayStep};
 use super::bind::BindError;
 use super::disk::{DiskError, Preallocate};
 use super::journal::JournalError;
@@ -182,6 +183,8 @@ pub enum Step {
         /// Its text before; none: it was not there.
         was: Option<String>,
     },
+    /// Changes an array, what is on it, or a file that speaks of it.
+    Array(ArrayStep),
 }
 
 /// Is bytes that are never printed.
@@ -272,6 +275,7 @@ impl fmt::Display for Step {
             Step::ResetDevice { bdf } => write!(f, "reset {bdf}"),
             Step::SetFile { path, text: Some(_), .. } => write!(f, "write {}", path.display()),
             Step::SetFile { path, text: None, .. } => write!(f, "remove {}", path.display()),
+            Step::Array(step) => step.fmt(f),
         }
     }
 }
@@ -288,6 +292,9 @@ pub enum StepError {
     /// The kernel could not.
     #[error("{0}")]
     Bind(#[from] BindError),
+    /// An array, or what speaks of it, could not be changed.
+    #[error("{0}")]
+    Array(#[from] ArrayError),
     /// The journal could not be written, so the step was not begun.
     #[error("{0}")]
     Journal(#[from] JournalError),
@@ -329,6 +336,9 @@ impl StepError {
         match self {
             StepError::Hypervisor(error) if step.is_final() => error.kind == NoConnection,
             StepError::Hypervisor(error) => matches!(error.kind, NoConnection | Other),
+            StepError::Array(ArrayError::Changed { .. }) => false,
+            // A command that fails may have done a part, or all but the last of it.
+            StepError::Array(_) => !step.is_final(),
             _ => false,
         }
     }
@@ -337,32 +347,33 @@ impl StepError {
 impl Step {
     /// Whether there is no way back from it, so that a change that fails later leaves it as it is.
     pub fn is_final(&self) -> bool {
-        matches!(self, Step::DeleteDisk { .. } | Step::DeleteVolume { .. } | Step::DropNvram { .. })
+        match self {
+            Step::DeleteDisk { .. } | Step::DeleteVolume { .. } | Step::DropNvram { .. } => true,
+            Step::Array(step) => step.is_final(),
+            _ => false,
+        }
     }
 
     /// Whether a killed run that has begun it is finished and not undone: what it takes away does not come back whole, a
     /// running guest's memory for one and its NVRAM for another.
     pub fn takes_away(&self) -> bool {
-        matches!(
+        let ends = matches!(
             self,
-            Step::ShutDownDomain { .. }
-                | Step::EndDomain { .. }
-                | Step::UndefineDomain { .. }
-                | Step::DropNvram { .. }
-                | Step::DeleteDisk { .. }
-                | Step::DeleteVolume { .. }
-        )
+            Step::ShutDownDomain { .. } | Step::EndDomain { .. } | Step::UndefineDomain { .. }
+        );
+        ends || self.is_final()
     }
 
     /// Whether undoing does something.
     pub fn is_undone(&self) -> bool {
-        let nothing = matches!(
-            self,
+        let nothing = match self {
             Step::ShutDownDomain { .. }
-                | Step::EndDomain { .. }
-                | Step::CheckVolume { .. }
-                | Step::ResetDevice { .. }
-        );
+            | Step::EndDomain { .. }
+            | Step::CheckVolume { .. }
+            | Step::ResetDevice { .. } => true,
+            Step::Array(step) => !step.is_undone(),
+            _ => false,
+        };
         !self.is_final() && !nothing
     }
 
@@ -376,6 +387,7 @@ impl Step {
                 | Step::ReleaseDevice { .. }
                 | Step::ResetDevice { .. }
                 | Step::SetFile { .. }
+                | Step::Array(_)
         )
     }
 }

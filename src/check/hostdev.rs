@@ -4,7 +4,7 @@ use super::guest::Guest;
 use super::report::{Report, Rule};
 use crate::cpuset::NodeSet;
 use crate::domain::claims::Passed;
-use crate::topology::{DeviceKind, DriveUse, PciDevice, Topology};
+use crate::topology::{DeviceKind, PciDevice, Topology};
 use std::collections::BTreeMap;
 
 /// libvirt notices it at start.
@@ -105,14 +105,7 @@ fn used<'t>(passed: &Passed<'t>, device: &PciDevice, topology: &Topology, report
 fn uses(device: &PciDevice, topology: &Topology) -> Vec<String> {
     let mut reasons = Vec::new();
     for drive in topology.parts().drives.iter().filter(|d| d.bdf == Some(device.bdf)) {
-        let parts = drive.partitions.iter().flat_map(|p| p.used_by.iter().map(|u| (&p.name, u)));
-        for (name, usage) in drive.used_by.iter().map(|u| (&drive.name, u)).chain(parts) {
-            reasons.push(match usage {
-                DriveUse::Mounted { at } => format!("{name} is mounted at {at}"),
-                DriveUse::Swap => format!("{name} is swap space"),
-                DriveUse::Holder { device } => format!("{name} is part of {device}"),
-            });
-        }
+        reasons.extend(drive.uses().map(|(name, used)| used.says(name)));
     }
     reasons.extend(device.net.iter().flat_map(|net| net.used_by.iter().cloned()));
     reasons

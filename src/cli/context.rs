@@ -82,9 +82,10 @@ impl<'a> Context<'a> {
                     Err(error) if error.kind == HypervisorErrorKind::NoDomain => continue,
                     text => text?,
                 };
-                let held = DomainXml::parse(&text).and_then(|xml| xml.held(active));
-                let held = held
-                    .with_context(|| format!("cannot tell what domain `{}` holds", summary.name))?;
+                let failed = || format!("cannot tell what domain `{}` holds", summary.name);
+                let xml = DomainXml::parse(&text).with_context(failed)?;
+                let mut held = xml.held(active).with_context(failed)?;
+                held.devices.extend(super::drive::functions_of_disks(&xml).with_context(failed)?);
                 if domains.last() != Some(&held) {
                     domains.push(held);
                 }

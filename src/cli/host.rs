@@ -35,7 +35,7 @@ fn checked(topology: Topology) -> Result<Topology, TopologyError> {
 }
 
 /// Compares names as people count: `mlx5_9` stands before `mlx5_10`.
-fn natural(a: &str, b: &str) -> std::cmp::Ordering {
+pub fn natural(a: &str, b: &str) -> std::cmp::Ordering {
     let key = |text: &str| {
         let stem = text.trim_end_matches(|c: char| c.is_ascii_digit());
         let number = text[stem.len()..].parse::<u64>().unwrap_or(0);

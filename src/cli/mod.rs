@@ -16,6 +16,7 @@ pub mod create;
 pub mod delete;
 pub mod device;
 pub mod diff;
+pub mod drive;
 pub mod export;
 pub mod gpu;
 pub mod guest;
@@ -71,6 +72,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Host(verb) => host::run(verb, &cx),
         Verb::Gpu(verb) => gpu::run(verb, &cx),
         Verb::Device(verb) => device::run(verb, &cx),
+        Verb::Drive(verb) => drive::run(verb, &cx),
         Verb::Image(verb) => image::run(verb, &cx),
         Verb::Plan(args) => plan::run(args, &cx),
         Verb::Capacity(args) => capacity::run(args, &cx),

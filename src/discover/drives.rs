@@ -1,11 +1,10 @@
-//! Drives: whole block devices with their partitions and who uses them. Knows nothing of what is stored on them, so
-//! a member of a ZFS pool shows only where the kernel lists a holder.
+//! Drives: whole block devices with their partitions, and what the host uses them for as [`super::holders`] finds it.
 
+use super::holders::Uses;
 use super::pci::place;
 use crate::bdf::Bdf;
-use crate::fsroot::{Dir, FsError, FsRoot, not};
-use crate::topology::{Drive, DriveUse, PartitionTableEntry, Parts};
-use procfs::process::MountInfo;
+use crate::fsroot::{Dir, FsError, FsRoot};
+use crate::topology::{Drive, PartitionTableEntry, Parts};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where the kernel lists block devices, whole ones and partitions, as links into its tree of devices.
@@ -36,7 +35,7 @@ pub fn drives(root: &FsRoot, identify: bool, parts: &mut Parts) -> Result<(), Fs
             parts.notes.push(format!("{BLOCK}/{name} leads nowhere; passed over"));
             continue;
         };
-        let mut drive = drive(&dir, name, &uses, &udev)?;
+        let mut drive = drive(root, &dir, name, &uses, &udev)?;
         let paths = std::iter::once(path.clone()).chain(controllers(root, path)?);
         drive.bdf = paths.filter_map(|path| function_above(&path)).find(|bdf| known.contains(bdf));
         parts.drives.push(drive);
@@ -58,7 +57,13 @@ fn is_drive(name: &str, path: &str) -> bool {
 }
 
 /// Reads the directory of a drive.
-fn drive(dir: &Dir<'_>, name: &str, uses: &Uses, udev: &Udev) -> Result<Drive, FsError> {
+fn drive(
+    root: &FsRoot,
+    dir: &Dir<'_>,
+    name: &str,
+    uses: &Uses,
+    udev: &Udev,
+) -> Result<Drive, FsError> {
     let mut partitions = Vec::new();
     for child in dir.names()?.iter().filter(|child| child.starts_with(name)) {
         let Some(dir) = dir.dir(child)? else { continue };
@@ -68,7 +73,7 @@ fn drive(dir: &Dir<'_>, name: &str, uses: &Uses, udev: &Udev) -> Result<Drive, F
             number,
             bytes: bytes(&dir)?,
             partuuid: udev.partuuids.get(child).cloned(),
-            used_by: uses.of(&dir, child)?,
+            used_by: uses.of(root, child)?,
         });
     }
     partitions.sort_by_key(|partition| partition.number);
@@ -88,7 +93,7 @@ fn drive(dir: &Dir<'_>, name: &str, uses: &Uses, udev: &Udev) -> Result<Drive, F
         rotational,
         stable_ids: udev.ids.get(name).cloned().unwrap_or_default(),
         partitions,
-        used_by: uses.of(dir, name)?,
+        used_by: uses.of(root, name)?,
     })
 }
 
@@ -96,6 +101,30 @@ fn drive(dir: &Dir<'_>, name: &str, uses: &Uses, udev: &Udev) -> Result<Drive, F
 fn bytes(dir: &Dir<'_>) -> Result<u64, FsError> {
     let parse = |text: &str| text.parse::<u64>().ok()?.checked_mul(SECTOR);
     Ok(dir.parse("size", parse, "a number of sectors in range")?.unwrap_or(0))
+}
+
+/// The PCI function that a block device, whole or a partition, hangs on; none for virtual ones.
+pub fn function_of(root: &FsRoot, name: &str) -> Result<Option<Bdf>, FsError> {
+    let Some(list) = root.dir(BLOCK)? else { return Ok(None) };
+    let Some(target) = list.link(name)? else { return Ok(None) };
+    let path = format!("sys/{}", target.trim_start_matches("../"));
+    let paths = std::iter::once(path.clone()).chain(controllers(root, &path)?);
+    Ok(paths.into_iter().find_map(|path| function_above(&path)))
+}
+
+/// Names below /dev/disk/by-id of every block device, partitions too, by the kernel's name.
+pub fn stable_ids(root: &FsRoot) -> Result<BTreeMap<String, Vec<String>>, FsError> {
+    Ok(Udev::read(root)?.ids)
+}
+
+/// The one of a device's names below /dev/disk/by-id that is used: with maker, model and serial number before one that
+/// is only a number, and one that udev gives to a namespace of NVMe as such (`_1`) after that of the drive.
+pub fn best_id(ids: &[String]) -> Option<&str> {
+    let rank = |id: &&String| {
+        let is_number = ["wwn-", "nvme-eui.", "nvme-nvme.", "nvme-uuid.", "dm-", "lvm-", "md-"];
+        (is_number.iter().any(|prefix| id.starts_with(prefix)), id.len(), (*id).clone())
+    };
+    ids.iter().min_by_key(rank).map(String::as_str)
 }
 
 /// Finds the lowest PCI function in the path of a device.
@@ -121,94 +150,9 @@ fn controllers(root: &FsRoot, path: &str) -> Result<Vec<String>, FsError> {
     Ok(paths)
 }
 
-/// Is what the host uses, by block device.
-#[derive(Debug, Default)]
-struct Uses {
-    /// Mount points by `major:minor`.
-    by_number: BTreeMap<String, BTreeSet<String>>,
-    /// Mount points by the kernel's name: btrfs mounts have a number of their own.
-    by_name: BTreeMap<String, BTreeSet<String>>,
-    /// Names of swap space.
-    swaps: BTreeSet<String>,
-}
-
-impl Uses {
-    /// Reads what is mounted and what is swap space.
-    fn read(root: &FsRoot) -> Result<Uses, FsError> {
-        let mut uses = Uses::default();
-        // This program may run where less is mounted than the host has: the first process sees the host's mounts.
-        let first = root.read("proc/1/mountinfo").unwrap_or_default();
-        uses.read_mountinfo(root, "proc/1/mountinfo", first.as_deref().unwrap_or_default())?;
-        match root.read("proc/self/mountinfo")? {
-            Some(text) => uses.read_mountinfo(root, "proc/self/mountinfo", &text)?,
-            None => uses.read_mounts(root)?,
-        }
-        let text = root.read("proc/swaps")?.unwrap_or_default();
-        let sources = text.lines().skip(1).filter_map(|line| line.split_whitespace().next());
-        uses.swaps.extend(sources.filter_map(device_name).map(str::to_owned));
-        Ok(uses)
-    }
-
-    /// Reads what is mounted in one process's eyes.
-    fn read_mountinfo(&mut self, root: &FsRoot, path: &str, text: &str) -> Result<(), FsError> {
-        for (index, line) in text.lines().enumerate() {
-            let mount = MountInfo::from_line(line)
-                .map_err(|_| root.malformed(path, index + 1, not(line, "a mount")))?;
-            let at = unescaped(&mount.mount_point.to_string_lossy());
-            if let Some(name) = mount.mount_source.as_deref().and_then(device_name) {
-                self.by_name.entry(name.to_owned()).or_default().insert(at.clone());
-            }
-            self.by_number.entry(mount.majmin).or_default().insert(at);
-        }
-        Ok(())
-    }
-
-    /// Reads what is mounted from the shorter list, which has no numbers.
-    fn read_mounts(&mut self, root: &FsRoot) -> Result<(), FsError> {
-        let text = root.read("proc/mounts")?.unwrap_or_default();
-        for line in text.lines() {
-            let mut words = line.split(' ');
-            if let (Some(source), Some(at)) = (words.next(), words.next())
-                && let Some(name) = device_name(source)
-            {
-                self.by_name.entry(name.to_owned()).or_default().insert(unescaped(at));
-            }
-        }
-        Ok(())
-    }
-
-    /// The uses of a block device.
-    fn of(&self, dir: &Dir<'_>, name: &str) -> Result<Vec<DriveUse>, FsError> {
-        let number = dir.read("dev")?.unwrap_or_default();
-        let mut mounts = self.by_number.get(&number).cloned().unwrap_or_default();
-        mounts.extend(self.by_name.get(name).into_iter().flatten().cloned());
-        let mut uses: Vec<_> = mounts.into_iter().map(|at| DriveUse::Mounted { at }).collect();
-        if self.swaps.contains(name) {
-            uses.push(DriveUse::Swap);
-        }
-        if let Some(holders) = dir.dir("holders")? {
-            let holder = |device| DriveUse::Holder { device };
-            uses.extend(holders.names()?.into_iter().map(holder));
-        }
-        Ok(uses)
-    }
-}
-
-/// The kernel's name of a device below /dev; none for other sources of a mount.
-fn device_name(source: &str) -> Option<&str> {
-    source.strip_prefix("/dev/").filter(|name| !name.contains('/'))
-}
-
-/// Replaces the escapes of the kernel's mount lists (`\040` for a blank).
-fn unescaped(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
-}
-
 /// Is the names that udev gave to block devices.
 #[derive(Debug, Default)]
-struct Udev {
+pub(super) struct Udev {
     /// Names below /dev/disk/by-id, by the kernel's name.
     ids: BTreeMap<String, Vec<String>>,
     /// Partition UUID by the kernel's name.

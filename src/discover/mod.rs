@@ -4,18 +4,22 @@
 //! empty; what contradicts itself without harm becomes a note; what cannot be read as what it should be is an error
 //! that names file and line. Nothing here judges whether the host suits a guest.
 
+pub mod arrays;
 pub mod binding;
 pub mod cards;
 mod cpu;
 pub mod crosscheck;
-mod drives;
+pub mod drives;
 pub mod exclusions;
 pub mod fabric;
+pub mod holders;
 pub mod lstopo;
 mod machine;
 mod memory;
 mod nics;
+pub mod openers;
 mod pci;
+pub mod released;
 pub mod source;
 
 use crate::fsroot::{FsError, FsRoot};

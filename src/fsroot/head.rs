@@ -14,3 +14,16 @@ impl Dir<'_> {
         file.is_ok_and(|fd| nix::unistd::read(&fd, &mut head) == Ok(with.len())) && head == with
     }
 }
+
+impl Dir<'_> {
+    /// Of what a link of /proc/PID leads to: whether it is a block device, its own number, and that of the file system
+    /// it is on. None on a recorded host, whose links lead nowhere, and where it may not be looked at.
+    pub fn numbers(&self, link: &str) -> Option<(bool, u64, u64)> {
+        if !self.root.is_live() {
+            return None;
+        }
+        let stat = nix::sys::stat::fstatat(&self.fd, link, nix::fcntl::AtFlags::empty()).ok()?;
+        let is_block = stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFBLK;
+        Some((is_block, stat.st_rdev, stat.st_dev))
+    }
+}

@@ -85,15 +85,16 @@ pub fn known(topology: &Topology, held: &Occupancy, functions: &[Bdf]) -> Vec<Us
 
 /// Uses of a drive and of its partitions.
 fn drive_uses(drive: &Drive, mut add: impl FnMut(String)) {
-    let parts = drive.partitions.iter().map(|part| (&part.name, &part.used_by));
-    for (name, uses) in std::iter::once((&drive.name, &drive.used_by)).chain(parts) {
-        for used in uses {
-            add(match used {
-                DriveUse::Mounted { at } => format!("the host, which has {name} mounted at {at}"),
-                DriveUse::Swap => format!("the host, which swaps to {name}"),
-                DriveUse::Holder { device } => format!("{device}, of which {name} is a part"),
-            });
-        }
+    for (name, used) in drive.uses() {
+        add(match used {
+            DriveUse::Mounted { at } => format!("the host, which has {name} mounted at {at}"),
+            DriveUse::Swap => format!("the host, which swaps to {name}"),
+            DriveUse::Holder { device, what, .. } => {
+                let what = what.as_ref().map_or_else(String::new, |what| format!(" ({what})"));
+                format!("{device}{what}, of which {name} is a part")
+            }
+            DriveUse::Member { of } => format!("{of}, of which {name} is a member"),
+        });
     }
 }
 

@@ -183,7 +183,9 @@ fn what_the_host_needs_is_never_taken() {
     let root = with(&|drive| drive.partitions.push(part(DriveUse::Mounted { at: "/".into() })));
     let wanted = "0000:2e:00.0 is used by the host, which has nvme9n1p2 mounted at /";
     assert_eq!(forbids(&root, &held, &[nvme]), [wanted]);
-    let member = with(&|drive| drive.used_by.push(DriveUse::Holder { device: "md1".into() }));
+    let member = with(&|drive| {
+        drive.used_by.push(DriveUse::Holder { device: "md1".into(), what: None, carries: vec![] })
+    });
     let wanted = "0000:2e:00.0 is used by md1, of which nvme9n1 is a part";
     assert_eq!(forbids(&member, &held, &[nvme]), [wanted]);
     let swap = with(&|drive| drive.used_by.push(DriveUse::Swap));

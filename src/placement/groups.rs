@@ -59,13 +59,7 @@ impl fmt::Display for HostUse<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             HostUse::Network(why) => write!(f, "network, {why}"),
-            HostUse::Drive(name, DriveUse::Mounted { at }) => {
-                write!(f, "{name} is mounted at {at}")
-            }
-            HostUse::Drive(name, DriveUse::Swap) => write!(f, "{name} is swap space"),
-            HostUse::Drive(name, DriveUse::Holder { device }) => {
-                write!(f, "{name} is part of {device}")
-            }
+            HostUse::Drive(name, used) => f.write_str(&used.says(name)),
         }
     }
 }
@@ -248,8 +242,6 @@ fn host_use<'a>(topology: &'a Topology, device: &'a PciDevice) -> Option<HostUse
 
 /// What the host uses a drive for.
 fn drive_use(drive: &Drive) -> Option<HostUse<'_>> {
-    let parts =
-        drive.partitions.iter().flat_map(|part| part.used_by.iter().map(|u| (&part.name, u)));
-    let (name, used) = drive.used_by.iter().map(|u| (&drive.name, u)).chain(parts).next()?;
+    let (name, used) = drive.uses().next()?;
     Some(HostUse::Drive(name, used))
 }

@@ -269,7 +269,11 @@ pub const DEFECTS: &[Defect] = &[
         "/domain/devices/disk[2]/source/address",
         |s| {
             let drive = s.host.drives.iter_mut().find(|d| d.bdf.is_some_and(|b| b.bus() == 0x2e));
-            drive.unwrap().used_by.push(DriveUse::Holder { device: "md1".into() });
+            drive.unwrap().used_by.push(DriveUse::Holder {
+                device: "md1".into(),
+                what: None,
+                carries: Vec::new(),
+            });
         },
         &[(
             BALLOON,

@@ -2,6 +2,7 @@
 
 mod capacity;
 mod device;
+mod drive;
 mod gpu;
 mod guest;
 mod image;
@@ -13,6 +14,7 @@ mod wish;
 
 pub use capacity::CapacityArgs;
 pub use device::{BindArgs, DeviceListArgs, DeviceVerb, Early, ReleaseArgs};
+pub use drive::{DriveVerb, ReleaseArrayArgs, RestoreArrayArgs};
 pub use gpu::{Device, ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
@@ -112,6 +114,9 @@ pub enum Verb {
     /// Show who has which PCI device, bind devices to vfio-pci for guests and give them back
     #[command(subcommand)]
     Device(DeviceVerb),
+    /// Show drives and who uses them, release a data array and restore it
+    #[command(subcommand)]
+    Drive(DriveVerb),
     /// Plan where a guest goes, and print the plan
     ///
     /// Changes nothing. What is taken is read from every domain that libvirt knows, whoever made it; on a recorded

@@ -42,6 +42,13 @@ pub struct StorageArgs {
     /// where something is mounted on /raid
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub data_dir: Option<PathBuf>,
+    /// Whole drive to give to the guest as a disk, by its name in /dev/disk/by-id as `gpuvm drive list` shows it; repeat
+    /// for more. The guest gets what is on it. A drive that the host or another guest uses is refused
+    #[arg(long, value_name = "ID", value_hint = ValueHint::FilePath)]
+    pub drive: Vec<String>,
+    /// Partition to give to the guest as a disk, by its PARTUUID as `gpuvm drive list` shows it; repeat for more
+    #[arg(long, value_name = "PARTUUID")]
+    pub partition: Vec<String>,
     /// How much of a new data disk is taken from the file system at once
     #[arg(long, value_name = "HOW", value_enum, default_value = "reserve")]
     pub preallocate: PreallocateArg,

@@ -144,14 +144,10 @@ fn uses(drive: &Drive) -> Vec<String> {
     let words = |name: &str, used: &DriveUse| match used {
         DriveUse::Mounted { at } => format!("{at} ({name})"),
         DriveUse::Swap => format!("swap ({name})"),
-        DriveUse::Holder { device } => format!("{device} ({name})"),
+        DriveUse::Holder { device, .. } => format!("{device} ({name})"),
+        DriveUse::Member { of } => format!("{of} ({name})"),
     };
-    let whole = drive.used_by.iter().map(|used| words(&drive.name, used));
-    let parts = drive
-        .partitions
-        .iter()
-        .flat_map(|part| part.used_by.iter().map(move |used| words(&part.name, used)));
-    let mut uses: Vec<String> = whole.chain(parts).collect();
+    let mut uses: Vec<String> = drive.uses().map(|(name, used)| words(name, used)).collect();
     if uses.is_empty() && !drive.partitions.is_empty() {
         uses.push(counted(drive.partitions.len(), "idle partition", "idle partitions"));
     }

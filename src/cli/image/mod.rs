@@ -14,7 +14,7 @@ mod add;
 mod list;
 mod remove;
 mod source;
-mod uses;
+pub mod uses;
 
 use super::args::ImageVerb;
 use super::context::Context;

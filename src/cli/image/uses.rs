@@ -53,6 +53,11 @@ impl Uses {
         Ok(uses)
     }
 
+    /// Every file and device of each domain's disks, by the domain's name.
+    pub fn files(&self) -> &BTreeMap<String, BTreeSet<PathBuf>> {
+        &self.domains
+    }
+
     /// Domains that have a file as a disk or below one, by name.
     pub fn domains(&self, file: &Path) -> Vec<String> {
         let over: BTreeSet<&Path> =
@@ -94,7 +99,7 @@ fn same(a: &Path, b: &Path) -> bool {
 }
 
 /// Every file that a domain's disks name: their own, those below them, those that they are being copied to.
-fn files_of(xml: &DomainXml, volumes: &[Volume]) -> Vec<PathBuf> {
+pub fn files_of(xml: &DomainXml, volumes: &[Volume]) -> Vec<PathBuf> {
     let devices = xml.root().children("devices");
     let mut open: Vec<Element<'_>> = devices.flat_map(|devices| devices.children("disk")).collect();
     let mut files = Vec::new();

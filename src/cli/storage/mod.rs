@@ -6,6 +6,7 @@
 mod data;
 mod existing;
 mod os;
+mod passed;
 pub mod room;
 mod seed;
 mod tuning;
@@ -72,6 +73,7 @@ pub fn plan(
     let mut disks = Disks::default();
     let is_made_of_image = os::add(&place, &mut disks)?;
     data::add(&place, &mut disks)?;
+    passed::add(&place, cx, &mut disks)?;
     seed::add(&place, is_made_of_image, &mut disks)?;
     tuning::add(&place, &mut disks);
     Ok(disks)

@@ -7,7 +7,7 @@ use nix::fcntl::OFlag;
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 /// Chooses how each disk is read and written.
@@ -63,7 +63,9 @@ enum Direct {
 fn direct(path: &Path) -> Direct {
     let there = path.exists();
     let Some(at) = path.ancestors().find(|at| at.exists()) else { return Direct::Works };
-    let magic = statfs(at).map(|stat| stat.filesystem_type()).ok();
+    let is_device = at.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
+    // A device lies nowhere; only its node lies in memory.
+    let magic = statfs(at).map(|stat| stat.filesystem_type()).ok().filter(|_| !is_device);
     // It lies in memory: since Linux 6.6 O_DIRECT is taken there, and means nothing.
     if magic == Some(TMPFS_MAGIC) {
         return Direct::Refused("it lies in the host's memory (tmpfs)".to_owned());

@@ -1,0 +1,226 @@
+//! Steps on md arrays, file systems and the files of /etc that speak of them. Every one but making an array anew and
+//! making a file system can be undone, and does nothing where nothing is left to do.
+
+mod act;
+mod command;
+mod text;
+
+pub use act::{can_make, content, signature};
+pub use command::{CommandError, output};
+pub use text::{Marked, Names, mark_fstab, mark_mdadm_conf, unmark};
+
+use crate::discover::released::{FileSystem, Released};
+use act::{assemble, check, create, make, mount, replace, stop, unmount, update_initramfs, words};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::{fmt, io};
+
+/// Is one change of an array, of what is on it, or of a file that speaks of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum ArrayStep {
+    /// Replaces a text file, or makes or removes it.
+    ReplaceText {
+        /// The file.
+        path: PathBuf,
+        /// What it is now; none: it is not there.
+        before: Option<String>,
+        /// What it becomes; none: it goes.
+        after: Option<String>,
+        /// What that does, in words.
+        what: String,
+        /// Whether systemd makes units of it, which are made again.
+        units: bool,
+    },
+    /// Takes a file system off its mount point.
+    Unmount(Mounting),
+    /// Mounts a file system.
+    Mount(Mounting),
+    /// Stops an array; its superblocks stay on its members.
+    Stop(Assembly),
+    /// Assembles an array of members that carry its superblocks.
+    Assemble(Assembly),
+    /// Makes an array anew; what is on its members is lost.
+    Create {
+        /// Its device: `/dev/md1`.
+        device: String,
+        /// What it is to be.
+        array: Box<Released>,
+    },
+    /// Makes a file system; what is on the device is lost.
+    MakeFileSystem {
+        /// The device.
+        device: String,
+        /// What it is to be.
+        file_system: FileSystem,
+    },
+    /// Refuses a device whose content is not this file system; changes nothing.
+    CheckFileSystem {
+        /// The device.
+        device: String,
+        /// What has to be on it.
+        file_system: FileSystem,
+    },
+    /// Writes the initramfs of every kernel again, since each has a copy of mdadm.conf; not undone.
+    UpdateInitramfs,
+}
+
+/// Is a file system on its mount point.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mounting {
+    /// The device.
+    pub device: String,
+    /// Where.
+    pub at: String,
+    /// Type of the file system.
+    pub kind: String,
+    /// Options of the mount.
+    pub options: String,
+}
+
+/// Is an array with the members that it is assembled of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assembly {
+    /// Its device: `/dev/md1`.
+    pub device: String,
+    /// Its UUID.
+    pub uuid: String,
+    /// Paths of its members.
+    pub members: Vec<String>,
+}
+
+/// Says why a step on an array was not possible.
+#[derive(Debug, thiserror::Error)]
+pub enum ArrayError {
+    /// A command could not.
+    #[error("{0}")]
+    Command(#[from] CommandError),
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A file is not what it was when the change was planned.
+    #[error("{} was changed by somebody else meanwhile", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// What is on a device is not what has to be there.
+    #[error("{device} holds {found}, not {wanted}")]
+    OtherContent {
+        /// The device.
+        device: String,
+        /// What it holds.
+        found: String,
+        /// What it has to hold.
+        wanted: String,
+    },
+    /// A kind of file system that is not made here.
+    #[error("a file system of kind `{kind}` cannot be made here")]
+    UnknownKind {
+        /// The kind.
+        kind: String,
+    },
+}
+
+impl fmt::Display for ArrayStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ArrayStep::ReplaceText { path, what, .. } => write!(f, "{what} ({})", path.display()),
+            ArrayStep::Unmount(Mounting { at, device, .. }) => {
+                write!(f, "unmount {at} ({device})")
+            }
+            ArrayStep::Mount(Mounting { at, device, .. }) => write!(f, "mount {device} at {at}"),
+            ArrayStep::Stop(Assembly { device, .. }) => {
+                write!(f, "stop array {device}; its superblocks stay")
+            }
+            ArrayStep::Assemble(Assembly { device, members, .. }) => {
+                write!(f, "assemble array {device} of {}", members.join(", "))
+            }
+            ArrayStep::Create { device, array } => {
+                let members: Vec<&str> = array.members.iter().map(|m| m.id.as_str()).collect();
+                write!(
+                    f,
+                    "make array {device} anew, {}, which destroys what is on {}",
+                    array.level,
+                    members.join(", ")
+                )
+            }
+            ArrayStep::MakeFileSystem { device, file_system } => write!(
+                f,
+                "make a file system on {device}, {}, which destroys what is on it",
+                file_system.kind
+            ),
+            ArrayStep::CheckFileSystem { device, file_system } => {
+                write!(f, "look for {} on {device}", words(file_system))
+            }
+            ArrayStep::UpdateInitramfs => f.write_str("write the initramfs of every kernel again"),
+        }
+    }
+}
+
+impl ArrayStep {
+    /// Whether there is no way back from it.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, ArrayStep::Create { .. } | ArrayStep::MakeFileSystem { .. })
+    }
+
+    /// Whether undoing does something.
+    pub(super) fn is_undone(&self) -> bool {
+        !self.is_final()
+            && !matches!(self, ArrayStep::CheckFileSystem { .. } | ArrayStep::UpdateInitramfs)
+    }
+
+    /// Refuses a step whose place is not as it was when the change was planned.
+    pub(super) fn expects(&self) -> Result<(), ArrayError> {
+        match self {
+            ArrayStep::ReplaceText { path, before, .. } if content(path)? != *before => {
+                Err(ArrayError::Changed { path: path.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Does it.
+    pub(super) fn perform(&self) -> Result<(), ArrayError> {
+        match self {
+            ArrayStep::ReplaceText { path, after, units, .. } => replace(path, after, *units),
+            ArrayStep::Unmount(mounting) => unmount(mounting),
+            ArrayStep::Mount(mounting) => mount(mounting),
+            ArrayStep::Stop(assembly) => stop(assembly),
+            ArrayStep::Assemble(assembly) => assemble(assembly),
+            ArrayStep::Create { device, array } => create(device, array),
+            ArrayStep::MakeFileSystem { device, file_system } => make(device, file_system),
+            ArrayStep::CheckFileSystem { device, file_system } => check(device, file_system),
+            ArrayStep::UpdateInitramfs => update_initramfs(),
+        }
+    }
+
+    /// Undoes it, where it was done or may have been.
+    pub(super) fn undo(&self) -> Result<(), ArrayError> {
+        match self {
+            ArrayStep::ReplaceText { path, before, after, units, .. } => {
+                let now = content(path)?;
+                if now == *before {
+                    return Ok(());
+                }
+                match now == *after {
+                    true => replace(path, before, *units),
+                    false => Err(ArrayError::Changed { path: path.clone() }),
+                }
+            }
+            ArrayStep::Unmount(mounting) => mount(mounting),
+            ArrayStep::Mount(mounting) => unmount(mounting),
+            ArrayStep::Stop(assembly) => assemble(assembly),
+            ArrayStep::Assemble(assembly) => stop(assembly),
+            ArrayStep::Create { .. }
+            | ArrayStep::MakeFileSystem { .. }
+            | ArrayStep::CheckFileSystem { .. }
+            | ArrayStep::UpdateInitramfs => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! How steps on arrays and file systems are done: files of /etc replaced, and commands of mdadm and util-linux.
+
+use super::{ArrayError, Assembly, CommandError, Mounting, output};
+use crate::discover::released::{FileSystem, Released, plain};
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+
+/// Seconds that mdadm may take: stopping waits for writes under way.
+const MDADM_S: u64 = 120;
+/// Seconds that mounting and unmounting may take: what is cached is written first.
+const MOUNT_S: u64 = 900;
+/// Seconds that making a file system may take: drives without discard are written in part.
+const MKFS_S: u64 = 3600;
+/// Seconds that the initramfs of every kernel may take.
+const INITRAMFS_S: u64 = 1800;
+
+/// Reads a text file; none where it is missing.
+pub fn content(path: &Path) -> Result<Option<String>, ArrayError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(ArrayError::File { path: path.to_owned(), source }),
+    }
+}
+
+/// Puts a text in the place of a file, or removes it: complete or as before, with the mode and owner that it had.
+pub(super) fn replace(path: &Path, text: &Option<String>, units: bool) -> Result<(), ArrayError> {
+    let failed = |source| ArrayError::File { path: path.to_owned(), source };
+    // A link's target is replaced, not the link.
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let dir = real.parent().unwrap_or(Path::new("/"));
+    let write = |text: &str| -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+        let mut file = tempfile::NamedTempFile::new_in(dir)?;
+        file.write_all(text.as_bytes())?;
+        match real.metadata() {
+            Ok(there) => {
+                std::os::unix::fs::fchown(file.as_file(), Some(there.uid()), Some(there.gid()))?;
+                file.as_file().set_permissions(there.permissions())?;
+            }
+            Err(_) => file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?,
+        }
+        file.as_file().sync_all()?;
+        file.persist(&real)?;
+        fs::File::open(dir)?.sync_all()
+    };
+    match text {
+        Some(text) => write(text).map_err(failed)?,
+        None => match fs::remove_file(&real) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        },
+    }
+    // systemd makes units of fstab, and mounts again by itself what an old unit wants.
+    if units && Path::new("/run/systemd/system").is_dir() {
+        output(&["systemctl", "daemon-reload"], MDADM_S)?;
+    }
+    Ok(())
+}
+
+/// Whether the file system is mounted on its mount point, the last one that was mounted there.
+fn is_mounted(mounting: &Mounting) -> bool {
+    let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let escaped = mounting.at.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011");
+    let mut all = text.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        Some((words.next()?, words.next()?))
+    });
+    let last = all.rfind(|(_, at)| *at == escaped);
+    let real = |path: &str| Path::new(path).canonicalize().ok();
+    last.is_some_and(|(source, _)| {
+        source == mounting.device
+            || (real(source).is_some() && real(source) == real(&mounting.device))
+    })
+}
+
+/// Unmounts, unless it is not mounted. Never lazily: what is in use stays.
+pub(super) fn unmount(mounting: &Mounting) -> Result<(), ArrayError> {
+    if is_mounted(mounting) {
+        output(&["umount", "--", &mounting.at], MOUNT_S)?;
+    }
+    Ok(())
+}
+
+/// Mounts, unless it is mounted.
+pub(super) fn mount(mounting: &Mounting) -> Result<(), ArrayError> {
+    let Mounting { device, at, kind, options } = mounting;
+    if !is_mounted(mounting) {
+        output(&["mount", "-t", kind, "-o", options, "--", device, at], MOUNT_S)?;
+    }
+    Ok(())
+}
+
+/// Whether an array of this device runs; its members are held then.
+fn runs(device: &str) -> bool {
+    let name = Path::new(device).canonicalize().ok();
+    let name = name.as_deref().unwrap_or(Path::new(device)).file_name();
+    let Some(name) = name.and_then(|name| name.to_str()) else { return false };
+    fs::read_dir(format!("/sys/class/block/{name}/slaves"))
+        .is_ok_and(|mut slaves| slaves.next().is_some())
+}
+
+/// Stops an array, unless it does not run.
+pub(super) fn stop(assembly: &Assembly) -> Result<(), ArrayError> {
+    if runs(&assembly.device) {
+        output(&["mdadm", "--stop", &assembly.device], MDADM_S)?;
+        settle();
+    }
+    Ok(())
+}
+
+/// Assembles an array, unless it runs. mdadm's configuration is left out: it may say that the array is to be ignored.
+pub(super) fn assemble(assembly: &Assembly) -> Result<(), ArrayError> {
+    let Assembly { device, uuid, members } = assembly;
+    if !runs(device) {
+        let uuid = format!("--uuid={uuid}");
+        let mut argv = vec!["mdadm", "--assemble", "--config=none", device, &uuid];
+        argv.extend(members.iter().map(String::as_str));
+        output(&argv, MDADM_S)?;
+        settle();
+    }
+    Ok(())
+}
+
+/// Makes an array with the UUID, the name and the shape that it had, so that the lines of mdadm.conf hold again; unless
+/// a killed run has made it.
+pub(super) fn create(device: &str, array: &Released) -> Result<(), ArrayError> {
+    if runs(device) {
+        let detail = output(&["mdadm", "--detail", "--export", device], MDADM_S)?;
+        let found = detail.lines().find_map(|line| line.strip_prefix("MD_UUID="));
+        if found.map(plain) == Some(plain(&array.uuid)) {
+            return Ok(());
+        }
+    }
+    let count = array.members.len().to_string();
+    let mut argv: Vec<String> =
+        ["mdadm", "--create", device, "--run", "--level", &array.level].map(str::to_owned).into();
+    argv.extend([format!("--metadata={}", array.metadata), format!("--uuid={}", array.uuid)]);
+    // A name belongs to superblocks of version 1; the host's is in front of it.
+    if let Some(name) = array.md_name.as_ref().filter(|_| array.metadata.starts_with("1.")) {
+        let (host, name) = name.split_once(':').unwrap_or(("any", name));
+        argv.extend([format!("--homehost={host}"), format!("--name={name}")]);
+    }
+    argv.extend(array.layout.iter().map(|layout| format!("--layout={layout}")));
+    argv.extend(array.chunk_bytes.iter().map(|chunk| format!("--chunk={}K", chunk / 1024)));
+    argv.push(format!("--raid-devices={count}"));
+    argv.extend(array.members.iter().map(|member| member.id.clone()));
+    // What a guest left, such as a partition table, would be found beside the array.
+    for member in &array.members {
+        output(&["wipefs", "--all", "--quiet", &member.id], MDADM_S)?;
+    }
+    let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+    output(&argv, MDADM_S)?;
+    settle();
+    Ok(())
+}
+
+/// Makes a file system with the UUID and the label that it had, so that the lines of fstab hold again.
+pub(super) fn make(device: &str, file_system: &FileSystem) -> Result<(), ArrayError> {
+    let FileSystem { kind, uuid, label } = file_system;
+    let uuid = uuid.as_deref().unwrap_or_default();
+    let label = label.as_deref().unwrap_or_default();
+    let program = format!("mkfs.{kind}");
+    let xfs_uuid = format!("uuid={uuid}");
+    let mut argv = vec![program.as_str()];
+    let (force, uuid_flag) = match kind.as_str() {
+        "ext2" | "ext3" | "ext4" => (["-q", "-F"].as_slice(), ["-U", uuid]),
+        "xfs" => (["-q", "-f"].as_slice(), ["-m", xfs_uuid.as_str()]),
+        "btrfs" => (["-q", "-f"].as_slice(), ["-U", uuid]),
+        _ => return Err(ArrayError::UnknownKind { kind: kind.clone() }),
+    };
+    argv.extend(force);
+    argv.extend(uuid_flag.into_iter().filter(|_| !uuid.is_empty()));
+    argv.extend(["-L", label].into_iter().filter(|_| !label.is_empty()));
+    argv.push(device);
+    output(&argv, MKFS_S)?;
+    settle();
+    Ok(())
+}
+
+/// Kinds of file systems that [`ArrayStep::MakeFileSystem`] makes.
+pub fn can_make(kind: &str) -> bool {
+    matches!(kind, "ext2" | "ext3" | "ext4" | "xfs" | "btrfs")
+}
+
+/// Refuses a device that holds another file system, or none.
+pub(super) fn check(device: &str, wanted: &FileSystem) -> Result<(), ArrayError> {
+    let found = signature(device)?;
+    let same_uuid = |a: &str, b: &str| plain(a) == plain(b);
+    let is_same = found.as_ref().is_some_and(|found| {
+        found.kind == wanted.kind
+            && match (&found.uuid, &wanted.uuid) {
+                (Some(found), Some(wanted)) => same_uuid(found, wanted),
+                (_, wanted) => wanted.is_none(),
+            }
+    });
+    if is_same {
+        return Ok(());
+    }
+    let found = found.map_or_else(|| "nothing that is known".to_owned(), |found| words(&found));
+    Err(ArrayError::OtherContent { device: device.to_owned(), found, wanted: words(wanted) })
+}
+
+/// What blkid finds in the bytes of a device; none: nothing that it knows. Needs to be allowed to read the device.
+pub fn signature(device: &str) -> Result<Option<FileSystem>, CommandError> {
+    let text = match output(&["blkid", "--probe", "--output", "export", device], MDADM_S) {
+        // Nothing, or several that contradict each other.
+        Err(CommandError::Failed { status: Some(2 | 8), .. }) => return Ok(None),
+        text => text?,
+    };
+    let value = |key: &str| {
+        let found = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        found.map(|value| value.replace("\\ ", " "))
+    };
+    Ok(value("TYPE").map(|kind| FileSystem { kind, uuid: value("UUID"), label: value("LABEL") }))
+}
+
+/// Waits until udev has seen what changed, so that links and its database are as the devices; without udev there is
+/// nothing to wait for.
+fn settle() {
+    let _ = output(&["udevadm", "settle", "--timeout=30"], 60);
+}
+
+/// A file system in words.
+pub(super) fn words(file_system: &FileSystem) -> String {
+    match &file_system.uuid {
+        Some(uuid) => format!("{} {uuid}", file_system.kind),
+        None => file_system.kind.clone(),
+    }
+}
+
+/// Writes the initramfs of every kernel again.
+pub(super) fn update_initramfs() -> Result<(), ArrayError> {
+    output(&["update-initramfs", "-u", "-k", "all"], INITRAMFS_S)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ArrayStep;
+    use super::*;
+
+    #[test]
+    fn a_text_is_replaced_and_put_back_unless_somebody_else_changed_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new/fstab");
+        let step = |before: Option<&str>, after: Option<&str>| ArrayStep::ReplaceText {
+            path: path.clone(),
+            before: before.map(str::to_owned),
+            after: after.map(str::to_owned),
+            what: "edit it".into(),
+            units: false,
+        };
+        let make = step(None, Some("a\n"));
+        make.undo().unwrap();
+        make.expects().unwrap();
+        make.perform().unwrap();
+        assert!(matches!(make.expects(), Err(ArrayError::Changed { .. })));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let edit = step(Some("a\n"), Some("b"));
+        for _ in 0..2 {
+            edit.perform().unwrap();
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "b");
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o640);
+        for _ in 0..2 {
+            edit.undo().unwrap();
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a\n");
+        fs::write(&path, "c").unwrap();
+        assert!(matches!(edit.undo(), Err(ArrayError::Changed { .. })));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "c");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        replace(&link, &Some("d".into()), false).unwrap();
+        assert!(link.is_symlink() && fs::read_to_string(&path).unwrap() == "d");
+        replace(&path, &None, false).unwrap();
+        replace(&path, &None, false).unwrap();
+        assert_eq!(content(&path).unwrap(), None);
+    }
+
+    #[test]
+    fn what_does_not_run_is_not_stopped_and_what_is_not_mounted_stays_so() {
+        let assembly = Assembly {
+            device: "/dev/md-gpuvm-none".into(),
+            uuid: String::new(),
+            members: Vec::new(),
+        };
+        ArrayStep::Stop(assembly.clone()).perform().unwrap();
+        ArrayStep::Assemble(assembly).undo().unwrap();
+        let mounting = Mounting {
+            device: "/dev/md-gpuvm-none".into(),
+            at: "/proc".into(),
+            kind: "ext4".into(),
+            options: "rw".into(),
+        };
+        ArrayStep::Unmount(mounting.clone()).perform().unwrap();
+        ArrayStep::Mount(mounting).undo().unwrap();
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let device = image.path().to_str().unwrap();
+        assert_eq!(signature(device).unwrap(), None);
+        let wanted = FileSystem { kind: "ext4".into(), uuid: None, label: None };
+        let error = check(device, &wanted).unwrap_err().to_string();
+        assert!(error.ends_with("holds nothing that is known, not ext4"), "{error}");
+        assert!(make(device, &FileSystem { kind: "vfat".into(), ..wanted }).is_err());
+    }
+
+    #[test]
+    fn steps_read_back_as_they_were_written() {
+        let step = crate::apply::Step::Array(ArrayStep::Stop(Assembly {
+            device: "/dev/md1".into(),
+            uuid: "u".into(),
+            members: vec!["/dev/disk/by-id/a".into()],
+        }));
+        let text = serde_json::to_string(&step).unwrap();
+        assert!(text.starts_with(r#"{"step":"array","do":"stop","device":"/dev/md1""#), "{text}");
+        assert_eq!(serde_json::from_str::<crate::apply::Step>(&text).unwrap(), step);
+    }
+}

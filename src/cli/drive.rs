@@ -1,0 +1,79 @@
+//! Drives: `drive list`, `drive release-array`, `drive restore-array`, and which drives guests have as disks.
+
+mod list;
+mod release;
+mod restore;
+pub mod state;
+
+use super::args::DriveVerb;
+use super::context::Context;
+use super::error::{hinted, usage};
+use crate::apply::Step;
+use crate::bdf::Bdf;
+use crate::discover::drives::function_of;
+use crate::domain::DomainXml;
+use crate::fsroot::FsRoot;
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::path::Path;
+
+/// Runs the verb.
+pub fn run(verb: &DriveVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
+    match verb {
+        DriveVerb::List(args) => list::run(args, cx),
+        DriveVerb::ReleaseArray(args) => release::run(args, cx),
+        DriveVerb::RestoreArray(args) => restore::run(args, cx),
+    }
+}
+
+/// The PCI functions of the drives that a domain of this machine has, whole or in part, as disks: they are taken, so
+/// that no other guest gets the function. Only functions that could be passed: a disk of an AHCI controller shares it.
+pub fn functions_of_disks(xml: &DomainXml) -> anyhow::Result<Vec<Bdf>> {
+    let files = super::image::uses::files_of(xml, &[]);
+    let devices: Vec<_> = files.iter().filter(|file| file.starts_with("/dev")).collect();
+    if devices.is_empty() {
+        return Ok(Vec::new());
+    }
+    let root = FsRoot::live()?;
+    let mut functions = Vec::new();
+    for name in devices.into_iter().filter_map(|file| kernel_name(file)) {
+        if name.starts_with("nvme") {
+            functions.extend(function_of(&root, &name)?);
+        }
+    }
+    functions.sort();
+    functions.dedup();
+    Ok(functions)
+}
+
+/// The kernel's name of a block device of this machine, by a path to it; none where there is none.
+pub fn kernel_name(path: &Path) -> Option<String> {
+    use nix::sys::stat::{major, minor};
+    use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+    let meta = path.metadata().ok().filter(|meta| meta.file_type().is_block_device())?;
+    // By number: a node may have any name.
+    let number = format!("{}:{}", major(meta.rdev()), minor(meta.rdev()));
+    let target = std::fs::read_link(format!("/sys/dev/block/{number}")).ok()?;
+    Some(target.file_name()?.to_str()?.to_owned())
+}
+
+/// Names what will be done, and asks for a name to be typed.
+fn confirm(steps: &[Step], doing: &str, name: &str) -> anyhow::Result<()> {
+    let mut err = std::io::stderr().lock();
+    for step in steps {
+        writeln!(err, "will {step}")?;
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(usage(
+            format!("{doing} `{name}` is not confirmed, and there is no terminal to ask at"),
+            "--yes does it without asking",
+        ));
+    }
+    write!(err, "type the array's name to go on: ")?;
+    err.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    if answer.trim() == name {
+        return Ok(());
+    }
+    Err(hinted(format!("{doing} `{name}`: the name was not repeated, so nothing is done"), ""))
+}

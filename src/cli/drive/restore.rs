@@ -1,0 +1,295 @@
+//! `drive restore-array`: brings a released array back.
+
+use super::release::{FSTAB, tell_initramfs};
+use super::state::{Reason, State};
+use super::{confirm, kernel_name};
+use crate::apply::array::{
+    ArrayStep, Assembly, CommandError, Mounting, can_make, content, output, unmark,
+};
+use crate::apply::{Step, apply};
+use crate::cli::args::RestoreArrayArgs;
+use crate::cli::change::{Reporter, journal, print_steps, refuse_unfinished};
+use crate::cli::context::Context;
+use crate::cli::error::{EXIT_DONE, hinted, usage};
+use crate::discover::arrays::array;
+use crate::discover::holders::Uses;
+use crate::discover::released::{self, Released, plain};
+use crate::fsroot::FsRoot;
+use crate::topology::DriveUse;
+use std::path::Path;
+
+/// Seconds that mdadm may take to read superblocks.
+const EXAMINE_S: u64 = 60;
+
+/// Runs the verb.
+pub fn run(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("drive restore-array")?;
+    let (common, name) = (&args.common, args.name.trim_start_matches("/dev/"));
+    let mut reporter = Reporter::new(cx.output)?;
+    let hypervisor = cx.hypervisor()?;
+    if common.dry_run {
+        print_steps(&plan(args, name, cx)?.1, cx)?;
+        return Ok(EXIT_DONE);
+    }
+    refuse_unfinished(&*hypervisor)?;
+    if !common.yes {
+        let (_, steps) = plan(args, name, cx)?;
+        reporter.ask(|| confirm(&steps, "restoring array", name))?;
+    }
+    let _lock = reporter.lock(&common.lock)?;
+    // Once more: a guest may have been given a drive while the question stood.
+    let (record, steps) = plan(args, name, cx)?;
+    let journal = journal("drive restore-array", name, &*hypervisor)?;
+    apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
+    verify(&record, &steps)?;
+    let Released { level, members, mounts, .. } = &record;
+    let places: Vec<&str> = mounts.iter().map(|mount| mount.at.as_str()).collect();
+    let mounted = match &places[..] {
+        [] => String::new(),
+        places => format!(", mounted at {}", places.join(", ")),
+    };
+    cx.output.progress(&format!(
+        "array {name} is restored: {level} of {} drives{mounted}",
+        members.len()
+    ));
+    tell_initramfs(common.initramfs, cx);
+    Ok(EXIT_DONE)
+}
+
+/// The record and the steps, or why the array cannot be restored.
+fn plan(
+    args: &RestoreArrayArgs,
+    name: &str,
+    cx: &Context<'_>,
+) -> anyhow::Result<(Released, Vec<Step>)> {
+    let root = FsRoot::live()?;
+    let is_name = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
+    let record = if is_name { released::read(&root, name)? } else { None };
+    let Some(record) = record else {
+        let names = released::names(&root)?.join(", ");
+        let hint = if names.is_empty() { String::new() } else { format!("released: {names}") };
+        return Err(hinted(format!("no array `{name}` was released"), hint));
+    };
+    if args.mkfs {
+        refuse_unmakeable(&record)?;
+    }
+    let running = members_free(&record, cx)?;
+    let device = running.clone().unwrap_or_else(|| format!("/dev/{name}"));
+    if running.is_none() && array(&root, name)?.is_some() {
+        return Err(hinted(
+            format!("{device} is another array now"),
+            format!("`mdadm --stop {device}` stops it, if nothing uses it"),
+        ));
+    }
+    let mut steps = Vec::new();
+    if running.is_none() {
+        steps.push(bring_up(args, &record, &device)?);
+    }
+    let file_system = record.file_system.clone().map(|file_system| (device.clone(), file_system));
+    steps.extend(file_system.map(|(device, file_system)| match args.mkfs {
+        true => ArrayStep::MakeFileSystem { device, file_system },
+        false => ArrayStep::CheckFileSystem { device, file_system },
+    }));
+    let config = Path::new(&record.mdadm_conf);
+    steps.extend(unmarked(config, name, &record.array_lines, cx)?);
+    steps.extend(unmarked(Path::new(FSTAB), name, &record.fstab, cx)?);
+    steps.extend(record.mounts.iter().map(|mount| {
+        ArrayStep::Mount(Mounting {
+            device: device.clone(),
+            at: mount.at.clone(),
+            kind: mount.kind.clone(),
+            options: mount.options.clone(),
+        })
+    }));
+    let path = Path::new("/").join(released::file(name));
+    steps.push(ArrayStep::ReplaceText {
+        before: content(&path)?,
+        path,
+        after: None,
+        what: "forget that the array was released".to_owned(),
+        units: false,
+    });
+    steps.extend(args.common.initramfs.then_some(ArrayStep::UpdateInitramfs));
+    Ok((record, steps.into_iter().map(Step::Array).collect()))
+}
+
+/// Refuses a new file system of a kind that is not made here.
+fn refuse_unmakeable(record: &Released) -> anyhow::Result<()> {
+    match &record.file_system {
+        Some(file_system) if can_make(&file_system.kind) => Ok(()),
+        Some(file_system) => Err(usage(
+            format!("a file system of kind `{}` cannot be made here", file_system.kind),
+            "restore the array without --mkfs and make it by hand",
+        )),
+        None => Err(usage("there was no file system on the array", "leave --mkfs out")),
+    }
+}
+
+/// Refuses while a member is missing or used by another than this array; the array's device where it runs already.
+fn members_free(record: &Released, cx: &Context<'_>) -> anyhow::Result<Option<String>> {
+    let state = State::read(cx, cx.occupancy(false)?)?;
+    let drives = &state.topology.parts().drives;
+    let mut reasons = Vec::new();
+    let mut running = None;
+    for member in &record.members {
+        let Some(name) = kernel_name(Path::new(&member.id)) else {
+            reasons.push(format!(
+                "{} (was {}) is not there: taken out, or bound to vfio-pci for a guest",
+                member.id, member.name
+            ));
+            continue;
+        };
+        let whole = drives.iter().find(|drive| drive.name == name);
+        let uses = match whole {
+            Some(drive) => state.of_drive(drive),
+            None => drives
+                .iter()
+                .flat_map(|drive| drive.partitions.iter().map(move |part| (drive, part)))
+                .find(|(_, part)| part.name == name)
+                .map(|(drive, part)| state.of_partition(drive, part))
+                .unwrap_or_default(),
+        };
+        for used in uses {
+            match &used {
+                Reason::Host { used: DriveUse::Holder { device, .. }, .. }
+                    if running.as_ref() == Some(device)
+                        || uuid_of("--detail", &format!("/dev/{device}"))
+                            == Some(plain(&record.uuid)) =>
+                {
+                    running = Some(device.clone());
+                }
+                // What is written there is dealt with where the superblocks are looked for.
+                Reason::Host { used: DriveUse::Member { .. }, .. } => {}
+                used => reasons.push(used.to_string()),
+            }
+        }
+    }
+    if reasons.is_empty() {
+        return Ok(running.map(|name| format!("/dev/{name}")));
+    }
+    reasons.dedup();
+    let lines: String = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
+    Err(hinted(
+        format!("array `{}` is not restored{lines}", record.name),
+        "stop and delete the guests that have its drives; `gpuvm drive list` shows who uses what",
+    ))
+}
+
+/// The UUID of an array (`--detail`) or in the superblock of a member (`--examine`), without punctuation.
+fn uuid_of(how: &str, device: &str) -> Option<String> {
+    let text = output(&["mdadm", how, "--export", device], EXAMINE_S).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("MD_UUID=")).map(plain)
+}
+
+/// The step that makes the array run: assembled where every member still belongs to it.
+fn bring_up(args: &RestoreArrayArgs, record: &Released, device: &str) -> anyhow::Result<ArrayStep> {
+    if let Err(error @ CommandError::Unstarted { .. }) = output(&["mdadm", "--version"], EXAMINE_S)
+    {
+        return Err(hinted(error.to_string(), "install it: apt install mdadm"));
+    }
+    let is_of = |id: &str| uuid_of("--examine", id) == Some(plain(&record.uuid));
+    let lost: Vec<&str> = record
+        .members
+        .iter()
+        .filter(|member| !is_of(&member.id))
+        .map(|member| member.id.as_str())
+        .collect();
+    let (name, all) = (&record.name, record.members.len());
+    match (lost.is_empty(), args.create) {
+        (true, false) => Ok(ArrayStep::Assemble(Assembly {
+            device: device.to_owned(),
+            uuid: record.uuid.clone(),
+            members: record.members.iter().map(|member| member.id.clone()).collect(),
+        })),
+        (true, true) => Err(usage(
+            format!("all {all} drives of `{name}` still carry its superblocks"),
+            "leave --create out: the array is assembled with what is on it",
+        )),
+        (false, false) => {
+            let lines: String = lost.iter().map(|id| format!("\n  {id}")).collect();
+            Err(hinted(
+                format!(
+                    "{} of {all} drives of `{name}` carry its superblocks no more: a guest has written over them{lines}",
+                    lost.len()
+                ),
+                format!(
+                    "`gpuvm drive restore-array {name} --create --mkfs` makes array and file system anew and \
+                     destroys what is on all {all} drives"
+                ),
+            ))
+        }
+        (false, true) if record.file_system.is_some() && !args.mkfs => Err(usage(
+            "an array that is made anew has no file system, and the released one had",
+            "--create --mkfs makes one with the old UUID, so that the lines of fstab hold",
+        )),
+        (false, true) => {
+            Ok(ArrayStep::Create { device: device.to_owned(), array: Box::new(record.clone()) })
+        }
+    }
+}
+
+/// The step that puts the lines of a file back; none where it has no mark of the array.
+fn unmarked(
+    path: &Path,
+    name: &str,
+    kept: &[String],
+    cx: &Context<'_>,
+) -> anyhow::Result<Option<ArrayStep>> {
+    let before = content(path)?;
+    let text = before.as_deref().unwrap_or_default();
+    let back = unmark(text, name);
+    for line in kept.iter().filter(|line| !back.lines.contains(line)) {
+        cx.output.warning(&format!("{} has no longer the line `{line}`", path.display()));
+    }
+    if back.text == text {
+        return Ok(None);
+    }
+    let what = match back.lines.is_empty() {
+        true => "take out the line that kept the array from being assembled".to_owned(),
+        false => format!("put back `{}`", back.lines.join("`, `")),
+    };
+    // A file that was made for the mark alone goes with it.
+    let after = Some(back.text).filter(|text| !text.is_empty());
+    let (path, units) = (path.to_owned(), path == Path::new(FSTAB));
+    Ok(Some(ArrayStep::ReplaceText { path, before, after, what, units }))
+}
+
+/// Looks whether the array runs as it was, and is mounted where it was.
+fn verify(record: &Released, steps: &[Step]) -> anyhow::Result<()> {
+    let root = FsRoot::live()?;
+    let mut wrong = Vec::new();
+    let first = record.members.first().map(|member| member.id.as_str()).unwrap_or_default();
+    let holder = kernel_name(Path::new(first))
+        .map(|name| root.names(&format!("sys/class/block/{name}/holders")))
+        .transpose()?
+        .unwrap_or_default();
+    let name = holder.first().cloned().unwrap_or_else(|| record.name.clone());
+    match array(&root, &name)? {
+        None => wrong.push(format!("/dev/{name} does not run")),
+        Some(array) => {
+            if (&array.level, array.members.len()) != (&record.level, record.members.len()) {
+                let members = array.members.len();
+                wrong.push(format!("/dev/{name} is {} of {members} drives", array.level));
+            }
+            let is_new = |step: &Step| matches!(step, Step::Array(ArrayStep::Create { .. }));
+            if array.bytes != record.bytes && !steps.iter().any(is_new) {
+                wrong.push(format!("/dev/{name} has {} bytes, not {}", array.bytes, record.bytes));
+            }
+            if uuid_of("--detail", &format!("/dev/{name}")) != Some(plain(&record.uuid)) {
+                wrong.push(format!("/dev/{name} has another UUID than {}", record.uuid));
+            }
+        }
+    }
+    let uses = Uses::read(&root)?;
+    let mounts = uses.mounts_of(&root, &name)?;
+    for wanted in &record.mounts {
+        if !mounts.iter().any(|mount| mount.at == wanted.at) {
+            wrong.push(format!("/dev/{name} is not mounted at {}", wanted.at));
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let lines: String = wrong.iter().map(|line| format!("\n  {line}")).collect();
+    Err(hinted(format!("array `{}` is not as it was{lines}", record.name), ""))
+}

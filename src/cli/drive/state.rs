@@ -1,0 +1,272 @@
+//! Whether a drive or a partition of this host can be given to a guest: free, or who uses it and for what.
+
+use super::kernel_name;
+use crate::apply::array::signature;
+use crate::bdf::Bdf;
+use crate::cli::context::Context;
+use crate::cli::image::uses::Uses as Disks;
+use crate::discover::discover_identified;
+use crate::discover::drives::best_id;
+use crate::discover::holders::Uses;
+use crate::discover::openers::{Opener, Sought, openers};
+use crate::discover::source::load;
+use crate::fsroot::FsRoot;
+use crate::placement::Occupancy;
+use crate::topology::{Drive, DriveUse, PartitionTableEntry, Topology};
+use nix::fcntl::OFlag;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::os::unix::fs::OpenOptionsExt as _;
+
+/// Is why a drive or partition cannot be given to a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "by", rename_all = "kebab-case")]
+pub enum Reason {
+    /// The host uses it.
+    Host {
+        /// What is used: the drive, or one of its partitions.
+        name: String,
+        /// For what.
+        #[serde(flatten)]
+        used: DriveUse,
+    },
+    /// A domain has it, or a part of it, as a disk.
+    Disk {
+        /// The domain.
+        domain: String,
+        /// What it has.
+        name: String,
+    },
+    /// A domain has its PCI function.
+    Function {
+        /// The domain.
+        domain: String,
+        /// The function.
+        bdf: Bdf,
+    },
+    /// A process has it open.
+    Process {
+        /// What it has open.
+        name: String,
+        /// The process.
+        #[serde(flatten)]
+        process: Opener,
+    },
+    /// The kernel lets nobody have it for himself, and does not say why.
+    Kernel {
+        /// What is used.
+        name: String,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Host { name, used } => f.write_str(&used.says(name)),
+            Reason::Disk { domain, name } => write!(f, "{name} is a disk of domain `{domain}`"),
+            Reason::Function { domain, bdf } => write!(f, "{bdf} is held by domain `{domain}`"),
+            Reason::Process { name, process } => write!(f, "{name} is open by {process}"),
+            Reason::Kernel { name } => {
+                write!(f, "{name} is in use by the kernel (ZFS, or a journal of a file system)")
+            }
+        }
+    }
+}
+
+impl Reason {
+    /// Whether the host does not come up without it.
+    pub fn is_system(&self) -> bool {
+        matches!(self, Reason::Host { used, .. } if used.is_system())
+    }
+}
+
+/// Is what is known of the drives of a host and of their users.
+pub struct State {
+    /// The host, with the names of its drives.
+    pub topology: Topology,
+    /// What the domains hold.
+    pub held: Occupancy,
+    /// Domains and the kernel's name of a block device that each has as a disk.
+    disks: BTreeSet<(String, String)>,
+    /// Processes that have a block device open, by the kernel's name.
+    openers: BTreeMap<String, Vec<Opener>>,
+    /// Marks that were read from the devices themselves, by the kernel's name.
+    marks: BTreeMap<String, String>,
+    /// Devices that nobody can have for himself.
+    busy: BTreeSet<String>,
+    /// Whether the host is this machine, and everything on it could be looked at.
+    pub is_complete: bool,
+}
+
+impl State {
+    /// Reads the host. `held`: what its domains hold.
+    pub fn read(cx: &Context<'_>, held: Occupancy) -> anyhow::Result<State> {
+        let topology = match (cx.root()?, &cx.global.host) {
+            (Some(root), _) => discover_identified(&root)?,
+            (None, Some(path)) => load(path)?,
+            (None, None) => unreachable!("this machine has a root"),
+        };
+        let mut state = State {
+            topology,
+            held,
+            disks: BTreeSet::new(),
+            openers: BTreeMap::new(),
+            marks: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            is_complete: false,
+        };
+        if let Some(root) = cx.root()? {
+            state.add_openers(&root)?;
+            if root.is_live() {
+                let disks = Disks::read(&*cx.hypervisor()?)?;
+                for (domain, files) in disks.files() {
+                    let names = files.iter().filter_map(|file| kernel_name(file));
+                    state.disks.extend(names.map(|name| (domain.clone(), name)));
+                }
+                state.look_at_devices(&root)?;
+            }
+        }
+        Ok(state)
+    }
+
+    /// Names of the drives and partitions.
+    fn names(&self) -> Vec<String> {
+        let drives = self.topology.parts().drives.iter();
+        let names = drives.flat_map(|drive| {
+            let parts = drive.partitions.iter().map(|part| part.name.clone());
+            std::iter::once(drive.name.clone()).chain(parts)
+        });
+        names.collect()
+    }
+
+    /// Finds the processes that have drives open.
+    fn add_openers(&mut self, root: &FsRoot) -> anyhow::Result<()> {
+        let mut known = Vec::new();
+        for name in self.names() {
+            let number = root.read(&format!("sys/class/block/{name}/dev"))?.unwrap_or_default();
+            known.push((name.clone(), number, format!("/dev/{name}")));
+        }
+        let sought: Vec<Sought<'_>> =
+            known.iter().map(|(_, number, path)| Sought::Device(number, path)).collect();
+        for (at, opener) in openers(root, &sought)? {
+            self.openers.entry(known[at].0.clone()).or_default().push(opener);
+        }
+        Ok(())
+    }
+
+    /// Reads the marks of devices that udev has nothing of, and asks the kernel whether somebody has them for himself.
+    /// Devices that are known to be used are not touched. Needs root.
+    fn look_at_devices(&mut self, root: &FsRoot) -> anyhow::Result<()> {
+        self.is_complete = nix::unistd::geteuid().is_root();
+        if !self.is_complete {
+            return Ok(());
+        }
+        let uses = Uses::read(root)?;
+        for drive in &self.topology.parts().drives {
+            let whole = (&drive.name, &drive.used_by);
+            let parts = drive.partitions.iter().map(|part| (&part.name, &part.used_by));
+            for (name, used_by) in std::iter::once(whole).chain(parts) {
+                let path = format!("/dev/{name}");
+                if !used_by.is_empty() || self.openers.contains_key(name) {
+                    continue;
+                }
+                let is_only = std::fs::OpenOptions::new()
+                    .read(true)
+                    .custom_flags((OFlag::O_EXCL | OFlag::O_NONBLOCK).bits())
+                    .open(&path);
+                let is_parent = *name == drive.name && drive.uses().next().is_some();
+                match is_only {
+                    Err(error) if error.raw_os_error() == Some(nix::libc::EBUSY) => {
+                        // A drive is not to be had alone while one of its partitions is used.
+                        if !is_parent {
+                            self.busy.insert(name.clone());
+                        }
+                        continue;
+                    }
+                    // What cannot be opened cannot be read either; nobody uses what does not answer.
+                    Err(_) => continue,
+                    Ok(_) => {}
+                }
+                let Ok(Some(mark)) = signature(&path) else { continue };
+                let (label, uuid) = (mark.label.as_deref(), mark.uuid.as_deref());
+                if let Some(of) = uses.member_of(&mark.kind, label, uuid) {
+                    self.marks.insert(name.clone(), of);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Why a drive cannot be given away whole; empty: it can.
+    pub fn of_drive(&self, drive: &Drive) -> Vec<Reason> {
+        let mut reasons = self.of_name(&drive.name, &drive.used_by);
+        for part in &drive.partitions {
+            reasons.extend(self.of_name(&part.name, &part.used_by));
+        }
+        reasons.extend(self.of_function(drive));
+        reasons.dedup();
+        reasons
+    }
+
+    /// Why a partition cannot be given away; empty: it can. What uses the whole drive uses the partition.
+    pub fn of_partition(&self, drive: &Drive, part: &PartitionTableEntry) -> Vec<Reason> {
+        let mut reasons = self.of_name(&part.name, &part.used_by);
+        // A process that reads the table of the drive does not use the partition.
+        let whole = self.of_name(&drive.name, &drive.used_by).into_iter();
+        reasons
+            .extend(whole.filter(|reason| {
+                !matches!(reason, Reason::Process { .. } | Reason::Kernel { .. })
+            }));
+        reasons.extend(self.of_function(drive));
+        reasons
+    }
+
+    /// Domains that have the drive's function, unless they only have disks of it.
+    fn of_function(&self, drive: &Drive) -> Vec<Reason> {
+        let Some(bdf) = drive.bdf else { return Vec::new() };
+        let has = |domain: &str| {
+            let parts = drive.partitions.iter().map(|part| &part.name);
+            let mut names = std::iter::once(&drive.name).chain(parts);
+            names.any(|name| self.disks.contains(&(domain.to_owned(), name.clone())))
+        };
+        let holders = self.held.domains.iter().filter(|held| held.devices.contains(&bdf));
+        let others = holders.filter(|held| !has(&held.domain));
+        let names: BTreeSet<&str> = others.map(|held| held.domain.as_str()).collect();
+        let reason = |domain: &str| Reason::Function { domain: domain.to_owned(), bdf };
+        names.into_iter().map(reason).collect()
+    }
+
+    /// Why what has this name cannot be given away, by itself.
+    fn of_name(&self, name: &str, used_by: &[DriveUse]) -> Vec<Reason> {
+        let owned = || name.to_owned();
+        let host = |used: &DriveUse| Reason::Host { name: owned(), used: used.clone() };
+        let mut reasons: Vec<Reason> = used_by.iter().map(host).collect();
+        let marked = self.marks.get(name).map(|of| DriveUse::Member { of: of.clone() });
+        reasons.extend(marked.as_ref().map(host));
+        let disks = self.disks.iter().filter(|(_, disk)| disk == name);
+        let domains: Vec<Reason> = disks
+            .map(|(domain, _)| Reason::Disk { domain: domain.clone(), name: owned() })
+            .collect();
+        // The processes of these are their domains'.
+        if domains.is_empty() {
+            let openers = self.openers.get(name).into_iter().flatten().cloned();
+            reasons.extend(openers.map(|process| Reason::Process { name: owned(), process }));
+            if reasons.is_empty() && self.busy.contains(name) {
+                reasons.push(Reason::Kernel { name: owned() });
+            }
+        }
+        reasons.extend(domains);
+        reasons
+    }
+
+    /// Whether the host does not come up without something on the drive.
+    pub fn is_system(drive: &Drive) -> bool {
+        drive.uses().any(|(_, used)| used.is_system())
+    }
+
+    /// The path of a drive that stays over boots; none where udev gave it no name.
+    pub fn stable_path(drive: &Drive) -> Option<String> {
+        best_id(&drive.stable_ids).map(|id| format!("/dev/disk/by-id/{id}"))
+    }
+}

@@ -1,0 +1,173 @@
+//! Drives and partitions of the host that a guest gets as disks: refused while anybody uses them, and named so that the
+//! name holds over boots.
+
+use super::{Disks, Place};
+use crate::apply::array::signature;
+use crate::cli::context::Context;
+use crate::cli::drive::state::{Reason, State};
+use crate::cli::error::hinted;
+use crate::domain::guest::{Disk, DiskFormat, DiskKind};
+use crate::topology::{Drive, PartitionTableEntry};
+use std::collections::BTreeSet;
+
+/// What shows the names.
+const HINT: &str = "`gpuvm drive list` shows drives and partitions with their names";
+
+/// Adds the drives and partitions that were asked for.
+pub(super) fn add(place: &Place<'_>, cx: &Context<'_>, disks: &mut Disks) -> anyhow::Result<()> {
+    let args = place.args;
+    if args.drive.is_empty() && args.partition.is_empty() {
+        return Ok(());
+    }
+    let state = State::read(cx, place.planned.occupancy.clone())?;
+    let mut given = BTreeSet::new();
+    for text in &args.drive {
+        let drive = find_drive(&state, text)?;
+        refuse(&format!("drive {text}"), &state.of_drive(drive))?;
+        refuse_function(place, drive)?;
+        let path = path(&state, drive, text, disks)?;
+        let parts = drive.partitions.iter().map(|part| &part.name);
+        let mut names = std::iter::once(&drive.name).chain(parts);
+        if !names.all(|name| given.insert(name.clone())) {
+            return Err(hinted(format!("drive {text} is given twice"), ""));
+        }
+        tell_content(&drive.name, &path, disks);
+        disks.disks.push(Disk::new(path, DiskFormat::Raw, DiskKind::Block));
+    }
+    for text in &args.partition {
+        let (drive, part) = find_partition(&state, text)?;
+        refuse(&format!("partition {text}"), &state.of_partition(drive, part))?;
+        refuse_function(place, drive)?;
+        if !given.insert(part.name.clone()) {
+            return Err(hinted(
+                format!("partition {text} is given twice, alone or with its drive {}", drive.name),
+                "",
+            ));
+        }
+        if State::is_system(drive) {
+            let name = &drive.name;
+            disks.warnings.push(format!(
+                "partition {text} is on {name}, from which the host runs: they share its speed and its end"
+            ));
+        }
+        let path = match &part.partuuid {
+            Some(uuid) => format!("/dev/disk/by-partuuid/{uuid}"),
+            None => return Err(hinted(format!("partition {text} has no PARTUUID"), HINT)),
+        };
+        tell_content(&part.name, &path, disks);
+        disks.disks.push(Disk::new(path, DiskFormat::Raw, DiskKind::Block));
+    }
+    Ok(())
+}
+
+/// Refuses what cannot be given away, with every reason.
+fn refuse(what: &str, reasons: &[Reason]) -> anyhow::Result<()> {
+    if reasons.is_empty() {
+        return Ok(());
+    }
+    let lines: String = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
+    let hint = match &reasons[0] {
+        reason if reason.is_system() => "the host runs from it, so it is never given away",
+        Reason::Host { used: crate::topology::DriveUse::Holder { what, .. }, .. }
+            if what.as_deref().is_some_and(|what| what.starts_with("md ")) =>
+        {
+            "`gpuvm drive release-array /dev/mdX` stops a data array and keeps what restores it"
+        }
+        Reason::Disk { .. } | Reason::Function { .. } => "`gpuvm list` shows what each guest has",
+        _ => "free it first; `gpuvm drive list` shows what can be given away",
+    };
+    Err(hinted(format!("{what} cannot be given to the guest{lines}"), hint))
+}
+
+/// Refuses a drive whose PCI function the same guest gets.
+fn refuse_function(place: &Place<'_>, drive: &Drive) -> anyhow::Result<()> {
+    match drive.bdf.filter(|bdf| place.planned.placement.devices.contains(bdf)) {
+        None => Ok(()),
+        Some(bdf) => Err(hinted(
+            format!("{} goes to the guest as PCI function {bdf} already", drive.name),
+            "give it in one way: --nvme, or --drive and --partition",
+        )),
+    }
+}
+
+/// The drive that a text names: below /dev/disk/by-id, or by the kernel.
+fn find_drive<'s>(state: &'s State, text: &str) -> anyhow::Result<&'s Drive> {
+    let drives = &state.topology.parts().drives;
+    let id = text.strip_prefix("/dev/disk/by-id/").unwrap_or(text);
+    let name = text.strip_prefix("/dev/").unwrap_or(text);
+    let is = |drive: &&Drive| drive.name == name || drive.stable_ids.iter().any(|own| own == id);
+    if let Some(drive) = drives.iter().find(is) {
+        return Ok(drive);
+    }
+    let part = drives.iter().flat_map(|drive| &drive.partitions).find(|part| {
+        part.name == name
+            || id.rsplit_once("-part").is_some_and(|(stem, number)| {
+                number == part.number.to_string()
+                    && drives.iter().any(|drive| {
+                        drive.partitions.contains(part)
+                            && drive.stable_ids.iter().any(|own| own == stem)
+                    })
+            })
+    });
+    Err(match part.map(|part| part.partuuid.as_deref().unwrap_or("PARTUUID")) {
+        Some(uuid) => {
+            hinted(format!("{text} is a partition, not a drive"), format!("--partition {uuid}"))
+        }
+        None => hinted(format!("this host has no drive {text}"), HINT),
+    })
+}
+
+/// The partition that a PARTUUID names, with its drive.
+fn find_partition<'s>(
+    state: &'s State,
+    text: &str,
+) -> anyhow::Result<(&'s Drive, &'s PartitionTableEntry)> {
+    let uuid = text.strip_prefix("/dev/disk/by-partuuid/").unwrap_or(text);
+    let drives = state.topology.parts().drives.iter();
+    let mut all = drives.flat_map(|drive| drive.partitions.iter().map(move |part| (drive, part)));
+    let has = |part: &PartitionTableEntry| {
+        part.partuuid.as_deref().is_some_and(|own| own.eq_ignore_ascii_case(uuid))
+    };
+    let mut found = all.by_ref().filter(|(_, part)| has(part));
+    match (found.next(), found.next()) {
+        (Some(one), None) => Ok(one),
+        (None, _) => {
+            Err(hinted(format!("this host has no partition with the PARTUUID {text}"), HINT))
+        }
+        (Some((_, a)), Some((_, b))) => Err(hinted(
+            format!("{} and {} both have the PARTUUID {text}", a.name, b.name),
+            "a drive was copied: `sgdisk --partition-guid` gives one of them another",
+        )),
+    }
+}
+
+/// The path that the guest's definition names a drive by.
+fn path(state: &State, drive: &Drive, text: &str, disks: &mut Disks) -> anyhow::Result<String> {
+    let name = &drive.name;
+    let by_kernel = text.strip_prefix("/dev/").unwrap_or(text) == name;
+    let Some(stable) = State::stable_path(drive) else {
+        // A record has no serial numbers unless it was made with them.
+        if state.is_complete {
+            return Err(hinted(
+                format!("drive {name} has no name in /dev/disk/by-id, and {name} may change"),
+                "a drive without serial number is not given away whole; give it a GPT partition",
+            ));
+        }
+        return Ok(format!("/dev/{name}"));
+    };
+    if by_kernel {
+        disks.warnings.push(format!(
+            "{name} is the kernel's name, which may change with every boot; the guest gets {stable}"
+        ));
+        return Ok(stable);
+    }
+    let id = text.strip_prefix("/dev/disk/by-id/").unwrap_or(text);
+    Ok(format!("/dev/disk/by-id/{id}"))
+}
+
+/// Says what the guest will find on what it gets, where that can be read.
+fn tell_content(name: &str, path: &str, disks: &mut Disks) {
+    if let Ok(Some(found)) = signature(path) {
+        disks.warnings.push(format!("the guest gets what is on {name}: {}", found.kind));
+    }
+}

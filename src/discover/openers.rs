@@ -1,0 +1,167 @@
+//! Which processes have a block device or a file system open. Sees only what the caller may see: without root, only the
+//! caller's own processes.
+
+use crate::fsroot::{Dir, FsError, FsRoot};
+use nix::sys::stat::{major, minor};
+use serde::Serialize;
+use std::fmt;
+
+/// Is a process that has something open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Opener {
+    /// Its id.
+    pub pid: u32,
+    /// Its short name, as the kernel has it.
+    pub command: String,
+}
+
+impl fmt::Display for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} ({})", self.pid, self.command)
+    }
+}
+
+/// Is what is looked for.
+#[derive(Debug, Clone, Copy)]
+pub enum Sought<'a> {
+    /// A block device: its number, `major:minor`, and its path below /dev where no number can be had.
+    Device(&'a str, &'a str),
+    /// Anything on a file system of this number, or below this path where no number can be had.
+    FileSystem(&'a str, &'a str),
+}
+
+/// Processes that have one of these open, with the place of what they have among these; by process.
+pub fn openers(root: &FsRoot, sought: &[Sought<'_>]) -> Result<Vec<(usize, Opener)>, FsError> {
+    let mut found = Vec::new();
+    if sought.is_empty() {
+        return Ok(found);
+    }
+    let wants_maps = sought.iter().any(|one| matches!(one, Sought::FileSystem(..)));
+    for name in root.names("proc")? {
+        let Ok(pid) = name.parse::<u32>() else { continue };
+        if pid == std::process::id() && root.is_live() {
+            continue;
+        }
+        // A process may end while it is looked at, or not be ours to look at.
+        let Ok(Some(dir)) = root.dir(&format!("proc/{name}")) else { continue };
+        let mut has = vec![false; sought.len()];
+        let mut look = |dir: &Dir<'_>, file: &str| {
+            let Some(file) = dir.opened(file) else { return };
+            for (has, sought) in has.iter_mut().zip(sought) {
+                *has = *has || file.is(sought);
+            }
+        };
+        if let Ok(Some(fds)) = dir.dir("fd") {
+            for fd in fds.names().unwrap_or_default() {
+                look(&fds, &fd);
+            }
+        }
+        if wants_maps {
+            ["cwd", "root", "exe"].into_iter().for_each(|file| look(&dir, file));
+            let maps = dir.read_if_any("maps").ok().flatten().unwrap_or_default();
+            for (has, sought) in has.iter_mut().zip(sought) {
+                let Sought::FileSystem(number, _) = sought else { continue };
+                *has = *has || maps.lines().any(|line| mapped(line).as_deref() == Some(*number));
+            }
+        }
+        if has.iter().any(|has| *has) {
+            let command = dir.read_if_any("comm").ok().flatten().unwrap_or_else(|| "?".to_owned());
+            for (at, _) in has.iter().enumerate().filter(|(_, has)| **has) {
+                found.push((at, Opener { pid, command: command.clone() }));
+            }
+        }
+    }
+    found.sort_by_key(|(at, opener)| (*at, opener.pid));
+    Ok(found)
+}
+
+/// The number of the file system that a line of /proc/PID/maps maps a file of.
+fn mapped(line: &str) -> Option<String> {
+    let (high, low) = line.split_whitespace().nth(3)?.split_once(':')?;
+    let number = |text: &str| u32::from_str_radix(text, 16).ok();
+    Some(format!("{}:{}", number(high)?, number(low)?))
+}
+
+/// Is an open file of a process.
+struct Opened {
+    /// What its link says.
+    target: String,
+    /// The number of the device that it is, if it is a block device, and of the file system that it is on; none on a
+    /// recorded host.
+    numbers: Option<(Option<String>, String)>,
+}
+
+impl Opened {
+    /// Whether it is what is sought.
+    fn is(&self, sought: &Sought<'_>) -> bool {
+        match (sought, &self.numbers) {
+            (Sought::Device(number, _), Some((device, _))) => device.as_deref() == Some(*number),
+            (Sought::FileSystem(number, _), Some((_, on))) => on == number,
+            (Sought::Device(_, path), None) => self.target == *path,
+            (Sought::FileSystem(_, at), None) => std::path::Path::new(&self.target).starts_with(at),
+        }
+    }
+}
+
+impl Dir<'_> {
+    /// An open file of a process by the link to it; none where it is no file, or may not be looked at.
+    fn opened(&self, link: &str) -> Option<Opened> {
+        let target = self.link(link).ok().flatten()?;
+        if !target.starts_with('/') {
+            return None;
+        }
+        let numbers = self.numbers(link).map(|(is_block, rdev, dev)| {
+            let text = |number| format!("{}:{}", major(number), minor(number));
+            (is_block.then(|| text(rdev)), text(dev))
+        });
+        Some(Opened { target, numbers })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn processes_of_a_recorded_host_are_found_by_their_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let proc = dir.path().join("proc");
+        for pid in ["7", "12", "self", "13"] {
+            std::fs::create_dir_all(proc.join(pid).join("fd")).unwrap();
+            std::fs::write(proc.join(pid).join("comm"), format!("p{pid}\n")).unwrap();
+        }
+        symlink("/dev/nvme0n1", proc.join("12/fd/5")).unwrap();
+        symlink("/dev/nvme0n10", proc.join("7/fd/5")).unwrap();
+        symlink("socket:[1]", proc.join("7/fd/6")).unwrap();
+        symlink("/raid/x", proc.join("7/cwd")).unwrap();
+        symlink("/raids", proc.join("12/cwd")).unwrap();
+        std::fs::write(proc.join("13/maps"), "7f-7f r-xp 00000000 09:01 12   /raid/lib\nx\n")
+            .unwrap();
+        std::fs::create_dir_all(proc.join("99")).unwrap();
+        let root = FsRoot::at(dir.path()).unwrap();
+        let sought = [Sought::Device("259:0", "/dev/nvme0n1"), Sought::FileSystem("9:1", "/raid")];
+        let found: Vec<String> = openers(&root, &sought)
+            .unwrap()
+            .iter()
+            .map(|(at, opener)| format!("{at} {opener}"))
+            .collect();
+        assert_eq!(found, ["0 process 12 (p12)", "1 process 7 (p7)", "1 process 13 (p13)"]);
+        assert!(openers(&root, &[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_process_of_this_machine_is_found_by_the_file_system_it_stands_on() {
+        use std::os::unix::fs::MetadataExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("sleep");
+        let mut child = child.arg("60").current_dir(dir.path()).spawn().unwrap();
+        let dev = dir.path().metadata().unwrap().dev();
+        let number = format!("{}:{}", major(dev), minor(dev));
+        let root = FsRoot::live().unwrap();
+        let found = openers(&root, &[Sought::FileSystem(&number, "")]).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found.iter().any(|(_, opener)| opener.pid == child.id()), "{found:?}");
+    }
+}

@@ -1,0 +1,138 @@
+//! Arrays that were released to be given away: what is kept of each, so that it can be restored. Reads and checks the
+//! records; [`crate::apply`] writes them.
+
+use crate::fsroot::{FsError, FsRoot};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Where the records are, one file each.
+pub const DIRECTORY: &str = "var/lib/gpuvm/arrays";
+/// The first word of a record.
+pub const FORMAT: &str = "gpuvm-array";
+/// The version of its form.
+pub const VERSION: u32 = 1;
+
+/// Is a released array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Released {
+    /// [`FORMAT`].
+    pub format: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// The kernel's name when it was released, which names the record: `md1`.
+    pub name: String,
+    /// Its UUID as mdadm writes it: four groups of eight digits with colons between.
+    pub uuid: String,
+    /// Its own name in its superblocks, with or without a host name: `dgx:raid`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub md_name: Option<String>,
+    /// `raid0`, `raid10`.
+    pub level: String,
+    /// Version of the superblocks: `1.2`.
+    pub metadata: String,
+    /// Layout as mdadm writes it, `left-symmetric`; none where the level has one only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<String>,
+    /// Chunk, in bytes; none where the level has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk_bytes: Option<u64>,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Members, in the order of their slots.
+    pub members: Vec<Member>,
+    /// The file system on the whole array.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_system: Option<FileSystem>,
+    /// Where it was mounted, outermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<MountedAt>,
+    /// The lines of /etc/fstab that were commented.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fstab: Vec<String>,
+    /// The file of mdadm's configuration.
+    pub mdadm_conf: String,
+    /// Its lines that were commented.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub array_lines: Vec<String>,
+}
+
+/// Is a member of a released array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Member {
+    /// Its name below /dev/disk/by-id, which stays when the kernel's changes.
+    pub id: String,
+    /// The kernel's name when the array was released; for people.
+    pub name: String,
+}
+
+/// Is the file system of a released array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileSystem {
+    /// `ext4`.
+    pub kind: String,
+    /// Its UUID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// Its label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+}
+
+/// Is a mount of a released array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MountedAt {
+    /// Where.
+    pub at: String,
+    /// Type of the file system.
+    pub kind: String,
+    /// Options.
+    pub options: String,
+}
+
+/// The file of a record, below the root.
+pub fn file(name: &str) -> String {
+    format!("{DIRECTORY}/{name}.json")
+}
+
+/// Names of the arrays that were released.
+pub fn names(root: &FsRoot) -> Result<Vec<String>, FsError> {
+    let files = root.names(DIRECTORY)?;
+    Ok(files.iter().filter_map(|file| file.strip_suffix(".json")).map(str::to_owned).collect())
+}
+
+/// The record of an array; none where it was not released.
+pub fn read(root: &FsRoot, name: &str) -> Result<Option<Released>, FsError> {
+    let path = file(name);
+    let Some(text) = root.read(&path)? else { return Ok(None) };
+    let released: Released = serde_json::from_str(&text).map_err(|error| {
+        let message = error.to_string();
+        let reason = message.rsplit_once(" at line ").map_or(message.as_str(), |(text, _)| text);
+        root.malformed(&path, error.line().max(1), reason)
+    })?;
+    if (released.format.as_str(), released.version) != (FORMAT, VERSION) {
+        let (format, version) = (&released.format, released.version);
+        let reason =
+            format!("it is `{format}` version {version}, not `{FORMAT}` version {VERSION}");
+        return Err(root.malformed(&path, 1, reason));
+    }
+    if released.name != name {
+        return Err(root.malformed(&path, 1, format!("it is of `{}`", released.name)));
+    }
+    Ok(Some(released))
+}
+
+/// UUIDs of the released arrays, without punctuation. A record that cannot be read releases nothing.
+pub fn uuids(root: &FsRoot) -> BTreeSet<String> {
+    let names = names(root).unwrap_or_default();
+    let records = names.iter().filter_map(|name| read(root, name).ok()?);
+    records.map(|record| plain(&record.uuid)).collect()
+}
+
+/// A UUID without punctuation, in lower case: mdadm groups the digits by eights with colons, udev as other UUIDs.
+pub fn plain(uuid: &str) -> String {
+    uuid.chars().filter(char::is_ascii_hexdigit).map(|c| c.to_ascii_lowercase()).collect()
+}
