@@ -1,15 +1,16 @@
 #!/bin/bash
 # As many guests of two GPUs as the host has pairs, all at once, then one guest of all GPUs (with all NVSwitches where
 # the board has them): each probe sees its devices, no device and no pcpu is given twice, and all is as before afterwards.
+#   eight.sh [PAIRS]     so many pairs only
 . /usr/lib/vdgx/guests
 start_libvirt || exit 1
-names=()
-for ((i = 0; i < gpus / 2; i++)); do
+names=() pairs=${1:-$((gpus / 2))}
+for ((i = 0; i < pairs; i++)); do
   names+=("pair-$i")
   phase "create pair-$i" create "pair-$i" --gpus 2 --memory 16M || { fail "create pair-$i"; break; }
 done
-equal "guests that run" "$((gpus / 2))" "$(virsh -q list --name | grep -c .)"
-equal "nothing is left for another" 0 "$(gpuvm capacity --json | jq '[.sizes[].now // 0] | max')"
+equal "guests that run" "$pairs" "$(virsh -q list --name | grep -c .)"
+[[ $pairs -lt $((gpus / 2)) ]] || equal "nothing is left for another" 0 "$(gpuvm capacity --json | jq '[.sizes[].now // 0] | max')"
 for name in "${names[@]}"; do has_devices "$name"; has_drivers "$name"; done
 equal "no device twice" "" "$(for name in "${names[@]}"; do planned "$name" '.devices[]'; done | sort | uniq -d)"
 equal "no pcpu twice" "" "$(for name in "${names[@]}"; do
