@@ -4,6 +4,7 @@
 pub mod array;
 pub mod bind;
 mod copy;
+mod detach;
 mod disk;
 mod exclusions;
 mod interrupt;

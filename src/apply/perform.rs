@@ -2,7 +2,7 @@
 //! nothing is to be done.
 
 use super::disk::{self, DiskError};
-use super::{Observer, Step, StepError, bind, copy};
+use super::{Observer, Step, StepError, bind, copy, detach};
 use crate::hypervisor::storage::Progress;
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::image::Summing;
@@ -62,7 +62,10 @@ fn refused(kind: HypervisorErrorKind, step: &Step, message: String) -> Hyperviso
 }
 
 /// The state of a domain; none: there is none of this name.
-fn row(hypervisor: &dyn Hypervisor, name: &str) -> Result<Option<DomainState>, HypervisorError> {
+pub(super) fn row(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+) -> Result<Option<DomainState>, HypervisorError> {
     Ok(hypervisor.domain(name)?.map(|row| row.state))
 }
 
@@ -105,6 +108,10 @@ pub(super) fn perform(
             }
         }
         Step::DropNvram { name, xml } => drop_nvram(hypervisor, name, xml)?,
+        Step::RedefineDomain { xml, .. } => hypervisor.define(xml)?,
+        Step::DetachDisk { name, path, wait_s } => {
+            detach::disk(hypervisor, observer, name, path, *wait_s)?;
+        }
         Step::DeleteDisk { path } => disk::delete(path)?,
         Step::MakePool { name, path } => hypervisor.storage().make_pool(name, path)?,
         Step::MakeVolume { pool, volume, from: None } => {
@@ -200,6 +207,9 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         Step::DefineDomain { name, .. } => hypervisor.undefine(name).map_err(StepError::from),
         Step::StartDomain { name } => hypervisor.destroy(name).map_err(StepError::from),
         Step::UndefineDomain { xml, .. } => hypervisor.define(xml).map_err(StepError::from),
+        // One that was undefined meanwhile does not come back.
+        Step::RedefineDomain { name, .. } if row(hypervisor, name)?.is_none() => Ok(()),
+        Step::RedefineDomain { before, .. } => hypervisor.define(before).map_err(StepError::from),
         Step::MakePool { name, .. } => forget_pool(hypervisor, name).map_err(StepError::from),
         Step::MakeVolume { pool, volume, .. } => {
             hypervisor.storage().delete_volume(pool, &volume.name).map_err(StepError::from)
@@ -216,6 +226,7 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         | Step::ResetDevice { .. }
         | Step::EndDomain { .. }
         | Step::DropNvram { .. }
+        | Step::DetachDisk { .. }
         | Step::DeleteDisk { .. }
         | Step::GrowVolume { .. }
         | Step::FillVolume { .. }

@@ -1,13 +1,15 @@
 //! One change of the machine, as a value: it can be printed, written into a journal and done later.
 
-use super::array::{ArrayError, ArrayStep};
-use super::bind::BindError;
-use super::disk::{DiskError, Preallocate};
-use super::journal::JournalError;
+mod error;
+
+pub use error::StepError;
+
+use super::array::ArrayStep;
+use super::disk::Preallocate;
 use crate::bdf::Bdf;
 use crate::domain::guest::VolumeRef;
+use crate::hypervisor::AskedBy;
 use crate::hypervisor::storage::NewVolume;
-use crate::hypervisor::{AskedBy, HypervisorError, HypervisorErrorKind};
 use crate::image::Sha256;
 use crate::memsize::MemSize;
 use crate::topology::Binding;
@@ -74,6 +76,24 @@ pub enum Step {
         name: String,
         /// Its definition, which is put back for a moment: NVRAM goes with a definition only.
         xml: String,
+    },
+    /// Changes the definition of a domain; what runs stays as it is.
+    RedefineDomain {
+        /// Its name.
+        name: String,
+        /// Its definition.
+        xml: String,
+        /// The one that it had.
+        before: String,
+    },
+    /// Asks a running guest to let go of a disk and waits until it has; not undone. The definition stays as it is.
+    DetachDisk {
+        /// The domain's name.
+        name: String,
+        /// The disk's path on the host.
+        path: String,
+        /// How long it may take, in seconds.
+        wait_s: u64,
     },
     /// Removes an image that was made for a domain; not undone, so it comes last.
     DeleteDisk {
@@ -224,6 +244,12 @@ impl fmt::Display for Step {
                 write!(f, "undefine domain `{name}` with its saved state")
             }
             Step::DropNvram { name, .. } => write!(f, "delete the NVRAM of domain `{name}`"),
+            Step::RedefineDomain { name, .. } => {
+                write!(f, "change the definition of domain `{name}`")
+            }
+            Step::DetachDisk { name, path, wait_s } => {
+                write!(f, "take disk {path} away from domain `{name}`, waiting up to {wait_s} s")
+            }
             Step::DeleteDisk { path } => write!(f, "delete disk {}", path.display()),
             Step::MakePool { name, path } => {
                 write!(f, "make pool `{name}` over {}", path.display())
@@ -280,70 +306,6 @@ impl fmt::Display for Step {
     }
 }
 
-/// Says why one step, or its undoing, was not possible.
-#[derive(Debug, thiserror::Error)]
-pub enum StepError {
-    /// The hypervisor could not.
-    #[error("{0}")]
-    Hypervisor(#[from] HypervisorError),
-    /// The file system could not.
-    #[error("{0}")]
-    Disk(#[from] DiskError),
-    /// The kernel could not.
-    #[error("{0}")]
-    Bind(#[from] BindError),
-    /// An array, or what speaks of it, could not be changed.
-    #[error("{0}")]
-    Array(#[from] ArrayError),
-    /// The journal could not be written, so the step was not begun.
-    #[error("{0}")]
-    Journal(#[from] JournalError),
-    /// The guest did not shut down in time.
-    #[error("domain `{name}` still runs after {wait_s} s")]
-    StillRuns {
-        /// Its name.
-        name: String,
-        /// How long it was waited for, in seconds.
-        wait_s: u64,
-    },
-    /// A file was not what it had been when the change was planned.
-    #[error("{} changed while it was copied: {what}", path.display())]
-    Changed {
-        /// The file.
-        path: PathBuf,
-        /// What was different.
-        what: String,
-    },
-    /// A volume is not what it is meant to be.
-    #[error("{seen}")]
-    OtherVolume {
-        /// What is seen of it.
-        seen: String,
-    },
-    /// A signal came while it was waited.
-    #[error("{signal} came")]
-    Signal {
-        /// The signal's name.
-        signal: String,
-    },
-}
-
-impl StepError {
-    /// Whether a step may be done, or half done, although it failed: the hypervisor went away in the middle, or says
-    /// nothing that we know. A step that is refused, because of what is there already for one, has not begun.
-    pub fn may_have_done(&self, step: &Step) -> bool {
-        use HypervisorErrorKind::{NoConnection, Other};
-        match self {
-            StepError::Hypervisor(error) if step.is_final() => error.kind == NoConnection,
-            StepError::Hypervisor(error) => matches!(error.kind, NoConnection | Other),
-            StepError::Array(ArrayError::Changed { .. }) => false,
-            // A command that fails may have done a part, or all but the last of it.
-            StepError::Array(_) => !step.is_final(),
-            _ => false,
-        }
-    }
-}
-
 impl Step {
     /// Whether there is no way back from it, so that a change that fails later leaves it as it is.
     pub fn is_final(&self) -> bool {
@@ -370,7 +332,8 @@ impl Step {
             Step::ShutDownDomain { .. }
             | Step::EndDomain { .. }
             | Step::CheckVolume { .. }
-            | Step::ResetDevice { .. } => true,
+            | Step::ResetDevice { .. }
+            | Step::DetachDisk { .. } => true,
             Step::Array(step) => !step.is_undone(),
             _ => false,
         };

@@ -95,6 +95,17 @@ impl Hypervisor for Fake {
         self.set(name, false);
         Ok(())
     }
+    fn detach(&self, _: &str, _: &str) -> Result<(), HypervisorError> {
+        self.call("detach")
+    }
+    fn ask_agent(
+        &self,
+        _: &str,
+        _: &str,
+        _: std::time::Duration,
+    ) -> Result<String, HypervisorError> {
+        panic!("no step asks an agent")
+    }
     fn autostart(&self, _: &str) -> Result<bool, HypervisorError> {
         Ok(false)
     }

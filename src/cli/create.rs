@@ -10,6 +10,7 @@ use super::guest::{Planned, resolve};
 use super::ip::{Waited, wait_for};
 use super::output::Output;
 use super::render::{Extra, render};
+use super::seed::{self, FirstBoot};
 use super::storage::{self, Disks, room};
 use super::view::View;
 use crate::apply::{ApplyError, Step, Transaction};
@@ -19,7 +20,7 @@ use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf}
 use crate::versions::Versions;
 use serde::Serialize;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Is a guest that can be made.
 struct Prepared {
@@ -42,6 +43,9 @@ struct Created {
     mac: Option<String>,
     /// Address of its first NIC, where one was had in time.
     ip: Option<IpAddr>,
+    /// Whether its seed was taken away; none: that was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed_dropped: Option<bool>,
 }
 
 /// Runs the verb.
@@ -65,16 +69,26 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let nic = compare(&*hypervisor, &name, &xml, cx.output);
     // From here on the definition says what is taken.
     drop(lock);
-    let mut created = Created { name, started: false, mac: nic, ip: None };
+    let mut created = Created { name, started: false, mac: nic, ip: None, seed_dropped: None };
+    let mut began = Instant::now();
     if !args.no_start {
         transaction.run(&start)?;
         created.started = true;
         transaction.complete()?;
+        began = Instant::now();
         created.ip = wait(args, &created, &*hypervisor, &mut transaction, cx.output)?;
     }
+    let waited = match args.seed.drop_seed {
+        true => Some(wait_for_seed(args, &created, began, &*hypervisor, &mut transaction)?),
+        false => None,
+    };
     // A signal that came until here undoes all of it, as the help says.
     transaction.go_on()?;
     transaction.close()?;
+    if let Some(waited) = waited {
+        created.seed_dropped =
+            Some(drop_seed(args, &created.name, &waited, &*hypervisor, &mut reporter, cx));
+    }
     answer(&created, cx.output)?;
     Ok(EXIT_DONE)
 }
@@ -229,12 +243,54 @@ fn wait(
     Ok(None)
 }
 
+/// Waits until a guest has read its seed, as long as the waiting for its address has left. A signal meanwhile undoes the
+/// creation.
+fn wait_for_seed(
+    args: &CreateArgs,
+    created: &Created,
+    began: Instant,
+    hypervisor: &dyn Hypervisor,
+    transaction: &mut Transaction<'_>,
+) -> Result<FirstBoot, ApplyError> {
+    let rest = Duration::from_secs(args.wait).saturating_sub(began.elapsed());
+    seed::wait_for(hypervisor, &created.name, rest, || transaction.go_on())
+}
+
+/// Takes the seed of a guest away that has read it; whether that was done. That it was not is no reason to fail: the
+/// guest is as it was wanted but for that.
+fn drop_seed(
+    args: &CreateArgs,
+    name: &str,
+    waited: &FirstBoot,
+    hypervisor: &dyn Hypervisor,
+    reporter: &mut Reporter,
+    cx: &Context<'_>,
+) -> bool {
+    let stays = |why: &str| {
+        let later = format!("`gpuvm seed drop {name}` takes it away later");
+        cx.output.warning(&format!("the seed of `{name}` stays: {why}; {later}"));
+        false
+    };
+    match waited {
+        FirstBoot::Done => {}
+        FirstBoot::Over(said) => {
+            return stays(&format!("cloud-init is not done after {} s ({said})", args.wait));
+        }
+        FirstBoot::Untold(why) => {
+            return stays(&format!("the agent may not tell whether cloud-init is done ({why})"));
+        }
+    }
+    let lock = reporter.lock(&args.lock).map_err(anyhow::Error::from);
+    let dropped = lock.and_then(|_lock| seed::drop_it(hypervisor, name, reporter, cx));
+    dropped.unwrap_or_else(|error| stays(&error.to_string()))
+}
+
 /// Prints the answer, in the form of the replaced tool.
 fn answer(created: &Created, output: Output) -> std::io::Result<()> {
     if output.json {
         return output.json(created);
     }
-    let Created { name, started, mac, ip } = created;
+    let Created { name, started, mac, ip, .. } = created;
     let mac = mac.as_deref().unwrap_or("-");
     if !started {
         return output.text(&format!("{name}: create mac: {mac}"));

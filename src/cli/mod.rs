@@ -29,6 +29,7 @@ pub mod plan;
 pub mod recover;
 pub mod render;
 pub mod restart;
+pub mod seed;
 pub mod show;
 pub mod start;
 pub mod stop;
@@ -77,6 +78,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Plan(args) => plan::run(args, &cx),
         Verb::Capacity(args) => capacity::run(args, &cx),
         Verb::Export(args) => export::run(args, &cx),
+        Verb::Seed(verb) => seed::run(verb, &cx),
         Verb::Create(args) => create::run(args, &cx),
         Verb::List => list::run(&cx),
         Verb::Show(args) => show::run(args, &cx),

@@ -4,7 +4,7 @@ use super::args::NameArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::list::state_text;
-use super::view::{AgentState, View};
+use super::view::{AgentState, View, remembered};
 use crate::domain::DomainXml;
 use crate::hypervisor::{
     AddressSource, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError,
@@ -33,8 +33,13 @@ pub fn run(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let hypervisor = cx.hypervisor()?;
     let summary = find(&*hypervisor, &args.name)?;
     let xml = DomainXml::parse(&hypervisor.xml(&args.name, XmlOf::Live)?)?;
-    let view = View::of(&xml, cx.topology().ok().as_ref())?;
+    let mut view = View::of(&xml, cx.topology().ok().as_ref())?;
     let runs = summary.state != DomainState::ShutOff;
+    if runs && summary.persistent {
+        // What was made for it may have gone since it was started.
+        let inactive = hypervisor.xml(&args.name, XmlOf::Inactive)?;
+        view.remembered = remembered(&DomainXml::parse(&inactive)?);
+    }
     let addresses = if runs { hypervisor.addresses(&args.name)? } else { Vec::new() };
     let autostart = hypervisor.autostart(&args.name).ok();
     let shown = Shown { summary, view, autostart, addresses };

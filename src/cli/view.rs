@@ -197,7 +197,7 @@ fn agent_state<'a>(channels: impl Iterator<Item = Element<'a>>) -> AgentState {
 }
 
 /// Reads our metadata.
-fn remembered(xml: &DomainXml) -> Option<Remembered> {
+pub fn remembered(xml: &DomainXml) -> Option<Remembered> {
     let ours = |element: &Element<'_>| element.namespace() == Some(NAMESPACE);
     let guest = xml.root().child("metadata")?.elements().find(ours)?;
     let local = |element: Element<'_>, name: &str| element.name().rsplit(':').next() == Some(name);

@@ -20,6 +20,11 @@ pub(super) fn disk_path(disk: Element<'_>) -> Option<String> {
     ["file", "dev"].into_iter().find_map(|name| source.attr(name)).map(Into::into)
 }
 
+/// The path of a disk that our metadata remembers.
+pub(super) fn remembered_path(disk: Element<'_>) -> Option<String> {
+    disk.attr("path").map(Into::into)
+}
+
 /// A number as libvirt writes those of addresses: `0x1f`, `1f` with a prefix only, or decimal.
 pub(super) fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {

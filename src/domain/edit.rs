@@ -1,6 +1,7 @@
 //! One change to a domain, as data. What it does to a document is a `Fragment`; the numbers are all in the edit, so
 //! this module knows no plan and no host.
 
+use super::device::{disk_path, remembered_path};
 use super::fragment::{Fragment, Want};
 use super::guest::{Disk, Record, VirtType};
 use super::overrides::Override;
@@ -189,6 +190,13 @@ pub enum DomainEdit {
         /// The disks.
         disks: Vec<DiskSeat>,
     },
+    /// Takes a disk away.
+    DropDisk {
+        /// Its path on the host.
+        path: String,
+        /// Whether it was made for the guest and is not remembered any more.
+        forget: bool,
+    },
     /// Sets NICs.
     SetInterfaces {
         /// The NICs.
@@ -252,6 +260,7 @@ impl DomainEdit {
                 domain.child(cpu(*model, *topology, *topoext, cells))
             }
             DomainEdit::SetOverrides { overrides } => super::overrides::fragment(domain, overrides),
+            DomainEdit::DropDisk { path, forget } => drop_disk(domain, path, *forget),
             _ => domain.child(self.devices(Fragment::new("devices"))),
         }
     }
@@ -291,4 +300,17 @@ impl DomainEdit {
             _ => devices,
         }
     }
+}
+
+/// A domain without a disk, which is forgotten where asked.
+fn drop_disk(domain: Fragment, path: &str, forget: bool) -> Fragment {
+    let disk = Fragment::gone("disk").key(disk_path, path);
+    let domain = domain.child(Fragment::new("devices").if_there().child(disk));
+    if !forget {
+        return domain;
+    }
+    let disk = Fragment::gone("gpuvm:disk").key(remembered_path, path);
+    let made = Fragment::new("gpuvm:made").if_there().child(disk);
+    let guest = Fragment::new("gpuvm:guest").if_there().child(made);
+    domain.child(Fragment::new("metadata").if_there().child(guest))
 }

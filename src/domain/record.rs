@@ -1,6 +1,6 @@
 //! Our metadata of a domain, read back.
 
-use super::device::hostdev_bdf;
+use super::device::{disk_path, hostdev_bdf};
 use super::guest::{Bound, Made, NAMESPACE, Record, Role, VolumeRef};
 use super::{DomainXml, DomainXmlError, Element};
 use crate::bdf::Bdf;
@@ -42,6 +42,12 @@ impl DomainXml {
         let hostdevs = devices.flat_map(|devices| devices.children("hostdev"));
         let unmanaged = hostdevs.filter(|h| h.attr("managed").as_deref() != Some("yes"));
         unmanaged.filter_map(|hostdev| hostdev_bdf(hostdev)?.parse().ok()).collect()
+    }
+
+    /// The element of the disk at a path; none: the domain has no such disk.
+    pub fn disk(&self, path: &str) -> Option<Element<'_>> {
+        let mut disks = self.root().child("devices")?.children("disk");
+        disks.find(|&disk| disk_path(disk).as_deref() == Some(path))
     }
 
     /// The root of our metadata.

@@ -2,6 +2,7 @@
 //! the command line.
 
 mod abilities;
+mod agent;
 mod console;
 mod domain;
 mod storage;

@@ -182,6 +182,17 @@ pub trait Hypervisor {
     fn shutdown(&self, name: &str, by: AskedBy) -> Result<(), HypervisorError>;
     /// Ends a guest at once, as a power cut; not running any more is success.
     fn destroy(&self, name: &str) -> Result<(), HypervisorError>;
+    /// Asks a running guest to let go of a device, given as in its running definition, and leaves the definition of its
+    /// next start as it is. The guest may take its time, or never do it: [`Hypervisor::xml`] shows when it has.
+    fn detach(&self, name: &str, device: &str) -> Result<(), HypervisorError>;
+    /// Gives a command to a running guest's agent and returns its answer, both JSON. What a guest answers is as
+    /// trustworthy as the guest.
+    fn ask_agent(
+        &self,
+        name: &str,
+        command: &str,
+        wait: std::time::Duration,
+    ) -> Result<String, HypervisorError>;
     /// Whether a domain is started with the host.
     fn autostart(&self, name: &str) -> Result<bool, HypervisorError>;
     /// Attaches to the first console of a running guest; `force` takes it from whoever has it.

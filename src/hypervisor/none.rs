@@ -52,6 +52,17 @@ impl Hypervisor for NoHypervisor {
     fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
         none(&format!("end domain `{name}`"))
     }
+    fn detach(&self, name: &str, _: &str) -> Result<(), HypervisorError> {
+        none(&format!("take a device away from domain `{name}`"))
+    }
+    fn ask_agent(
+        &self,
+        name: &str,
+        _: &str,
+        _: std::time::Duration,
+    ) -> Result<String, HypervisorError> {
+        none(&format!("ask the agent of domain `{name}`"))
+    }
     fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
         none(&format!("read autostart of domain `{name}`"))
     }

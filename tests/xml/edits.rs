@@ -2,7 +2,7 @@
 
 use super::examples::{HAND, disk, examples, made, variant};
 use gpuvm::domain::edit::{DiskSeat, DomainEdit};
-use gpuvm::domain::guest::Record;
+use gpuvm::domain::guest::{Made, Record};
 use gpuvm::domain::{DomainXml, DomainXmlError};
 use gpuvm::request::Request;
 use std::collections::BTreeSet;
@@ -50,7 +50,7 @@ fn each_edit_changes_its_lines_only() {
 fn every_edit_has_an_example() {
     let seen: BTreeSet<usize> = examples().iter().map(|(edit, _)| variant(edit)).collect();
     assert!(seen.iter().copied().eq(0..seen.len()), "an edit without example: {seen:?}");
-    assert_eq!(seen.len(), 18, "number of variants");
+    assert_eq!(seen.len(), 19, "number of variants");
 }
 
 #[test]
@@ -91,4 +91,38 @@ fn documents_without_line_breaks_get_none() {
     xml.apply_all(&[metadata, DomainEdit::SetDisks { disks: vec![disk] }]).unwrap();
     assert!(!xml.text().contains('\n'), "{}", xml.text());
     assert_eq!(xml.record().unwrap(), Some(record));
+}
+
+#[test]
+fn a_disk_goes_from_the_devices_and_where_asked_from_what_is_remembered() {
+    let xml = DomainXml::parse("<domain><name>a</name><devices/></domain>").unwrap();
+    let (odd, other) = ("/x'<y>&.seed", "/z.os");
+    let seat = |path: &str| DiskSeat {
+        disk: disk(path),
+        target: "vda".into(),
+        queues: 1,
+        iothreads: Vec::new(),
+        address: None,
+    };
+    for (remembered, left) in [(vec![odd, other], vec![other]), (vec![odd], vec![])] {
+        let mut xml = xml.clone();
+        let made: Vec<Made> = remembered.iter().map(|path| made(path)).collect();
+        let record = Box::new(Record {
+            request: Request::for_gpus(1),
+            made: made.clone(),
+            bound: Vec::new(),
+        });
+        let metadata = DomainEdit::SetMetadata { record, partition: None, devices: Vec::new() };
+        let disks = vec![seat(odd), DiskSeat { target: "vdb".into(), ..seat(other) }];
+        xml.apply_all(&[metadata, DomainEdit::SetDisks { disks }]).unwrap();
+        xml.apply(&DomainEdit::DropDisk { path: odd.into(), forget: false }).unwrap();
+        assert!(xml.disk(odd).is_none() && xml.disk(other).is_some(), "{}", xml.text());
+        assert_eq!(xml.made(), made);
+        let forget = DomainEdit::DropDisk { path: odd.into(), forget: true };
+        xml.apply(&forget).unwrap();
+        assert!(!xml.would_change(&forget));
+        let paths: Vec<String> = xml.made().into_iter().map(|made| made.path).collect();
+        assert_eq!(paths, left, "{}", xml.text());
+        assert!(xml.record().unwrap().is_some(), "{}", xml.text());
+    }
 }

@@ -53,6 +53,7 @@ pub fn variant(edit: &DomainEdit) -> usize {
         DomainEdit::SetHostdevs { .. } => 15,
         DomainEdit::SetBalloon { .. } => 16,
         DomainEdit::SetOverrides { .. } => 17,
+        DomainEdit::DropDisk { .. } => 18,
     }
 }
 
@@ -345,6 +346,12 @@ fn bus_examples() -> Vec<(DomainEdit, &'static str)> {
 +    <controller type='pci' index='0' model='pcie-root'>
 +      <pcihole64 unit='KiB'>1073741824</pcihole64>
 +    </controller>",
+        ),
+        (DomainEdit::DropDisk { path: "/absent".into(), forget: false }, ""),
+        (
+            DomainEdit::DropDisk { path: "/a.raw".into(), forget: true },
+            r#"
+-    <disk type='file' device="disk"><source file='/a.raw'/><target dev='vdb' bus="virtio"/></disk>"#,
         ),
         (
             DomainEdit::SetBalloon { address: None },

@@ -20,7 +20,7 @@ pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
 pub use meta::{CompletionsArgs, ManArgs};
-pub use seed::SeedArgs;
+pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
 pub use wish::{AllowArg, NearArg, PinsArg, Which};
 
@@ -139,6 +139,9 @@ pub enum Verb {
     /// Add, list or remove the images that guests are made from
     #[command(subcommand)]
     Image(ImageVerb),
+    /// Take the first settings of a guest away
+    #[command(subcommand)]
+    Seed(SeedVerb),
     /// Plan, define and start a guest
     ///
     /// Plans as `plan` does, checks the domain as `check` does, makes its disk, defines it, starts it and waits for its

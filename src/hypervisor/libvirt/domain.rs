@@ -156,6 +156,22 @@ impl Hypervisor for Libvirt {
         }
     }
 
+    fn detach(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
+        let doing = format!("take a device away from domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        let live = sys::VIR_DOMAIN_AFFECT_LIVE;
+        domain.detach_device_flags(device, live).map_err(|e| error(&doing, &e))
+    }
+
+    fn ask_agent(
+        &self,
+        name: &str,
+        command: &str,
+        wait: Duration,
+    ) -> Result<String, HypervisorError> {
+        Libvirt::ask_agent(self, name, command, wait)
+    }
+
     fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
         let doing = format!("read whether domain `{name}` starts with the host");
         self.find(&doing, name)?.autostart().map_err(|e| error(&doing, &e))

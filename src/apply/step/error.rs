@@ -1,0 +1,85 @@
+//! Why a step was not possible.
+
+use super::super::array::ArrayError;
+use super::super::bind::BindError;
+use super::super::disk::DiskError;
+use super::super::journal::JournalError;
+use super::Step;
+use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
+use std::path::PathBuf;
+
+/// Says why one step, or its undoing, was not possible.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// The hypervisor could not.
+    #[error("{0}")]
+    Hypervisor(#[from] HypervisorError),
+    /// The file system could not.
+    #[error("{0}")]
+    Disk(#[from] DiskError),
+    /// The kernel could not.
+    #[error("{0}")]
+    Bind(#[from] BindError),
+    /// An array, or what speaks of it, could not be changed.
+    #[error("{0}")]
+    Array(#[from] ArrayError),
+    /// The journal could not be written, so the step was not begun.
+    #[error("{0}")]
+    Journal(#[from] JournalError),
+    /// The guest did not shut down in time.
+    #[error("domain `{name}` still runs after {wait_s} s")]
+    StillRuns {
+        /// Its name.
+        name: String,
+        /// How long it was waited for, in seconds.
+        wait_s: u64,
+    },
+    /// The guest did not let go of a disk in time.
+    #[error("the guest `{name}` has not let go of disk {path} after {wait_s} s{}", why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+    HoldsDisk {
+        /// The domain's name.
+        name: String,
+        /// The disk's path on the host.
+        path: String,
+        /// How long it was waited for, in seconds.
+        wait_s: u64,
+        /// What the hypervisor says, where it refuses.
+        why: Option<Box<HypervisorError>>,
+    },
+    /// A file was not what it had been when the change was planned.
+    #[error("{} changed while it was copied: {what}", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// What was different.
+        what: String,
+    },
+    /// A volume is not what it is meant to be.
+    #[error("{seen}")]
+    OtherVolume {
+        /// What is seen of it.
+        seen: String,
+    },
+    /// A signal came while it was waited.
+    #[error("{signal} came")]
+    Signal {
+        /// The signal's name.
+        signal: String,
+    },
+}
+
+impl StepError {
+    /// Whether a step may be done, or half done, although it failed: the hypervisor went away in the middle, or says
+    /// nothing that we know. A step that is refused, because of what is there already for one, has not begun.
+    pub fn may_have_done(&self, step: &Step) -> bool {
+        use HypervisorErrorKind::{NoConnection, Other};
+        match self {
+            StepError::Hypervisor(error) if step.is_final() => error.kind == NoConnection,
+            StepError::Hypervisor(error) => matches!(error.kind, NoConnection | Other),
+            StepError::Array(ArrayError::Changed { .. }) => false,
+            // A command that fails may have done a part, or all but the last of it.
+            StepError::Array(_) => !step.is_final(),
+            _ => false,
+        }
+    }
+}

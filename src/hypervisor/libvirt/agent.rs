@@ -1,0 +1,61 @@
+//! Questions to a guest's agent. libvirt has them in a second library, which the binding links or leaves out at build
+//! time; here it is loaded when the first question is asked.
+#![allow(unsafe_code)] // one function of a library that is loaded at run time
+
+use super::{Libvirt, error};
+use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::time::Duration;
+use virt::error::Error;
+use virt::sys::virDomainPtr;
+
+/// The library, which every distribution installs together with `libvirt.so.0`.
+const LIBRARY: &str = "libvirt-qemu.so.0";
+
+/// `virDomainQemuAgentCommand` of libvirt/libvirt-qemu.h: domain, command, timeout in seconds, flags; the answer is the
+/// caller's to free.
+type AgentCommand = unsafe extern "C" fn(virDomainPtr, *const c_char, c_int, c_uint) -> *mut c_char;
+
+unsafe extern "C" {
+    /// Frees what the C library has allocated.
+    fn free(memory: *mut c_void);
+}
+
+impl Libvirt {
+    /// Gives a command to a guest's agent and returns its answer, both JSON.
+    pub(super) fn ask_agent(
+        &self,
+        name: &str,
+        command: &str,
+        wait: Duration,
+    ) -> Result<String, HypervisorError> {
+        let doing = format!("ask the agent of domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        let missing = |e: libloading::Error| HypervisorError {
+            kind: HypervisorErrorKind::NoLibrary,
+            doing: doing.clone(),
+            message: e.to_string(),
+        };
+        let command = CString::new(command).map_err(|_| HypervisorError {
+            kind: HypervisorErrorKind::Other,
+            doing: doing.clone(),
+            message: "the command holds a NUL".into(),
+        })?;
+        let seconds = c_int::try_from(wait.as_secs()).unwrap_or(c_int::MAX);
+        // SAFETY: libvirt's initialisers have no preconditions.
+        let library = unsafe { libloading::Library::new(LIBRARY) }.map_err(missing)?;
+        // SAFETY: the type is that of the header.
+        let ask = unsafe { library.get::<AgentCommand>(b"virDomainQemuAgentCommand\0") };
+        let ask = ask.map_err(missing)?;
+        // SAFETY: the domain and the command live until the call is over.
+        let answer = unsafe { ask(domain.as_ptr(), command.as_ptr(), seconds, 0) };
+        if answer.is_null() {
+            return Err(error(&doing, &Error::last_error()));
+        }
+        // SAFETY: libvirt gives a string that ends with NUL, and nobody else knows it.
+        let text = unsafe { CStr::from_ptr(answer) }.to_string_lossy().into_owned();
+        // SAFETY: it is the caller's, made by the C library, and read for the last time.
+        unsafe { free(answer.cast()) };
+        Ok(text)
+    }
+}
