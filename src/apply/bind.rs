@@ -3,7 +3,7 @@
 //!
 //! A driver may never let go: NVIDIA's waits without end while its device is in use (spec/nvswitch.md 6.7), and what the
 //! kernel holds meanwhile no signal ends. So every write that can wait is made by a process of its own, which is left
-//! behind when its time is over ([`child`]). New ids are never given to a driver: that would catch all functions of the
+//! behind when its time is over (`child`). New ids are never given to a driver: that would catch all functions of the
 //! id.
 
 pub mod boot;

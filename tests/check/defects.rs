@@ -66,7 +66,6 @@ const PIN: &str = "/domain/cputune/vcpupin[1]/@cpuset";
 /// What is wrong in the domain itself: the table "Who catches what", and beyond it.
 pub const DEFECTS: &[Defect] = &[
     defect("unreadable-value", "/domain/cputune/vcpupin[4]/@cpuset", false, &[("'49'", "'4 9x'")]),
-    // pins
     defect(
         "vcpupin-no-vcpu",
         "/domain/cputune/vcpupin[11]/@vcpu",
@@ -373,7 +372,6 @@ pub const DEFECTS: &[Defect] = &[
         true,
         &[("<driver queues='8'", "<driver queues='11'")],
     ),
-    // other domains
     setting(
         "device-held",
         FIRST,

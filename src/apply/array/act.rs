@@ -180,7 +180,7 @@ pub(super) fn make(device: &str, file_system: &FileSystem) -> Result<(), ArrayEr
     Ok(())
 }
 
-/// Kinds of file systems that [`ArrayStep::MakeFileSystem`] makes.
+/// Kinds of file systems that [`super::ArrayStep::MakeFileSystem`] makes.
 pub fn can_make(kind: &str) -> bool {
     matches!(kind, "ext2" | "ext3" | "ext4" | "xfs" | "btrfs")
 }
