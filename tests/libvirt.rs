@@ -1,6 +1,7 @@
 //! The program on libvirt: the test driver, the embedded QEMU driver, and a libvirtd of the tests' own.
 
 mod bad;
+mod boot;
 mod concurrent;
 mod disks;
 mod embed;

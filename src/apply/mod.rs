@@ -9,18 +9,22 @@ mod disk;
 mod exclusions;
 mod interrupt;
 mod journal;
+mod lease;
 mod lock;
 mod perform;
 mod recover;
+mod secret;
 mod step;
 
 pub use disk::{DiskError, Preallocate, Space, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};
 pub use interrupt::Interrupt;
 pub use journal::{Change, Journal, JournalError, Orphan, Progress, Story};
+pub use lease::is_of_this_machine;
 pub use lock::{HostLock, LockError};
 pub use recover::{Recovery, Way, recover};
-pub use step::{Secret, Step, StepError};
+pub use secret::Secret;
+pub use step::{Step, StepError};
 
 use crate::hypervisor::Hypervisor;
 use std::fmt;

@@ -2,7 +2,7 @@
 //! nothing is to be done.
 
 use super::disk::{self, DiskError};
-use super::{Observer, Step, StepError, bind, copy, detach};
+use super::{Observer, Step, StepError, bind, copy, detach, lease};
 use crate::hypervisor::storage::Progress;
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::image::Summing;
@@ -111,6 +111,13 @@ pub(super) fn perform(
         Step::RedefineDomain { xml, .. } => hypervisor.define(xml)?,
         Step::DetachDisk { name, path, wait_s } => {
             detach::disk(hypervisor, observer, name, path, *wait_s)?;
+        }
+        Step::ReleaseLease { server, ip, mac } => {
+            let released = lease::mac_bytes(mac).map(|mac| lease::release(*server, *ip, mac));
+            // It ends by itself, so a guest is not kept for it.
+            if let Some(Err(error)) = released {
+                observer.note(&format!("the lease of {ip} stays until it ends: {error}"));
+            }
         }
         Step::DeleteDisk { path } => disk::delete(path)?,
         Step::MakePool { name, path } => hypervisor.storage().make_pool(name, path)?,
@@ -227,6 +234,7 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         | Step::EndDomain { .. }
         | Step::DropNvram { .. }
         | Step::DetachDisk { .. }
+        | Step::ReleaseLease { .. }
         | Step::DeleteDisk { .. }
         | Step::GrowVolume { .. }
         | Step::FillVolume { .. }

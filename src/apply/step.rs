@@ -6,6 +6,7 @@ pub use error::StepError;
 
 use super::array::ArrayStep;
 use super::disk::Preallocate;
+use super::secret::Secret;
 use crate::bdf::Bdf;
 use crate::domain::guest::VolumeRef;
 use crate::hypervisor::AskedBy;
@@ -15,6 +16,7 @@ use crate::memsize::MemSize;
 use crate::topology::Binding;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 /// Is one change of the machine.
@@ -99,6 +101,16 @@ pub enum Step {
     DeleteDisk {
         /// The file.
         path: PathBuf,
+    },
+    /// Gives an address back to a DHCP server of this machine, for a guest that is gone; not undone, because the guest
+    /// asks for one again when it starts.
+    ReleaseLease {
+        /// The server.
+        server: Ipv4Addr,
+        /// The address.
+        ip: Ipv4Addr,
+        /// MAC address of the interface that has it.
+        mac: String,
     },
     /// Makes a pool of a name that is free over a directory.
     MakePool {
@@ -207,16 +219,6 @@ pub enum Step {
     Array(ArrayStep),
 }
 
-/// Is bytes that are never printed.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secret(pub Vec<u8>);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.0.len())
-    }
-}
-
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -251,6 +253,7 @@ impl fmt::Display for Step {
                 write!(f, "take disk {path} away from domain `{name}`, waiting up to {wait_s} s")
             }
             Step::DeleteDisk { path } => write!(f, "delete disk {}", path.display()),
+            Step::ReleaseLease { ip, mac, .. } => write!(f, "release the lease of {ip} by {mac}"),
             Step::MakePool { name, path } => {
                 write!(f, "make pool `{name}` over {}", path.display())
             }
@@ -321,7 +324,10 @@ impl Step {
     pub fn takes_away(&self) -> bool {
         let ends = matches!(
             self,
-            Step::ShutDownDomain { .. } | Step::EndDomain { .. } | Step::UndefineDomain { .. }
+            Step::ShutDownDomain { .. }
+                | Step::EndDomain { .. }
+                | Step::UndefineDomain { .. }
+                | Step::ReleaseLease { .. }
         );
         ends || self.is_final()
     }
@@ -331,6 +337,7 @@ impl Step {
         let nothing = match self {
             Step::ShutDownDomain { .. }
             | Step::EndDomain { .. }
+            | Step::ReleaseLease { .. }
             | Step::CheckVolume { .. }
             | Step::ResetDevice { .. }
             | Step::DetachDisk { .. } => true,

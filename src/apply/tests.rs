@@ -3,7 +3,7 @@
 use super::*;
 use crate::hypervisor::{
     AskedBy, Console, DomainState, DomainSummary, GuestAddress, HypervisorError,
-    HypervisorErrorKind, XmlOf,
+    HypervisorErrorKind, Lease, XmlOf,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -112,7 +112,10 @@ impl Hypervisor for Fake {
     fn console(&self, _: &str, _: bool) -> Result<Box<dyn Console>, HypervisorError> {
         panic!("no step attaches to a console")
     }
-    fn addresses(&self, _: &str) -> Result<Vec<GuestAddress>, HypervisorError> {
+    fn leases(&self, _: &str, _: &str) -> Result<Vec<Lease>, HypervisorError> {
+        Ok(Vec::new())
+    }
+    fn addresses(&self, _: &str, _: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
         Ok(Vec::new())
     }
 }

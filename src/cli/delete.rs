@@ -8,10 +8,10 @@ use super::diff::Diff;
 use super::error::{EXIT_DONE, usage};
 use super::show::find;
 use super::view::View;
-use crate::apply::{Step, apply};
+use crate::apply::{Step, apply, is_of_this_machine};
 use crate::domain::DomainXml;
 use crate::domain::guest::{Role, VolumeRef};
-use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
+use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, Lease, XmlOf};
 
 /// Runs the verb.
 pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -64,6 +64,7 @@ fn plan(
         steps.push(Step::UndefineDomain { name: name.to_owned(), xml: xml.clone() });
     }
     steps.extend(give_back(&parsed, cx)?);
+    steps.extend(leases(hypervisor, &view, cx));
     let mut made = view.remembered.map(|remembered| remembered.made).unwrap_or_default();
     if keep_data {
         made.retain(|disk| disk.role != Role::Data);
@@ -88,6 +89,26 @@ fn plan(
         steps.push(Step::DropNvram { name: name.to_owned(), xml });
     }
     Ok(steps)
+}
+
+/// The steps that give the addresses of a guest back. What keeps its lease keeps no guest from going: leases end.
+fn leases(hypervisor: &dyn Hypervisor, view: &View, cx: &Context<'_>) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for nic in &view.nics {
+        let given = hypervisor.leases(&nic.source, &nic.mac).unwrap_or_else(|error| {
+            cx.output.warning(&error.to_string());
+            Vec::new()
+        });
+        for Lease { server, ip, mac } in given {
+            if is_of_this_machine(server) {
+                steps.push(Step::ReleaseLease { server, ip, mac });
+            } else {
+                let what = "its network's DHCP server is not on this machine";
+                cx.output.progress(&format!("the lease of {ip} stays until it ends: {what}"));
+            }
+        }
+    }
+    steps
 }
 
 /// The disks of all other domains.

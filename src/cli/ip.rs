@@ -51,7 +51,7 @@ pub fn run(args: &IpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
     let macs: Vec<String> = View::of(&xml, None)?.nics.into_iter().map(|nic| nic.mac).collect();
     // What cannot be read at all is an error, and no reason to wait.
-    hypervisor.addresses(name)?;
+    hypervisor.addresses(name, &macs)?;
     let seconds = args.wait.unwrap_or_default();
     let waited =
         wait_for(&*hypervisor, name, &macs, Duration::from_secs(seconds), || anyhow::Ok(()))?;
@@ -64,7 +64,7 @@ pub fn run(args: &IpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         Waited::Over => return Err(none(name, &macs, seconds)),
     };
     if args.all {
-        all(merged(&macs, hypervisor.addresses(name)?), cx)?;
+        all(merged(&macs, hypervisor.addresses(name, &[])?), cx)?;
     } else if cx.output.json {
         cx.output.json(&NicAddress::from(found))?;
     } else {
@@ -84,7 +84,7 @@ pub fn wait_for<E>(
 ) -> Result<Waited, E> {
     let until = Instant::now() + wait;
     loop {
-        let addresses = hypervisor.addresses(name).unwrap_or_default();
+        let addresses = hypervisor.addresses(name, macs).unwrap_or_default();
         let over = Instant::now() >= until;
         if let Some(found) = best(macs, addresses).filter(|found| found.ip.is_ipv4() || over) {
             return Ok(Waited::Found(found));

@@ -40,7 +40,8 @@ pub fn run(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let inactive = hypervisor.xml(&args.name, XmlOf::Inactive)?;
         view.remembered = remembered(&DomainXml::parse(&inactive)?);
     }
-    let addresses = if runs { hypervisor.addresses(&args.name)? } else { Vec::new() };
+    let macs: Vec<String> = view.nics.iter().map(|nic| nic.mac.clone()).collect();
+    let addresses = if runs { hypervisor.addresses(&args.name, &macs)? } else { Vec::new() };
     let autostart = hypervisor.autostart(&args.name).ok();
     let shown = Shown { summary, view, autostart, addresses };
     if cx.output.json {

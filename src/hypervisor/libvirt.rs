@@ -2,9 +2,11 @@
 //! the command line.
 
 mod abilities;
+mod address;
 mod agent;
 mod console;
 mod domain;
+mod leases;
 mod storage;
 
 use super::{HypervisorError, HypervisorErrorKind, lazy};
@@ -27,6 +29,8 @@ pub struct Libvirt {
     read_only: Option<HypervisorError>,
     /// Domains as they were last listed, by name.
     seen: RefCell<BTreeMap<String, Domain>>,
+    /// Whether the guests' agents answer.
+    agents: address::Agents,
 }
 
 impl Libvirt {
@@ -60,6 +64,7 @@ impl Libvirt {
                     uri: uri.to_owned(),
                     read_only: None,
                     seen: RefCell::default(),
+                    agents: address::Agents::default(),
                 });
             }
             Err(e) => error(&doing, &e),
@@ -72,6 +77,7 @@ impl Libvirt {
                 uri: uri.to_owned(),
                 read_only: Some(denied),
                 seen: RefCell::default(),
+                agents: address::Agents::default(),
             });
         }
         Err(denied)

@@ -11,7 +11,7 @@ pub mod storage;
 
 use crate::versions::Versions;
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 /// Is whether a domain runs.
@@ -107,6 +107,17 @@ pub struct GuestAddress {
     pub source: AddressSource,
 }
 
+/// Is an address that a network's DHCP server has given to an interface, whether or not that is still there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The server.
+    pub server: Ipv4Addr,
+    /// The address.
+    pub ip: Ipv4Addr,
+    /// MAC address of the interface.
+    pub mac: String,
+}
+
 /// Is what went wrong, by what the caller can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HypervisorErrorKind {
@@ -198,6 +209,9 @@ pub trait Hypervisor {
     /// Attaches to the first console of a running guest; `force` takes it from whoever has it.
     fn console(&self, name: &str, force: bool) -> Result<Box<dyn Console>, HypervisorError>;
     /// Addresses of a running guest that its hypervisor knows now; none known is not an error. Of each interface those
-    /// of the first source that knows any, in the order of [`AddressSource`].
-    fn addresses(&self, name: &str) -> Result<Vec<GuestAddress>, HypervisorError>;
+    /// of the first source that knows any, in the order of [`AddressSource`], in which sources are asked until each of
+    /// these interfaces has an address; all of them where none is named. An agent may take seconds to say nothing.
+    fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError>;
+    /// IPv4 addresses that a network has given to an interface; none where there is no network of this name.
+    fn leases(&self, network: &str, mac: &str) -> Result<Vec<Lease>, HypervisorError>;
 }

@@ -3,7 +3,7 @@
 use super::storage::{NewVolume, Pool, Storage, Volume};
 use super::{
     AskedBy, Console, DomainSummary, GuestAddress, Hypervisor, HypervisorError,
-    HypervisorErrorKind, XmlOf,
+    HypervisorErrorKind, Lease, XmlOf,
 };
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -69,7 +69,10 @@ impl Hypervisor for NoHypervisor {
     fn console(&self, name: &str, _: bool) -> Result<Box<dyn Console>, HypervisorError> {
         none(&format!("attach to the console of domain `{name}`"))
     }
-    fn addresses(&self, name: &str) -> Result<Vec<GuestAddress>, HypervisorError> {
+    fn leases(&self, network: &str, _: &str) -> Result<Vec<Lease>, HypervisorError> {
+        none(&format!("read the leases of network `{network}`"))
+    }
+    fn addresses(&self, name: &str, _: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
         none(&format!("read addresses of domain `{name}`"))
     }
 }

@@ -43,9 +43,9 @@ if [ -d "$host" ]; then
 fi
 "#;
 
-/// The networks of the private libvirt: one with DHCP as on every host, one without the host.
+/// The networks of the private libvirt: one with DHCP and NAT as on every host, one without the host.
 const NETWORKS: [&str; 2] = [
-    "<network><name>default</name><forward mode='open'/><bridge name='virbr0'/>\
+    "<network><name>default</name><forward mode='nat'/><bridge name='virbr0'/>\
      <ip address='192.168.122.1' netmask='255.255.255.0'><dhcp><range start='192.168.122.2' \
      end='192.168.122.254'/></dhcp></ip></network>",
     "<network><name>private-net</name><bridge name='virbr1'/></network>",
@@ -210,6 +210,13 @@ impl Daemon {
     fn first(&self) -> String {
         let first = self.inside("/");
         first.parent().and_then(Path::file_name).unwrap().to_str().unwrap().to_owned()
+    }
+
+    /// A program inside some of its namespaces, as `nsenter` names them.
+    pub fn enter(&self, namespaces: &[&str], program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(namespaces).args(["--target", &self.first(), program]);
+        command
     }
 
     /// Mounts a small file system on a directory, for it and for nobody else; whether that was done.

@@ -1,10 +1,10 @@
 //! Domains behind libvirt.
 
 use super::super::{
-    AddressSource, AskedBy, Console, DomainState, DomainSummary, GuestAddress, Hypervisor,
-    HypervisorError, XmlOf, storage,
+    AskedBy, Console, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError, Lease,
+    XmlOf, storage,
 };
-use super::{Libvirt, console, error, is_unsupported};
+use super::{Libvirt, address, console, error, is_unsupported, leases};
 use crate::versions::{Version, Versions};
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -181,24 +181,13 @@ impl Hypervisor for Libvirt {
         console::attach(self, name, force)
     }
 
-    fn addresses(&self, name: &str) -> Result<Vec<GuestAddress>, HypervisorError> {
+    fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
         let domain = self.find(&format!("read the addresses of domain `{name}`"), name)?;
-        let sources = [
-            (AddressSource::Lease, sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_LEASE),
-            (AddressSource::Agent, sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT),
-            (AddressSource::Arp, sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_ARP),
-        ];
-        let mut known: Vec<GuestAddress> = Vec::new();
-        for (source, number) in sources {
-            // A source that this driver has not, or an agent that does not answer, knows no address.
-            let interfaces = domain.interface_addresses(number, 0).unwrap_or_default();
-            let found: Vec<GuestAddress> =
-                interfaces.iter().flat_map(|interface| usable(interface, source)).collect();
-            let is_new = |address: &GuestAddress| known.iter().all(|k| k.mac != address.mac);
-            let found: Vec<GuestAddress> = found.into_iter().filter(is_new).collect();
-            known.extend(found);
-        }
-        Ok(known)
+        Ok(address::addresses(&self.agents, &domain, macs))
+    }
+
+    fn leases(&self, network: &str, mac: &str) -> Result<Vec<Lease>, HypervisorError> {
+        leases::leases(self, network, mac)
     }
 }
 
@@ -222,18 +211,6 @@ impl Libvirt {
         }
         domain.undefine().map_err(|e| error(&doing, &e))
     }
-}
-
-/// The addresses of one interface by which the guest can be reached.
-fn usable(interface: &virt::domain::Interface, source: AddressSource) -> Vec<GuestAddress> {
-    let Some(mac) = interface.hwaddr.as_deref().map(str::to_ascii_lowercase) else {
-        return Vec::new();
-    };
-    let parsed = interface.addrs.iter().filter_map(|a| a.addr.parse::<std::net::IpAddr>().ok());
-    parsed
-        .filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
-        .map(|ip| GuestAddress { mac: mac.clone(), ip, source })
-        .collect()
 }
 
 /// Is what was told of all domains at once, by UUID.
@@ -323,7 +300,7 @@ mod tests {
         let rows = libvirt.domains().unwrap();
         let row = rows.iter().find(|row| row.name == "a").unwrap();
         assert_eq!((row.state, row.persistent), (DomainState::Running, true));
-        assert_eq!(libvirt.addresses("a").unwrap(), []);
+        assert_eq!(libvirt.addresses("a", &[]).unwrap(), []);
         libvirt.destroy("a").unwrap();
         libvirt.destroy("a").unwrap();
         libvirt.undefine("a").unwrap();

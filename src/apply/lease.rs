@@ -1,0 +1,81 @@
+//! Giving an address back to a DHCP server of this machine, in place of a guest that does so no more.
+
+use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
+
+/// Port of DHCP servers.
+const SERVER_PORT: u16 = 67;
+/// The smallest message that every server takes (RFC 1542, 2.1).
+const SMALLEST: usize = 300;
+
+/// Whether a server is one of this machine: whether its address is.
+pub fn is_of_this_machine(server: Ipv4Addr) -> bool {
+    UdpSocket::bind((server, 0)).is_ok()
+}
+
+/// Tells a server of this machine that an interface is done with its address. There is no answer; a server that has not
+/// given this address to this interface does nothing.
+pub(super) fn release(server: Ipv4Addr, ip: Ipv4Addr, mac: [u8; 6]) -> io::Result<()> {
+    // From the server's own address, so that nothing is sent to anyone else who has it elsewhere.
+    let socket = UdpSocket::bind((server, 0))?;
+    socket.send_to(&message(server, ip, mac), (server, SERVER_PORT)).map(|_| ())
+}
+
+/// The message DHCPRELEASE (RFC 2131, table 5).
+fn message(server: Ipv4Addr, ip: Ipv4Addr, mac: [u8; 6]) -> Vec<u8> {
+    // A request by Ethernet, whose addresses are of 6 bytes.
+    let mut bytes = vec![1, 1, 6, 0];
+    // A number of its own, which nobody will answer; no time, no flags.
+    bytes.extend(std::process::id().to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(ip.octets());
+    // Three addresses that do not matter here.
+    bytes.extend([0; 12]);
+    bytes.extend(mac);
+    // The rest of the interface's address, two names, and the mark of options.
+    bytes.extend([0; 10 + 64 + 128]);
+    bytes.extend([99, 130, 83, 99]);
+    // Kind of message, server, end.
+    bytes.extend([53, 1, 7, 54, 4]);
+    bytes.extend(server.octets());
+    bytes.push(255);
+    bytes.resize(bytes.len().max(SMALLEST), 0);
+    bytes
+}
+
+/// Reads a MAC address.
+pub(super) fn mac_bytes(mac: &str) -> Option<[u8; 6]> {
+    let parts: Vec<u8> =
+        mac.split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect::<Option<_>>()?;
+    parts.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_has_its_parts_at_their_places() {
+        let (server, ip) = (Ipv4Addr::new(192, 168, 122, 1), Ipv4Addr::new(192, 168, 122, 7));
+        let mac = mac_bytes("52:54:00:aa:bb:01").unwrap();
+        let bytes = message(server, ip, mac);
+        assert_eq!(bytes.len(), SMALLEST);
+        assert_eq!((&bytes[12..16], &bytes[28..34]), (&ip.octets()[..], &mac[..]));
+        let end = [99, 130, 83, 99, 53, 1, 7, 54, 4, 192, 168, 122, 1, 255];
+        assert_eq!(bytes[236..250], end);
+    }
+
+    #[test]
+    fn what_is_no_address_of_an_interface_is_none() {
+        for bad in ["", "52:54", "52:54:00:aa:bb:zz", "52:54:00:aa:bb:01:02"] {
+            assert_eq!(mac_bytes(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_addresses_of_this_machine_are_its_own() {
+        assert!(is_of_this_machine(Ipv4Addr::LOCALHOST));
+        // For documents only (RFC 5737), so no machine has it.
+        assert!(!is_of_this_machine(Ipv4Addr::new(192, 0, 2, 1)));
+    }
+}

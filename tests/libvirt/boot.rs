@@ -1,0 +1,297 @@
+//! A cloud image on a real libvirtd, from its adding to the deletion of its guest: what everyone does first. The guest is
+//! emulated, so it takes its time.
+
+use super::files;
+use crate::support::daemon::{Daemon, daemon, skip};
+use crate::support::{project, run};
+use gpuvm::hypervisor::Hypervisor as _;
+use gpuvm::hypervisor::libvirt::Libvirt;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// The name of the guest and of its host.
+const NAME: &str = "boot-a";
+
+/// The directory of a small Debian with cloud-init, which is built unless it was built before; none, with the reason
+/// told, where the machine cannot build it.
+fn image() -> Option<&'static Path> {
+    /// Where it is.
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest-image");
+        let (code, _, err) = run(Command::new(project().join("tests/guest-image")).arg(&dir));
+        if code == 0 { Ok(dir) } else { Err(format!("no image for a guest: {}", err.trim())) }
+    };
+    match MADE.get_or_init(build) {
+        Ok(dir) => Some(dir),
+        Err(why) => skip(why),
+    }
+}
+
+/// Is a guest that somebody logs in to.
+struct Guest {
+    /// Where it runs.
+    daemon: &'static Daemon,
+    /// Key, known hosts and data disk.
+    dir: PathBuf,
+    /// MAC address.
+    mac: String,
+    /// Address.
+    ip: String,
+}
+
+impl Guest {
+    /// Runs a verb on the host of the guest's network, and expects success; its answer and the rest.
+    fn gpuvm(&self, args: &[&str]) -> (String, String) {
+        let mut command = self.daemon.enter(&["--net"], env!("CARGO_BIN_EXE_gpuvm"));
+        command.args(args).env("LIBVIRT_DEFAULT_URI", self.daemon.uri()).env("LC_ALL", "C");
+        let (code, out, err) = run(command.stdin(Stdio::null()));
+        assert_eq!(code, 0, "{args:?}: {out}{err}");
+        (out, err)
+    }
+
+    /// Runs a script in the guest, over SSH from the host's side of its network.
+    fn ssh(&self, script: &str) -> (i32, String, String) {
+        let mut ssh = self.daemon.enter(&["--net"], "ssh");
+        let file = |name: &str| self.dir.join(name).to_str().unwrap().to_owned();
+        let hosts = format!("UserKnownHostsFile={}", file("known_hosts"));
+        ssh.args(["-q", "-F", "none", "-i", &file("key"), "-o", &hosts]);
+        for option in ["BatchMode=yes", "StrictHostKeyChecking=accept-new", "ConnectTimeout=10"] {
+            ssh.args(["-o", option]);
+        }
+        // A guest that is gone must not hold the test up.
+        ssh.args(["-o", "ServerAliveInterval=20", "-o", "ServerAliveCountMax=6"]);
+        run(ssh.arg(format!("lab@{}", self.ip)).arg(script).stdin(Stdio::null()))
+    }
+
+    /// What a script in the guest prints; it has to succeed.
+    fn says(&self, script: &str) -> String {
+        let (code, out, err) = self.ssh(script);
+        assert_eq!(code, 0, "`{script}` in the guest: {out}{err}");
+        out.trim().to_owned()
+    }
+
+    /// The command line that makes it.
+    fn wanted(&self) -> Vec<String> {
+        let shape = "--virt-type qemu --pins none --vcpus 2 --cells 2 --memory 1G --user lab --os-size 3G \
+                     --data-size 256M --image-pool boot-images --pool boot-guests";
+        let mut args = vec!["create", "--name", NAME];
+        args.extend(shape.split_whitespace());
+        let mut args: Vec<String> = args.into_iter().map(str::to_owned).collect();
+        for (option, file) in [("--ssh-key", "key.pub"), ("--data-dir", "data")] {
+            args.extend([option.to_owned(), self.dir.join(file).to_str().unwrap().to_owned()]);
+        }
+        args
+    }
+
+    /// Waits until one can log in.
+    fn wait_for_login(&self) {
+        until("one can log in", 300, || self.ssh("true").0 == 0);
+    }
+
+    /// Waits until its agent answers.
+    fn wait_for_agent(&self) {
+        let ping = ["qemu-agent-command", NAME, "{\"execute\":\"guest-ping\"}"];
+        until("the agent answers", 120, || self.daemon.virsh(&ping).0);
+    }
+}
+
+/// Waits until something is so, and fails after this time.
+fn until(what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while !is_so() {
+        assert!(Instant::now() < end, "not so after {seconds} s: {what}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// Makes the pools and the key, adds the image, and creates the guest.
+fn create(daemon: &'static Daemon, built: &Path) -> Guest {
+    let (images, guests) = (daemon.fresh_dir("boot-images"), daemon.fresh_dir("boot-guests"));
+    let dir = daemon.fresh_dir("boot-files");
+    std::fs::create_dir(dir.join("data")).unwrap();
+    let libvirt = Libvirt::open(&daemon.uri()).unwrap();
+    for (pool, dir) in [("boot-images", &images), ("boot-guests", &guests)] {
+        libvirt.storage().make_pool(pool, dir).unwrap();
+    }
+    let mut keygen = Command::new("ssh-keygen");
+    keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(dir.join("key"));
+    assert_eq!(run(&mut keygen).0, 0);
+    let mut guest = Guest { daemon, dir, mac: String::new(), ip: String::new() };
+    let file = built.join("guest.qcow2");
+    let file = file.to_str().unwrap();
+    guest.gpuvm(&["image", "add", file, "--name", "debian-12", "--pool", "boot-images"]);
+    let args = guest.wanted();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let (out, err) = guest.gpuvm(&[&args[..], &["--wait", "900"]].concat());
+    assert!(!err.contains("otherwise than planned"), "{err}");
+    let words: Vec<&str> = out.trim_end().split(' ').collect();
+    let ["boot-a:", "create", "start", "mac:", mac, "ip:", ip] = words[..] else {
+        panic!("{out}{err}");
+    };
+    assert!(ip.starts_with("192.168.122."), "{out}{err}");
+    (guest.mac, guest.ip) = (mac.to_owned(), ip.to_owned());
+    guest
+}
+
+/// What a guest has to be after its first start.
+fn first_start(guest: &Guest) {
+    guest.wait_for_login();
+    let status = guest.says("sudo cloud-init status --wait --long || true");
+    assert!(
+        status.contains("status: done"),
+        "{status}\n{}",
+        guest.says("sudo cat /var/log/cloud-init-output.log")
+    );
+    let result = guest.says("cat /run/cloud-init/result.json");
+    let result: serde_json::Value = serde_json::from_str(&result).unwrap();
+    assert_eq!(result["v1"]["errors"], serde_json::json!([]), "{result}");
+    let source = result["v1"]["datasource"].to_string();
+    assert!(source.contains("NoCloud") && source.contains("/dev/vd"), "{source}");
+    assert_eq!(guest.says("systemctl --failed --no-legend --plain"), "");
+    assert_eq!(guest.says("hostname; id -un; sudo -n id -un"), "boot-a\nlab\nroot");
+
+    // The image's own file system is of less than 1.5 GiB.
+    let root: u64 = guest.says("df --output=size -k / | tail -1").parse().unwrap();
+    assert!(root > 2700 << 10, "the root file system was not made larger: {root} KiB");
+    let raid = guest
+        .says("findmnt -no SOURCE,FSTYPE /raid; lsblk -dno SERIAL $(findmnt -no SOURCE /raid)");
+    assert!(raid.contains("ext4") && raid.ends_with("gpuvm-data"), "{raid}");
+    guest.says("echo precious | sudo tee /raid/kept; sync");
+
+    assert_eq!(guest.says("cat /sys/devices/system/node/node[01]/cpulist"), "0\n1");
+    let disks = "lsblk -dno NAME,RO | tr -s ' '";
+    assert_eq!(guest.says(disks), "vda 0\nvdb 0\nvdc 1");
+    // Devices sit behind root ports: none but the host's own bridge and chip set on bus 0.
+    let flat = guest.says("lspci -D | grep ' 0000:00:' | grep -ci virtio || true");
+    let behind = guest.says("lspci -D | grep -ci virtio");
+    assert_eq!(flat, "0");
+    assert!(behind.parse::<u32>().unwrap() >= 6, "{}", guest.says("lspci -tv"));
+
+    guest.wait_for_agent();
+    let (ip, _) = guest.gpuvm(&["ip", NAME]);
+    assert_eq!(ip.trim(), guest.ip);
+    let (all, _) = guest.gpuvm(&["ip", NAME, "--all"]);
+    assert!(all.contains(&format!("{} {} lease", guest.mac, guest.ip)), "{all}");
+    let (show, _) = guest.gpuvm(&["show", NAME]);
+    for word in ["connected", "boot-a.os, raw, made for it", "boot-a.seed", "vol-boot-a"] {
+        assert!(show.contains(word), "`{word}` is not in\n{show}");
+    }
+    console(guest);
+}
+
+/// The console shows a login prompt, to whoever presses the return key.
+fn console(guest: &Guest) {
+    let mut console = guest.daemon.gpuvm(&["console", NAME]);
+    console.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut console = console.spawn().unwrap();
+    let (mut keys, mut screen) = (console.stdin.take().unwrap(), console.stdout.take().unwrap());
+    let reader = std::thread::spawn(move || {
+        let (mut seen, mut part) = (String::new(), [0; 256]);
+        while let Ok(got @ 1..) = screen.read(&mut part) {
+            seen += &String::from_utf8_lossy(&part[..got]);
+            if seen.contains("boot-a login:") {
+                break;
+            }
+        }
+        seen
+    });
+    until("the console shows a login prompt", 120, || {
+        let _ = keys.write_all(b"\n");
+        reader.is_finished()
+    });
+    drop(keys);
+    assert!(reader.join().unwrap().contains("boot-a login:"));
+    assert_eq!(console.wait().unwrap().code(), Some(0));
+}
+
+/// What has to be so after a further start.
+fn second_start(guest: &Guest) {
+    let (ip, _) = guest.gpuvm(&["ip", NAME, "--wait", "600"]);
+    assert_eq!(ip.trim(), guest.ip, "another address after a further start");
+    guest.wait_for_login();
+    until("/raid is mounted", 60, || guest.ssh("findmnt /raid").0 == 0);
+    assert_eq!(guest.says("cat /raid/kept"), "precious");
+    guest.wait_for_agent();
+}
+
+/// An agent that is connected and says nothing holds nobody up for ever, and the power button is left.
+fn hung_agent(guest: &Guest) {
+    guest.says("sudo systemctl kill --signal=STOP qemu-guest-agent");
+    let (ip, _) = guest.gpuvm(&["ip", NAME]);
+    assert_eq!(ip.trim(), guest.ip);
+    let (all, _) = guest.gpuvm(&["ip", NAME, "--all"]);
+    assert!(all.contains(&guest.ip), "{all}");
+    let (show, _) = guest.gpuvm(&["show", NAME]);
+    assert!(show.contains(&guest.ip), "{show}");
+    assert!(guest.gpuvm(&["list"]).0.contains("boot-a"));
+    let (_, err) = guest.gpuvm(&["restart", NAME, "--wait", "300"]);
+    assert!(err.contains("power button"), "{err}");
+}
+
+#[test]
+fn an_image_becomes_a_guest_that_one_logs_in_to_and_deletion_leaves_nothing() {
+    let Some(daemon) = daemon() else { return };
+    let Some(built) = image() else { return };
+    let begun = Instant::now();
+    let told = |what: &str| eprintln!("boot: {what} after {} s", begun.elapsed().as_secs());
+    let guest = create(daemon, built);
+    told("an address");
+    first_start(&guest);
+    told("the first start is done");
+    let (_, err) = guest.gpuvm(&["stop", NAME, "--wait", "300"]);
+    assert!(!err.contains("power button"), "the agent was not asked, or did not help: {err}");
+    guest.gpuvm(&["start", NAME]);
+    second_start(&guest);
+    told("the second start is done");
+    hung_agent(&guest);
+    told("restarted past a hung agent");
+
+    let (_, err) = guest.gpuvm(&["delete", NAME, "--yes"]);
+    for goes in ["boot-a.os", "boot-a.seed", "vol-boot-a"] {
+        assert!(err.contains(goes), "`{goes}` is not named: {err}");
+    }
+    nothing_is_left(&guest);
+    told("nothing is left");
+    data_is_kept(&guest);
+}
+
+/// A guest over its image goes, and its data disk stays where that is asked for.
+fn data_is_kept(guest: &Guest) {
+    let args = guest.wanted();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    guest.gpuvm(&[&args[..], &["--os-disk", "overlay", "--no-start"]].concat());
+    let (guests, data) = (guest.dir.parent().unwrap().join("boot-guests"), guest.dir.join("data"));
+    let mut info = Command::new("qemu-img");
+    let info = run(info.args(["info", "--output=json"]).arg(guests.join("boot-a.os"))).1;
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    assert_eq!(info["virtual-size"], 3u64 << 30, "{info}");
+    let below = info["full-backing-filename"].as_str().unwrap();
+    assert!(below.ends_with("boot-images/debian-12.qcow2"), "{info}");
+    guest.gpuvm(&["delete", NAME, "--keep-data", "--yes"]);
+    assert_eq!((files(&guests), files(&data)), (vec![], vec!["vol-boot-a".to_owned()]));
+}
+
+/// What a deletion must not leave.
+fn nothing_is_left(guest: &Guest) {
+    let daemon = guest.daemon;
+    assert!(!daemon.virsh(&["dominfo", NAME]).0, "the domain is left");
+    assert_eq!(daemon.virsh(&["vol-list", "boot-guests"]).1.trim(), "");
+    let dir = guest.dir.parent().unwrap();
+    for (what, dir) in
+        [("a volume", dir.join("boot-guests")), ("a data disk", guest.dir.join("data"))]
+    {
+        assert_eq!(files(&dir), [""; 0], "{what} is left");
+    }
+    let of_it =
+        |dir: &Path| files(dir).into_iter().filter(|f| f.contains(NAME)).collect::<Vec<_>>();
+    for dir in ["/var/lib/libvirt/qemu/nvram", "/run/libvirt/qemu", "/var/lib/libvirt/qemu"] {
+        assert_eq!(of_it(&daemon.inside(dir)), [""; 0], "in {dir}");
+    }
+    assert_eq!(of_it(Path::new("/var/lib/gpuvm/journal")), [""; 0], "a journal is left");
+    let (_, leases) = daemon.virsh(&["net-dhcp-leases", "default"]);
+    assert!(!leases.contains(&guest.mac), "a lease is left:\n{leases}");
+}
