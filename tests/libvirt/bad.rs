@@ -108,7 +108,7 @@ fn a_create_that_cannot_be_done_leaves_nothing() {
     std::fs::write(disks.join("bad4.raw"), "someone's").unwrap();
     refused(daemon, "bad4", &disks, &["--no-start"], &["is there already", "not replaced"]);
     assert_eq!(std::fs::read_to_string(disks.join("bad4.raw")).unwrap(), "someone's");
-    refused(daemon, "bad5", &disks, &["--volGB", "5"], &["/raid", "--volGB"]);
+    refused(daemon, "bad5", &disks, &["--volGB", "5"], &["/raid", "--data-dir"]);
     // A template that asks for a device that no host has: libvirt would define it.
     let template = disks.join("template.xml");
     let hostdev = "<hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0x0000' \
