@@ -1,5 +1,6 @@
 //! Giving an address back to a DHCP server of this machine, in place of a guest that does so no more.
 
+use super::Observer;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -13,9 +14,17 @@ pub fn is_of_this_machine(server: Ipv4Addr) -> bool {
     UdpSocket::bind((server, 0)).is_ok()
 }
 
+/// Gives an address back; where that cannot be done it is told, and no error: a lease ends by itself.
+pub(super) fn give_back(server: Ipv4Addr, ip: Ipv4Addr, mac: &str, observer: &mut dyn Observer) {
+    let released = mac_bytes(mac).map(|mac| release(server, ip, mac));
+    if let Some(Err(error)) = released {
+        observer.note(&format!("the lease of {ip} stays until it ends: {error}"));
+    }
+}
+
 /// Tells a server of this machine that an interface is done with its address. There is no answer; a server that has not
 /// given this address to this interface does nothing.
-pub(super) fn release(server: Ipv4Addr, ip: Ipv4Addr, mac: [u8; 6]) -> io::Result<()> {
+fn release(server: Ipv4Addr, ip: Ipv4Addr, mac: [u8; 6]) -> io::Result<()> {
     // From the server's own address, so that nothing is sent to anyone else who has it elsewhere.
     let socket = UdpSocket::bind((server, 0))?;
     socket.send_to(&message(server, ip, mac), (server, SERVER_PORT)).map(|_| ())
@@ -44,7 +53,7 @@ fn message(server: Ipv4Addr, ip: Ipv4Addr, mac: [u8; 6]) -> Vec<u8> {
 }
 
 /// Reads a MAC address.
-pub(super) fn mac_bytes(mac: &str) -> Option<[u8; 6]> {
+fn mac_bytes(mac: &str) -> Option<[u8; 6]> {
     let parts: Vec<u8> =
         mac.split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect::<Option<_>>()?;
     parts.try_into().ok()

@@ -112,13 +112,7 @@ pub(super) fn perform(
         Step::DetachDisk { name, path, wait_s } => {
             detach::disk(hypervisor, observer, name, path, *wait_s)?;
         }
-        Step::ReleaseLease { server, ip, mac } => {
-            let released = lease::mac_bytes(mac).map(|mac| lease::release(*server, *ip, mac));
-            // It ends by itself, so a guest is not kept for it.
-            if let Some(Err(error)) = released {
-                observer.note(&format!("the lease of {ip} stays until it ends: {error}"));
-            }
-        }
+        Step::ReleaseLease { server, ip, mac } => lease::give_back(*server, *ip, mac, observer),
         Step::DeleteDisk { path } => disk::delete(path)?,
         Step::MakePool { name, path } => hypervisor.storage().make_pool(name, path)?,
         Step::MakeVolume { pool, volume, from: None } => {
