@@ -126,6 +126,11 @@ pub fn create(
 
 /// Takes the blocks of a file from its file system, in parts.
 fn reserve(file: &File, bytes: u64, progress: Progress<'_>) -> io::Result<()> {
+    // What cannot fit must not take the last block from others before it fails.
+    let stat = nix::sys::statvfs::fstatvfs(file)?;
+    if stat.blocks_free().saturating_mul(stat.fragment_size()) < bytes {
+        return Err(ErrorKind::StorageFull.into());
+    }
     let mut from = 0;
     while from < bytes {
         let part = RESERVED_AT_ONCE.min(bytes - from);
