@@ -148,6 +148,7 @@ pub enum DeviceKind {
     /// A data-centre or graphics GPU of any maker: class 0x03, VGA adapters of management controllers excluded.
     Gpu,
     /// NVIDIA, class 0x0680.
+    #[serde(rename = "nvswitch")]
     NvSwitch,
     /// Ethernet, InfiniBand: class 0x02.
     Nic,

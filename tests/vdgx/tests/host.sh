@@ -93,5 +93,5 @@ for pcpu in $(sed -n 's/^pcpu //p' /tmp/plan); do
   [[ -e /sys/devices/system/cpu/cpu$pcpu/node$on ]] || fail "pcpu $pcpu is not on node $on"
 done
 gpuvm plan --gpus 2 --explain >/tmp/explain || fail "plan --explain"
-has "the plan names the devices to bind" /tmp/explain "${devices%%$'\n'*} .*(vfio-pci|managed)"
+has "the plan names the devices to bind" /tmp/explain "${devices%%$'\n'*}.*(vfio-pci|managed)"
 finish
