@@ -10,6 +10,7 @@ use crate::apply::{
 };
 use crate::hypervisor::Hypervisor;
 use anyhow::Context as _;
+use std::fmt::Display;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::ops::ControlFlow;
 use std::rc::{Rc, Weak};
@@ -160,6 +161,29 @@ pub fn confirm(steps: &[Step], kind: &str, name: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     Err(hinted(format!("{kind} `{name}` is not deleted: the name was not repeated"), ""))
+}
+
+/// Names what a change does and asks whether it may; `what` is said where nobody can be asked, or says no: "taking devices
+/// from the host".
+pub fn agree<T: Display>(steps: &[T], question: &str, what: &str) -> anyhow::Result<()> {
+    let mut err = std::io::stderr().lock();
+    for step in steps {
+        writeln!(err, "will {step}")?;
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(usage(
+            format!("{what} is not confirmed, and there is no terminal to ask at"),
+            "--yes does it without asking",
+        ));
+    }
+    write!(err, "{question} [y/N] ")?;
+    err.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(hinted(format!("{what} was declined; nothing is changed"), "")),
+    }
 }
 
 /// Prints steps that are not done.

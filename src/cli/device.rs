@@ -4,16 +4,15 @@ mod list;
 mod plan;
 
 use super::args::{BindArgs, DeviceVerb, Early, ReleaseArgs};
-use super::change::{Reporter, print_steps, refuse_unfinished};
+use super::change::{Reporter, agree, print_steps, refuse_unfinished};
 use super::context::Context;
-use super::error::{EXIT_DONE, hinted, usage};
+use super::error::{EXIT_DONE, hinted};
 use crate::apply::bind::{boot, on_this_machine};
 use crate::apply::{Journal, Step, apply};
 use crate::bdf::Bdf;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::none::{NoHypervisor, URI};
 use crate::topology::{Binding, is_vfio};
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
 
 /// Runs the verb.
@@ -39,7 +38,8 @@ fn bind(args: &BindArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let steps = plan::bind(args, cx)?;
     let taken: Vec<&Step> = steps.iter().filter(|step| takes(step)).collect();
     if !taken.is_empty() && !args.yes {
-        reporter.ask(|| confirm(&taken))?;
+        let question = "take them from the host?";
+        reporter.ask(|| agree(&taken, question, "taking devices from the host"))?;
     }
     change("device bind", &args.devices, &steps, reporter, cx)
 }
@@ -89,28 +89,6 @@ fn change(
 /// Whether a step takes a function from a driver of the host.
 fn takes(step: &Step) -> bool {
     matches!(step, Step::BindDevice { was, .. } if was.driver.is_some())
-}
-
-/// Asks whether functions may be taken from the host.
-fn confirm(taken: &[&Step]) -> anyhow::Result<()> {
-    let mut err = std::io::stderr().lock();
-    for step in taken {
-        writeln!(err, "will {step}")?;
-    }
-    if !std::io::stdin().is_terminal() {
-        return Err(usage(
-            "taking devices from the host is not confirmed, and there is no terminal to ask at",
-            "--yes takes them without asking",
-        ));
-    }
-    write!(err, "take them from the host? [y/N] ")?;
-    err.flush()?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    match answer.trim().to_ascii_lowercase().as_str() {
-        "y" | "yes" => Ok(()),
-        _ => Err(hinted("nothing is bound", "")),
-    }
 }
 
 /// Binds while the machine boots: nothing uses the functions yet, no file can be written, and there is no libvirt. One
