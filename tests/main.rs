@@ -13,6 +13,7 @@ mod hosts;
 mod libvirt;
 mod lstopo;
 mod matrix;
+mod nics;
 mod plans;
 #[allow(dead_code)]
 #[path = "bench/placement/mod.rs"]

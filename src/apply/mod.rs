@@ -11,6 +11,7 @@ mod interrupt;
 mod journal;
 mod lease;
 mod lock;
+pub mod nic;
 mod perform;
 mod recover;
 mod secret;

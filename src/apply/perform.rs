@@ -42,6 +42,7 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
             bind::on_this_machine(|binder| binder.expect(*bdf, was))?;
         }
         Step::Array(step) => step.expects()?,
+        Step::Nic(step) => step.expects()?,
         _ => {}
     }
     Ok(())
@@ -144,6 +145,7 @@ pub(super) fn perform(
         Step::ResetDevice { bdf } => bind::on_this_machine(|binder| binder.reset(*bdf))?,
         Step::SetFile { path, text, .. } => bind::set_file(path, text.as_deref())?,
         Step::Array(step) => step.perform()?,
+        Step::Nic(step) => step.perform()?,
     }
     Ok(())
 }
@@ -222,6 +224,7 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
             bind::set_file(path, was.as_deref()).map_err(StepError::from)
         }
         Step::Array(step) => step.undo().map_err(StepError::from),
+        Step::Nic(step) => step.undo().map_err(StepError::from),
         // Nothing to undo, or undone with the volume, or not to be undone.
         Step::ShutDownDomain { .. }
         | Step::ResetDevice { .. }

@@ -6,6 +6,7 @@ pub use error::StepError;
 
 use super::array::ArrayStep;
 use super::disk::Preallocate;
+use super::nic::NicStep;
 use super::secret::Secret;
 use crate::bdf::Bdf;
 use crate::domain::guest::VolumeRef;
@@ -217,6 +218,8 @@ pub enum Step {
     },
     /// Changes an array, what is on it, or a file that speaks of it.
     Array(ArrayStep),
+    /// Changes a network card with virtual functions.
+    Nic(NicStep),
 }
 
 impl fmt::Display for Step {
@@ -305,6 +308,7 @@ impl fmt::Display for Step {
             Step::SetFile { path, text: Some(_), .. } => write!(f, "write {}", path.display()),
             Step::SetFile { path, text: None, .. } => write!(f, "remove {}", path.display()),
             Step::Array(step) => step.fmt(f),
+            Step::Nic(step) => step.fmt(f),
         }
     }
 }
@@ -358,6 +362,7 @@ impl Step {
                 | Step::ResetDevice { .. }
                 | Step::SetFile { .. }
                 | Step::Array(_)
+                | Step::Nic(_)
         )
     }
 }

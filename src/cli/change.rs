@@ -13,6 +13,7 @@ use anyhow::Context as _;
 use std::fmt::Display;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -195,4 +196,29 @@ pub fn print_steps(steps: &[Step], cx: &Context<'_>) -> std::io::Result<()> {
         return cx.output.text("nothing to do");
     }
     cx.output.text(&steps.iter().map(|step| format!("{step}\n")).collect::<String>())
+}
+
+/// The path of this program, for a unit that runs it.
+pub fn program() -> anyhow::Result<String> {
+    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    Ok(program.to_str().context("this program's path is not UTF-8")?.to_owned())
+}
+
+/// The steps that bring files that are ours alone to a text or away, by their paths below the root; none for one that is
+/// so already.
+pub fn file_steps<'p>(
+    files: impl IntoIterator<Item = (&'p str, Option<String>)>,
+) -> anyhow::Result<Vec<Step>> {
+    let mut steps = Vec::new();
+    for (path, text) in files {
+        let path = Path::new("/").join(path);
+        let was = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            was => Some(was.with_context(|| format!("cannot read {}", path.display()))?),
+        };
+        if text != was {
+            steps.push(Step::SetFile { path, text, was });
+        }
+    }
+    Ok(steps)
 }

@@ -6,7 +6,7 @@ use crate::discover::exclusions;
 use crate::domain::DomainXml;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::none::{self, NoHypervisor};
-use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::placement::{Exclusion, Held, Occupancy};
 use crate::topology::Topology;
 use anyhow::Context as _;
@@ -92,6 +92,19 @@ impl<'a> Context<'a> {
             }
         }
         Ok(Occupancy { domains, excluded: self.excluded()? })
+    }
+
+    /// The same; without domains, and with a warning, where no libvirt answers.
+    pub fn occupancy_or_warn(&self) -> anyhow::Result<Occupancy> {
+        match self.occupancy(false) {
+            Err(error) if error.chain().any(|cause| cause.is::<HypervisorError>()) => {
+                let told = "libvirt does not answer, so devices of guests are known only by the \
+                            processes that have them open";
+                self.output.warning(told);
+                Ok(Occupancy { excluded: self.excluded()?, ..Occupancy::default() })
+            }
+            held => held,
+        }
     }
 
     /// The root directory of the host; none where it is recorded in a file.

@@ -25,6 +25,7 @@ pub mod image;
 pub mod ip;
 pub mod list;
 pub mod meta;
+pub mod nic;
 pub mod plan;
 pub mod recover;
 pub mod render;
@@ -73,6 +74,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Host(verb) => host::run(verb, &cx),
         Verb::Gpu(verb) => gpu::run(verb, &cx),
         Verb::Device(verb) => device::run(verb, &cx),
+        Verb::Nic(verb) => nic::run(verb, &cx),
         Verb::Drive(verb) => drive::run(verb, &cx),
         Verb::Image(verb) => image::run(verb, &cx),
         Verb::Plan(args) => plan::run(args, &cx),

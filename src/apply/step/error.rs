@@ -4,6 +4,7 @@ use super::super::array::ArrayError;
 use super::super::bind::BindError;
 use super::super::disk::DiskError;
 use super::super::journal::JournalError;
+use super::super::nic::NicError;
 use super::Step;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use std::path::PathBuf;
@@ -23,6 +24,9 @@ pub enum StepError {
     /// An array, or what speaks of it, could not be changed.
     #[error("{0}")]
     Array(#[from] ArrayError),
+    /// A network card could not be changed.
+    #[error("{0}")]
+    Nic(#[from] NicError),
     /// The journal could not be written, so the step was not begun.
     #[error("{0}")]
     Journal(#[from] JournalError),

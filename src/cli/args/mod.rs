@@ -8,6 +8,7 @@ mod guest;
 mod image;
 mod life;
 mod meta;
+mod nic;
 mod seed;
 mod storage;
 mod wish;
@@ -20,6 +21,7 @@ pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
 pub use meta::{CompletionsArgs, ManArgs};
+pub use nic::{EarlyVfs, NicListArgs, NicVerb, PfName, VfsArgs};
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
 pub use wish::{AllowArg, NearArg, PinsArg, Which};
@@ -114,6 +116,9 @@ pub enum Verb {
     /// Show who has which PCI device, bind devices to vfio-pci for guests and give them back
     #[command(subcommand)]
     Device(DeviceVerb),
+    /// Show network cards, set how many virtual functions they have
+    #[command(subcommand)]
+    Nic(NicVerb),
     /// Show drives and who uses them, release a data array and restore it
     #[command(subcommand)]
     Drive(DriveVerb),

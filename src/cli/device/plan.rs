@@ -4,17 +4,15 @@ use crate::apply::Step;
 use crate::apply::bind::boot;
 use crate::bdf::Bdf;
 use crate::cli::args::{BindArgs, ReleaseArgs};
+use crate::cli::change::{file_steps, program};
 use crate::cli::claim::bound_to;
 use crate::cli::context::Context;
 use crate::cli::error::hinted;
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Hindrance, Take, Use, UseKind};
-use crate::hypervisor::HypervisorError;
 use crate::placement::Occupancy;
 use crate::topology::{Binding, Topology, is_vfio};
-use anyhow::Context as _;
 use std::collections::BTreeSet;
-use std::path::Path;
 
 /// Is the host that devices are bound on.
 struct Host {
@@ -29,16 +27,7 @@ struct Host {
 impl Host {
     /// Reads this machine; without domains where no libvirt answers.
     fn read(cx: &Context<'_>) -> anyhow::Result<Host> {
-        let held = match cx.occupancy(false) {
-            Err(error) if error.chain().any(|cause| cause.is::<HypervisorError>()) => {
-                let told = "libvirt does not answer, so devices of guests are known only by the \
-                            processes that have them open";
-                cx.output.warning(told);
-                Occupancy { excluded: cx.excluded()?, ..Occupancy::default() }
-            }
-            held => held?,
-        };
-        Ok(Host { root: FsRoot::live()?, topology: cx.topology()?, held })
+        Ok(Host { root: FsRoot::live()?, topology: cx.topology()?, held: cx.occupancy_or_warn()? })
     }
 
     /// Who uses these functions.
@@ -50,21 +39,8 @@ impl Host {
 
     /// The files that have to change for these functions to be bound at boot.
     fn at_boot(&self, wanted: &BTreeSet<Bdf>) -> anyhow::Result<Vec<Step>> {
-        let program = std::env::current_exe().context("cannot tell where this program is")?;
-        let program = program.to_str().context("this program's path is not UTF-8")?;
         let by_id = !boot::has_other_ids(&self.root)?;
-        let mut steps = Vec::new();
-        for (path, text) in boot::files(&self.topology, wanted, program, by_id) {
-            let path = Path::new("/").join(path);
-            let was = match std::fs::read_to_string(&path) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-                was => Some(was.with_context(|| format!("cannot read {}", path.display()))?),
-            };
-            if text != was {
-                steps.push(Step::SetFile { path, text, was });
-            }
-        }
-        Ok(steps)
+        file_steps(boot::files(&self.topology, wanted, &program()?, by_id))
     }
 }
 

@@ -1,0 +1,224 @@
+//! The steps that change how many virtual functions a card has, and the reasons why not.
+
+use crate::apply::Step;
+use crate::apply::nic::NicStep;
+use crate::apply::nic::boot::{self, AtBoot};
+use crate::bdf::Bdf;
+use crate::cli::args::{EarlyVfs, PfName, VfsArgs};
+use crate::cli::change::{file_steps, program};
+use crate::cli::context::Context;
+use crate::cli::error::{hinted, usage};
+use crate::fsroot::FsRoot;
+use crate::holders::{self, Use};
+use crate::topology::{PciDevice, Sriov, Topology, is_vfio};
+use anyhow::bail;
+use std::time::{Duration, Instant};
+
+/// Is what has to be done for a card.
+pub struct Change {
+    /// The card.
+    pub pf: Bdf,
+    /// The steps; none: it is so already.
+    pub steps: Vec<Step>,
+}
+
+/// The error that a card cannot have virtual functions, and where to look.
+fn refused(message: String) -> anyhow::Error {
+    hinted(message, "`gpuvm nic list` shows the cards and their virtual functions")
+}
+
+/// The virtual functions of a card, by number.
+pub fn functions_of(topology: &Topology, pf: Bdf) -> Vec<&PciDevice> {
+    let is_its = |device: &&PciDevice| device.sriov == Some(Sriov::Vf { pf });
+    // The kernel gives them ascending addresses.
+    topology.devices().iter().filter(is_its).collect()
+}
+
+/// Finds a card, which has to be able to have virtual functions, with how many it can have and has.
+fn card<'t>(name: &PfName, topology: &'t Topology) -> anyhow::Result<(&'t PciDevice, u32, u32)> {
+    let is_named = |device: &&PciDevice, name: &String| {
+        device.net.as_ref().is_some_and(|net| net.netdevs.contains(name))
+    };
+    let (found, called) = match name {
+        PfName::At(bdf) => (topology.device(*bdf), bdf.to_string()),
+        PfName::Netdev(name) => {
+            (topology.devices().iter().find(|device| is_named(device, name)), name.clone())
+        }
+    };
+    let Some(device) = found else {
+        return Err(refused(format!("this host has no network card {called}")));
+    };
+    let bdf = device.bdf;
+    match device.sriov {
+        Some(Sriov::Pf { total, enabled }) => Ok((device, total, enabled)),
+        Some(Sriov::Vf { pf }) => {
+            Err(refused(format!("{called} is a virtual function itself, of {pf}")))
+        }
+        None => Err(hinted(
+            format!("{bdf} has no SR-IOV: its sriov_totalvfs is absent or 0"),
+            "some cards have it switched off in their firmware (mlxconfig SRIOV_EN, NUM_OF_VFS) or in the BIOS",
+        )),
+    }
+}
+
+/// The steps of `nic vfs`.
+pub fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<Change> {
+    let (Some(name), Some(count)) = (&args.pf, args.count) else {
+        bail!("a card and a number are needed");
+    };
+    let topology = cx.topology()?;
+    let (device, total, enabled) = card(name, &topology)?;
+    let pf = device.bdf;
+    if count > total {
+        let message = format!("{pf} can have {total} virtual functions, not {count}");
+        return Err(hinted(message, format!("gpuvm nic vfs {pf} --count {total}")));
+    }
+    if args.host_drivers && count == 0 {
+        let hint = "leave --host-drivers out";
+        return Err(usage("--host-drivers speaks of virtual functions, and --count is 0", hint));
+    }
+    if args.at_boot {
+        cx.refuse_recorded("nic vfs --at-boot")?;
+    }
+    let root = cx.root()?;
+    let mut steps = Vec::new();
+    if count != enabled {
+        match device.driver.as_deref() {
+            Some(driver) if !is_vfio(driver) => {}
+            driver => {
+                let has = driver.map_or("no driver has it".into(), |d| format!("{d} has it"));
+                let message =
+                    format!("{pf} needs a driver of the host to have virtual functions, and {has}");
+                return Err(hinted(message, format!("`gpuvm device release {pf}` gives it back")));
+            }
+        }
+        refuse_used(pf, root.as_ref(), &topology, cx)?;
+        steps.extend(autoprobe(pf, count == 0 || args.host_drivers, root.as_ref())?);
+        steps.push(Step::Nic(NicStep::SetCount { pf, count, was: enabled }));
+        if count > 0 {
+            steps.extend(link_up(device, root.as_ref())?);
+        }
+    }
+    // The files of this machine are none of a recorded one's.
+    if let Some(root) = root.as_ref().filter(|root| root.is_live()) {
+        let mut at_boot = boot::functions(root)?;
+        let before = at_boot.get(&pf).map(|at_boot| at_boot.count);
+        if args.at_boot {
+            let id = crate::apply::bind::boot::id(device);
+            match count {
+                0 => drop(at_boot.remove(&pf)),
+                _ => {
+                    let host_drivers = args.host_drivers;
+                    at_boot.insert(pf, AtBoot { id, count, host_drivers });
+                }
+            }
+            steps.extend(file_steps(boot::files(&at_boot, &program()?))?);
+        } else if let Some(before) = before.filter(|before| *before != count) {
+            let told = format!(
+                "{pf} gets {before} virtual functions at the next boot; --at-boot changes that, too"
+            );
+            cx.output.warning(&told);
+        }
+    }
+    Ok(Change { pf, steps })
+}
+
+/// Refuses to take virtual functions away that somebody uses; says which guests that are off will miss them.
+fn refuse_used(
+    pf: Bdf,
+    root: Option<&FsRoot>,
+    topology: &Topology,
+    cx: &Context<'_>,
+) -> anyhow::Result<()> {
+    let functions: Vec<Bdf> = functions_of(topology, pf).iter().map(|vf| vf.bdf).collect();
+    if functions.is_empty() {
+        return Ok(());
+    }
+    let held = cx.occupancy_or_warn()?;
+    let mut uses = holders::known(topology, &held, &functions);
+    if let Some(root) = root {
+        uses.extend(holders::read(root, topology, &functions)?.uses);
+    }
+    for domain in held.domains.iter().filter(|domain| !domain.active) {
+        for bdf in domain.devices.iter().filter(|bdf| functions.contains(bdf)) {
+            let name = &domain.domain;
+            let told =
+                format!("domain `{name}`, which is off, has {bdf} and does not start without it");
+            cx.output.warning(&told);
+        }
+    }
+    if uses.is_empty() {
+        return Ok(());
+    }
+    let mut message = format!("the virtual functions of {pf} are in use");
+    for Use { bdf, by, .. } in &uses {
+        message += &format!("\n  {bdf} is used by {by}");
+    }
+    Err(hinted(message, "every change of their number takes all of them away; end what uses them"))
+}
+
+/// The step that keeps drivers of the host off new virtual functions, or lets them.
+fn autoprobe(pf: Bdf, on: bool, root: Option<&FsRoot>) -> anyhow::Result<Option<Step>> {
+    let path = format!("sys/bus/pci/devices/{pf}/sriov_drivers_autoprobe");
+    let now = root.map(|root| root.read(&path)).transpose()?.flatten();
+    // A kernel before 4.12 has no such setting, and a record may not have it.
+    let was = now.map(|text| text.trim() != "0");
+    let differs = was.filter(|was| *was != on);
+    Ok(differs.map(|was| Step::Nic(NicStep::SetAutoprobe { pf, on, was })))
+}
+
+/// The step that takes a card's network device up; none where it is up, or the card has none.
+pub fn link_up(device: &PciDevice, root: Option<&FsRoot>) -> anyhow::Result<Option<Step>> {
+    let netdev = device.net.as_ref().and_then(|net| net.netdevs.first());
+    let (Some(netdev), Some(root)) = (netdev, root) else { return Ok(None) };
+    let up = is_up(root, netdev)?;
+    Ok((up == Some(false)).then(|| Step::Nic(NicStep::LinkUp { netdev: netdev.clone() })))
+}
+
+/// Whether a network device is up; none where it is not told.
+pub fn is_up(root: &FsRoot, netdev: &str) -> anyhow::Result<Option<bool>> {
+    /// `IFF_UP` of netdevice(7).
+    const UP: u32 = 1;
+    let Some(dir) = root.dir(&format!("sys/class/net/{netdev}"))? else { return Ok(None) };
+    Ok(dir.hex::<u32>("flags")?.map(|flags| flags & UP != 0))
+}
+
+/// The steps that give a card its virtual functions at boot, once its driver has it and its network device has its name.
+pub fn early(card: &EarlyVfs, root: &FsRoot, until: Instant) -> anyhow::Result<Vec<Step>> {
+    let EarlyVfs { pf, at_boot: AtBoot { id, count, host_drivers } } = card;
+    let (pf, count) = (*pf, *count);
+    loop {
+        let topology = crate::discover::discover(root)?;
+        let device = topology.device(pf);
+        let seen = device.map_or("nothing".into(), crate::apply::bind::boot::id);
+        if seen != *id {
+            bail!("at {pf} is {seen}, not {id}: no virtual functions are made");
+        }
+        let named = device.and_then(|d| d.net.as_ref()).and_then(|net| net.netdevs.first());
+        if let (Some(device), Some(netdev)) = (device, named)
+            && is_named_by_udev(root, netdev)?
+        {
+            let Some(Sriov::Pf { enabled: was, .. }) = device.sriov else {
+                bail!("{pf} has no SR-IOV any more");
+            };
+            let mut steps = Vec::new();
+            if was != count {
+                steps.extend(autoprobe(pf, *host_drivers, Some(root))?);
+                steps.push(Step::Nic(NicStep::SetCount { pf, count, was }));
+            }
+            steps.extend(link_up(device, Some(root))?);
+            return Ok(steps);
+        }
+        if Instant::now() >= until {
+            bail!("{pf} has no network device yet: no virtual functions are made");
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// Whether udev has done with a network device, so that its name stays; so where no udev runs.
+fn is_named_by_udev(root: &FsRoot, netdev: &str) -> anyhow::Result<bool> {
+    let Some(dir) = root.dir(&format!("sys/class/net/{netdev}"))? else { return Ok(false) };
+    let number: u32 = dir.number("ifindex")?.unwrap_or_default();
+    Ok(!root.exists("run/udev/data") || root.exists(&format!("run/udev/data/n{number}")))
+}
