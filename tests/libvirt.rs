@@ -15,6 +15,7 @@ mod seed;
 mod storage;
 mod vendor;
 mod verbs;
+mod view;
 
 use crate::support::{host_tree, project};
 use std::path::Path;
@@ -22,8 +23,13 @@ use std::process::Command;
 
 /// A command line of a shell that runs as if on the recorded DGX-2; `$GPUVM` and what is set on the command reach it.
 fn on_dgx2(script: &str) -> Command {
+    on_host("dgx-2", script)
+}
+
+/// A command line of a shell that runs as if on a recorded host.
+fn on_host(host: &str, script: &str) -> Command {
     let mut command = Command::new(project().join("tests/as-host"));
-    command.arg(host_tree("dgx-2")).args(["bash", "-ec", script]);
+    command.arg(host_tree(host)).args(["bash", "-ec", script]);
     command.env("GPUVM", env!("CARGO_BIN_EXE_gpuvm")).env("LC_ALL", "C").env("COLUMNS", "100");
     command.env_remove("LIBVIRT_DEFAULT_URI");
     command

@@ -105,8 +105,10 @@ pub fn describe(planned: &Planned) -> String {
         let bus = group
             .cell
             .map_or("a bus of no cell".to_owned(), |cell| format!("a bus of cell {cell}"));
-        format!("{} root ports below {bus}", group.devices.len())
-            .replace("1 root ports", "1 root port")
+        match group.devices.len() {
+            1 => format!("1 root port below {bus}"),
+            ports => format!("{ports} root ports below {bus}"),
+        }
     });
     lines.add("guest PCIe", groups);
     lines.0

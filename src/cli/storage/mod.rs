@@ -75,7 +75,10 @@ pub fn plan(
     data::add(&place, &mut disks)?;
     passed::add(&place, cx, &mut disks)?;
     seed::add(&place, is_made_of_image, &mut disks)?;
-    tuning::add(&place, &mut disks);
+    // A definition says of ports and disks what its QEMU can do, also where nothing is made and so nobody else asks it.
+    // An export goes without libvirt, so one that does not answer is no error.
+    let asked = if recorded { None } else { cx.hypervisor().ok() };
+    tuning::add(&place, asked.as_deref(), &mut disks);
     Ok(disks)
 }
 

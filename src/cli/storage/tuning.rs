@@ -2,6 +2,7 @@
 
 use super::{Disks, Place};
 use crate::domain::guest::{Abilities, DiskIo};
+use crate::hypervisor::Hypervisor;
 use crate::hypervisor::emulator::port_speed_dgts;
 use nix::fcntl::OFlag;
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
@@ -10,9 +11,9 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Chooses how each disk is read and written.
-pub(super) fn add(place: &Place<'_>, disks: &mut Disks) {
-    if let Some(hypervisor) = place.hypervisor {
+/// Chooses how each disk is read and written, after what the hypervisor can do, where there is one to be asked.
+pub(super) fn add(place: &Place<'_>, hypervisor: Option<&dyn Hypervisor>, disks: &mut Disks) {
+    if let Some(hypervisor) = hypervisor {
         disks.abilities = hypervisor.storage().abilities();
         // Only the ports of passed-through devices are told, so otherwise QEMU is not asked.
         if !place.planned.placement.guest_pcie.links.is_empty() {

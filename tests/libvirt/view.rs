@@ -1,0 +1,324 @@
+//! What the guest's own kernel sees of the PCIe tree that is written for it: the domain of the real command line, on a
+//! real libvirtd, started under emulation. Only what cannot be here stands in: for each passed-through function an
+//! endpoint of QEMU at the same guest address, with the function's own link; no pins, no host nodes, no disk. Expander
+//! buses, root ports, links, addresses, cells and vCPUs are as they were written.
+
+use super::on_host;
+use crate::support::daemon::{Daemon, Tiny, daemon, namespaces, skip};
+use crate::support::{project, run};
+use gpuvm::bdf::Bdf;
+use gpuvm::discover::source::load;
+use gpuvm::domain::{DomainXml, Element};
+use gpuvm::placement::{PcieLink, Placement};
+use gpuvm::topology::Topology;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Is a guest that is looked at.
+struct Case {
+    /// Its name.
+    name: &'static str,
+    /// The recorded host.
+    host: &'static str,
+    /// What is wanted of devices and vCPUs; memory is made small for all.
+    words: &'static str,
+}
+
+/// Every size on a DGX-2, and a DGX H100 with faster links, NICs below the GPUs' switches, and drives of slow links.
+const CASES: [Case; 6] = [
+    Case { name: "view-16", host: "dgx-2", words: "--gpus 16 --vcpus 4" },
+    Case { name: "view-8", host: "dgx-2", words: "--gpus 8 --vcpus 2 --nic 2" },
+    Case { name: "view-4", host: "dgx-2", words: "--gpus 4 --vcpus 2" },
+    Case { name: "view-2", host: "dgx-2", words: "--gpus 2 --vcpus 2 --nic 1" },
+    Case { name: "view-1", host: "dgx-2", words: "--gpus 1 --vcpus 2" },
+    Case { name: "view-h", host: "dgx-h100", words: "--gpus 8 --vcpus 4 --nic 4 --nvme 2" },
+];
+
+/// Is what is known of a guest before it starts.
+struct Written {
+    /// The plan.
+    plan: Placement,
+    /// The host.
+    topology: Topology,
+    /// The domain as it was written.
+    xml: String,
+}
+
+/// The kernel's command line: what an emulated machine on a busy one is late with is not held against it.
+const CMDLINE: &str =
+    "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr no_timer_check tsc=reliable nowatchdog";
+
+impl Case {
+    /// Asks the program for the plan and for the domain, made from the shipped template that starts this kernel.
+    fn write(&self, daemon: &Daemon, tiny: &Tiny) -> Written {
+        let dir = tiny.template.parent().unwrap();
+        let template = dir.join(format!("{}.template.xml", self.name));
+        std::fs::write(&template, self.template(dir)).unwrap();
+        let words = format!("{} --name {} --memory 512M --assume-empty", self.words, self.name);
+        let ask = |verb: &str| {
+            let mut command = on_host(self.host, &format!("$GPUVM {verb} {words}"));
+            command.env("LIBVIRT_DEFAULT_URI", daemon.uri());
+            let (code, out, err) = run(&mut command);
+            assert_eq!(code, 0, "{verb} {words}: {err}");
+            out
+        };
+        let answer: serde_json::Value = serde_json::from_str(&ask("plan --json")).unwrap();
+        let plan = serde_json::from_value(answer["placement"].clone()).unwrap();
+        let export = format!("export --virt-type qemu --template {}", template.display());
+        let xml = ask(&export);
+        let host = project().join(format!("topologies/{}.json", self.host));
+        Written { plan, topology: load(&host).unwrap(), xml }
+    }
+
+    /// The shipped template with a kernel of ours and its console in a file. SeaBIOS starts faster than UEFI and hands
+    /// the kernel the same ACPI tables, QEMU's.
+    fn template(&self, dir: &Path) -> String {
+        let shipped = std::fs::read_to_string(project().join("templates/gpu-guest.xml")).unwrap();
+        let xml = DomainXml::parse(&shipped).unwrap();
+        let part = |path: &str| xml.root().find(path).unwrap().xml().to_owned();
+        let dir = dir.display();
+        let os = format!(
+            "<os><type arch='x86_64' machine='q35'>hvm</type><kernel>{dir}/vmlinuz</kernel>\
+             <initrd>{dir}/initramfs</initrd><cmdline>{CMDLINE}</cmdline></os>"
+        );
+        let console = |word: &str, port: &str| {
+            format!(
+                "<{word} type='file'><source path='{dir}/{}.log'/><target {port}/></{word}>",
+                self.name
+            )
+        };
+        shipped
+            .replace(&part("os"), &os)
+            .replace(&part("devices/serial"), &console("serial", "port='0'"))
+            .replace(&part("devices/console"), &console("console", "type='serial' port='0'"))
+    }
+}
+
+/// An attribute that is a number.
+fn number(element: Element<'_>, name: &str) -> u64 {
+    let text = element.attr(name).unwrap_or_else(|| panic!("{name} of {}", element.xml()));
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).unwrap(),
+        None => text.parse().unwrap(),
+    }
+}
+
+/// A number that a stand-in is known by: the function's address without its punctuation.
+fn serial(bdf: Bdf) -> u64 {
+    u64::from_str_radix(&bdf.to_string().replace([':', '.'], ""), 16).unwrap()
+}
+
+impl Written {
+    /// The domain with everything that cannot be here taken out or replaced.
+    fn with_stand_ins(&self) -> String {
+        let xml = DomainXml::parse(&self.xml).unwrap();
+        let root = xml.root();
+        let devices = root.child("devices").unwrap();
+        let mut text = self.xml.clone();
+        let mut take_out = |element: Element<'_>| text = text.replacen(element.xml(), "", 1);
+        ["cputune", "numatune", "memoryBacking"]
+            .into_iter()
+            .filter_map(|n| root.child(n))
+            .for_each(&mut take_out);
+        devices.children("disk").for_each(&mut take_out);
+        devices.children("hostdev").for_each(&mut take_out);
+        let mut line = String::new();
+        for hostdev in devices.children("hostdev") {
+            for argument in self.stand_in(hostdev, devices) {
+                write!(line, "<qemu:arg value='{argument}'/>").unwrap();
+            }
+        }
+        let mut namespace = "xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'";
+        if text.contains(namespace) {
+            namespace = "";
+        }
+        text.replacen("<domain ", &format!("<domain {namespace} "), 1).replacen(
+            "</domain>",
+            &format!("<qemu:commandline>{line}</qemu:commandline></domain>"),
+            1,
+        )
+    }
+
+    /// QEMU's arguments for what stands in for a passed-through function: the one endpoint whose link can be set. It is
+    /// a memory device, whose memory nobody asks for.
+    fn stand_in(&self, hostdev: Element<'_>, devices: Element<'_>) -> [String; 4] {
+        let source = hostdev.find("source/address").unwrap();
+        let field = |name| number(source, name);
+        let bdf = format!(
+            "{:04x}:{:02x}:{:02x}.{}",
+            field("domain"),
+            field("bus"),
+            field("slot"),
+            field("function")
+        );
+        let bdf: Bdf = bdf.parse().unwrap();
+        let at = hostdev.child("address").unwrap();
+        let is_its_port = |controller: &Element<'_>| {
+            controller.attr("type").is_some_and(|kind| kind == "pci")
+                && number(*controller, "index") == number(at, "bus")
+        };
+        let port =
+            devices.children("controller").find(is_its_port).expect("it sits on a controller");
+        // libvirt names a controller by its number unless it is told a name.
+        let named = port.child("alias").and_then(|alias| alias.attr("name"));
+        let named =
+            named.map_or_else(|| format!("pci.{}", number(at, "bus")), |name| name.into_owned());
+        let serial = serial(bdf);
+        let (speed, width) = self.own_link(bdf).unwrap_or((25, 1));
+        let speed = if speed == 25 { "2_5".to_owned() } else { (speed / 10).to_string() };
+        // In JSON, as libvirt's own: QEMU makes all others before them.
+        let device = serde_json::json!({
+            "driver": "cxl-type3",
+            "id": format!("d{serial}"),
+            "volatile-memdev": format!("m{serial}"),
+            "sn": serial,
+            "bus": named,
+            "addr": format!("{:#x}.{:#x}", number(at, "slot"), number(at, "function")),
+            "x-speed": speed,
+            "x-width": width.to_string(),
+        });
+        let memory = format!("memory-backend-ram,id=m{serial},size=256M,reserve=off");
+        ["-object".into(), memory, "-device".into(), device.to_string()]
+    }
+
+    /// The best link that a function of the host can have by itself.
+    fn own_link(&self, bdf: Bdf) -> Option<(u32, u8)> {
+        let link = self.topology.device(bdf)?.link_max.as_ref()?;
+        link.speed_dgts.zip(link.width)
+    }
+}
+
+/// Is a PCI function as the guest's kernel shows it.
+#[derive(Debug)]
+struct Function {
+    /// The root and the functions above it, and itself.
+    way: Vec<String>,
+    /// Node; -1 for none.
+    node: i64,
+    /// The best link that it can have: speed in 0.1 GT/s, lanes.
+    max: Option<(u32, u8)>,
+    /// The link that it has.
+    now: Option<(u32, u8)>,
+    /// The number that a stand-in is known by.
+    serial: Option<u64>,
+}
+
+impl Function {
+    /// Reads a line of the guest's.
+    fn read(line: &str) -> Option<Function> {
+        let words: Vec<&str> = line.trim_end().strip_prefix("seen: pci ")?.split(' ').collect();
+        let [way, "node", node, "max", max, "now", now, "serial", serial] = words[..] else {
+            panic!("not a function: {line}");
+        };
+        let link = |text: &str| {
+            let (speed, width) = text.split_once(',').unwrap();
+            let speed: f64 = speed.parse().ok()?;
+            Some(((speed * 10.0).round() as u32, width.parse().ok()?))
+        };
+        let dwords: Vec<u64> =
+            serial.split(',').filter_map(|word| u64::from_str_radix(word, 16).ok()).collect();
+        let serial = match dwords[..] {
+            // The capability of a serial number, and the number, its low half first.
+            [head, low, high] if head & 0xffff == 3 => Some(high << 32 | low),
+            _ => None,
+        };
+        let way = way.split('/').map(str::to_owned).collect();
+        Some(Function { way, node: node.parse().unwrap(), max: link(max), now: link(now), serial })
+    }
+}
+
+/// Compares the tree that a guest sees with the plan.
+fn compare_tree(written: &Written, functions: &[Function]) {
+    let pcie = &written.plan.guest_pcie;
+    let links: BTreeMap<Bdf, &PcieLink> =
+        pcie.links.iter().map(|link| (link.device, link)).collect();
+    assert!(!links.is_empty(), "the plan knows no link");
+    let (mut roots, mut ports, mut planned) = (BTreeSet::new(), BTreeSet::new(), 0);
+    for group in &pcie.groups {
+        let cell = i64::from(group.cell.expect("the cells of these hosts have devices"));
+        let mut ways = Vec::new();
+        for &bdf in &group.devices {
+            let mut found = functions.iter().filter(|seen| seen.serial == Some(serial(bdf)));
+            let seen = found.next().unwrap_or_else(|| panic!("{bdf} is not seen"));
+            assert!(found.next().is_none(), "{bdf} is seen twice");
+            let [_, above, _] = &seen.way[..] else {
+                panic!("{bdf} is not below one port: {seen:?}")
+            };
+            let port = functions.iter().find(|port| port.way == seen.way[..2]).expect("its port");
+            assert!(ports.insert(above.clone()), "{bdf} shares its port: {seen:?}");
+            assert_eq!((seen.node, port.node), (cell, cell), "{bdf}: {seen:?} below {port:?}");
+            assert_eq!(seen.max, written.own_link(bdf), "{bdf}: {seen:?}");
+            if let Some(link) = links.get(&bdf) {
+                let link = Some((link.speed_dgts, link.width));
+                assert_eq!((port.max, port.now), (link, link), "{bdf}: {port:?}");
+            }
+            ways.push(seen.way.clone());
+            planned += 1;
+        }
+        assert!(ways.iter().all(|way| way[0] == ways[0][0]), "not below one bus: {ways:?}");
+        assert!(roots.insert(ways[0][0].clone()), "the bus of another cell: {ways:?}");
+        assert!(ways.is_sorted(), "numbered otherwise than by the host: {ways:?}");
+    }
+    assert_eq!(planned, written.plan.devices.len());
+    // Beside the ports and what is passed through nothing is on a cell's bus, and nothing on a cell.
+    for other in
+        functions.iter().filter(|f| f.serial.is_none() && !ports.contains(f.way.last().unwrap()))
+    {
+        assert!(!roots.contains(&other.way[0]) && other.node == -1, "{other:?}");
+    }
+}
+
+/// Compares the cells that a guest sees with the plan's.
+fn compare_cells(written: &Written, shown: &str) {
+    let seen: Vec<Vec<&str>> = shown
+        .lines()
+        .filter_map(|line| Some(line.trim_end().strip_prefix("seen: node ")?.split(' ').collect()))
+        .collect();
+    assert_eq!(seen.len(), written.plan.cells.len(), "{seen:?}");
+    for (number, (seen, cell)) in seen.iter().zip(&written.plan.cells).enumerate() {
+        let [node, "cpus", cpus, "distance", distance, "memory", memory] = seen[..] else {
+            panic!("{seen:?}")
+        };
+        let distances: Vec<String> = cell.distances.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            (node, cpus),
+            (&*number.to_string(), &*format!("{}-{}", cell.vcpus.start, cell.vcpus.end - 1))
+        );
+        assert!(cell.distances.is_empty() || distance == distances.join(","), "{seen:?}");
+        let (memory, planned): (u64, u64) = (memory.parse().unwrap(), cell.memory_kib.kib());
+        assert!(memory <= planned && memory + (100 << 10) > planned, "{memory} KiB of {planned}");
+    }
+}
+
+#[test]
+fn the_guests_kernel_sees_the_tree_that_was_planned() {
+    if !namespaces() {
+        return skip("namespaces need root").unwrap_or_default();
+    }
+    let Some(daemon) = daemon() else { return };
+    let dir = daemon.fresh_dir("view");
+    let Some(tiny) = Tiny::new(&dir) else { return };
+    let start = |case: &'static Case| {
+        let written = case.write(daemon, &tiny);
+        let file = dir.join(format!("{}.xml", case.name));
+        std::fs::write(&file, written.with_stand_ins()).unwrap();
+        let (started, text) = daemon.virsh(&["create", file.to_str().unwrap()]);
+        assert!(started, "{}: {text}", case.name);
+        (case, written)
+    };
+    // Two at a time: the next starts before the one before it is looked at.
+    let mut next = CASES.iter().skip(1);
+    let mut running: Vec<_> = CASES.iter().take(1).map(start).collect();
+    while let Some((case, written)) = running.pop() {
+        running.extend(next.next().map(start));
+        let console = dir.join(format!("{}.log", case.name));
+        let shown = Tiny { template: tiny.template.clone(), console }.wait_for("seen: tree");
+        let (gone, text) = daemon.virsh(&["destroy", case.name]);
+        assert!(gone, "{text}");
+        let functions: Vec<Function> = shown.lines().filter_map(Function::read).collect();
+        eprintln!("{}: {} functions", case.name, functions.len());
+        compare_tree(&written, &functions);
+        compare_cells(&written, &shown);
+    }
+}
