@@ -12,6 +12,7 @@ mod journal;
 mod lease;
 mod lock;
 pub mod nic;
+pub mod pages;
 mod perform;
 mod recover;
 mod secret;

@@ -2,7 +2,7 @@
 //! nothing is to be done.
 
 use super::disk::{self, DiskError};
-use super::{Observer, Step, StepError, bind, copy, detach, lease};
+use super::{Observer, Step, StepError, bind, copy, detach, lease, pages};
 use crate::hypervisor::storage::Progress;
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::image::Summing;
@@ -43,6 +43,7 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
         }
         Step::Array(step) => step.expects()?,
         Step::Nic(step) => step.expects()?,
+        Step::SetPages(step) => pages::on_this_machine(|pages| pages.expect(step))?,
         _ => {}
     }
     Ok(())
@@ -146,6 +147,7 @@ pub(super) fn perform(
         Step::SetFile { path, text, .. } => bind::set_file(path, text.as_deref())?,
         Step::Array(step) => step.perform()?,
         Step::Nic(step) => step.perform()?,
+        Step::SetPages(step) => pages::on_this_machine(|pages| pages.perform(step))?,
     }
     Ok(())
 }
@@ -225,6 +227,9 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         }
         Step::Array(step) => step.undo().map_err(StepError::from),
         Step::Nic(step) => step.undo().map_err(StepError::from),
+        Step::SetPages(step) => {
+            pages::on_this_machine(|pages| pages.undo(step)).map_err(StepError::from)
+        }
         // Nothing to undo, or undone with the volume, or not to be undone.
         Step::ShutDownDomain { .. }
         | Step::ResetDevice { .. }

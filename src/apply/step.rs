@@ -7,6 +7,7 @@ pub use error::StepError;
 use super::array::ArrayStep;
 use super::disk::Preallocate;
 use super::nic::NicStep;
+use super::pages::PagesStep;
 use super::secret::Secret;
 use crate::bdf::Bdf;
 use crate::domain::guest::VolumeRef;
@@ -220,6 +221,8 @@ pub enum Step {
     Array(ArrayStep),
     /// Changes a network card with virtual functions.
     Nic(NicStep),
+    /// Changes how many huge pages a node has.
+    SetPages(PagesStep),
 }
 
 impl fmt::Display for Step {
@@ -309,6 +312,7 @@ impl fmt::Display for Step {
             Step::SetFile { path, text: None, .. } => write!(f, "remove {}", path.display()),
             Step::Array(step) => step.fmt(f),
             Step::Nic(step) => step.fmt(f),
+            Step::SetPages(step) => step.fmt(f),
         }
     }
 }
@@ -361,6 +365,7 @@ impl Step {
                 | Step::ReleaseDevice { .. }
                 | Step::ResetDevice { .. }
                 | Step::SetFile { .. }
+                | Step::SetPages(_)
                 | Step::Array(_)
                 | Step::Nic(_)
         )

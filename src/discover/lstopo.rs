@@ -238,6 +238,7 @@ fn memory(node: &TopologyObject) -> (MemSize, Vec<HugePagePool>) {
             page_kib: MemSize::from_kib(page.size().get() >> 10),
             total: page.count(),
             free: page.count(),
+            surplus: 0,
         })
         .collect();
     pools.sort_by_key(|pool| pool.page_kib);

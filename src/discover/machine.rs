@@ -1,5 +1,6 @@
 //! The machine itself: maker, processor model, kernel. Knows nothing of what the machine holds.
 
+use super::hugetlb;
 use crate::fsroot::{FsError, FsRoot};
 use crate::topology::Machine;
 use procfs::{FromRead, KernelCmdline};
@@ -51,6 +52,7 @@ pub fn machine(root: &FsRoot, identify: bool) -> Result<Machine, FsError> {
     }
     machine.kernel_arguments = kernel_arguments(root)?;
     machine.kernel_release = filled(root.read("proc/sys/kernel/osrelease")?);
+    machine.hugetlbfs = hugetlb::mounts(root)?;
     let balancing = root.read("proc/sys/kernel/numa_balancing")?;
     machine.numa_balancing = balancing.map(|text| text != "0");
     if identify {

@@ -7,7 +7,7 @@ use crate::memsize::MemSize;
 use crate::topology::{HugePagePool, NumaNode};
 
 /// Where the kernel shows nodes.
-const NODES: &str = "sys/devices/system/node";
+pub(super) const NODES: &str = "sys/devices/system/node";
 
 /// Reads nodes by id; a host whose kernel shows none is one node. Every online pcpu ends up on exactly one.
 pub fn nodes(
@@ -101,7 +101,7 @@ fn memory(root: &FsRoot, path: &str, text: &str) -> Result<MemSize, FsError> {
 }
 
 /// Reads pools of huge pages below a directory, by page size.
-fn pools(root: &FsRoot, path: &str) -> Result<Vec<HugePagePool>, FsError> {
+pub(super) fn pools(root: &FsRoot, path: &str) -> Result<Vec<HugePagePool>, FsError> {
     let mut pools = Vec::new();
     for name in root.names(path)? {
         let size = name.strip_prefix("hugepages-").and_then(|rest| rest.strip_suffix("kB"));
@@ -110,7 +110,8 @@ fn pools(root: &FsRoot, path: &str) -> Result<Vec<HugePagePool>, FsError> {
         let Some(dir) = root.dir(&format!("{path}/{name}"))? else { continue };
         let total = dir.number("nr_hugepages")?.unwrap_or(0);
         let free = dir.number("free_hugepages")?.unwrap_or(0);
-        pools.push(HugePagePool { page_kib: MemSize::from_kib(kib), total, free });
+        let surplus = dir.number("surplus_hugepages")?.unwrap_or(0);
+        pools.push(HugePagePool { page_kib: MemSize::from_kib(kib), total, free, surplus });
     }
     pools.sort_by_key(|pool| pool.page_kib);
     Ok(pools)

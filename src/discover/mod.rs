@@ -13,6 +13,7 @@ pub mod drives;
 pub mod exclusions;
 pub mod fabric;
 pub mod holders;
+pub mod hugetlb;
 pub mod lstopo;
 mod machine;
 mod memory;

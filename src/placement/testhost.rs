@@ -91,8 +91,12 @@ impl HostSpec {
                 parts.l3.push(L3 { pcpus, size_kib: None });
             }
             first += spec.cores;
-            let pool =
-                |total| HugePagePool { page_kib: MemSize::from_kib(2048), total, free: total };
+            let pool = |total| HugePagePool {
+                page_kib: MemSize::from_kib(2048),
+                total,
+                free: total,
+                surplus: 0,
+            };
             parts.nodes.push(NumaNode {
                 os_index: node_id(at),
                 pcpus: on_node,

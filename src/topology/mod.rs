@@ -14,7 +14,7 @@ pub mod pci;
 pub mod proximity;
 
 pub use binding::{Binding, VFIO, is_vfio};
-pub use cpu::{Core, HugePagePool, L3, NumaNode};
+pub use cpu::{Core, HugePagePool, HugetlbMount, L3, NumaNode};
 pub use drive::{Drive, DriveUse, PartitionTableEntry};
 pub use fabric::{Fabric, FabricModel, NvLink, Partition, PartitionId};
 pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov};
@@ -54,6 +54,10 @@ pub struct Machine {
     /// Kernel release, as `uname -r` prints it, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_release: Option<String>,
+    /// Mounted file systems of huge pages: libvirt backs guests only with pages of a size that one is mounted for. None:
+    /// not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hugetlbfs: Option<Vec<HugetlbMount>>,
     /// Whether automatic NUMA balancing is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_balancing: Option<bool>,

@@ -5,6 +5,7 @@ use super::super::bind::BindError;
 use super::super::disk::DiskError;
 use super::super::journal::JournalError;
 use super::super::nic::NicError;
+use super::super::pages::PagesError;
 use super::Step;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use std::path::PathBuf;
@@ -27,6 +28,9 @@ pub enum StepError {
     /// A network card could not be changed.
     #[error("{0}")]
     Nic(#[from] NicError),
+    /// The number of huge pages could not be set.
+    #[error("{0}")]
+    Pages(#[from] PagesError),
     /// The journal could not be written, so the step was not begun.
     #[error("{0}")]
     Journal(#[from] JournalError),
@@ -80,6 +84,7 @@ impl StepError {
         match self {
             StepError::Hypervisor(error) if step.is_final() => error.kind == NoConnection,
             StepError::Hypervisor(error) => matches!(error.kind, NoConnection | Other),
+            StepError::Pages(error) => error.may_have_done(),
             StepError::Array(ArrayError::Changed { .. }) => false,
             // A command that fails may have done a part, or all but the last of it.
             StepError::Array(_) => !step.is_final(),
