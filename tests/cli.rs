@@ -78,6 +78,12 @@ fn usage_errors_end_with_2_and_say_what_is_wrong() {
         (&["delete"], "<NAME>"),
         (&["create", "--host", "x", "--domain", "a", "--name", "b"], "cannot be used with"),
         (&["man", "frobnicate"], "no man page"),
+        (&["create", "--reserve-pages"], "--huge-pages <SIZE>"),
+        (&["host", "pages", "--count", "3"], "--node <NODE>"),
+        (&["host", "pages", "--node", "0", "--size", "4K"], "2M"),
+        (&["host", "pages", "--node", "0", "--size", "2M", "--count", "-1"], "-1"),
+        (&["host", "pages", "--node", "0", "--size", "2M", "--count", "many"], "many"),
+        (&["host", "pages", "--at-boot"], "--count <N>"),
     ];
     for (args, text) in cases {
         let (code, out, err) = run(&mut gpuvm(args));

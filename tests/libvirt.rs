@@ -10,6 +10,7 @@ mod image;
 mod imagefail;
 mod killed;
 mod life;
+mod pages;
 mod place;
 mod seed;
 mod storage;

@@ -97,6 +97,35 @@ fn show_prints_what_it_printed() {
 }
 
 #[test]
+fn pages_are_shown_and_what_lacks_is_a_step() {
+    let text = std::fs::read_to_string(file("dgx-2")).unwrap();
+    let mut host: serde_json::Value = serde_json::from_str(&text).unwrap();
+    host["host"]["machine"]["hugetlbfs"] =
+        serde_json::json!([{"page_kib": 2048, "at": "/dev/hugepages"}]);
+    host["host"]["nodes"][0]["huge_pages"] = serde_json::json!([
+        {"page_kib": 2048, "total": 20, "free": 5, "surplus": 4},
+        {"page_kib": 1 << 20, "total": 90, "free": 90},
+    ]);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("host.json");
+    std::fs::write(&file, host.to_string()).unwrap();
+    all_equal([golden("host/pages.txt", &answer(&file, &["-q", "host", "pages"]))]);
+    let args = ["--host", file.to_str().unwrap(), "host", "pages", "--size", "1G", "--node", "0"];
+    let (code, out, err) = run(&mut gpuvm(&args));
+    assert_eq!((code, out.lines().count()), (0, 2), "{out}{err}");
+    assert!(err.contains("-o pagesize=1G hugetlbfs /dev/hugepages1G"), "{err}");
+    let create =
+        ["-q", "create", "--gpus", "2", "--gpu-index", "0", "--memory", "96G", "--name", "a"];
+    let more = ["--huge-pages", "1G", "--reserve-pages", "--accept-shared-fabric", "--dry-run"];
+    let os = ["--disk-dir", "/a", "--no-seed", "--data-size", "none"];
+    let steps = answer(&file, &[&create[..], &more, &os].concat());
+    assert!(steps.starts_with("reserve 6 pages of 1 GiB on node 0, 96 in all\n"), "{steps}");
+    let without =
+        answer(&file, &[&create[..], &[more[0], more[1], more[3], more[4]], &os].concat());
+    assert!(!without.contains("reserve"), "{without}");
+}
+
+#[test]
 fn show_keeps_to_the_width() {
     for name in HOSTS {
         let file = file(name);

@@ -12,6 +12,8 @@
 //! them together; then it is an error with what is there, and the step is undone. The write is made by a process of its
 //! own, as for drivers (`bind`), so that a killed run leaves it whole.
 
+pub mod boot;
+
 use super::bind::{BindError, Kernel, Live};
 use crate::cpuset::NodeId;
 use crate::discover::hugetlb;
@@ -38,11 +40,14 @@ pub struct PagesStep {
     pub to: u64,
     /// The number when this was planned.
     pub was: u64,
+    /// How many of them have to be free when they are there: others may take some first.
+    #[serde(default)]
+    pub needed: u64,
 }
 
 impl fmt::Display for PagesStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PagesStep { node, page_kib, to, was } = self;
+        let PagesStep { node, page_kib, to, was, .. } = self;
         let number = to.abs_diff(*was);
         let noun = if number == 1 { "page" } else { "pages" };
         match to >= was {
@@ -106,12 +111,25 @@ pub enum PagesError {
         /// Memory that the node has left, where the kernel tells.
         available: Option<MemSize>,
     },
+    /// Others took pages meanwhile.
+    #[error("{free} pages of {page} are free on node {node} now, and {needed} are needed")]
+    Taken {
+        /// The node.
+        node: NodeId,
+        /// The page size.
+        page: MemSize,
+        /// Pages that are free.
+        free: u64,
+        /// Pages that have to be.
+        needed: u64,
+    },
 }
 
 impl PagesError {
     /// Whether the number may be another now.
     pub fn may_have_done(&self) -> bool {
-        matches!(self, PagesError::Short { .. } | PagesError::Write(_))
+        use PagesError::{Short, Taken, Write};
+        matches!(self, Short { .. } | Taken { .. } | Write(_))
     }
 }
 
@@ -144,7 +162,7 @@ impl Pages<'_> {
 
     /// Refuses to raise a number that is not what it was.
     pub fn expect(&self, step: &PagesStep) -> Result<(), PagesError> {
-        let &PagesStep { node, page_kib: page, to, was } = step;
+        let &PagesStep { node, page_kib: page, to, was, .. } = step;
         if to < was {
             return Ok(());
         }
@@ -156,7 +174,15 @@ impl Pages<'_> {
 
     /// Does it.
     pub fn perform(&self, step: &PagesStep) -> Result<(), PagesError> {
-        self.lead(step, step.was, step.to)
+        self.lead(step, step.was, step.to)?;
+        let &PagesStep { node, page_kib: page, needed, .. } = step;
+        if needed > 0 {
+            let free = self.pool(node, page)?.free;
+            if free < needed {
+                return Err(PagesError::Taken { node, page, free, needed });
+            }
+        }
+        Ok(())
     }
 
     /// Undoes it.

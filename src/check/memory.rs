@@ -5,6 +5,7 @@ use super::report::{Report, Rule};
 use crate::cpuset::NodeSet;
 use crate::domain::read::Spot;
 use crate::memsize::MemSize;
+use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::topology::{HugePagePool, NumaNode, Topology};
 use std::collections::BTreeMap;
 
@@ -22,8 +23,14 @@ const SHORT: Rule = Rule::warning("huge-pages-short", "fewer free huge pages tha
 const MULTIPLE: Rule =
     Rule::error("memory-no-page-multiple", "memory that is no multiple of its huge pages");
 
+/// The start would fail now; it can be mounted.
+const NO_MOUNT: Rule = Rule::warning(
+    "huge-pages-not-mounted",
+    "huge pages of a size that no file system is mounted for on the host",
+);
+
 /// Rules of this module.
-pub const RULES: &[Rule] = &[EMPTY, EXCEEDS, NO_POOL, SHORT, MULTIPLE];
+pub const RULES: &[Rule] = &[EMPTY, EXCEEDS, NO_POOL, SHORT, MULTIPLE, NO_MOUNT];
 
 /// The rule that a running guest breaks by holding its own pages.
 pub const SHORT_ID: &str = SHORT.id;
@@ -35,6 +42,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     if guest.huge_pages.is_some() {
         multiples(&banks, topology, report);
         pools(guest, &banks, topology, report);
+        mounts(guest, &banks, topology, report);
     }
 }
 
@@ -156,12 +164,33 @@ fn pools<'t>(
         if free < count {
             let message =
                 format!("{count} pages of {page} are needed on node {nodes}, {free} are free");
-            let hint = format!(
-                "reserve them: echo N > /sys/devices/system/node/nodeX/hugepages/hugepages-{}kB/\
-                 nr_hugepages",
-                page.kib()
-            );
+            let reserved: u64 = pools().map(HugePagePool::reserved).sum();
+            // Over several nodes, how many each of them gets is the admin's to say.
+            let (node, number) = match nodes.len() {
+                1 => (nodes.to_string(), (reserved + count - free).to_string()),
+                _ => ("NODE".to_owned(), "NUMBER".to_owned()),
+            };
+            let size = page.typed();
+            let hint = format!("gpuvm host pages --node {node} --size {size} --count {number}");
             report.add(&SHORT, spot, message, hint);
+        }
+    }
+}
+
+/// Checks that libvirt can use pages of the sizes.
+fn mounts<'t>(
+    guest: &Guest<'t>,
+    banks: &[Bank<'_, 't>],
+    topology: &Topology,
+    report: &mut Report<'t>,
+) {
+    let Some(asked) = &guest.huge_pages else { return };
+    let sizes = banks
+        .iter()
+        .map(|bank| (page_size(bank, topology), bank.page.map_or(asked.spot, |page| page.spot)));
+    for (page, spot) in sizes.collect::<BTreeMap<_, _>>() {
+        if topology.machine().mounts_pages(page) == Some(false) {
+            report.add(&NO_MOUNT, spot, not_mounted(page), how_to_mount(page));
         }
     }
 }

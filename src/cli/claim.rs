@@ -32,7 +32,7 @@ pub struct Claim {
 
 /// Whether a hypervisor's guests are on this machine, so that its devices are ours to bind; those of libvirt's `test`
 /// driver are nowhere.
-fn is_local(uri: &str) -> bool {
+pub fn is_local(uri: &str) -> bool {
     let local = |(scheme, rest): (&str, &str)| scheme != "test" && rest.starts_with('/');
     uri.split_once("://").is_none_or(local)
 }

@@ -9,12 +9,13 @@ use super::error::{EXIT_DONE, hinted};
 use super::guest::{Planned, resolve};
 use super::ip::{Waited, wait_for};
 use super::output::Output;
+use super::pages;
 use super::render::{Extra, render};
 use super::seed::{self, FirstBoot};
 use super::storage::{self, Disks, room};
 use super::view::View;
 use crate::apply::{ApplyError, Step, Transaction};
-use crate::check::{Finding, Severity, check};
+use crate::check::{Finding, HUGE_PAGES_SHORT, Severity, check};
 use crate::domain::{DomainXml, differences};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::versions::Versions;
@@ -137,8 +138,12 @@ fn prepare(
     }
     let devices = &planned.placement.devices;
     let claim = claim(&name, devices, &planned.topology, &planned.occupancy, cx)?;
-    let bound = claim.bound;
-    let mut extra = Extra { disks, made, abilities, bound, ..Extra::default() };
+    let pages = pages::reserve(&planned, args.reserve_pages, !args.no_start, cx)?;
+    let reserves = !pages.steps.is_empty();
+    // First, while most memory is in one piece; and what cannot be had is known before a disk is filled.
+    steps.splice(0..0, pages.steps);
+    let (bound, reserved) = (claim.bound, pages.reserved);
+    let mut extra = Extra { disks, made, abilities, bound, reserved, ..Extra::default() };
     if args.private_ip {
         extra.networks.push("private-net".into());
     }
@@ -151,7 +156,7 @@ fn prepare(
     }
     let xml = render(&args.guest, &planned, &extra)?;
     let versions = hypervisor.map(Hypervisor::versions).unwrap_or_default();
-    judge(&xml, &planned, &versions, cx.output)?;
+    judge(&xml, &planned, &versions, reserves, cx.output)?;
     // A guest that is only defined gets its devices when it starts.
     if !args.no_start {
         steps.extend(claim.steps);
@@ -172,17 +177,21 @@ fn refuse_existing(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), Hyperv
     })
 }
 
-/// Refuses a definition that our own checker finds wrong; says what is only worse than it could be.
+/// Refuses a definition that our own checker finds wrong; says what is only worse than it could be. `reserves`: whether
+/// huge pages that are missing are reserved before the start.
 fn judge(
     xml: &DomainXml,
     planned: &Planned,
     versions: &Versions,
+    reserves: bool,
     output: Output,
 ) -> anyhow::Result<()> {
-    for reason in planned.placement.reasons.iter().filter(|reason| reason.compromise) {
+    let reasons = planned.placement.reasons.iter().filter(|reason| reason.compromise);
+    for reason in reasons.filter(|reason| !(reserves && reason.choice == "huge-pages")) {
         output.warning(&format!("{}: {}", reason.choice, reason.because));
     }
-    let findings = check(xml, &planned.topology, &planned.occupancy, versions);
+    let mut findings = check(xml, &planned.topology, &planned.occupancy, versions);
+    findings.retain(|finding| !(reserves && finding.rule == HUGE_PAGES_SHORT));
     let (errors, warnings): (Vec<Finding>, Vec<Finding>) =
         findings.into_iter().partition(|finding| finding.severity == Severity::Error);
     for warning in warnings {

@@ -6,6 +6,7 @@ use super::claim::give_back;
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, usage};
+use super::pages;
 use super::show::find;
 use super::view::View;
 use crate::apply::{Step, apply, is_of_this_machine};
@@ -64,6 +65,7 @@ fn plan(
         steps.push(Step::UndefineDomain { name: name.to_owned(), xml: xml.clone() });
     }
     steps.extend(give_back(&parsed, cx)?);
+    steps.extend(pages::give_back(&parsed, cx)?);
     steps.extend(leases(hypervisor, &view, cx));
     let mut made = view.remembered.map(|remembered| remembered.made).unwrap_or_default();
     if keep_data {

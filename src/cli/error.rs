@@ -1,6 +1,7 @@
 //! Errors as people see them: headline, causes level by level, hint. The only place that knows exit codes.
 
 use crate::apply::bind::BindError;
+use crate::apply::pages::PagesError;
 use crate::apply::{ApplyError, DiskError, JournalError, LockError};
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::placement::PlanError;
@@ -126,6 +127,9 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(bind) = cause.downcast_ref::<BindError>() {
         return bind_hint(bind);
     }
+    if let Some(pages) = cause.downcast_ref::<PagesError>() {
+        return pages_hint(pages);
+    }
     if let Some(disk) = cause.downcast_ref::<DiskError>() {
         return disk_hint(disk);
     }
@@ -175,6 +179,28 @@ fn bind_hint(error: &BindError) -> Option<String> {
         }
         BindError::Refused { .. } if !nix::unistd::geteuid().is_root() => "run as root".into(),
         _ => return None,
+    })
+}
+
+/// What helps against an error with huge pages.
+fn pages_hint(error: &PagesError) -> Option<String> {
+    Some(match error {
+        PagesError::Write(error) => return bind_hint(error),
+        PagesError::File(_) => return None,
+        PagesError::NoNode { .. } => "`gpuvm host pages` shows the nodes".into(),
+        PagesError::NoSize { page, .. } => format!(
+            "`gpuvm host pages` shows the sizes; the kernel's argument hugepagesz={} adds one that \
+             the processor knows",
+            page.typed()
+        ),
+        PagesError::Changed { .. } | PagesError::Taken { .. } => {
+            "run it again: it is planned anew".into()
+        }
+        PagesError::Short { .. } => {
+            "memory is in pieces: `gpuvm host pages --at-boot` reserves pages when the machine \
+             boots, while it is whole; smaller pages (--huge-pages 2M) are easier to get"
+                .into()
+        }
     })
 }
 

@@ -1,9 +1,10 @@
-//! `host show`, `host matrix`, `host modules`, `host capture`.
+//! `host show`, `host matrix`, `host modules`, `host pages`, `host capture`.
 
 pub mod capture;
 pub mod matrix;
 pub mod modules;
 pub mod names;
+pub mod pages;
 pub mod show;
 pub(super) mod tables;
 mod tree;
@@ -19,6 +20,7 @@ pub fn run(verb: &HostVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         HostVerb::Show(args) => show::run(args, cx),
         HostVerb::Matrix(args) => matrix::run(args, cx),
         HostVerb::Modules(args) => modules::run(args, cx),
+        HostVerb::Pages(args) => pages::run(args, cx),
         HostVerb::Capture(args) => capture::run(args, cx),
     }
 }

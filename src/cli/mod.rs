@@ -26,6 +26,7 @@ pub mod ip;
 pub mod list;
 pub mod meta;
 pub mod nic;
+pub mod pages;
 pub mod plan;
 pub mod recover;
 pub mod render;

@@ -3,7 +3,7 @@
 use super::args::{GuestArgs, VirtTypeArg};
 use super::error::hinted;
 use super::guest::Planned;
-use crate::domain::guest::{Abilities, Bound, Disk, Guest, Made, Record, VirtType};
+use crate::domain::guest::{Abilities, Bound, Disk, Guest, Made, Record, Reserved, VirtType};
 use crate::domain::{DomainXml, edits};
 use anyhow::Context as _;
 use std::path::Path;
@@ -26,6 +26,8 @@ pub struct Extra {
     pub abilities: Abilities,
     /// Functions that are bound for the guest.
     pub bound: Vec<Bound>,
+    /// Huge pages that are reserved for the guest.
+    pub reserved: Vec<Reserved>,
 }
 
 /// Makes a planned guest's domain XML from its template.
@@ -36,6 +38,7 @@ pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Res
         request: planned.request.clone(),
         made: extra.made.clone(),
         bound: extra.bound.clone(),
+        reserved: extra.reserved.clone(),
     };
     let guest = Guest {
         name: planned.name.clone(),

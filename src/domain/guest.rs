@@ -2,6 +2,8 @@
 //! Knows no host and no numbers of the plan.
 
 use crate::bdf::Bdf;
+use crate::cpuset::NodeId;
+use crate::memsize::MemSize;
 use crate::request::{DomainName, Request};
 use crate::topology::Binding;
 use serde::{Deserialize, Serialize};
@@ -185,6 +187,19 @@ pub struct Bound {
     pub was: Binding,
 }
 
+/// Is huge pages of one node that were reserved for a guest and go with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reserved {
+    /// The node.
+    pub node: NodeId,
+    /// Page size.
+    pub page_kib: MemSize,
+    /// How many.
+    pub count: u64,
+    /// The boot of the machine that they were reserved in, as the kernel numbers it: no pool outlives it.
+    pub boot: String,
+}
+
 /// Is what is remembered of a guest in its own metadata, below [`NAMESPACE`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -194,6 +209,8 @@ pub struct Record {
     pub made: Vec<Made>,
     /// Functions that were bound for it.
     pub bound: Vec<Bound>,
+    /// Huge pages that were reserved for it.
+    pub reserved: Vec<Reserved>,
 }
 
 /// The namespace of our metadata.

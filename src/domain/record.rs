@@ -1,9 +1,11 @@
 //! Our metadata of a domain, read back.
 
 use super::device::{disk_path, hostdev_bdf};
-use super::guest::{Bound, Made, NAMESPACE, Record, Role, VolumeRef};
+use super::guest::{Bound, Made, NAMESPACE, Record, Reserved, Role, VolumeRef};
 use super::{DomainXml, DomainXmlError, Element};
 use crate::bdf::Bdf;
+use crate::cpuset::NodeId;
+use crate::memsize::MemSize;
 use crate::topology::Binding;
 
 impl DomainXml {
@@ -23,7 +25,8 @@ impl DomainXml {
             path: request.path(),
             message: format!("not a request that this program knows: {error}"),
         })?;
-        Ok(Some(Record { request: parsed, made: made(guest), bound: bound(guest) }))
+        let (made, bound, reserved) = (made(guest), bound(guest), reserved(guest));
+        Ok(Some(Record { request: parsed, made, bound, reserved }))
     }
 
     /// The disks that were made for the guest, also where the rest of our metadata cannot be read.
@@ -34,6 +37,11 @@ impl DomainXml {
     /// The functions that were bound for the guest, also where the rest of our metadata cannot be read.
     pub fn bound(&self) -> Vec<Bound> {
         self.ours().map(bound).unwrap_or_default()
+    }
+
+    /// The huge pages that were reserved for the guest, also where the rest of our metadata cannot be read.
+    pub fn reserved(&self) -> Vec<Reserved> {
+        self.ours().map(reserved).unwrap_or_default()
     }
 
     /// Passed-through functions that libvirt does not bind: what binds them has to have been there before.
@@ -94,4 +102,20 @@ fn bound(guest: Element<'_>) -> Vec<Bound> {
         Some(Bound { bdf, was: Binding { driver, driver_override } })
     };
     devices.filter_map(read).collect()
+}
+
+/// The huge pages that were reserved for a guest, by our metadata's root.
+fn reserved(guest: Element<'_>) -> Vec<Reserved> {
+    let below = guest.elements().filter(|element| local(element.name()) == "reserved");
+    let pages = below.flat_map(Element::elements).filter(|e| local(e.name()) == "pages");
+    let read = |pages: Element<'_>| {
+        let number = |name: &str| pages.attr(name)?.parse::<u64>().ok();
+        Some(Reserved {
+            node: NodeId(u32::try_from(number("node")?).ok()?),
+            page_kib: MemSize::from_kib(number("kib").filter(|kib| *kib > 0)?),
+            count: number("count")?,
+            boot: pages.attr("boot")?.into_owned(),
+        })
+    };
+    pages.filter_map(read).collect()
 }

@@ -138,12 +138,19 @@ pub(super) fn metadata(
             None => device,
         }
     });
+    let reserved = record.reserved.iter().map(|pages| {
+        let fragment = Fragment::new("gpuvm:pages").attr("node", pages.node);
+        let fragment = fragment.attr("kib", pages.page_kib.kib()).attr("count", pages.count);
+        fragment.attr("boot", &pages.boot)
+    });
+    let reserved = Fragment::new("gpuvm:reserved").children(reserved).only("gpuvm:pages");
     let guest = Fragment::new("gpuvm:guest")
         .attr("xmlns:gpuvm", NAMESPACE)
         .child(Fragment::new("gpuvm:request").text(request))
         .child(plan.children(devices).only("gpuvm:device"))
         .child(Fragment::new("gpuvm:made").children(disks).only("gpuvm:disk").drop_empty())
-        .child(Fragment::new("gpuvm:bound").children(bound).only("gpuvm:device").drop_empty());
+        .child(Fragment::new("gpuvm:bound").children(bound).only("gpuvm:device").drop_empty())
+        .child(reserved.drop_empty());
     Fragment::new("metadata").child(guest)
 }
 

@@ -1,11 +1,10 @@
 //! The guest's cells with their memory, and why it is so much and from there. The numbers are the budget's.
 
+use super::GuestCell;
 use super::budget::{Budget, CellSize, Solution};
 use super::cpus::GuestCpus;
 use super::explain::{Reasons, count, list};
 use super::rooms::{DGX2, Room};
-use super::taken::Taken;
-use super::{GuestCell, pages};
 use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
 use crate::request::{Profile, Request};
@@ -16,8 +15,6 @@ use std::collections::BTreeSet;
 pub(super) struct Memory<'a> {
     /// The host.
     pub(super) topology: &'a Topology,
-    /// What is taken.
-    pub(super) taken: &'a Taken<'a>,
     /// What is there.
     pub(super) budget: &'a Budget,
     /// What was found.
@@ -35,7 +32,6 @@ impl Memory<'_> {
         self.explain_size(reasons);
         self.explain_idle(reasons);
         self.explain_away(reasons);
-        pages::explain(self.topology, self.taken, self.request, self.solution, reasons);
         let mut first = 0;
         let mut cells = Vec::new();
         for (at, (_, vcpus)) in cpus.cells.iter().enumerate() {

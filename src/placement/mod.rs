@@ -47,6 +47,7 @@ pub use freeing::{Advice, Away, Place};
 use home::Homes;
 use memory::Memory;
 pub use nearest::nearest;
+pub use pages::NodePages;
 use pcpus::Cores;
 use serde::{Deserialize, Serialize};
 use shortage::Shortage;
@@ -233,6 +234,9 @@ pub struct Placement {
     pub cells: Vec<GuestCell>,
     /// Page size that backs the memory; none: normal pages.
     pub huge_pages: Option<PageSize>,
+    /// What it takes from the pools of huge pages, by node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub node_pages: Vec<NodePages>,
     /// Guest PCIe tree.
     pub guest_pcie: GuestPcie,
     /// One per choice.
@@ -321,8 +325,10 @@ pub fn plan(
         }
     };
     let (solution, gpus) = (&solution, gpus.len());
-    let memory = Memory { topology, taken, budget, solution, gpus, request };
+    let memory = Memory { topology, budget, solution, gpus, request };
     let cells = memory.cells(&cpus, &mut reasons);
+    let node_pages = pages::taken_from(topology, taken, request, solution);
+    pages::explain(topology, request, &node_pages, &mut reasons);
     let devices = chosen.all();
     let mut guest_pcie = pcie::tree(topology, homes, &devices, &cpus, &mut reasons);
     if request.p2p_clique {
@@ -337,6 +343,7 @@ pub fn plan(
         topology: cpus.topology,
         cells,
         huge_pages: request.huge_pages,
+        node_pages,
         guest_pcie,
         reasons: reasons.0,
     })

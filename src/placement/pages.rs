@@ -1,68 +1,142 @@
-//! Whether the huge pages of a guest are there. Reserves nothing: a shortfall is said with the command that fills it,
-//! since the pool may be filled before the guest starts.
+//! How many huge pages a guest takes from each node, and whether they are there. Reserves nothing: a shortfall is said
+//! with the command that fills it, since the pool may be filled before the guest starts.
 
 use super::budget::Solution;
 use super::explain::{Reasons, count};
 use super::taken::Taken;
+use crate::cpuset::NodeId;
 use crate::request::{PageSize, Request};
+use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::topology::{HugePagePool, Topology};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Looks at the pools of the nodes that the cells' memory comes from; that they are there, the budget has checked.
-pub(super) fn explain(
+/// Is what a guest takes from the pool of one node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodePages {
+    /// The node.
+    pub node: NodeId,
+    /// Pages that the guest takes.
+    pub needed: u64,
+    /// Pages that nobody uses and that no domain that is off will take.
+    pub free: u64,
+    /// Pages that are reserved there, whoever uses them.
+    pub reserved: u64,
+}
+
+impl NodePages {
+    /// Pages that have to be reserved before the guest can start.
+    pub fn missing(&self) -> u64 {
+        self.needed.saturating_sub(self.free)
+    }
+}
+
+/// What the guest takes from each node; nothing where it asks for no huge pages, or the record names no pools. That pools
+/// of the size are there, the budget has checked.
+pub(super) fn taken_from(
     topology: &Topology,
     taken: &Taken<'_>,
     request: &Request,
     solution: &Solution,
+) -> Vec<NodePages> {
+    let Some(page) = request.huge_pages.map(PageSize::size) else { return Vec::new() };
+    let nodes = topology.nodes().iter().enumerate();
+    let pools: Vec<(usize, &HugePagePool)> = nodes
+        .flat_map(|(at, node)| node.huge_pages.iter().map(move |pool| (at, pool)))
+        .filter(|(_, pool)| pool.page_kib == page)
+        .collect();
+    let mut wanted: BTreeMap<usize, u64> = BTreeMap::new();
+    for part in &solution.parts {
+        *wanted.entry(part.room).or_default() += part.size.kib() / page.kib();
+    }
+    let free = |at: usize, pool: &HugePagePool| {
+        let coming = taken.memory_to_come(at, page).kib().div_ceil(page.kib());
+        pool.free.saturating_sub(coming)
+    };
+    if solution.parts.is_empty() {
+        let all: u64 = solution.cells.iter().map(|cell| cell.size.kib() / page.kib()).sum();
+        let free = pools.iter().map(|&(at, pool)| (at, free(at, pool))).collect();
+        wanted = anywhere(all, free);
+    }
+    let of = |&(at, pool): &(usize, &HugePagePool)| {
+        let needed = wanted.get(&at).copied().filter(|needed| *needed > 0)?;
+        let (node, free) = (topology.nodes()[at].os_index, free(at, pool));
+        Some(NodePages { node, needed, free, reserved: pool.reserved() })
+    };
+    pools.iter().filter_map(of).collect()
+}
+
+/// Spreads the pages of a guest that is bound nowhere over nodes with so many free ones, as places: first what is free,
+/// then as evenly as the kernel does.
+fn anywhere(mut pages: u64, free: Vec<(usize, u64)>) -> BTreeMap<usize, u64> {
+    let mut left = free.len() as u64;
+    let mut wanted = BTreeMap::new();
+    for (at, free) in &free {
+        let own = pages.min(*free);
+        pages -= own;
+        wanted.insert(*at, own);
+    }
+    for (at, _) in free {
+        let own = pages.div_ceil(left);
+        *wanted.entry(at).or_default() += own;
+        (pages, left) = (pages - own, left - 1);
+    }
+    wanted
+}
+
+/// Says whether the pages are there, and whether libvirt can use them.
+pub(super) fn explain(
+    topology: &Topology,
+    request: &Request,
+    nodes: &[NodePages],
     reasons: &mut Reasons,
 ) {
     let Some(page) = request.huge_pages.map(PageSize::size) else { return };
+    if topology.machine().mounts_pages(page) == Some(false) {
+        let text = format!("{}: {}", not_mounted(page), how_to_mount(page));
+        reasons.compromise("hugetlbfs", text);
+    }
     if topology.nodes().iter().all(|node| node.huge_pages.is_empty()) {
         let text =
             format!("whether pages of {page} are there is unknown: the record names no pools");
         reasons.compromise("huge-pages", text);
         return;
     }
-    let mut wanted: BTreeMap<Option<usize>, u64> = BTreeMap::new();
-    if solution.parts.is_empty() {
-        let all = solution.cells.iter().map(|cell| cell.size.kib() / page.kib()).sum();
-        wanted.insert(None, all);
-    }
-    for part in &solution.parts {
-        *wanted.entry(Some(part.room)).or_default() += part.size.kib() / page.kib();
-    }
-    wanted.retain(|_, pages| *pages > 0);
-    for (node, pages) in wanted {
-        let mut those: Vec<(usize, &HugePagePool)> = Vec::new();
-        for (at, record) in topology.nodes().iter().enumerate() {
-            if node.is_none_or(|only| only == at) {
-                let pools = record.huge_pages.iter().filter(|pool| pool.page_kib == page);
-                those.extend(pools.map(|pool| (at, pool)));
-            }
-        }
-        let free = |(at, pool): &(usize, &HugePagePool)| {
-            let coming = taken.memory_to_come(*at, page).kib().div_ceil(page.kib());
-            pool.free.saturating_sub(coming)
-        };
-        let free: u64 = those.iter().map(free).fold(0, u64::saturating_add);
-        let total: u64 = those.iter().map(|(_, pool)| pool.total).fold(0, u64::saturating_add);
-        let id = node.map(|at| topology.nodes()[at].os_index);
-        let place = id.map_or("this host".to_owned(), |id| format!("node {id}"));
-        if free >= pages {
-            let needed = count(usize::try_from(pages).unwrap_or(usize::MAX), "page");
-            reasons.say("huge-pages", format!("{needed} of {page} on {place}, {free} are free"));
+    for pages in nodes {
+        let NodePages { node, needed, free, reserved } = pages;
+        let missing = pages.missing();
+        if missing == 0 {
+            let needed = count(usize::try_from(*needed).unwrap_or(usize::MAX), "page");
+            reasons
+                .say("huge-pages", format!("{needed} of {page} on node {node}, {free} are free"));
             continue;
         }
-        let dir = match id {
-            Some(id) => format!("/sys/devices/system/node/node{id}/hugepages"),
-            None => "/sys/kernel/mm/hugepages".to_owned(),
-        };
         let text = format!(
-            "{pages} pages of {page} are needed on {place}, {free} are free; before start: \
-             `echo {} | sudo tee {dir}/hugepages-{}kB/nr_hugepages`, then read it back",
-            total.saturating_add(pages - free),
-            page.kib()
+            "{needed} pages of {page} are needed on node {node}, {free} are free; `create \
+             --reserve-pages` reserves the {missing} that are missing, `gpuvm host pages --node {node} \
+             --size {} --count {}` does it beforehand",
+            page.typed(),
+            reserved.saturating_add(missing),
         );
         reasons.compromise("huge-pages", text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_may_lie_anywhere_come_from_what_is_free_first() {
+        for (pages, free, wanted) in [
+            (10, &[20, 5][..], &[10, 0][..]),
+            (10, &[4, 5], &[5, 5]),
+            (10, &[0, 0, 0], &[4, 3, 3]),
+            (7, &[6, 0], &[7, 0]),
+            (3, &[], &[]),
+        ] {
+            let spread = anywhere(pages, free.iter().copied().enumerate().collect());
+            assert_eq!(spread.into_values().collect::<Vec<_>>(), wanted, "{pages} of {free:?}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::testhost::{HostSpec, device, held};
 use super::*;
 use crate::cpuset::NodeId;
 use crate::request::{CellWish, GpuWish};
-use crate::topology::{Drive, DriveUse, NetFace, Parts, Sriov};
+use crate::topology::{Drive, DriveUse, HugetlbMount, NetFace, Parts, Sriov};
 
 /// The recorded DGX-2.
 pub(super) fn dgx2() -> Topology {
@@ -241,11 +241,33 @@ fn huge_pages_that_lack_are_said_with_the_command() {
     let request = Request { huge_pages: Some(PageSize::TwoMib), ..run(1, 1) };
     let request = Request { memory_kib: Some(MemSize::from_gib(1)), ..request };
     let placement = plan_on(&host, &[], &request).unwrap();
-    let command = "echo 512 | sudo tee /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
+    let command = "`gpuvm host pages --node 1 --size 2M --count 512`";
     assert!(says(&placement, command, true), "{:?}", placement.reasons);
+    assert!(says(&placement, "reserves the 412 that are missing", true), "{:?}", placement.reasons);
+    let node_pages = NodePages { node: NodeId(1), needed: 512, free: 100, reserved: 100 };
+    assert_eq!(placement.node_pages, [node_pages]);
     let one_gib = Request { huge_pages: Some(PageSize::OneGib), ..request };
     let (what, _, hint) = refusal(plan_on(&host, &[], &one_gib));
     assert!(what.contains("no huge pages of 1 GiB") && hint.contains("2 MiB"), "{what} {hint}");
+}
+
+#[test]
+fn a_size_that_is_mounted_nowhere_is_said() {
+    let gib = Request { huge_pages: Some(PageSize::OneGib), ..run(1, 0) };
+    let mount = |page_kib| HugetlbMount { page_kib, at: "/dev/hugepages".into() };
+    for (mounts, said) in [
+        (None, false),
+        (Some(vec![]), true),
+        (Some(vec![mount(MemSize::from_kib(2048))]), true),
+        (Some(vec![mount(MemSize::from_gib(1))]), false),
+    ] {
+        let host = changed(|parts| parts.machine.hugetlbfs = mounts.clone());
+        let placement = plan_on(&host, &[], &gib).unwrap();
+        let told = says(&placement, "mount -t hugetlbfs -o pagesize=1G hugetlbfs", true);
+        assert_eq!(told, said, "{mounts:?}: {:?}", placement.reasons);
+        let plain = plan_on(&host, &[], &run(1, 0)).unwrap();
+        assert!(!says(&plain, "hugetlbfs", true));
+    }
 }
 
 #[test]
@@ -257,6 +279,8 @@ fn memory_is_rounded_per_cell_and_said() {
         ..run(16, 0)
     };
     let placement = plan_on(&host, &[], &request).unwrap();
+    let missing: Vec<u64> = placement.node_pages.iter().map(NodePages::missing).collect();
+    assert_eq!(missing, [723, 723]);
     let cells: Vec<u64> = placement.cells.iter().map(|cell| cell.memory_kib.kib() >> 20).collect();
     assert_eq!(cells, [723, 723]);
     assert!(says(&placement, "rounded down to whole pages of 1 GiB in each of 2 cells", false));
@@ -347,7 +371,7 @@ fn pools_are_counted_with_those_who_will_take_them() {
     let off = Held { active: false, ..held("off", &first) };
     let second = plan_on(&host, std::slice::from_ref(&off), &paged).unwrap();
     assert!(says(&second, "10240 pages of 2 MiB are needed on node 0, 6144 are free", true));
-    assert!(says(&second, "echo 20480 |", true));
+    assert!(says(&second, "--count 20480`", true));
     assert!(plan_on(&host, &[off], &gib(30)).is_ok());
 }
 

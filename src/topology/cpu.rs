@@ -1,51 +1,9 @@
 //! Processors and memory of a host.
 
+use super::pages::HugePagePool;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
-
-/// Is a pool of huge pages of one size on one node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HugePagePool {
-    /// Page size.
-    pub page_kib: MemSize,
-    /// Pages in the pool.
-    pub total: u64,
-    /// Pages that nobody uses.
-    pub free: u64,
-    /// Pages of the pool beyond the number that was set: the kernel drops each when it is no longer used.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub surplus: u64,
-}
-
-impl HugePagePool {
-    /// The number that was set: what is there without the surplus.
-    pub fn reserved(&self) -> u64 {
-        self.total.saturating_sub(self.surplus)
-    }
-
-    /// Pages in use.
-    pub fn used(&self) -> u64 {
-        self.total.saturating_sub(self.free)
-    }
-}
-
-/// Whether a number is left out of a record.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-/// Is a file system of huge pages that is mounted.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HugetlbMount {
-    /// Page size.
-    pub page_kib: MemSize,
-    /// Where it is mounted.
-    pub at: String,
-}
 
 /// Is a host NUMA node. Its pcpus may be none (memory only), its memory may be zero (CPUs only).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

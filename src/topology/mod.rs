@@ -10,13 +10,15 @@ pub mod cpu;
 pub mod drive;
 pub mod fabric;
 pub mod file;
+pub mod pages;
 pub mod pci;
 pub mod proximity;
 
 pub use binding::{Binding, VFIO, is_vfio};
-pub use cpu::{Core, HugePagePool, HugetlbMount, L3, NumaNode};
+pub use cpu::{Core, L3, NumaNode};
 pub use drive::{Drive, DriveUse, PartitionTableEntry};
 pub use fabric::{Fabric, FabricModel, NvLink, Partition, PartitionId};
+pub use pages::{HugePagePool, HugetlbMount};
 pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov};
 pub use proximity::{Proximity, Way};
 

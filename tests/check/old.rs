@@ -1,4 +1,4 @@
-//! Defects that come of old versions of kernel, QEMU and libvirt.
+//! Defects that come of old versions of kernel, QEMU and libvirt, or of a host that is not set up.
 
 use super::defects::{Defect, setting};
 use super::setting::{CLIQUE, GIB_PAGES, bars_on, pages};
@@ -6,6 +6,15 @@ use gpuvm::versions::Version;
 
 /// The defects.
 pub const OLD: &[Defect] = &[
+    setting(
+        "huge-pages-not-mounted",
+        "/domain/memoryBacking/hugepages/page/@size",
+        |s| {
+            pages(s, 200);
+            s.host.machine.hugetlbfs = Some(Vec::new());
+        },
+        &[GIB_PAGES],
+    ),
     setting(
         "slow-large-bars",
         "/domain",

@@ -19,6 +19,7 @@ for private in /run/libvirt /var/lib/libvirt /etc/libvirt /var/log/libvirt /var/
   mkdir -p $private && mount -t tmpfs -o mode=755 tmpfs $private || exit 1
 done
 if [ -n "$host" ]; then . "$dir/own.sh"; fi
+mkdir /run/libvirt/hugepages && mount -t hugetlbfs -o pagesize=2M hugetlbfs /run/libvirt/hugepages
 ip link set lo up
 mkdir /etc/libvirt/qemu
 printf '%s\n' "unix_sock_dir = \"$dir\"" 'unix_sock_rw_perms = "0770"' 'unix_sock_ro_perms = "0777"' \

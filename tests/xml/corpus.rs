@@ -1,10 +1,10 @@
 //! Documents of every shape: read and written back they are the same bytes, and no edit makes one malformed.
 
 use super::examples::made;
-use gpuvm::cpuset::{CpuSet, PcpuId};
+use gpuvm::cpuset::{CpuSet, NodeId, PcpuId};
 use gpuvm::domain::DomainXml;
 use gpuvm::domain::edit::{CpuModel, DevicePlace, DiskSeat, DomainEdit, IoThread, NicSeat};
-use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Record, VirtType};
+use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Record, Reserved, VirtType};
 use gpuvm::domain::pci::{Controller, PciAddress};
 use gpuvm::memsize::MemSize;
 use gpuvm::placement::GuestTopology;
@@ -106,6 +106,12 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
         request: Request::for_gpus(1),
         made: vec![made(&path)],
         bound: Vec::new(),
+        reserved: vec![Reserved {
+            node: NodeId(1),
+            page_kib: MemSize::from_gib(1),
+            count: 3,
+            boot: "b".into(),
+        }],
     });
     let topology = GuestTopology { sockets: 1, cores: 2, threads: 1 };
     let cpu =

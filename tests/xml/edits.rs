@@ -1,9 +1,11 @@
 //! What each edit does to a document: the lines that go and the lines that come, and nothing else.
 
 use super::examples::{HAND, disk, examples, made, variant};
+use gpuvm::cpuset::NodeId;
 use gpuvm::domain::edit::{DiskSeat, DomainEdit};
-use gpuvm::domain::guest::{Made, Record};
+use gpuvm::domain::guest::{Made, Record, Reserved};
 use gpuvm::domain::{DomainXml, DomainXmlError};
+use gpuvm::memsize::MemSize;
 use gpuvm::request::Request;
 use std::collections::BTreeSet;
 
@@ -76,8 +78,18 @@ fn an_edit_that_would_break_the_document_is_refused_and_changes_nothing() {
 #[test]
 fn documents_without_line_breaks_get_none() {
     let mut xml = DomainXml::parse("<domain><name>a</name><devices/></domain>").unwrap();
-    let record =
-        Record { request: Request::for_gpus(1), made: vec![made("<&>\t\n'\"")], bound: Vec::new() };
+    let pages = |node| Reserved {
+        node: NodeId(node),
+        page_kib: MemSize::from_gib(1),
+        count: 723,
+        boot: "0b7f".into(),
+    };
+    let record = Record {
+        request: Request::for_gpus(1),
+        made: vec![made("<&>\t\n'\"")],
+        bound: Vec::new(),
+        reserved: vec![pages(0), pages(1)],
+    };
     let devices = Vec::new();
     let metadata =
         DomainEdit::SetMetadata { record: Box::new(record.clone()), partition: None, devices };
@@ -111,6 +123,7 @@ fn a_disk_goes_from_the_devices_and_where_asked_from_what_is_remembered() {
             request: Request::for_gpus(1),
             made: made.clone(),
             bound: Vec::new(),
+            reserved: Vec::new(),
         });
         let metadata = DomainEdit::SetMetadata { record, partition: None, devices: Vec::new() };
         let disks = vec![seat(odd), DiskSeat { target: "vdb".into(), ..seat(other) }];

@@ -66,8 +66,12 @@ pub fn examples() -> Vec<(DomainEdit, &'static str)> {
 }
 
 fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
-    let record =
-        Record { request: Request::for_gpus(1), made: vec![made("/a 'b'.raw")], bound: Vec::new() };
+    let record = Record {
+        request: Request::for_gpus(1),
+        made: vec![made("/a 'b'.raw")],
+        bound: Vec::new(),
+        reserved: Vec::new(),
+    };
     vec![
         (
             DomainEdit::SetType { virt: VirtType::Kvm },

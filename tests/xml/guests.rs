@@ -69,6 +69,7 @@ pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
             request: request.clone(),
             made: vec![made("/images/a.raw")],
             bound: Vec::new(),
+            reserved: Vec::new(),
         },
     }
 }

@@ -85,7 +85,7 @@ impl Kernel for Played {
 
 /// A change on node 1.
 fn step(was: u64, to: u64) -> PagesStep {
-    PagesStep { node: NodeId(1), page_kib: PAGE, to, was }
+    PagesStep { node: NodeId(1), page_kib: PAGE, to, was, needed: 0 }
 }
 
 #[test]
@@ -170,6 +170,19 @@ fn a_shortfall_is_told_with_numbers_and_can_be_undone() {
 }
 
 #[test]
+fn pages_that_others_took_first_are_told() {
+    let played = Played::new(12, 6);
+    let taken = PagesStep { needed: 16, ..step(12, 20) };
+    let error = played.on(|pages| pages.perform(&taken)).unwrap_err();
+    let said = "14 pages of 2 MiB are free on node 1 now, and 16 are needed";
+    assert_eq!(error.to_string(), said);
+    assert!(error.may_have_done());
+    played.on(|pages| pages.undo(&taken)).unwrap();
+    assert_eq!(played.total(), 12);
+    played.on(|pages| pages.perform(&PagesStep { needed: 14, ..taken })).unwrap();
+}
+
+#[test]
 fn what_is_not_there_is_told() {
     let played = Played::new(2, 0);
     let told = |step: PagesStep| played.on(|pages| pages.expect(&step)).unwrap_err().to_string();
@@ -205,7 +218,6 @@ fn steps_are_told_in_words() {
     assert_eq!(step(3, 32).to_string(), "reserve 29 pages of 2 MiB on node 1, 32 in all");
     assert_eq!(step(1, 0).to_string(), "give back 1 page of 2 MiB of node 1, 0 stay");
     let json = serde_json::to_value(super::super::Step::SetPages(step(3, 32))).unwrap();
-    let wanted =
-        serde_json::json!({"step": "set-pages", "node": 1, "page_kib": 2048, "to": 32, "was": 3});
+    let wanted = serde_json::json!({"step": "set-pages", "node": 1, "page_kib": 2048, "to": 32, "was": 3, "needed": 0});
     assert_eq!(json, wanted);
 }

@@ -5,6 +5,7 @@ mod device;
 mod drive;
 mod gpu;
 mod guest;
+mod host;
 mod image;
 mod life;
 mod meta;
@@ -18,6 +19,7 @@ pub use device::{BindArgs, DeviceListArgs, DeviceVerb, Early, ReleaseArgs};
 pub use drive::{DriveVerb, ReleaseArrayArgs, RestoreArrayArgs};
 pub use gpu::{Device, ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
+pub use host::{CaptureArgs, HostPagesArgs, HostShowArgs, HostVerb, MatrixArgs, ModulesArgs};
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
 pub use meta::{CompletionsArgs, ManArgs};
@@ -51,6 +53,7 @@ mod examples {
     pub const CREATE: &str = "Examples:
   gpuvm create --gpus 2 --name train-a
   gpuvm create --domain testme --gpu-count 8 --gpu-index 8
+  gpuvm create --gpus 4 --name train-b --huge-pages 2M --reserve-pages
   gpuvm create --gpus 1 --name try --dry-run";
     /// Of `check`.
     pub const CHECK: &str = "Examples:
@@ -208,72 +211,6 @@ pub enum Verb {
     Man(ManArgs),
 }
 
-/// Is a verb on hosts.
-#[derive(Debug, Subcommand)]
-pub enum HostVerb {
-    /// Show packages, nodes, cores, memory, the PCIe tree, GPUs, NICs and drives
-    Show(HostShowArgs),
-    /// Show how near GPUs, NICs and NVMe drives are to each other
-    ///
-    /// NV# = so many NVLinks, PIX = at most one PCIe bridge between them, PXB = several bridges but no host bridge,
-    /// PHB = over the host bridge, NODE = over host bridges of one NUMA node, SYS = over the link between nodes.
-    Matrix(MatrixArgs),
-    /// Show which GPU is which module of its board
-    ///
-    /// Fabric Manager names GPUs by module id, which does not follow the order of the bus. NVML tells the id of a GPU
-    /// that is bound to the driver `nvidia`; for GPUs that are bound to vfio-pci the ids are taken from
-    /// /etc/gpuvm/module-ids.json, which --write makes. The file fits the machine until its PCI addresses change.
-    Modules(ModulesArgs),
-    /// Record this machine in a file that --host takes
-    ///
-    /// Serial numbers, MAC addresses and the host name are left out unless --identify is given.
-    Capture(CaptureArgs),
-}
-
-/// Is what `host show` takes.
-#[derive(Debug, Args)]
-pub struct HostShowArgs {
-    /// Show every PCI function, not only GPUs, NVSwitches, NICs, NVMe drives and the bridges above them
-    #[arg(long)]
-    pub all: bool,
-}
-
-/// Is what `host matrix` takes.
-#[derive(Debug, Args)]
-pub struct MatrixArgs {
-    /// Add NVMe drives
-    #[arg(long)]
-    pub nvme: bool,
-    /// Separate columns by tabs, in the form of `nvidia-smi topo -m`, with an address column
-    #[arg(long)]
-    pub tsv: bool,
-}
-
-/// Is what `host modules` takes.
-#[derive(Debug, Args)]
-pub struct ModulesArgs {
-    /// Write what NVML and Fabric Manager say now to /etc/gpuvm/module-ids.json
-    #[arg(long)]
-    pub write: bool,
-    /// With --write: print what would be written and change nothing
-    #[arg(long, requires = "write")]
-    pub dry_run: bool,
-}
-
-/// Is what `host capture` takes.
-#[derive(Debug, Args)]
-pub struct CaptureArgs {
-    /// File to write; `-` is standard output
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub file: PathBuf,
-    /// Keep serial numbers, MAC addresses, partition UUIDs and the host name
-    #[arg(long)]
-    pub identify: bool,
-    /// Replace the file if it is there
-    #[arg(long)]
-    pub overwrite: bool,
-}
-
 /// Is what `plan` takes.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
@@ -314,6 +251,11 @@ pub struct CreateArgs {
     /// Add a second NIC on the network `private-net`
     #[arg(long = "privateIP", visible_alias = "private")]
     pub private_ip: bool,
+    /// With --huge-pages: reserve the pages that are missing on the nodes of the plan; `delete` gives them back
+    ///
+    /// They are the guest's until the machine boots; `gpuvm host pages --at-boot` reserves pages for every boot.
+    #[arg(long, requires = "huge_pages")]
+    pub reserve_pages: bool,
     /// Take NVSwitches or NVLinks that other guests can reach, too; the plan says which guests are not kept apart
     #[arg(long)]
     pub accept_shared_fabric: bool,

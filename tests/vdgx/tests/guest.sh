@@ -1,15 +1,15 @@
 #!/bin/bash
 # A guest with two GPUs, made, started and deleted by gpuvm: the probe in it sees its devices, and threads, memory and
-# drivers of the host are as planned; with pages of 2 MiB, then of 1 GiB. Afterwards all is as before.
-# The second guest has an NVMe drive and a virtual function, too. gpuvm reserves no huge pages and makes no virtual
-# functions yet: the script does.
+# drivers of the host are as planned; with pages of 2 MiB, which gpuvm reserves, then of 1 GiB, which are reserved at
+# boot. Afterwards all is as before, the number of pages too.
+# The second guest has an NVMe drive and a virtual function, too. gpuvm makes no virtual functions yet: the script does.
 . /usr/lib/vdgx/guests
 start_libvirt || exit 1
 
 # try NAME KIB ARGS...: one guest, from create to delete.
 try() {
   local name=$1 kib=$2 before; shift 2
-  before=$(free_pages "$kib")
+  before=$(pages_of "$kib")
   phase "create $name" create "$name" "$@" || { fail "create $name"; tail -n 20 "/var/log/libvirt/qemu/$name.log"; return; }
   has_drivers "$name"
   has_threads "$name"
@@ -18,12 +18,13 @@ try() {
   virsh dumpxml "$name" >"/share/$name.xml"
   phase "check $name" gpuvm check "$name" || fail "check $name"
   phase "delete $name" gpuvm delete "$name" --yes || fail "delete $name"
-  equal "$name: free pages afterwards" "$before" "$(free_pages "$kib")"
+  equal "$name: pages afterwards, and free ones" "$before" "$(pages_of "$kib")"
 }
 
-pages 2048 32 32
-try two-mib 2048 --gpus 2 --memory 64M --huge-pages 2M
-pages 2048 0 0
+refused='pages of 2 MiB are missing' # what gpuvm says of a guest that has not enough of them
+if said=$(create too-few --gpus 2 --memory 64M --huge-pages 2M 2>&1); then fail "a guest without its pages is made"; fi
+check "the pages that are missing are told" grep -q "$refused" <<<"$said"
+try two-mib 2048 --gpus 2 --memory 64M --huge-pages 2M --reserve-pages
 # libvirt takes pages only where a hugetlbfs of their size is mounted, which the rig has done.
 nic=$pci/$(bdfs 0200 8086 0)
 echo 2 >"$nic/sriov_numvfs"

@@ -1,0 +1,129 @@
+//! Huge pages that are reserved for a guest, and go back with it.
+//!
+//! Exactly what is missing is reserved on each node of the plan, and the guest's metadata remembers it together with the
+//! boot of the machine: no pool outlives that, so that after it there is nothing to give back.
+
+use super::claim::is_local;
+use super::context::Context;
+use super::error::{hinted, usage};
+use super::guest::Planned;
+use crate::apply::Step;
+use crate::apply::pages::PagesStep;
+use crate::cpuset::NodeId;
+use crate::discover::hugetlb;
+use crate::domain::DomainXml;
+use crate::domain::guest::Reserved;
+use crate::fsroot::FsRoot;
+use crate::memsize::MemSize;
+use crate::placement::NodePages;
+use crate::request::PageSize;
+
+/// Where the kernel numbers the boots of the machine.
+const BOOT: &str = "proc/sys/kernel/random/boot_id";
+
+/// Is what has to be done for a guest's huge pages before it starts.
+#[derive(Debug, Default)]
+pub struct Reservation {
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// What is reserved by them.
+    pub reserved: Vec<Reserved>,
+}
+
+/// The steps that reserve what a planned guest is missing, where `reserve`; else it is refused where it would be started
+/// without.
+pub fn reserve(
+    planned: &Planned,
+    reserve: bool,
+    starts: bool,
+    cx: &Context<'_>,
+) -> anyhow::Result<Reservation> {
+    let placement = &planned.placement;
+    let Some(page) = placement.huge_pages.map(PageSize::size) else {
+        return Ok(Reservation::default());
+    };
+    let missing: Vec<&NodePages> =
+        placement.node_pages.iter().filter(|pages| pages.missing() > 0).collect();
+    let recorded = cx.global.host.is_some();
+    let here = !recorded && is_local(&cx.global.connect);
+    let lacks = here && starts;
+    if missing.is_empty() || !(reserve || lacks) {
+        return Ok(Reservation::default());
+    }
+    if !reserve {
+        return Err(short(planned.name.as_str(), page, &missing));
+    }
+    if !here && !recorded {
+        return Err(usage(
+            format!("pages cannot be reserved on the machine of {}", cx.global.connect),
+            "`gpuvm create --reserve-pages` there, or leave --reserve-pages out",
+        ));
+    }
+    let root = if recorded { None } else { Some(FsRoot::live()?) };
+    let boot = match &root {
+        Some(root) => root.read(BOOT)?.unwrap_or_default(),
+        None => String::new(),
+    };
+    let mut reservation = Reservation::default();
+    for pages in missing {
+        let (node, count, was) = (pages.node, pages.missing(), pages.reserved);
+        if let Some(root) = &root {
+            refuse_full(root, node, page, count)?;
+        }
+        let step = PagesStep { node, page_kib: page, to: was + count, was, needed: pages.needed };
+        reservation.steps.push(Step::SetPages(step));
+        reservation.reserved.push(Reserved { node, page_kib: page, count, boot: boot.clone() });
+    }
+    Ok(reservation)
+}
+
+/// The error that a guest has fewer pages than it needs.
+fn short(name: &str, page: MemSize, missing: &[&NodePages]) -> anyhow::Error {
+    let mut message = format!("domain `{name}` could not start: pages of {page} are missing");
+    for NodePages { node, needed, free, .. } in missing {
+        message += &format!("\n  {needed} are needed on node {node}, {free} are free");
+    }
+    hinted(
+        message,
+        "--reserve-pages reserves those that are missing, --no-start only defines the guest",
+    )
+}
+
+/// Refuses to reserve more than the memory that a node has left.
+pub fn refuse_full(root: &FsRoot, node: NodeId, page: MemSize, count: u64) -> anyhow::Result<()> {
+    let Some(left) = hugetlb::available(root, node)? else { return Ok(()) };
+    let wanted = MemSize::from_kib(page.kib().saturating_mul(count));
+    if wanted <= left {
+        return Ok(());
+    }
+    let message = format!(
+        "{count} more pages of {page} on node {node} are {wanted}, and its memory has {left} left"
+    );
+    Err(hinted(
+        message,
+        "`gpuvm list` shows what each domain holds; a smaller --memory needs fewer",
+    ))
+}
+
+/// The steps that give back what was reserved for a guest that goes. What was reserved before the machine booted is gone.
+pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
+    let reserved = xml.reserved();
+    if reserved.is_empty() || !is_local(&cx.global.connect) {
+        return Ok(Vec::new());
+    }
+    let root = FsRoot::live()?;
+    let boot = root.read(BOOT)?;
+    let mut steps = Vec::new();
+    for Reserved { node, page_kib, count, .. } in
+        reserved.into_iter().filter(|reserved| Some(&reserved.boot) == boot.as_ref())
+    {
+        let pools = hugetlb::of_node(&root, node)?.unwrap_or_default();
+        let Some(pool) = pools.iter().find(|pool| pool.page_kib == page_kib) else { continue };
+        let was = pool.reserved();
+        let to = was.saturating_sub(count);
+        if to < was {
+            steps.push(Step::SetPages(PagesStep { node, page_kib, to, was, needed: 0 }));
+        }
+    }
+    Ok(steps)
+}

@@ -1,0 +1,251 @@
+//! Huge pages that are reserved for a guest, on the kernel of this machine: killed, signalled or denied the journal at
+//! every record, their number is what it was.
+
+use super::place::{MOST, Place, same};
+use crate::support::daemon::skip;
+use crate::support::run;
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::File;
+
+/// The pool of 2 MiB pages of node 0.
+const POOL: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB";
+/// Pages of the guests here.
+const PAGES: u64 = 16;
+
+/// Is the machine's pool while a test has it, with so many pages in it that somebody else wants.
+struct Pool {
+    /// Its number before.
+    before: u64,
+    /// What keeps other tests off it.
+    _lock: Flock<File>,
+}
+
+impl Pool {
+    /// Takes it; none where this machine has none.
+    fn take() -> Option<Pool> {
+        let lock = File::create(std::env::temp_dir().join("gpuvm-test-pages.lock")).unwrap();
+        let lock = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
+        let nodes = std::fs::read_dir("/sys/devices/system/node").map_or(0, |dir| {
+            let names = dir.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            names.filter(|name| name.starts_with("node")).count()
+        });
+        let whole = nodes == 1 && number("surplus_hugepages") == Some(0);
+        let pool = Pool { before: number("nr_hugepages").filter(|_| whole)?, _lock: lock };
+        set(pool.before + 3);
+        if number("nr_hugepages") != Some(pool.before + 3) || number("free_hugepages")? < 3 {
+            return None;
+        }
+        Some(pool)
+    }
+
+    /// Pages at the beginning of the test.
+    fn total(&self) -> u64 {
+        self.before + 3
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        set(self.before);
+    }
+}
+
+/// Sets the number.
+fn set(number: u64) {
+    let _ = std::fs::write(format!("{POOL}/nr_hugepages"), number.to_string());
+}
+
+/// A number of the pool.
+fn number(name: &str) -> Option<u64> {
+    std::fs::read_to_string(format!("{POOL}/{name}")).ok()?.trim().parse().ok()
+}
+
+/// The number of pages now.
+fn total() -> u64 {
+    number("nr_hugepages").unwrap()
+}
+
+/// A machine and its pool; none, with the reason told, where there is none.
+fn place() -> Option<(Place, Pool)> {
+    let place = Place::new()?;
+    match Pool::take() {
+        Some(pool) => Some((place, pool)),
+        None => skip("no huge pages of 2 MiB can be reserved here"),
+    }
+}
+
+/// The arguments of a create of a guest in huge pages.
+fn create<'a>(place: &'a Place, name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let shape = "--virt-type qemu --pins none --vcpus 1 --memory 32M --huge-pages 2M --no-wait";
+    let mut args = vec!["create", "--name", name, "--disk-dir", place.disks.to_str().unwrap()];
+    args.extend(shape.split(' '));
+    args.extend(["--os-size", "1M"]);
+    args.extend(more);
+    args
+}
+
+#[test]
+fn pages_that_lack_are_told_reserved_and_given_back() {
+    let Some((place, pool)) = place() else { return };
+    let (free, reserve) = (number("free_hugepages").unwrap(), ["--reserve-pages"]);
+    let missing = PAGES - free;
+    let (code, out, err) = place.gpuvm(&create(&place, "guest", &[]));
+    assert!(code == 1 && out.is_empty(), "{code}: {out}{err}");
+    assert!(err.contains(&format!("{PAGES} are needed on node 0, {free} are free")), "{err}");
+    assert!(err.contains("hint: --reserve-pages reserves"), "{err}");
+    let args = create(&place, "guest", &reserve);
+    let dry = place.done(&[&args[..], &["--dry-run"]].concat());
+    let step =
+        format!("reserve {missing} pages of 2 MiB on node 0, {} in all", pool.total() + missing);
+    assert!(dry.starts_with(&step), "{dry}");
+    assert_eq!((total(), place.has("guest")), (pool.total(), false), "--dry-run changed something");
+    place.done(&args);
+    assert_eq!((total(), number("free_hugepages")), (pool.total() + missing, Some(0)));
+    let (_, out, _) = place.gpuvm(&["host", "pages", "--node", "0", "--size", "2M", "--json"]);
+    let rows: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(rows[0]["used"], total(), "{out}");
+    let (code, _, err) =
+        place.gpuvm(&["host", "pages", "--node", "0", "--size", "2M", "--count", "1", "--yes"]);
+    assert!(code == 1 && err.contains("are in use, so 1 are too few"), "{err}");
+    // Somebody else adds two and takes none: they stay theirs.
+    set(total() + 2);
+    let dry = place.done(&["delete", "guest", "--dry-run"]);
+    assert!(dry.contains(&format!("give back {missing} pages of 2 MiB of node 0")), "{dry}");
+    place.done(&["delete", "guest", "--yes"]);
+    assert_eq!(total(), pool.total() + 2);
+}
+
+#[test]
+fn a_guest_of_another_boot_gives_nothing_back() {
+    let Some((place, pool)) = place() else { return };
+    place.done(&create(&place, "guest", &["--reserve-pages", "--no-start"]));
+    let reserved = total();
+    assert!(reserved > pool.total());
+    let xml = place.virsh(&["dumpxml", "--inactive", "guest"]);
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert!(xml.contains(boot.trim()), "{xml}");
+    let file = place.daemon.own_path("other.xml");
+    std::fs::write(&file, xml.replace(boot.trim(), "another")).unwrap();
+    place.virsh(&["define", file.to_str().unwrap()]);
+    place.done(&["delete", "guest", "--yes"]);
+    assert_eq!(total(), reserved);
+}
+
+#[test]
+fn a_create_with_pages_killed_at_any_record_is_undone() {
+    let Some((place, pool)) = place() else { return };
+    let args = create(&place, "guest", &["--reserve-pages"]);
+    let before = place.state();
+    let mut reserved = 0;
+    for n in 1..MOST {
+        if place.killed(n, &args) {
+            assert!(reserved > 4, "pages were there {reserved} times: the test proves nothing");
+            place.done(&["delete", "guest", "--yes"]);
+            assert_eq!(total(), pool.total());
+            return;
+        }
+        reserved += u32::from(total() > pool.total());
+        let said = place.recover();
+        if place.has("guest") {
+            place.done(&["delete", "guest", "--yes"]);
+        }
+        assert_eq!(total(), pool.total(), "record {n}: {said}");
+        same(&before, &place.state(), &format!("record {n}: {said}"));
+    }
+    panic!("it never comes to its end");
+}
+
+#[test]
+fn a_create_with_pages_that_fails_at_any_record_is_undone() {
+    let Some((place, pool)) = place() else { return };
+    let args = create(&place, "guest", &["--reserve-pages"]);
+    let before = place.state();
+    for tamper in ["signal=INT:when=", "error=ENOSPC:when="] {
+        let mut failed = 0;
+        for n in 1..MOST {
+            let (code, out, err) = place.injected(&format!("{tamper}{n}"), &args);
+            let said = format!("{tamper}{n}: {code}: {out}{err}");
+            if code != 0 {
+                failed += 1;
+            } else if place.has("guest") {
+                place.done(&["delete", "guest", "--yes"]);
+            }
+            assert_eq!((place.journal().as_str(), total()), ("", pool.total()), "{said}");
+            same(&before, &place.state(), &said);
+            if code == 0 && n > 14 {
+                break;
+            }
+        }
+        assert!(failed > 6, "{tamper}: {failed} runs failed: the test proves nothing");
+    }
+}
+
+#[test]
+fn a_delete_killed_at_any_record_gives_pages_back_once() {
+    let Some((place, pool)) = place() else { return };
+    let args = create(&place, "guest", &["--reserve-pages"]);
+    let mut gone = 0;
+    for n in 1..MOST {
+        if !place.has("guest") {
+            place.done(&args);
+        }
+        assert!(total() > pool.total(), "the guest has its pages");
+        let ended = place.killed(n, &["delete", "guest", "--yes"]);
+        let said = place.recover();
+        let expected = if place.has("guest") { number("free_hugepages") } else { Some(0) };
+        match place.has("guest") {
+            true => assert!(total() > pool.total(), "record {n}: {said} {expected:?}"),
+            false => {
+                gone += 1;
+                assert_eq!(total(), pool.total(), "record {n}: {said}");
+            }
+        }
+        if ended {
+            assert!(gone > 4, "it was gone {gone} times: the test proves nothing");
+            return;
+        }
+    }
+    panic!("it never comes to its end");
+}
+
+#[test]
+fn the_pages_of_a_node_are_set_now_and_at_boot() {
+    let Some((place, pool)) = place() else { return };
+    let (count, less) = ((pool.total() + 5).to_string(), (pool.total() + 1).to_string());
+    let set = |count: &str, more: &[&str]| {
+        let base = ["host", "pages", "--node", "0", "--size", "2M", "--count"];
+        place.gpuvm(&[&base[..], &[count], more].concat())
+    };
+    let (code, out, err) = set(&count, &["--dry-run"]);
+    assert_eq!(
+        (code, out.trim(), total()),
+        (0, &*format!("reserve 5 pages of 2 MiB on node 0, {count} in all"), pool.total()),
+        "{err}"
+    );
+    assert_eq!(set(&count, &[]).0, 0);
+    assert_eq!(total().to_string(), count);
+    let (code, _, err) = set(&count, &[]);
+    assert!(code == 0 && err.contains("so already"), "{err}");
+    // Giving back is asked for.
+    let (code, _, err) = set(&less, &[]);
+    assert!(code == 2 && err.contains("--yes"), "{code}: {err}");
+    assert_eq!(set(&less, &["--yes"]).0, 0);
+    assert_eq!((total().to_string(), place.journal()), (less, String::new()));
+    let (code, _, err) = set("99999999", &[]);
+    assert!(code == 1 && err.contains("more pages of 2 MiB on node 0 are"), "{err}");
+    let absent = ["host", "pages", "--node", "77", "--size", "2M", "--count", "1"];
+    let (code, _, err) = place.gpuvm(&absent);
+    assert!(code == 1 && err.contains("node 77 is not there") && err.contains("hint:"), "{err}");
+    // At boot, on a directory that is the test's own.
+    let mut shell = place.daemon.within("bash");
+    let script = r#"mount -t tmpfs tmpfs /etc/tmpfiles.d || exit 9
+        f=/etc/tmpfiles.d/gpuvm-pages.conf; set -- "$0" host pages --node 0 --size 2M --boot-only
+        "$@" --count 40 && cat $f && "$@" --count 0 && ls /etc/tmpfiles.d"#;
+    let before = total();
+    let (code, out, err) = run(shell.args(["-c", script, env!("CARGO_BIN_EXE_gpuvm")]));
+    assert_eq!(code, 0, "{out}{err}");
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[1..], [&format!("w! {POOL}/nr_hugepages - - - - 40")], "{out}");
+    assert!(err.contains("hugepagesz=2M hugepages=0:40"), "{err}");
+    assert_eq!(total(), before);
+}
