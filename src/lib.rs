@@ -39,4 +39,6 @@ pub mod hypervisor;
 
 pub mod apply;
 
+pub mod history;
+
 pub mod cli;

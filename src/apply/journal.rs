@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 
 /// The version of the records.
 const FORMAT: u32 = 1;
-/// Directory of the journals of a host.
-const SHARED: &str = "/var/lib/gpuvm/journal";
+/// Directory of what is kept on a host.
+const SHARED: &str = "/var/lib/gpuvm";
 /// How a journal's name ends.
 const SUFFIX: &str = "jsonl";
 
@@ -129,17 +129,21 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> JournalError + '_ {
     move |source| JournalError::File { path: path.to_owned(), source }
 }
 
-/// The directory of the journals: the host's where it can be written, else the user's own.
-fn directory() -> PathBuf {
-    let shared = PathBuf::from(SHARED);
+/// The directory of what this program keeps of a kind: the host's where it can be written, else the user's own.
+pub fn state_directory(kind: &str) -> PathBuf {
     // Another user's own directory, where a user keeps what programs remember (XDG base directories).
     let own = std::env::var_os("XDG_STATE_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state")));
     match own {
-        Some(own) if !nix::unistd::geteuid().is_root() => own.join("gpuvm/journal"),
-        _ => shared,
+        Some(own) if !nix::unistd::geteuid().is_root() => own.join("gpuvm").join(kind),
+        _ => Path::new(SHARED).join(kind),
     }
+}
+
+/// The directory of the journals.
+fn directory() -> PathBuf {
+    state_directory("journal")
 }
 
 impl Journal {

@@ -21,7 +21,7 @@ mod step;
 pub use disk::{DiskError, Preallocate, Space, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};
 pub use interrupt::Interrupt;
-pub use journal::{Change, Journal, JournalError, Orphan, Progress, Story};
+pub use journal::{Change, Journal, JournalError, Orphan, Progress, Story, state_directory};
 pub use lease::is_of_this_machine;
 pub use lock::{HostLock, LockError};
 pub use recover::{Recovery, Way, recover};

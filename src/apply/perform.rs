@@ -145,6 +145,9 @@ pub(super) fn perform(
         }
         Step::ResetDevice { bdf } => bind::on_this_machine(|binder| binder.reset(*bdf))?,
         Step::SetFile { path, text, .. } => bind::set_file(path, text.as_deref())?,
+        Step::Remember { path, text, .. } => bind::set_private_file(path, text.as_deref())?,
+        Step::PinThread { name, thread, pcpus, .. } => hypervisor.pin(name, *thread, pcpus)?,
+        Step::UpdateDevice { name, xml, .. } => hypervisor.update(name, xml)?,
         Step::Array(step) => step.perform()?,
         Step::Nic(step) => step.perform()?,
         Step::SetPages(step) => pages::on_this_machine(|pages| pages.perform(step))?,
@@ -224,6 +227,21 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         }
         Step::SetFile { path, was, .. } => {
             bind::set_file(path, was.as_deref()).map_err(StepError::from)
+        }
+        Step::Remember { path, was, .. } => {
+            bind::set_private_file(path, was.as_deref()).map_err(StepError::from)
+        }
+        // What has ended since runs no more as it should not.
+        Step::PinThread { name, .. } | Step::UpdateDevice { name, .. }
+            if !is_active(row(hypervisor, name)?) =>
+        {
+            Ok(())
+        }
+        Step::PinThread { name, thread, was, .. } => {
+            hypervisor.pin(name, *thread, was).map_err(StepError::from)
+        }
+        Step::UpdateDevice { name, was, .. } => {
+            hypervisor.update(name, was).map_err(StepError::from)
         }
         Step::Array(step) => step.undo().map_err(StepError::from),
         Step::Nic(step) => step.undo().map_err(StepError::from),

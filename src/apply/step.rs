@@ -10,7 +10,9 @@ use super::nic::NicStep;
 use super::pages::PagesStep;
 use super::secret::Secret;
 use crate::bdf::Bdf;
+use crate::cpuset::CpuSet;
 use crate::domain::guest::VolumeRef;
+use crate::domain::live::GuestThread;
 use crate::hypervisor::AskedBy;
 use crate::hypervisor::storage::NewVolume;
 use crate::image::Sha256;
@@ -217,6 +219,37 @@ pub enum Step {
         /// Its text before; none: it was not there.
         was: Option<String>,
     },
+    /// Writes or removes a record of what a domain was, which nobody else may read.
+    Remember {
+        /// The file.
+        path: PathBuf,
+        /// Its text; none: it goes, and its directory with the last one.
+        text: Option<String>,
+        /// Its text before; none: it was not there.
+        was: Option<String>,
+    },
+    /// Pins a thread of a running guest to other pcpus; its definition stays as it is.
+    PinThread {
+        /// The domain's name.
+        name: String,
+        /// The thread.
+        thread: GuestThread,
+        /// Where it may run.
+        pcpus: CpuSet,
+        /// Where it might run before.
+        was: CpuSet,
+    },
+    /// Changes settings of a device of a running guest; its definition stays as it is.
+    UpdateDevice {
+        /// The domain's name.
+        name: String,
+        /// The device, for people: "interface 52:54:00:00:00:01".
+        device: String,
+        /// The device as it is to be.
+        xml: String,
+        /// The device as it was.
+        was: String,
+    },
     /// Changes an array, what is on it, or a file that speaks of it.
     Array(ArrayStep),
     /// Changes a network card with virtual functions.
@@ -310,6 +343,18 @@ impl fmt::Display for Step {
             Step::ResetDevice { bdf } => write!(f, "reset {bdf}"),
             Step::SetFile { path, text: Some(_), .. } => write!(f, "write {}", path.display()),
             Step::SetFile { path, text: None, .. } => write!(f, "remove {}", path.display()),
+            Step::Remember { path, text: Some(_), .. } => {
+                write!(f, "remember what it was in {}", path.display())
+            }
+            Step::Remember { path, text: None, .. } => {
+                write!(f, "forget {}", path.display())
+            }
+            Step::PinThread { name, thread, pcpus, .. } => {
+                write!(f, "pin {thread} of running domain `{name}` to pcpus {pcpus}")
+            }
+            Step::UpdateDevice { name, device, .. } => {
+                write!(f, "change {device} of running domain `{name}`")
+            }
             Step::Array(step) => step.fmt(f),
             Step::Nic(step) => step.fmt(f),
             Step::SetPages(step) => step.fmt(f),
@@ -318,6 +363,28 @@ impl fmt::Display for Step {
 }
 
 impl Step {
+    /// The step that brings back what this one changed, as a change of its own; none: there is none, or what it made is
+    /// taken away by other means.
+    pub fn reversed(&self) -> Option<Step> {
+        let mut back = self.clone();
+        match &mut back {
+            Step::RedefineDomain { xml, before, .. } => std::mem::swap(xml, before),
+            Step::BindDevice { to, was, .. } => std::mem::swap(to, was),
+            Step::SetFile { text, was, .. } | Step::Remember { text, was, .. } => {
+                std::mem::swap(text, was);
+            }
+            Step::PinThread { pcpus, was, .. } => std::mem::swap(pcpus, was),
+            Step::UpdateDevice { xml, was, .. } => std::mem::swap(xml, was),
+            _ => return None,
+        }
+        Some(back)
+    }
+
+    /// Whether it changes only what runs, and is over with it.
+    pub fn is_of_running(&self) -> bool {
+        matches!(self, Step::PinThread { .. } | Step::UpdateDevice { .. })
+    }
+
     /// Whether there is no way back from it, so that a change that fails later leaves it as it is.
     pub fn is_final(&self) -> bool {
         match self {

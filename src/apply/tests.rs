@@ -1,6 +1,8 @@
 //! The steps on a hypervisor that fails where it is told to.
 
 use super::*;
+use crate::cpuset::CpuSet;
+use crate::domain::live::GuestThread;
 use crate::hypervisor::{
     AskedBy, Console, DomainState, DomainSummary, GuestAddress, HypervisorError,
     HypervisorErrorKind, Lease, XmlOf,
@@ -97,6 +99,12 @@ impl Hypervisor for Fake {
     }
     fn detach(&self, _: &str, _: &str) -> Result<(), HypervisorError> {
         self.call("detach")
+    }
+    fn pin(&self, _: &str, thread: GuestThread, _: &CpuSet) -> Result<(), HypervisorError> {
+        self.call(&format!("pin {thread}"))
+    }
+    fn update(&self, _: &str, _: &str) -> Result<(), HypervisorError> {
+        self.call("update")
     }
     fn ask_agent(
         &self,

@@ -12,6 +12,7 @@ use super::view::View;
 use crate::apply::{Step, apply, is_of_this_machine};
 use crate::domain::DomainXml;
 use crate::domain::guest::{Role, VolumeRef};
+use crate::history::History;
 use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, Lease, XmlOf};
 
 /// Runs the verb.
@@ -87,6 +88,8 @@ fn plan(
             });
         }
     }
+    // What it was is nobody's concern any more, and may hold passwords.
+    steps.extend(History::of(&summary.uuid)?.forget_all());
     if summary.persistent && has_nvram {
         steps.push(Step::DropNvram { name: name.to_owned(), xml });
     }

@@ -20,10 +20,12 @@ pub mod drive;
 pub mod export;
 pub mod gpu;
 pub mod guest;
+pub mod history;
 pub mod host;
 pub mod image;
 pub mod ip;
 pub mod list;
+pub mod live;
 pub mod meta;
 pub mod nic;
 pub mod pages;
@@ -36,6 +38,7 @@ pub mod show;
 pub mod start;
 pub mod stop;
 pub mod storage;
+pub mod undo;
 pub mod view;
 
 use args::{Cli, Verb};
@@ -91,6 +94,8 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Ip(args) => ip::run(args, &cx),
         Verb::Console(args) => console::run(args, &cx),
         Verb::Delete(args) => delete::run(args, &cx),
+        Verb::History(args) => history::run(args, &cx),
+        Verb::Undo(args) => undo::run(args, &cx),
         Verb::Recover(args) => recover::run(args, &cx),
         Verb::Check(args) => check::run(args, &cx),
         Verb::Completions(args) => meta::completions(args, &cx),

@@ -10,6 +10,7 @@ mod element;
 mod fragment;
 pub mod guest;
 mod held;
+pub mod live;
 mod nics;
 mod order;
 mod overrides;

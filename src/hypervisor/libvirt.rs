@@ -7,6 +7,7 @@ mod agent;
 mod console;
 mod domain;
 mod leases;
+mod pin;
 mod storage;
 
 use super::{HypervisorError, HypervisorErrorKind, lazy};

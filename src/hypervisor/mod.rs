@@ -9,6 +9,8 @@ pub mod libvirt;
 pub mod none;
 pub mod storage;
 
+use crate::cpuset::CpuSet;
+use crate::domain::live::GuestThread;
 use crate::versions::Versions;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
@@ -196,6 +198,11 @@ pub trait Hypervisor {
     /// Asks a running guest to let go of a device, given as in its running definition, and leaves the definition of its
     /// next start as it is. The guest may take its time, or never do it: [`Hypervisor::xml`] shows when it has.
     fn detach(&self, name: &str, device: &str) -> Result<(), HypervisorError>;
+    /// Pins a thread of a running guest and leaves the definition of its next start as it is.
+    fn pin(&self, name: &str, thread: GuestThread, pcpus: &CpuSet) -> Result<(), HypervisorError>;
+    /// Changes what a device of a running guest can take, bandwidth for one, given as in its running definition, and
+    /// leaves the definition of its next start as it is.
+    fn update(&self, name: &str, device: &str) -> Result<(), HypervisorError>;
     /// Gives a command to a running guest's agent and returns its answer, both JSON. What a guest answers is as
     /// trustworthy as the guest.
     fn ask_agent(

@@ -5,6 +5,8 @@ use super::{
     AskedBy, Console, DomainSummary, GuestAddress, Hypervisor, HypervisorError,
     HypervisorErrorKind, Lease, XmlOf,
 };
+use crate::cpuset::CpuSet;
+use crate::domain::live::GuestThread;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -54,6 +56,12 @@ impl Hypervisor for NoHypervisor {
     }
     fn detach(&self, name: &str, _: &str) -> Result<(), HypervisorError> {
         none(&format!("take a device away from domain `{name}`"))
+    }
+    fn pin(&self, name: &str, _: GuestThread, _: &CpuSet) -> Result<(), HypervisorError> {
+        none(&format!("pin a thread of domain `{name}`"))
+    }
+    fn update(&self, name: &str, _: &str) -> Result<(), HypervisorError> {
+        none(&format!("change a device of domain `{name}`"))
     }
     fn ask_agent(
         &self,

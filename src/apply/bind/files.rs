@@ -9,11 +9,33 @@ use std::path::Path;
 /// Puts a file with this text where another may be, or removes it; directories that are made for it go with it when
 /// they are empty.
 pub fn set_file(path: &Path, text: Option<&str>) -> Result<(), BindError> {
-    set(path, text).map_err(|source| BindError::Configuration { path: path.to_owned(), source })
+    let modes = Modes { directory: 0o755, file: 0o644 };
+    set(path, text, &modes)
+        .map_err(|source| BindError::Configuration { path: path.to_owned(), source })
+}
+
+/// As [`set_file`], for a file that nobody else may read, in a directory of such files.
+pub fn set_private_file(path: &Path, text: Option<&str>) -> Result<(), BindError> {
+    let modes = Modes { directory: 0o700, file: 0o600 };
+    let done = set(path, text, &modes).map(|()| {
+        if let (None, Some(dir)) = (text, path.parent()) {
+            // One that holds others stays, as it is not empty.
+            let _ = std::fs::remove_dir(dir);
+        }
+    });
+    done.map_err(|source| BindError::Configuration { path: path.to_owned(), source })
+}
+
+/// Is who may read a file and a directory that is made for it.
+struct Modes {
+    /// Mode of the directory.
+    directory: u32,
+    /// Mode of the file.
+    file: u32,
 }
 
 /// Does it.
-fn set(path: &Path, text: Option<&str>) -> io::Result<()> {
+fn set(path: &Path, text: Option<&str>, modes: &Modes) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     let Some(text) = text else {
         match std::fs::remove_file(path) {
@@ -26,10 +48,10 @@ fn set(path: &Path, text: Option<&str>) -> io::Result<()> {
         }
         return Ok(());
     };
-    DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+    DirBuilder::new().recursive(true).mode(modes.directory).create(dir)?;
     let mut file = tempfile::NamedTempFile::new_in(dir)?;
     file.write_all(text.as_bytes())?;
-    file.as_file().set_permissions(Permissions::from_mode(0o644))?;
+    file.as_file().set_permissions(Permissions::from_mode(modes.file))?;
     file.as_file().sync_all()?;
     file.persist(path)?;
     std::fs::File::open(dir)?.sync_all()
@@ -63,5 +85,21 @@ mod tests {
             set_file(&dir.join("gpuvm-a.conf"), None).unwrap();
         }
         assert!(modprobe.is_dir() && !drop_in.exists());
+    }
+
+    #[test]
+    fn a_private_file_is_read_by_nobody_else_and_goes_with_its_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("history/uuid");
+        let (one, two) = (dir.join("1.json"), dir.join("2.json"));
+        for file in [&one, &two] {
+            set_private_file(file, Some("secret")).unwrap();
+            assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        assert_eq!(dir.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        set_private_file(&one, None).unwrap();
+        assert!(two.exists());
+        set_private_file(&two, None).unwrap();
+        assert!(!dir.exists() && root.path().join("history").is_dir());
     }
 }

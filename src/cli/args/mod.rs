@@ -12,6 +12,7 @@ mod meta;
 mod nic;
 mod seed;
 mod storage;
+mod undo;
 mod wish;
 
 pub use capacity::CapacityArgs;
@@ -26,6 +27,7 @@ pub use meta::{CompletionsArgs, ManArgs};
 pub use nic::{EarlyVfs, NicListArgs, NicVerb, PfName, VfsArgs};
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
+pub use undo::{HistoryArgs, UndoArgs};
 pub use wish::{AllowArg, NearArg, PinsArg, Which};
 
 use clap::{Args, Parser, Subcommand, ValueHint};
@@ -192,6 +194,19 @@ pub enum Verb {
     /// Names everything that goes, then asks for the domain's name, or takes --yes. Disks that `create` did not make
     /// stay.
     Delete(DeleteArgs),
+    /// List what was changed of a domain
+    ///
+    /// Every change of a definition keeps the definition as it was, whole, beside the domain: in /var/lib/gpuvm/history,
+    /// readable by root alone. `undo` takes the last one back.
+    #[command(after_help = undo::HISTORY)]
+    History(HistoryArgs),
+    /// Take the last change of a domain back
+    ///
+    /// The definition is what it was before the change, to the byte, and so is what was changed on the host for it. A
+    /// running guest gets its pins and bandwidths back where the change was made live; all else waits for its next
+    /// start. Run again, it takes back the change before. What `create` made goes with `delete`.
+    #[command(after_help = undo::UNDO)]
+    Undo(UndoArgs),
     /// Finish or undo what a killed run left half done
     ///
     /// Every change writes a journal while it lasts. Where its run was killed, or the machine lost power, the next

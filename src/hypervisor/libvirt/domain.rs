@@ -4,7 +4,9 @@ use super::super::{
     AskedBy, Console, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError, Lease,
     XmlOf, storage,
 };
-use super::{Libvirt, address, console, error, is_unsupported, leases};
+use super::{Libvirt, address, console, error, is_unsupported, leases, pin};
+use crate::cpuset::CpuSet;
+use crate::domain::live::GuestThread;
 use crate::versions::{Version, Versions};
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -161,6 +163,19 @@ impl Hypervisor for Libvirt {
         let domain = self.find_to_change(&doing, name)?;
         let live = sys::VIR_DOMAIN_AFFECT_LIVE;
         domain.detach_device_flags(device, live).map_err(|e| error(&doing, &e))
+    }
+
+    fn pin(&self, name: &str, thread: GuestThread, pcpus: &CpuSet) -> Result<(), HypervisorError> {
+        let doing = format!("pin {thread} of domain `{name}` to pcpus {pcpus}");
+        let domain = self.find_to_change(&doing, name)?;
+        pin::pin(&domain, thread, pcpus).map_err(|e| error(&doing, &e))
+    }
+
+    fn update(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
+        let doing = format!("change a device of domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        let live = sys::VIR_DOMAIN_AFFECT_LIVE;
+        domain.update_device_flags(device, live).map_err(|e| error(&doing, &e))
     }
 
     fn ask_agent(

@@ -1,0 +1,157 @@
+//! `history`, and the keeping of it: every change of a definition goes through [`change_domain`].
+
+use super::args::HistoryArgs;
+use super::context::Context;
+use super::diff::Diff;
+use super::error::{EXIT_DONE, usage};
+use super::output::{Output, width};
+use super::show::find;
+use crate::apply::{ApplyError, Step, Transaction};
+use crate::domain::{DomainXml, differences};
+use crate::history::{Entry, History};
+use crate::hypervisor::{Hypervisor, XmlOf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tabled::builder::Builder;
+use tabled::settings::{Style, Width};
+
+/// Runs the verb.
+pub fn run(args: &HistoryArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("history")?;
+    let hypervisor = cx.hypervisor()?;
+    let history = History::of(&find(&*hypervisor, &args.name)?.uuid)?;
+    if let Some(number) = args.diff {
+        let entry = chosen(&history, number, &args.name)?;
+        let after = match &entry.after {
+            Some(after) => after.clone(),
+            None => hypervisor.xml(&args.name, XmlOf::Inactive)?,
+        };
+        Diff::of(&args.name, Some(&entry.before), Some(&after)).print(cx.output)?;
+    } else if cx.output.json {
+        cx.output.json(&history.entries)?;
+    } else if history.entries.is_empty() {
+        cx.output.progress(&format!("nothing was changed of domain `{}`", args.name));
+    } else {
+        cx.output.text(&table(&history.entries))?;
+    }
+    Ok(EXIT_DONE)
+}
+
+/// The change of a number, or the last one.
+fn chosen<'a>(history: &'a History, number: Option<u32>, name: &str) -> anyhow::Result<&'a Entry> {
+    let last = history.entries.last();
+    let found = match number {
+        None => last,
+        Some(number) => history.entries.iter().find(|entry| entry.number == number),
+    };
+    found.ok_or_else(|| {
+        let which = number.map_or("no change".to_owned(), |number| format!("no change {number}"));
+        let hint = format!("`gpuvm history {name}` lists what there is");
+        usage(format!("domain `{name}` has {which} to show"), hint)
+    })
+}
+
+/// The changes as a table.
+fn table(entries: &[Entry]) -> String {
+    let mut table = Builder::new();
+    table.push_record(["NUMBER", "WHEN (UTC)", "VERB", "WHAT"]);
+    for entry in entries {
+        let (number, what) = (entry.number.to_string(), entry.what.join("\n"));
+        table.push_record([number, when(entry.at_s), entry.verb.clone(), what]);
+    }
+    let mut table = table.build();
+    table.with(Style::blank()).with(Width::wrap(width()).keep_words(true));
+    table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// A time as `2026-11-21T19:00:00Z`.
+pub fn when(at_s: u64) -> String {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(at_s)).to_string()
+}
+
+/// Is a change of a domain that is to be made and kept.
+pub struct DomainChange<'a> {
+    /// The verb.
+    pub verb: &'a str,
+    /// The domain's name.
+    pub name: &'a str,
+    /// What is changed, a line each.
+    pub what: Vec<String>,
+    /// Its definition before, as it was read.
+    pub before: &'a str,
+    /// Its definition after.
+    pub after: &'a DomainXml,
+    /// What is changed beside the definition before it is.
+    pub first: Vec<Step>,
+    /// What is changed beside the definition after it was: what runs.
+    pub last: Vec<Step>,
+}
+
+impl DomainChange<'_> {
+    /// The step that changes the definition.
+    fn redefine(&self) -> Step {
+        Step::RedefineDomain {
+            name: self.name.to_owned(),
+            xml: self.after.text().to_owned(),
+            before: self.before.to_owned(),
+        }
+    }
+
+    /// All steps, to be shown.
+    pub fn steps(&self) -> Vec<Step> {
+        let all = self.first.iter().cloned().chain([self.redefine()]);
+        all.chain(self.last.iter().cloned()).collect()
+    }
+}
+
+/// Changes a domain and keeps what it was. The definition is read back; what the hypervisor made otherwise of it is
+/// warned of. To be called with the host's lock.
+pub fn change_domain(
+    change: &DomainChange<'_>,
+    hypervisor: &dyn Hypervisor,
+    transaction: &mut Transaction<'_>,
+    output: Output,
+) -> anyhow::Result<()> {
+    let history = History::of(&find(hypervisor, change.name)?.uuid)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let before = change.before.to_owned();
+    let mut entry = history.next(change.verb, hypervisor.uri(), change.name, now, before);
+    entry.what = change.what.clone();
+    entry.steps = change.first.iter().chain(&change.last).cloned().collect();
+    transaction.run(&[history.remember(&entry, None)])?;
+    transaction.run(&change.steps())?;
+    let mut after = entry.clone();
+    after.after = read_back(change, hypervisor, output);
+    transaction.run(&[history.remember(&after, Some(&entry))]).map_err(ApplyError::into)
+}
+
+/// The definition as the hypervisor took it; none: it cannot be read.
+fn read_back(
+    change: &DomainChange<'_>,
+    hypervisor: &dyn Hypervisor,
+    output: Output,
+) -> Option<String> {
+    let read = match hypervisor.xml(change.name, XmlOf::Inactive) {
+        Ok(read) => read,
+        Err(error) => {
+            output.warning(&format!("the definition could not be read back: {error}"));
+            return None;
+        }
+    };
+    if let Ok(defined) = DomainXml::parse(&read) {
+        for difference in differences(change.after, &defined) {
+            output.warning(&format!("libvirt defined it otherwise than planned: {difference}"));
+        }
+    }
+    Some(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_utc() {
+        assert_eq!(when(0), "1970-01-01T00:00:00Z");
+        assert_eq!(when(1_795_287_000), "2026-11-21T18:50:00Z");
+    }
+}

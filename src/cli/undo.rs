@@ -1,0 +1,136 @@
+//! `undo`: the last change of a domain is taken back, if nobody has edited the domain since.
+
+use super::args::UndoArgs;
+use super::change::{Reporter, agree, journal, print_steps, refuse_unfinished};
+use super::context::Context;
+use super::diff::Diff;
+use super::error::{EXIT_DONE, hinted};
+use super::history::when;
+use super::show::find;
+use crate::apply::{Step, apply};
+use crate::domain::{DomainXml, differences};
+use crate::history::{Entry, History};
+use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
+use serde::Serialize;
+
+/// Is an undoing that can be done.
+struct Undo {
+    /// The change that is undone.
+    entry: Entry,
+    /// The definition now.
+    now: String,
+    /// Whether the domain runs.
+    runs: bool,
+    /// What undoes it.
+    steps: Vec<Step>,
+}
+
+/// Is what `undo` answers.
+#[derive(Debug, Serialize)]
+struct Undone {
+    /// The domain's name.
+    name: String,
+    /// The change that was undone.
+    number: u32,
+    /// What had been changed.
+    what: Vec<String>,
+    /// Whether what was taken back waits for the next start.
+    waits_for_start: bool,
+}
+
+/// Runs the verb.
+pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("undo")?;
+    let mut reporter = Reporter::new(cx.output)?;
+    let hypervisor = cx.hypervisor()?;
+    if args.diff || args.dry_run {
+        let undo = plan(&*hypervisor, args, true)?;
+        if args.diff {
+            Diff::of(&args.name, Some(&undo.now), Some(&undo.entry.before)).print(cx.output)?;
+        } else {
+            print_steps(&undo.steps, cx)?;
+        }
+        return Ok(EXIT_DONE);
+    }
+    refuse_unfinished(&*hypervisor)?;
+    if !args.yes {
+        let undo = plan(&*hypervisor, args, args.force)?;
+        let what = format!("undoing {} of domain `{}`", named(&undo.entry), args.name);
+        reporter.ask(|| agree(&undo.steps, "undo it?", &what))?;
+    }
+    let _lock = reporter.lock(&args.lock)?;
+    // Once more: it may have been changed while the question stood.
+    let undo = plan(&*hypervisor, args, args.force)?;
+    let journal = journal("undo", &args.name, &*hypervisor)?;
+    apply(&undo.steps, &*hypervisor, &mut reporter, Some(journal))?;
+    read_back(&*hypervisor, &undo, cx);
+    let waits = undo.runs && undo.steps.iter().any(|s| matches!(s, Step::RedefineDomain { .. }));
+    let answer = Undone {
+        name: args.name.clone(),
+        number: undo.entry.number,
+        what: undo.entry.what.clone(),
+        waits_for_start: waits,
+    };
+    if cx.output.json {
+        cx.output.json(&answer)?;
+    } else {
+        let name = &args.name;
+        cx.output.progress(&format!("{} of domain `{name}` is undone", named(&undo.entry)));
+        if waits {
+            let hint = format!("`gpuvm restart {name}`");
+            cx.output.progress(&format!(
+                "it runs: its definition counts from its next start on ({hint})"
+            ));
+        }
+    }
+    Ok(EXIT_DONE)
+}
+
+/// A change in words.
+fn named(entry: &Entry) -> String {
+    format!("change {} ({}, {})", entry.number, entry.verb, when(entry.at_s))
+}
+
+/// Finds what undoes the last change of a domain; `force`: also where it was edited since.
+fn plan(hypervisor: &dyn Hypervisor, args: &UndoArgs, force: bool) -> anyhow::Result<Undo> {
+    let name = &args.name;
+    let summary = find(hypervisor, name)?;
+    let history = History::of(&summary.uuid)?;
+    let Some(entry) = history.entries.last() else {
+        let hint = format!("`gpuvm delete {name}` takes away what `create` made");
+        return Err(hinted(format!("there is no change of domain `{name}` to undo"), hint));
+    };
+    if entry.domain != *name {
+        let renamed =
+            format!("domain `{name}` was `{}` when {} was made", entry.domain, named(entry));
+        return Err(hinted(renamed, format!("`virsh domrename {name} {}` first", entry.domain)));
+    }
+    let now = hypervisor.xml(name, XmlOf::Inactive)?;
+    if !force && entry.after.as_ref() != Some(&now) {
+        return Err(hinted(
+            format!("domain `{name}` was edited since {}", named(entry)),
+            format!(
+                "`gpuvm undo {name} --diff` shows what would be lost; --force undoes it nevertheless"
+            ),
+        ));
+    }
+    let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+    let mut steps = entry.undo(&now, runs);
+    steps.push(history.forget(entry));
+    Ok(Undo { entry: entry.clone(), now, runs, steps })
+}
+
+/// Warns where the definition is not what it was.
+fn read_back(hypervisor: &dyn Hypervisor, undo: &Undo, cx: &Context<'_>) {
+    let was = &undo.entry.before;
+    let read = hypervisor.xml(&undo.entry.domain, XmlOf::Inactive).unwrap_or_default();
+    if read == *was {
+        return;
+    }
+    let told = match (DomainXml::parse(was), DomainXml::parse(&read)) {
+        (Ok(was), Ok(read)) => differences(&was, &read).first().map(ToString::to_string),
+        _ => None,
+    };
+    let told = told.unwrap_or_else(|| "the text differs".into());
+    cx.output.warning(&format!("the definition is not what it was: {told}"));
+}
