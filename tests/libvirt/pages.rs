@@ -9,13 +9,14 @@ use std::fs::File;
 
 /// The pool of 2 MiB pages of node 0.
 const POOL: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB";
-/// Pages of the guests here.
-const PAGES: u64 = 16;
-
 /// Is the machine's pool while a test has it, with so many pages in it that somebody else wants.
 struct Pool {
     /// Its number before.
     before: u64,
+    /// Pages of the guests here: more than are free, whatever others have left there.
+    pages: u64,
+    /// Their memory, as an option takes it.
+    memory: String,
     /// What keeps other tests off it.
     _lock: Flock<File>,
 }
@@ -30,7 +31,9 @@ impl Pool {
             names.filter(|name| name.starts_with("node")).count()
         });
         let whole = nodes == 1 && number("surplus_hugepages") == Some(0);
-        let pool = Pool { before: number("nr_hugepages").filter(|_| whole)?, _lock: lock };
+        let before = number("nr_hugepages").filter(|_| whole)?;
+        let pages = number("free_hugepages")? + 16;
+        let pool = Pool { before, pages, memory: format!("{}M", 2 * pages), _lock: lock };
         set(pool.before + 3);
         if number("nr_hugepages") != Some(pool.before + 3) || number("free_hugepages")? < 3 {
             return None;
@@ -75,11 +78,11 @@ fn place() -> Option<(Place, Pool)> {
 }
 
 /// The arguments of a create of a guest in huge pages.
-fn create<'a>(place: &'a Place, name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let shape = "--virt-type qemu --pins none --vcpus 1 --memory 32M --huge-pages 2M --no-wait";
-    let mut args = vec!["create", "--name", name, "--disk-dir", place.disks.to_str().unwrap()];
+fn create<'a>((place, pool): (&'a Place, &'a Pool), more: &[&'a str]) -> Vec<&'a str> {
+    let shape = "--virt-type qemu --pins none --vcpus 1 --huge-pages 2M --no-wait";
+    let mut args = vec!["create", "--name", "guest", "--disk-dir", place.disks.to_str().unwrap()];
     args.extend(shape.split(' '));
-    args.extend(["--os-size", "1M"]);
+    args.extend(["--os-size", "1M", "--memory", &pool.memory]);
     args.extend(more);
     args
 }
@@ -88,12 +91,12 @@ fn create<'a>(place: &'a Place, name: &'a str, more: &[&'a str]) -> Vec<&'a str>
 fn pages_that_lack_are_told_reserved_and_given_back() {
     let Some((place, pool)) = place() else { return };
     let (free, reserve) = (number("free_hugepages").unwrap(), ["--reserve-pages"]);
-    let missing = PAGES - free;
-    let (code, out, err) = place.gpuvm(&create(&place, "guest", &[]));
+    let (pages, missing) = (pool.pages, pool.pages - free);
+    let (code, out, err) = place.gpuvm(&create((&place, &pool), &[]));
     assert!(code == 1 && out.is_empty(), "{code}: {out}{err}");
-    assert!(err.contains(&format!("{PAGES} are needed on node 0, {free} are free")), "{err}");
+    assert!(err.contains(&format!("{pages} are needed on node 0, {free} are free")), "{err}");
     assert!(err.contains("hint: --reserve-pages reserves"), "{err}");
-    let args = create(&place, "guest", &reserve);
+    let args = create((&place, &pool), &reserve);
     let dry = place.done(&[&args[..], &["--dry-run"]].concat());
     let step =
         format!("reserve {missing} pages of 2 MiB on node 0, {} in all", pool.total() + missing);
@@ -118,7 +121,7 @@ fn pages_that_lack_are_told_reserved_and_given_back() {
 #[test]
 fn a_guest_of_another_boot_gives_nothing_back() {
     let Some((place, pool)) = place() else { return };
-    place.done(&create(&place, "guest", &["--reserve-pages", "--no-start"]));
+    place.done(&create((&place, &pool), &["--reserve-pages", "--no-start"]));
     let reserved = total();
     assert!(reserved > pool.total());
     let xml = place.virsh(&["dumpxml", "--inactive", "guest"]);
@@ -134,7 +137,7 @@ fn a_guest_of_another_boot_gives_nothing_back() {
 #[test]
 fn a_create_with_pages_killed_at_any_record_is_undone() {
     let Some((place, pool)) = place() else { return };
-    let args = create(&place, "guest", &["--reserve-pages"]);
+    let args = create((&place, &pool), &["--reserve-pages"]);
     let before = place.state();
     let mut reserved = 0;
     for n in 1..MOST {
@@ -158,7 +161,7 @@ fn a_create_with_pages_killed_at_any_record_is_undone() {
 #[test]
 fn a_create_with_pages_that_fails_at_any_record_is_undone() {
     let Some((place, pool)) = place() else { return };
-    let args = create(&place, "guest", &["--reserve-pages"]);
+    let args = create((&place, &pool), &["--reserve-pages"]);
     let before = place.state();
     for tamper in ["signal=INT:when=", "error=ENOSPC:when="] {
         let mut failed = 0;
@@ -183,7 +186,7 @@ fn a_create_with_pages_that_fails_at_any_record_is_undone() {
 #[test]
 fn a_delete_killed_at_any_record_gives_pages_back_once() {
     let Some((place, pool)) = place() else { return };
-    let args = create(&place, "guest", &["--reserve-pages"]);
+    let args = create((&place, &pool), &["--reserve-pages"]);
     let mut gone = 0;
     for n in 1..MOST {
         if !place.has("guest") {
