@@ -1,5 +1,9 @@
 //! What is wanted of a guest, with defaults filled in and every value checked. No flag about how to run.
 
+mod vf;
+
+pub use vf::{Guard, VfSettings};
+
 use crate::bdf::Bdf;
 use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
@@ -167,6 +171,10 @@ pub struct Extras {
     /// Virtual functions of NICs.
     #[serde(default, skip_serializing_if = "is_default")]
     pub vfs: DeviceWish,
+    /// How virtual functions are set up: the first for all where a number is wanted, else one for each that is named, in
+    /// their order; those that are missing have no wish.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vf_settings: Vec<VfSettings>,
     /// How near NICs and virtual functions have to be.
     #[serde(default, skip_serializing_if = "is_default")]
     pub nic_near: Near,

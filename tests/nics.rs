@@ -61,3 +61,46 @@ fn what_cannot_have_them_is_refused_with_the_reason() {
     let (code, _, err) = told("nic vfs 3b:00.1 --count 1");
     assert!(code == 2 && err.contains("changes the machine"), "{err}");
 }
+
+#[test]
+fn a_guest_has_a_virtual_function_as_a_nic_of_its_own_address() {
+    let (code, out, err) = told("export --name a --vf 1,vlan=5,trust=on");
+    assert_eq!(code, 0, "{err}");
+    let nic = "    <interface type='hostdev' managed='yes'>
+      <mac address='52:54:00:56:c2:f5'/>
+      <source>
+        <address domain='0x0000' bus='0x3b' slot='0x00' function='0x2' type='pci'/>
+      </source>
+      <vlan>
+        <tag id='5'/>
+      </vlan>
+      <alias name='ua-vf0'/>
+";
+    assert!(out.contains(nic), "{out}");
+    let (_, two, _) = told("export --name a --vf 2");
+    assert!(two.contains("52:54:00:56:c2:f5") && two.contains("<alias name='ua-vf1'/>"), "{two}");
+    assert!(!two.contains("<vlan>"), "{two}");
+    let (_, named, _) = told("export --name a --vf 3b:00.3,mac=52:54:00:00:00:09");
+    assert!(named.contains("<mac address='52:54:00:00:00:09'/>"), "{named}");
+}
+
+#[test]
+fn what_a_card_lets_a_virtual_function_do_is_a_step() {
+    let (code, out, err) = told("create --name a --vf 3b:00.3,trust=on,spoof=off --dry-run");
+    assert_eq!(code, 0, "{err}");
+    let step =
+        "set trust on, spoof check off for virtual function 1 of ens1f0np0\ndefine domain `a`";
+    assert!(out.contains(step), "{out}");
+    let (code, _, err) = told("create --name a --vf 2,mac=52:54:00:00:00:09 --dry-run");
+    assert!(code == 2 && err.contains("mac= is of one virtual function"), "{err}");
+}
+
+#[test]
+fn a_virtual_function_near_a_gpu_is_taken_and_the_plan_says_so() {
+    let (code, out, err) = told("plan --gpus 1 --vf 1 --explain");
+    assert_eq!(code, 0, "{err}");
+    let said = "0000:3b:00.2 beside GPU 0 (NODE), of 4 virtual functions that can be had";
+    assert!(out.contains(said), "{out}");
+    let (code, _, err) = told("plan --gpus 1 --vf 1 --nic-near switch");
+    assert!(code == 1 && err.contains("virtual function"), "{err}");
+}

@@ -5,6 +5,7 @@ mod disks;
 mod edits;
 mod examples;
 mod export;
+mod functions;
 mod guests;
 mod recorded;
 mod tools;

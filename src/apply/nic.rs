@@ -6,11 +6,12 @@ pub mod boot;
 mod count;
 mod link;
 
-pub use link::{Guard, LinkError, guard};
+pub use link::{LinkError, guard};
 
 use super::bind::{BindError, Live};
 use crate::bdf::Bdf;
 use crate::fsroot::{FsError, FsRoot};
+use crate::request::Guard;
 use count::Functions;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -108,13 +109,13 @@ impl fmt::Display for NicStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NicStep::SetCount { pf, count: 0, was } => {
-                write!(f, "remove the {was} virtual functions of {pf}")
+                write!(f, "remove the {} of {pf}", functions(*was))
             }
             NicStep::SetCount { pf, count, was: 0 } => {
-                write!(f, "make {count} virtual functions of {pf}")
+                write!(f, "make {} of {pf}", functions(*count))
             }
             NicStep::SetCount { pf, count, was } => {
-                write!(f, "remove the {was} virtual functions of {pf} and make {count}")
+                write!(f, "remove the {} of {pf} and make {count}", functions(*was))
             }
             NicStep::SetAutoprobe { pf, on: false, .. } => {
                 write!(f, "keep the host's drivers off new virtual functions of {pf}")
@@ -128,6 +129,11 @@ impl fmt::Display for NicStep {
             }
         }
     }
+}
+
+/// A number of them in words.
+fn functions(count: u32) -> String {
+    format!("{count} virtual function{}", if count == 1 { "" } else { "s" })
 }
 
 /// Works with the virtual functions of this machine.

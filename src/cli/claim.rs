@@ -11,6 +11,7 @@
 
 use super::context::Context;
 use super::error::hinted;
+use super::vfs;
 use crate::apply::{Step, bind};
 use crate::bdf::Bdf;
 use crate::discover::binding::binding;
@@ -142,19 +143,21 @@ pub fn claim_of(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> 
     }
     let (topology, held) = (cx.topology()?, cx.occupancy(false)?);
     let ours = xml.unmanaged();
-    Ok(claim_these(&xml.name(), (&devices, &ours), &topology, &held, cx)?.steps)
+    let mut steps = claim_these(&xml.name(), (&devices, &ours), &topology, &held, cx)?.steps;
+    steps.extend(vfs::claim_of(xml, &topology, cx)?);
+    Ok(steps)
 }
 
 /// The steps that a guest's devices need once it is gone.
 pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
     let ours = xml.unmanaged();
+    let mut steps = vfs::give_back(xml, cx)?;
     if ours.is_empty() || !is_local(&cx.global.connect) {
-        return Ok(Vec::new());
+        return Ok(steps);
     }
     let topology = cx.topology()?;
     let excluded = cx.excluded()?;
     let root = FsRoot::live()?;
-    let mut steps = Vec::new();
     let mut back = Vec::new();
     let bound = xml.bound();
     for bdf in ours {

@@ -2,11 +2,14 @@
 
 use super::args::{Global, TakenArgs};
 use super::output::Output;
+use crate::bdf::Bdf;
 use crate::discover::exclusions;
 use crate::domain::DomainXml;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::none::{self, NoHypervisor};
-use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use crate::hypervisor::{
+    DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, VfPool, XmlOf,
+};
 use crate::placement::{Exclusion, Held, Occupancy};
 use crate::topology::Topology;
 use anyhow::Context as _;
@@ -91,7 +94,14 @@ impl<'a> Context<'a> {
                 }
             }
         }
-        Ok(Occupancy { domains, excluded: self.excluded()? })
+        let mut excluded = self.excluded()?;
+        // libvirt gives them to whoever starts next.
+        for VfPool { name, functions } in hypervisor.vf_pools()? {
+            let reason = format!("network `{name}` hands it out");
+            let of_pool = |bdf: Bdf| Exclusion { bdf, reason: reason.clone() };
+            excluded.extend(functions.into_iter().map(of_pool));
+        }
+        Ok(Occupancy { domains, excluded })
     }
 
     /// The same; without domains, and with a warning, where no libvirt answers.

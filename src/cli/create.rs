@@ -13,6 +13,7 @@ use super::pages;
 use super::render::{Extra, render};
 use super::seed::{self, FirstBoot};
 use super::storage::{self, Disks, room};
+use super::vfs;
 use super::view::View;
 use crate::apply::{ApplyError, Step, Transaction};
 use crate::check::{Finding, HUGE_PAGES_SHORT, Severity, check};
@@ -143,12 +144,16 @@ fn prepare(
     // First, while most memory is in one piece; and what cannot be had is known before a disk is filled.
     steps.splice(0..0, pages.steps);
     let (bound, reserved) = (claim.bound, pages.reserved);
-    let mut extra = Extra { disks, made, abilities, bound, reserved, ..Extra::default() };
+    let functions = vfs::claim(devices, &planned.request, &planned.topology, cx)?;
+    let guarded = functions.guarded;
+    let mut extra = Extra { disks, made, abilities, bound, guarded, reserved, ..Extra::default() };
     if args.private_ip {
         extra.networks.push("private-net".into());
     }
     // Without a hypervisor the host is a recorded one, whose disks are not on this machine.
     if let Some(hypervisor) = hypervisor {
+        let (networks, held) = (&args.guest.network, &planned.occupancy);
+        extra.vf_pools = vfs::pools(networks, held, !args.no_start, hypervisor)?;
         room::refuse_taken(&steps, hypervisor)?;
         for warning in room::warnings(&steps, hypervisor)? {
             cx.output.warning(&warning);
@@ -160,6 +165,7 @@ fn prepare(
     // A guest that is only defined gets its devices when it starts.
     if !args.no_start {
         steps.extend(claim.steps);
+        steps.extend(functions.steps);
     }
     steps.push(Step::DefineDomain { name: name.clone(), xml: xml.text().to_owned() });
     Ok(Prepared { name, xml, steps })

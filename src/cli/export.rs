@@ -5,6 +5,7 @@ use super::context::Context;
 use super::error::EXIT_DONE;
 use super::render::{Extra, render};
 use super::storage::{self, Disks};
+use super::vfs;
 use anyhow::Context as _;
 use serde::Serialize;
 use std::io::Write as _;
@@ -27,7 +28,12 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.progress(warning);
     }
     let Disks { disks, made, abilities, .. } = disks;
-    let extra = Extra { disks, made, abilities, ..Extra::default() };
+    let mut extra = Extra { disks, made, abilities, ..Extra::default() };
+    // What a recorded host's networks are is not recorded.
+    if cx.global.host.is_none() && !args.guest.network.is_empty() {
+        let (networks, held) = (&args.guest.network, &planned.occupancy);
+        extra.vf_pools = vfs::pools(networks, held, false, &*cx.hypervisor()?)?;
+    }
     let xml = render(&args.guest, &planned, &extra)?;
     let exported = Exported { name: planned.name.as_str(), xml: xml.text() };
     match &args.output {

@@ -1,7 +1,7 @@
 //! From arguments to a planned guest: the request, its place and its name. Knows the clock and the user, which the
 //! planner must not; does not know what is written or started afterwards.
 
-use super::args::{AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, Which};
+use super::args::{AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, Which, vf_settings};
 use super::context::Context;
 use super::error::{Refused, usage};
 use super::options::changes;
@@ -109,9 +109,11 @@ fn gpu_wish(args: &GpuArgs) -> anyhow::Result<GpuWish> {
 
 /// Which NICs, virtual functions and NVMe drives are wanted, and how near.
 fn extras(shape: &ShapeArgs) -> anyhow::Result<Extras> {
+    let which: Vec<Which> = shape.vf.iter().map(|vf| vf.which).collect();
     Ok(Extras {
         nics: device_wish("--nic", &shape.nic)?,
-        vfs: device_wish("--vf", &shape.vf)?,
+        vfs: device_wish("--vf", &which)?,
+        vf_settings: vf_settings(&shape.vf),
         nic_near: shape.nic_near.map(Into::into).unwrap_or_default(),
         nvmes: device_wish("--nvme", &shape.nvme)?,
         nvme_near: shape.nvme_near.map(Into::into).unwrap_or_default(),
@@ -307,6 +309,7 @@ mod tests {
             extras: Extras {
                 nics: DeviceWish::Count(2),
                 vfs: DeviceWish::Count(1),
+                vf_settings: Vec::new(),
                 nic_near: Near::Node,
                 nvmes: DeviceWish::Exact(vec![nvme("5e"), nvme("5f")]),
                 nvme_near: Near::Switch,

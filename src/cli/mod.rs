@@ -39,6 +39,7 @@ pub mod start;
 pub mod stop;
 pub mod storage;
 pub mod undo;
+pub mod vfs;
 pub mod view;
 
 use args::{Cli, Verb};

@@ -3,6 +3,8 @@
 mod list;
 mod plan;
 
+pub use plan::{functions_of, link_up};
+
 use super::args::{EarlyVfs, NicVerb, VfsArgs};
 use super::change::{Reporter, agree, print_steps, refuse_unfinished};
 use super::context::Context;

@@ -3,7 +3,9 @@
 use super::args::{GuestArgs, VirtTypeArg};
 use super::error::hinted;
 use super::guest::Planned;
-use crate::domain::guest::{Abilities, Bound, Disk, Guest, Made, Record, Reserved, VirtType};
+use crate::domain::guest::{
+    Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, VirtType,
+};
 use crate::domain::{DomainXml, edits};
 use anyhow::Context as _;
 use std::path::Path;
@@ -28,6 +30,10 @@ pub struct Extra {
     pub bound: Vec<Bound>,
     /// Huge pages that are reserved for the guest.
     pub reserved: Vec<Reserved>,
+    /// Virtual functions that their cards are told about for the guest.
+    pub guarded: Vec<Guarded>,
+    /// Networks that hand out virtual functions.
+    pub vf_pools: Vec<String>,
 }
 
 /// Makes a planned guest's domain XML from its template.
@@ -39,6 +45,7 @@ pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Res
         made: extra.made.clone(),
         bound: extra.bound.clone(),
         reserved: extra.reserved.clone(),
+        guarded: extra.guarded.clone(),
     };
     let guest = Guest {
         name: planned.name.clone(),
@@ -49,6 +56,7 @@ pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Res
         disks: extra.disks.clone(),
         networks: args.network.clone(),
         added_networks: extra.networks.clone(),
+        vf_pools: extra.vf_pools.clone(),
         abilities: extra.abilities,
         record,
     };

@@ -33,9 +33,11 @@ pub(super) fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// The host address of a passed-through PCI function, as text; none for other hostdevs.
+/// The host address of a passed-through PCI function, as text, of a hostdev or of an interface that is one; none for
+/// others.
 pub(super) fn hostdev_bdf(hostdev: Element<'_>) -> Option<String> {
-    if hostdev.attr("type")? != "pci" {
+    let kind = if hostdev.name() == "interface" { "hostdev" } else { "pci" };
+    if hostdev.attr("type")? != kind {
         return None;
     }
     let address = hostdev.find("source/address")?;
@@ -49,7 +51,7 @@ pub(super) fn hostdev_bdf(hostdev: Element<'_>) -> Option<String> {
 pub(super) fn is_our_hostdev(hostdev: Element<'_>) -> bool {
     let alias = hostdev.child("alias").and_then(|alias| alias.attr("name"));
     alias.is_some_and(|name| {
-        ["ua-gpu", "ua-nvswitch", "ua-pci"].iter().any(|prefix| {
+        ["ua-gpu", "ua-nvswitch", "ua-pci", "ua-vf"].iter().any(|prefix| {
             name.strip_prefix(prefix).is_some_and(|rest| {
                 !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit())
             })

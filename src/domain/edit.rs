@@ -1,7 +1,7 @@
 //! One change to a domain, as data. What it does to a document is a `Fragment`; the numbers are all in the edit, so
 //! this module knows no plan and no host.
 
-use super::device::{disk_path, remembered_path};
+use super::device::{disk_path, is_our_hostdev, remembered_path};
 use super::fragment::{Fragment, Want};
 use super::guest::{Disk, Record, VirtType};
 use super::overrides::Override;
@@ -70,6 +70,8 @@ pub struct NicSeat {
     pub queues: Option<u32>,
     /// Whether the host's kernel moves its packets (vhost).
     pub vhost: bool,
+    /// Whether its network hands out virtual functions, so that it has neither model nor driver.
+    pub is_vf: bool,
     /// Its address, where the edit sets one.
     pub address: Option<PciAddress>,
 }
@@ -83,8 +85,19 @@ pub struct HostdevSeat {
     pub alias: String,
     /// Whether libvirt rebinds it to vfio-pci and back.
     pub managed: bool,
+    /// What it is as a NIC, where its card sets that up; none: it is passed as any function.
+    pub nic: Option<VfNic>,
     /// Its address in the guest.
     pub address: PciAddress,
+}
+
+/// Is a virtual function as a NIC of the guest: what libvirt sets on its card at each start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VfNic {
+    /// Its MAC address.
+    pub mac: String,
+    /// The VLAN of its frames.
+    pub vlan: Option<u16>,
 }
 
 /// Is a device of the document that has no name of its own.
@@ -288,7 +301,8 @@ impl DomainEdit {
                 .children(nics.iter().map(NicSeat::fragment)),
             DomainEdit::SetHostdevs { hostdevs } => devices
                 .children(hostdevs.iter().map(HostdevSeat::fragment))
-                .only_where("hostdev", super::device::is_our_hostdev),
+                .only_where("hostdev", is_our_hostdev)
+                .only_where("interface", is_our_hostdev),
             DomainEdit::SetBalloon { address } => {
                 let model = if address.is_some() { "virtio" } else { "none" };
                 let balloon = Fragment::new("memballoon").attr("model", model);

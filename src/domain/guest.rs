@@ -4,7 +4,7 @@
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
-use crate::request::{DomainName, Request};
+use crate::request::{DomainName, Guard, Request};
 use crate::topology::Binding;
 use serde::{Deserialize, Serialize};
 
@@ -200,6 +200,17 @@ pub struct Reserved {
     pub boot: String,
 }
 
+/// Is a virtual function that its card was told about for a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guarded {
+    /// The function.
+    pub bdf: Bdf,
+    /// What it may do for the guest.
+    pub to: Guard,
+    /// What it may do again without the guest.
+    pub was: Guard,
+}
+
 /// Is what is remembered of a guest in its own metadata, below [`NAMESPACE`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -211,6 +222,9 @@ pub struct Record {
     pub bound: Vec<Bound>,
     /// Huge pages that were reserved for it.
     pub reserved: Vec<Reserved>,
+    /// Virtual functions that their cards were told about for it.
+    #[serde(default)]
+    pub guarded: Vec<Guarded>,
 }
 
 /// The namespace of our metadata.
@@ -229,6 +243,9 @@ pub struct Guest {
     pub networks: Vec<String>,
     /// Networks that get a NIC unless one is there already.
     pub added_networks: Vec<String>,
+    /// Those of its networks that hand out virtual functions, so that an interface of theirs is no virtio device.
+    #[serde(default)]
+    pub vf_pools: Vec<String>,
     /// What the hypervisor that it is for can do.
     #[serde(default)]
     pub abilities: Abilities,

@@ -28,6 +28,7 @@ pub use edit::DomainEdit;
 pub use edits::edits;
 pub use element::Element;
 use fragment::Fragment;
+pub use nics::pf_of_nic;
 pub use overrides::Override;
 pub use seats::is_bound_by_us;
 use splice::Splicer;

@@ -2,13 +2,21 @@
 //! queues as the guest has vCPUs.
 
 use super::DomainXmlError;
-use super::edit::NicSeat;
+use super::edit::{NicSeat, VfNic};
 use super::element::Element;
-use super::guest::mac;
+use super::guest::{Guest, mac};
 use super::seats::{Seats, has_vhost};
+use crate::bdf::Bdf;
+use crate::topology::{PciDevice, Sriov, Topology};
 
 /// Queues of a tap device at most (`MAX_TAP_QUEUES` of the kernel).
 const MOST_QUEUES: u32 = 256;
+
+/// Number of the first virtual function among a guest's NICs, as far as MAC addresses go: they do not change when a NIC
+/// comes or goes.
+const FIRST_VF: u32 = 1 << 16;
+/// Class and subclass of Ethernet controllers.
+const CLASS_ETHERNET: u32 = 0x0200;
 
 /// Finds what each NIC shall be, and the places of those that shall not be there. `is_new` says that the document is of
 /// another domain, whose MAC addresses must not be used twice.
@@ -20,9 +28,11 @@ pub(super) fn nics(
     let name = seats.guest.name.as_str();
     let queues = seats.placement.vcpus().min(MOST_QUEUES);
     let vhost = has_vhost(seats.guest);
+    let pools = &seats.guest.vf_pools;
+    let is_pool = |network: &String| pools.contains(network);
     let mut wanted = seats.guest.networks.iter();
     let (mut nics, mut dropped, mut networks) = (Vec::new(), Vec::new(), Vec::new());
-    for (nth, nic) in found.iter().enumerate() {
+    for (nth, nic) in found.iter().enumerate().filter(|(_, nic)| !seats.is_planned(**nic)) {
         let is_network = nic.attr("type").is_some_and(|kind| kind == "network");
         let network = if is_network { wanted.next() } else { None };
         if is_network && network.is_none() && !seats.guest.networks.is_empty() {
@@ -30,14 +40,16 @@ pub(super) fn nics(
             continue;
         }
         let now = || nic.child("source")?.attr("network").map(Into::into);
+        let is_vf = network.is_some_and(is_pool);
         networks.extend(network.cloned().or_else(now));
         let needs_mac = is_new || nic.child("mac").is_none();
         nics.push(NicSeat {
             nth,
             network: network.cloned(),
             mac: needs_mac.then(|| mac(name, number(nics.len()))),
-            queues: (network.is_some() || takes_queues(*nic)).then_some(queues),
+            queues: (!is_vf && (network.is_some() || takes_queues(*nic))).then_some(queues),
             vhost,
+            is_vf,
             address: None,
         });
     }
@@ -48,16 +60,34 @@ pub(super) fn nics(
         }
     }
     for (place, network) in (found.len()..).zip(new) {
+        let is_vf = is_pool(&network);
         nics.push(NicSeat {
             nth: place,
             network: Some(network),
             mac: Some(mac(name, number(nics.len()))),
-            queues: Some(queues),
+            queues: (!is_vf).then_some(queues),
             vhost,
+            is_vf,
             address: seats.port()?,
         });
     }
     Ok((nics, dropped))
+}
+
+/// The card of a virtual function that can be set up over it: an Ethernet card with a network device. libvirt sets MAC
+/// addresses over no other.
+pub fn pf_of_nic(topology: &Topology, bdf: Bdf) -> Option<&PciDevice> {
+    let Some(Sriov::Vf { pf }) = topology.device(bdf)?.sriov else { return None };
+    let pf = topology.device(pf)?;
+    let has_netdev = pf.net.as_ref().is_some_and(|net| !net.netdevs.is_empty());
+    (pf.class >> 8 == CLASS_ETHERNET && has_netdev).then_some(pf)
+}
+
+/// What a guest's virtual function number `nth` is as a NIC.
+pub(super) fn vf_nic(guest: &Guest, bdf: Bdf, nth: u32) -> VfNic {
+    let settings = guest.record.request.extras.settings_of(bdf);
+    let own = || mac(guest.name.as_str(), FIRST_VF + nth);
+    VfNic { mac: settings.mac.unwrap_or_else(own), vlan: settings.vlan }
 }
 
 /// A count as a NIC number.

@@ -129,6 +129,7 @@ const INTERFACE: &[&str] = &[
     "mac",
     "source",
     "virtualport",
+    "vlan",
     "ip",
     "route",
     "script",

@@ -1,11 +1,12 @@
 //! Our metadata of a domain, read back.
 
 use super::device::{disk_path, hostdev_bdf};
-use super::guest::{Bound, Made, NAMESPACE, Record, Reserved, Role, VolumeRef};
+use super::guest::{Bound, Guarded, Made, NAMESPACE, Record, Reserved, Role, VolumeRef};
 use super::{DomainXml, DomainXmlError, Element};
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
+use crate::request::Guard;
 use crate::topology::Binding;
 
 impl DomainXml {
@@ -25,8 +26,9 @@ impl DomainXml {
             path: request.path(),
             message: format!("not a request that this program knows: {error}"),
         })?;
-        let (made, bound, reserved) = (made(guest), bound(guest), reserved(guest));
-        Ok(Some(Record { request: parsed, made, bound, reserved }))
+        let (made, bound) = (made(guest), bound(guest));
+        let (reserved, guarded) = (reserved(guest), guarded(guest));
+        Ok(Some(Record { request: parsed, made, bound, reserved, guarded }))
     }
 
     /// The disks that were made for the guest, also where the rest of our metadata cannot be read.
@@ -42,6 +44,12 @@ impl DomainXml {
     /// The huge pages that were reserved for the guest, also where the rest of our metadata cannot be read.
     pub fn reserved(&self) -> Vec<Reserved> {
         self.ours().map(reserved).unwrap_or_default()
+    }
+
+    /// The virtual functions that their cards were told about for the guest, also where the rest of our metadata cannot be
+    /// read.
+    pub fn guarded(&self) -> Vec<Guarded> {
+        self.ours().map(guarded).unwrap_or_default()
     }
 
     /// Passed-through functions that libvirt does not bind: what binds them has to have been there before.
@@ -91,17 +99,33 @@ fn made(guest: Element<'_>) -> Vec<Made> {
     disks.filter_map(read).collect()
 }
 
+/// The functions of a list of our metadata, by its root and the list's name.
+fn listed<'a>(guest: Element<'a>, name: &'static str) -> impl Iterator<Item = Element<'a>> {
+    let below = guest.elements().filter(move |element| local(element.name()) == name);
+    below.flat_map(Element::elements).filter(|element| local(element.name()) == "device")
+}
+
 /// The functions that were bound for a guest, by our metadata's root.
 fn bound(guest: Element<'_>) -> Vec<Bound> {
-    let below = guest.elements().filter(|element| local(element.name()) == "bound");
-    let devices = below.flat_map(Element::elements).filter(|e| local(e.name()) == "device");
     let text = |device: Element<'_>, name: &str| device.attr(name).map(|value| value.into_owned());
     let read = |device: Element<'_>| {
         let bdf = text(device, "bdf")?.parse().ok()?;
         let (driver, driver_override) = (text(device, "driver"), text(device, "override"));
         Some(Bound { bdf, was: Binding { driver, driver_override } })
     };
-    devices.filter_map(read).collect()
+    listed(guest, "bound").filter_map(read).collect()
+}
+
+/// The virtual functions that their cards were told about for a guest, by our metadata's root.
+fn guarded(guest: Element<'_>) -> Vec<Guarded> {
+    let is_on = |device: Element<'_>, name: &str| Some(device.attr(name)? == "on");
+    let read = |device: Element<'_>| {
+        let guard =
+            |trust, spoof| Guard { trust: is_on(device, trust), spoof: is_on(device, spoof) };
+        let (to, was) = (guard("trust", "spoof"), guard("was-trust", "was-spoof"));
+        Some(Guarded { bdf: device.attr("bdf")?.parse().ok()?, to, was })
+    };
+    listed(guest, "guarded").filter_map(read).collect()
 }
 
 /// The huge pages that were reserved for a guest, by our metadata's root.

@@ -8,7 +8,7 @@ use super::device::{
 use super::edit::{DevicePlace, DomainEdit, HostdevSeat};
 use super::element::Element;
 use super::guest::{Guest, VirtType};
-use super::nics::nics;
+use super::nics::{nics, pf_of_nic, vf_nic};
 use super::order::device_name;
 use super::overrides::{links, overrides};
 use super::pci::{Buses, Controller, PciAddress};
@@ -62,7 +62,7 @@ pub(super) fn device_edits(
         Some(kept) => kept,
         None => seats.expanders(&groups)?,
     };
-    let hostdevs = hostdevs(placement, topology, &seated);
+    let hostdevs = hostdevs(guest, placement, topology, &seated);
     let mut overrides = overrides(&placement.guest_pcie, &aliases(&hostdevs));
     if let Some(fastest) = guest.abilities.port_speed_dgts.filter(|_| is_pcie) {
         let ports = seats.name_ports(&hostdevs);
@@ -90,23 +90,27 @@ pub fn is_bound_by_us(topology: &Topology, bdf: Bdf) -> bool {
 
 /// Gives each passed-through function its name and its way of being bound.
 fn hostdevs(
+    guest: &Guest,
     placement: &Placement,
     topology: &Topology,
     seated: &BTreeMap<Bdf, PciAddress>,
 ) -> Vec<HostdevSeat> {
     let mut numbers = BTreeMap::new();
     let mut hostdevs = Vec::new();
-    for (&bdf, kind) in placement.devices.iter().map(|bdf| (bdf, kind(topology, *bdf))) {
+    for &bdf in &placement.devices {
         let Some(&address) = seated.get(&bdf) else { continue };
-        let number = numbers.entry(kind).or_insert(0);
-        let word = match kind {
+        let word = match kind(topology, bdf) {
             DeviceKind::Gpu => "gpu",
             DeviceKind::NvSwitch => "nvswitch",
+            _ if pf_of_nic(topology, bdf).is_some() => "vf",
             _ => "pci",
         };
+        let number = numbers.entry(word).or_insert(0);
+        let nic = (word == "vf").then(|| vf_nic(guest, bdf, *number));
         let alias = format!("ua-{word}{number}");
         *number += 1;
-        hostdevs.push(HostdevSeat { bdf, alias, managed: !is_bound_by_us(topology, bdf), address });
+        let managed = !is_bound_by_us(topology, bdf);
+        hostdevs.push(HostdevSeat { bdf, alias, managed, nic, address });
     }
     hostdevs
 }
@@ -130,6 +134,11 @@ impl<'a> Seats<'a> {
         self.devices.into_iter().flat_map(Element::elements)
     }
 
+    /// The hostdevs and the interfaces that are one.
+    fn hostdevs(&self) -> impl Iterator<Item = Element<'a>> + use<'a> {
+        self.elements().filter(|device| matches!(device.name(), "hostdev" | "interface"))
+    }
+
     /// Devices of a kind.
     pub fn named(&self, name: &'static str) -> impl Iterator<Item = Element<'a>> + use<'a> {
         self.elements().filter(move |device| device.name() == name)
@@ -150,8 +159,8 @@ impl<'a> Seats<'a> {
         groups
     }
 
-    /// Whether a hostdev is one that the plan or an earlier one put there.
-    fn is_planned(&self, hostdev: Element<'_>) -> bool {
+    /// Whether a hostdev, or an interface that is one, is one that the plan or an earlier one put there.
+    pub fn is_planned(&self, hostdev: Element<'_>) -> bool {
         let bdf = hostdev_bdf(hostdev).and_then(|bdf| bdf.parse().ok());
         is_our_hostdev(hostdev) || bdf.is_some_and(|bdf| self.placement.devices.contains(&bdf))
     }
@@ -161,8 +170,7 @@ impl<'a> Seats<'a> {
         &self,
         groups: &[(Option<u32>, Vec<Bdf>)],
     ) -> Option<BTreeMap<Bdf, PciAddress>> {
-        let named = self.named("hostdev");
-        let planned: Vec<_> = named.filter(|hostdev| self.is_planned(*hostdev)).collect();
+        let planned: Vec<_> = self.hostdevs().filter(|hostdev| self.is_planned(*hostdev)).collect();
         let at = |hostdev| Some((hostdev_bdf(hostdev)?.parse().ok()?, pci_address(hostdev)?));
         let found: BTreeMap<Bdf, PciAddress> = planned.iter().copied().filter_map(at).collect();
         let mut expanders = BTreeSet::new();
@@ -198,7 +206,7 @@ impl<'a> Seats<'a> {
                 let is_bridge = device.attr("type").as_deref() == Some("pci");
                 let ours = match device.name() {
                     "controller" => is_bridge,
-                    "hostdev" => self.is_planned(device),
+                    "hostdev" | "interface" => self.is_planned(device),
                     _ => false,
                 };
                 !ours && pci_address(device).is_some_and(|address| below.contains(&address.bus))
@@ -235,8 +243,8 @@ impl<'a> Seats<'a> {
             let nth = *count;
             *count += 1;
             let skipped = match device.name() {
-                "memballoon" => !self.placement.devices.is_empty(),
-                "interface" => dropped_nics.contains(&nth),
+                "memballoon" => self.passes(),
+                "interface" => dropped_nics.contains(&nth) || self.is_planned(device),
                 "hostdev" => self.is_planned(device),
                 _ => false,
             };
@@ -299,9 +307,14 @@ impl<'a> Seats<'a> {
         Ok(())
     }
 
+    /// Whether the guest has a function of the host, now or from its start on, so that all its memory stays mapped.
+    fn passes(&self) -> bool {
+        !self.placement.devices.is_empty() || !self.guest.vf_pools.is_empty()
+    }
+
     /// The edit of the memory balloon.
     fn balloon(&mut self) -> Result<Option<DomainEdit>, DomainXmlError> {
-        if !self.placement.devices.is_empty() {
+        if self.passes() {
             return Ok(Some(DomainEdit::SetBalloon { address: None }));
         }
         if self.named("memballoon").next().is_some() {

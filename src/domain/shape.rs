@@ -4,7 +4,7 @@ use super::device::{disk_path, hostdev_bdf};
 use super::edit::{CpuModel, DiskSeat, HostdevSeat, IoThread, NicSeat};
 use super::element::Element;
 use super::fragment::{Fragment, Want};
-use super::guest::{DiskKind, NAMESPACE, Record};
+use super::guest::{DiskKind, Guarded, NAMESPACE, Record};
 use super::pci::PciAddress;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet, PcpuId};
@@ -69,7 +69,10 @@ impl NicSeat {
         if let Some(network) = &self.network {
             nic = nic.attr("type", "network");
             nic = nic.child(Fragment::new("source").attr("network", network));
-            nic = nic.child(Fragment::new("model").attr("type", "virtio"));
+            nic = nic.child(match self.is_vf {
+                false => Fragment::new("model").attr("type", "virtio"),
+                true => Fragment::gone("model"),
+            });
         }
         nic = nic.children(self.mac.as_ref().map(|mac| Fragment::new("mac").attr("address", mac)));
         if let Some(queues) = self.queues {
@@ -80,7 +83,8 @@ impl NicSeat {
             let plain = [name, count].iter().all(|want| *want == Want::Absent);
             nic = nic.child(Fragment { drop_empty: plain, ..driver });
         }
-        nic.children(self.address.map(PciAddress::fragment))
+        nic.children(self.is_vf.then(|| Fragment::gone("driver")))
+            .children(self.address.map(PciAddress::fragment))
     }
 }
 
@@ -93,6 +97,21 @@ impl HostdevSeat {
             .attr("bus", format!("0x{:02x}", bdf.bus()))
             .attr("slot", format!("0x{:02x}", bdf.device()))
             .attr("function", format!("0x{:x}", bdf.function()));
+        if let Some(nic) = &self.nic {
+            let vlan = nic.vlan.map(|id| {
+                let tag = Fragment::new("tag").attr("id", id);
+                Fragment::new("vlan").want("trunk", Want::Absent).child(tag).only("tag")
+            });
+            return Fragment::new("interface")
+                .key(hostdev_bdf, bdf)
+                .attr("type", "hostdev")
+                .attr("managed", "yes")
+                .child(Fragment::new("mac").attr("address", &nic.mac))
+                .child(Fragment::new("source").child(source.attr("type", "pci")))
+                .child(vlan.unwrap_or_else(|| Fragment::gone("vlan")))
+                .child(Fragment::new("alias").attr("name", &self.alias))
+                .child(self.address.fragment());
+        }
         Fragment::new("hostdev")
             .key(hostdev_bdf, bdf)
             .attr("mode", "subsystem")
@@ -144,13 +163,23 @@ pub(super) fn metadata(
         fragment.attr("boot", &pages.boot)
     });
     let reserved = Fragment::new("gpuvm:reserved").children(reserved).only("gpuvm:pages");
+    let guarded = record.guarded.iter().map(|Guarded { bdf, to, was }| {
+        let word = |on: bool| if on { "on" } else { "off" };
+        let set = [("trust", to.trust), ("spoof", to.spoof)];
+        let before = [("was-trust", was.trust), ("was-spoof", was.spoof)];
+        let known = set.into_iter().chain(before).filter_map(|(name, on)| Some((name, on?)));
+        let device = Fragment::new("gpuvm:device").attr("bdf", bdf);
+        known.fold(device, |device, (name, on)| device.attr(name, word(on)))
+    });
+    let guarded = Fragment::new("gpuvm:guarded").children(guarded).only("gpuvm:device");
     let guest = Fragment::new("gpuvm:guest")
         .attr("xmlns:gpuvm", NAMESPACE)
         .child(Fragment::new("gpuvm:request").text(request))
         .child(plan.children(devices).only("gpuvm:device"))
         .child(Fragment::new("gpuvm:made").children(disks).only("gpuvm:disk").drop_empty())
         .child(Fragment::new("gpuvm:bound").children(bound).only("gpuvm:device").drop_empty())
-        .child(reserved.drop_empty());
+        .child(reserved.drop_empty())
+        .child(guarded.drop_empty());
     Fragment::new("metadata").child(guest)
 }
 

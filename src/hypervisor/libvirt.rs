@@ -8,6 +8,7 @@ mod console;
 mod domain;
 mod leases;
 mod pin;
+mod pools;
 mod storage;
 
 use super::{HypervisorError, HypervisorErrorKind, lazy};

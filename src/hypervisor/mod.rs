@@ -9,6 +9,7 @@ pub mod libvirt;
 pub mod none;
 pub mod storage;
 
+use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::live::GuestThread;
 use crate::versions::Versions;
@@ -159,6 +160,15 @@ pub struct HypervisorError {
     pub message: String,
 }
 
+/// Is a network that gives each of its interfaces a virtual function when their guest starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VfPool {
+    /// Its name.
+    pub name: String,
+    /// The functions that it gives.
+    pub functions: Vec<Bdf>,
+}
+
 /// Is a hypervisor that domains can be defined on.
 pub trait Hypervisor {
     /// The URI of the connection, for messages.
@@ -219,6 +229,10 @@ pub trait Hypervisor {
     /// of the first source that knows any, in the order of [`AddressSource`], in which sources are asked until each of
     /// these interfaces has an address; all of them where none is named. An agent may take seconds to say nothing.
     fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError>;
+    /// The networks that run and hand out virtual functions; none of a hypervisor without networks.
+    fn vf_pools(&self) -> Result<Vec<VfPool>, HypervisorError> {
+        Ok(Vec::new())
+    }
     /// IPv4 addresses that a network has given to an interface; none where there is no network of this name.
     fn leases(&self, network: &str, mac: &str) -> Result<Vec<Lease>, HypervisorError>;
 }

@@ -201,10 +201,9 @@ impl Devices<'_> {
         };
         let pf = self.topology.devices().iter().find(idle).filter(|_| kind == Kind::Vf);
         match (pf, free) {
-            (Some(pf), _) => format!(
-                "`echo 1 >/sys/bus/pci/devices/{}/sriov_numvfs` enables one virtual function there",
-                pf.bdf
-            ),
+            (Some(pf), _) => {
+                format!("`gpuvm nic vfs {} --count 1` makes one virtual function there", pf.bdf)
+            }
             (None, 0) => format!("leave {} out; `gpuvm host show` shows the devices", kind.flag()),
             (None, free) => {
                 format!("{} would fit: {} {free}", count(free, kind.noun()), kind.flag())

@@ -154,8 +154,15 @@ fn the_queues_of_a_disk_are_spread_over_the_io_threads_of_a_guest_that_runs() {
         disks: vec![disk],
         networks: Vec::new(),
         added_networks: Vec::new(),
+        vf_pools: Vec::new(),
         abilities,
-        record: Record { request, made: Vec::new(), bound: Vec::new(), reserved: Vec::new() },
+        record: Record {
+            request,
+            made: Vec::new(),
+            bound: Vec::new(),
+            reserved: Vec::new(),
+            guarded: Vec::new(),
+        },
     };
     let mut xml = DomainXml::parse(&std::fs::read_to_string(&tiny.template).unwrap()).unwrap();
     let changes = edits(&xml, &guest, &place, &topology).unwrap();

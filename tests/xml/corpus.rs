@@ -112,6 +112,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
             count: 3,
             boot: "b".into(),
         }],
+        guarded: Vec::new(),
     });
     let topology = GuestTopology { sockets: 1, cores: 2, threads: 1 };
     let cpu =
@@ -138,6 +139,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
             mac: None,
             queues: Some(2),
             vhost,
+            is_vf: false,
             address: None,
         }],
         dropped: vec![],

@@ -23,7 +23,7 @@ fn nodes(text: &str) -> NodeSet {
     text.parse().unwrap()
 }
 
-fn at(bus: u8) -> PciAddress {
+pub fn at(bus: u8) -> PciAddress {
     PciAddress::behind(bus)
 }
 
@@ -62,6 +62,7 @@ pub fn examples() -> Vec<(DomainEdit, &'static str)> {
     let mut examples = domain_examples();
     examples.extend(cpu_examples());
     examples.extend(device_examples());
+    examples.extend(super::functions::examples());
     examples
 }
 
@@ -71,6 +72,7 @@ fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
         made: vec![made("/a 'b'.raw")],
         bound: Vec::new(),
         reserved: Vec::new(),
+        guarded: Vec::new(),
     };
     vec![
         (
@@ -243,7 +245,7 @@ fn device_examples() -> Vec<(DomainEdit, &'static str)> {
         ),
         (
             DomainEdit::SetInterfaces {
-                nics: vec![NicSeat { nth: 0, network: Some("net".into()), mac: Some("52:54:00:00:00:01".into()), queues: Some(1), vhost: false, address: None }],
+                nics: vec![NicSeat { nth: 0, network: Some("net".into()), mac: Some("52:54:00:00:00:01".into()), queues: Some(1), vhost: false, is_vf: false, address: None }],
                 dropped: vec![],
             },
             r"
@@ -256,7 +258,7 @@ fn device_examples() -> Vec<(DomainEdit, &'static str)> {
         ),
         (
             DomainEdit::SetInterfaces {
-                nics: vec![NicSeat { nth: 1, network: Some("net".into()), mac: None, queues: Some(4), vhost: true, address: Some(at(9)) }],
+                nics: vec![NicSeat { nth: 1, network: Some("net".into()), mac: None, queues: Some(4), vhost: true, is_vf: false, address: Some(at(9)) }],
                 dropped: vec![],
             },
             r#"
@@ -277,7 +279,7 @@ fn device_examples() -> Vec<(DomainEdit, &'static str)> {
         ),
         (
             DomainEdit::SetHostdevs {
-                hostdevs: vec![HostdevSeat { bdf: "0000:02:00.0".parse().unwrap(), alias: "ua-gpu0".into(), managed: false, address: at(7) }],
+                hostdevs: vec![HostdevSeat { bdf: "0000:02:00.0".parse().unwrap(), alias: "ua-gpu0".into(), managed: false, nic: None, address: at(7) }],
             },
             r"
 -    <hostdev mode='subsystem' type='pci'>

@@ -64,12 +64,14 @@ pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
         disks: vec![disk("/images/a.raw", DiskKind::File), disk("/dev/vg/b", DiskKind::Block)],
         networks: Vec::new(),
         added_networks: vec!["private-net".into()],
+        vf_pools: Vec::new(),
         abilities: Abilities::default(),
         record: Record {
             request: request.clone(),
             made: vec![made("/images/a.raw")],
             bound: Vec::new(),
             reserved: Vec::new(),
+            guarded: Vec::new(),
         },
     }
 }

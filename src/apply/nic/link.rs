@@ -1,6 +1,7 @@
 //! What a PF's network device knows of its virtual functions, by the kernel's routing socket (rtnetlink(7)): libvirt
 //! sets their MAC addresses and VLANs itself, but has no element for trust and spoof check.
 
+use crate::request::Guard;
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
@@ -11,52 +12,11 @@ use netlink_packet_route::link::{
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
 
 /// Bytes of the largest answer: a PF with 255 virtual functions tells 200 or so of each.
 const ANSWER_BYTES: usize = 256 << 10;
-
-/// Is what a PF lets a virtual function do; none: what it is already, or not known.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Guard {
-    /// Whether it may change its MAC address, be promiscuous and join any multicast group.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trust: Option<bool>,
-    /// Whether frames from another MAC address than its own are dropped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spoof: Option<bool>,
-}
-
-impl Guard {
-    /// Whether nothing is to be set.
-    pub fn is_empty(self) -> bool {
-        self == Guard::default()
-    }
-
-    /// The part of a wish that is not so already.
-    pub fn beyond(self, now: Guard) -> Guard {
-        let differs = |wanted: Option<bool>, now: Option<bool>| wanted.filter(|_| wanted != now);
-        Guard { trust: differs(self.trust, now.trust), spoof: differs(self.spoof, now.spoof) }
-    }
-
-    /// What is known of those parts that `wish` sets.
-    pub fn within(self, wish: Guard) -> Guard {
-        Guard { trust: wish.trust.and(self.trust), spoof: wish.spoof.and(self.spoof) }
-    }
-}
-
-impl fmt::Display for Guard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = |name: &str, value: Option<bool>| {
-            value.map(|on| format!("{name} {}", if on { "on" } else { "off" }))
-        };
-        let words = [word("trust", self.trust), word("spoof check", self.spoof)];
-        let words: Vec<String> = words.into_iter().flatten().collect();
-        f.write_str(if words.is_empty() { "nothing".into() } else { words.join(", ") }.as_str())
-    }
-}
 
 /// Says why a network device could not be read or set.
 #[derive(Debug, thiserror::Error)]
@@ -202,16 +162,6 @@ pub(super) fn set_guard(netdev: &str, vf: u32, wanted: Guard) -> Result<(), Link
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_wish_is_what_differs_and_its_undoing_what_was_known() {
-        let wish = Guard { trust: Some(true), spoof: Some(false) };
-        let now = Guard { trust: Some(false), spoof: Some(false) };
-        assert_eq!(wish.beyond(now), Guard { trust: Some(true), spoof: None });
-        assert_eq!(now.within(wish.beyond(now)), Guard { trust: Some(false), spoof: None });
-        assert_eq!(wish.to_string(), "trust on, spoof check off");
-        assert!(wish.beyond(wish).is_empty());
-    }
 
     #[test]
     fn the_kernel_answers_by_name() {

@@ -1,5 +1,6 @@
 //! What describes a guest on the command line, on every verb that plans one.
 
+use super::vf::VfArg;
 use super::wish::{
     AllowArg, CellsArg, HugePagesArg, NearArg, PinsArg, PolicyArg, ProfileArg, Which,
 };
@@ -29,7 +30,8 @@ pub struct GuestArgs {
     /// Kind of virtual machine: kvm, or qemu for emulation without /dev/kvm
     #[arg(long, value_name = "TYPE", value_enum, default_value = "kvm")]
     pub virt_type: VirtTypeArg,
-    /// libvirt network for a NIC; repeat for more. Default: the template's
+    /// libvirt network for a NIC; repeat for more. Default: the template's. One of virtual functions (forward mode hostdev)
+    /// gives one of them at each start
     #[arg(long, value_name = "NETWORK")]
     pub network: Vec<String>,
     /// What is taken.
@@ -70,9 +72,13 @@ pub struct ShapeArgs {
     /// A number takes the nearest to the GPUs that nobody uses. The host and other guests lose them.
     #[arg(long, value_name = "N|BDF")]
     pub nic: Vec<Which>,
-    /// Virtual functions of NICs to pass through, as --nic; they have to be enabled already
-    #[arg(long, value_name = "N|BDF")]
-    pub vf: Vec<Which>,
+    /// Virtual functions of NICs to pass through, as --nic; `gpuvm nic vfs` makes them. Each has a MAC address that is made
+    /// from the guest's name
+    ///
+    /// vlan= is the VLAN that its frames are in; trust=on lets it change its MAC address and be promiscuous; spoof=off
+    /// lets it send from other MAC addresses; what is not given stays as it is on the card.
+    #[arg(long, value_name = "N|BDF[,vlan=ID][,trust=on|off][,spoof=on|off][,mac=MAC]")]
+    pub vf: Vec<VfArg>,
     /// How near NICs and virtual functions have to be to the GPUs; nearer ones are taken first in any case
     #[arg(long, value_name = "NEAR", value_enum)]
     pub nic_near: Option<NearArg>,

@@ -13,6 +13,7 @@ mod nic;
 mod seed;
 mod storage;
 mod undo;
+mod vf;
 mod wish;
 
 pub use capacity::CapacityArgs;
@@ -28,6 +29,7 @@ pub use nic::{EarlyVfs, NicListArgs, NicVerb, PfName, VfsArgs};
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
 pub use undo::{HistoryArgs, UndoArgs};
+pub use vf::{VfArg, settings as vf_settings};
 pub use wish::{AllowArg, NearArg, PinsArg, Which};
 
 use clap::{Args, Parser, Subcommand, ValueHint};

@@ -31,7 +31,8 @@ pub enum NicVerb {
     /// one, or the host uses one. A number that is there already is left alone. The card's network device is taken up,
     /// since without it no VF has a link. Drivers of the host are kept off the new VFs
     /// (sriov_drivers_autoprobe): each would become one more network device of the host, which its network service
-    /// configures and from which it has to be taken for every start of a guest. With --count 0 the kernel's own setting
+    /// configures and from which it has to be taken for every start of a guest (kernel 5.3 and later; before, no driver at all
+    /// could be had then). With --count 0 the kernel's own setting
     /// comes back.
     #[command(after_help = VFS)]
     Vfs(VfsArgs),

@@ -11,6 +11,7 @@ use crate::cli::error::{hinted, usage};
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Use};
 use crate::topology::{PciDevice, Sriov, Topology, is_vfio};
+use crate::versions::Version;
 use anyhow::bail;
 use std::time::{Duration, Instant};
 
@@ -93,7 +94,7 @@ pub fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<Change> {
             }
         }
         refuse_used(pf, root.as_ref(), &topology, cx)?;
-        steps.extend(autoprobe(pf, count == 0 || args.host_drivers, root.as_ref())?);
+        steps.extend(autoprobe(pf, count == 0 || args.host_drivers, root.as_ref(), &topology)?);
         steps.push(Step::Nic(NicStep::SetCount { pf, count, was: enabled }));
         if count > 0 {
             steps.extend(link_up(device, root.as_ref())?);
@@ -157,8 +158,21 @@ fn refuse_used(
     Err(hinted(message, "every change of their number takes all of them away; end what uses them"))
 }
 
+/// The first kernel that binds a function whose driver is kept off to the one that `driver_override` names; before it,
+/// vfio-pci could not have it either.
+const OVERRIDES: Version = Version(5, 3, 0);
+
 /// The step that keeps drivers of the host off new virtual functions, or lets them.
-fn autoprobe(pf: Bdf, on: bool, root: Option<&FsRoot>) -> anyhow::Result<Option<Step>> {
+fn autoprobe(
+    pf: Bdf,
+    on: bool,
+    root: Option<&FsRoot>,
+    topology: &Topology,
+) -> anyhow::Result<Option<Step>> {
+    let kernel = topology.machine().kernel_release.as_deref().and_then(Version::read);
+    if !on && kernel.is_none_or(|kernel| kernel < OVERRIDES) {
+        return Ok(None);
+    }
     let path = format!("sys/bus/pci/devices/{pf}/sriov_drivers_autoprobe");
     let now = root.map(|root| root.read(&path)).transpose()?.flatten();
     // A kernel before 4.12 has no such setting, and a record may not have it.
@@ -203,7 +217,7 @@ pub fn early(card: &EarlyVfs, root: &FsRoot, until: Instant) -> anyhow::Result<V
             };
             let mut steps = Vec::new();
             if was != count {
-                steps.extend(autoprobe(pf, *host_drivers, Some(root))?);
+                steps.extend(autoprobe(pf, *host_drivers, Some(root), &topology)?);
                 steps.push(Step::Nic(NicStep::SetCount { pf, count, was }));
             }
             steps.extend(link_up(device, Some(root))?);

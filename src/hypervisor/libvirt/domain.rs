@@ -2,9 +2,9 @@
 
 use super::super::{
     AskedBy, Console, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError, Lease,
-    XmlOf, storage,
+    VfPool, XmlOf, storage,
 };
-use super::{Libvirt, address, console, error, is_unsupported, leases, pin};
+use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools};
 use crate::cpuset::CpuSet;
 use crate::domain::live::GuestThread;
 use crate::versions::{Version, Versions};
@@ -199,6 +199,10 @@ impl Hypervisor for Libvirt {
     fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
         let domain = self.find(&format!("read the addresses of domain `{name}`"), name)?;
         Ok(address::addresses(&self.agents, &domain, macs))
+    }
+
+    fn vf_pools(&self) -> Result<Vec<VfPool>, HypervisorError> {
+        pools::vf_pools(self)
     }
 
     fn leases(&self, network: &str, mac: &str) -> Result<Vec<Lease>, HypervisorError> {

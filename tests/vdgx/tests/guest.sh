@@ -2,7 +2,7 @@
 # A guest with two GPUs, made, started and deleted by gpuvm: the probe in it sees its devices, and threads, memory and
 # drivers of the host are as planned; with pages of 2 MiB, which gpuvm reserves, then of 1 GiB, which are reserved at
 # boot. Afterwards all is as before, the number of pages too.
-# The second guest has an NVMe drive and a virtual function, too. gpuvm makes no virtual functions yet: the script does.
+# The second guest has an NVMe drive and a virtual function, too.
 . /usr/lib/vdgx/guests
 start_libvirt || exit 1
 
@@ -26,8 +26,10 @@ if said=$(create too-few --gpus 2 --memory 64M --huge-pages 2M 2>&1); then fail 
 check "the pages that are missing are told" grep -q "$refused" <<<"$said"
 try two-mib 2048 --gpus 2 --memory 64M --huge-pages 2M --reserve-pages
 # libvirt takes pages only where a hugetlbfs of their size is mounted, which the rig has done.
-nic=$pci/$(bdfs 0200 8086 0)
-echo 2 >"$nic/sriov_numvfs"
+nic=$(bdfs 0200 8086 0)
+net=$(ls "$pci/$nic/net") && was_up=$(($(<"/sys/class/net/$net/flags") & 1))
+check "virtual functions" gpuvm nic vfs "$nic" --count 2
 [[ $huge1g == 0 ]] || try one-gib 1048576 --gpus 2 --memory 1G --huge-pages 1G --nvme 1 --vf 1
-echo 0 >"$nic/sriov_numvfs"
+check "no virtual functions any more" gpuvm nic vfs "$nic" --count 0 --yes
+[[ $was_up == 1 ]] || ip link set "$net" down
 finish

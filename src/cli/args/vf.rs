@@ -1,0 +1,120 @@
+//! A virtual function on the command line: which, and how it is set up on its card.
+
+use super::Which;
+use crate::request::VfSettings;
+use std::str::FromStr;
+
+/// Is what `--vf` takes: `N|BDF[,vlan=ID][,trust=on|off][,spoof=on|off][,mac=MAC]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VfArg {
+    /// How many, or which.
+    pub which: Which,
+    /// How it is set up.
+    pub settings: VfSettings,
+}
+
+impl FromStr for VfArg {
+    type Err = String;
+    fn from_str(text: &str) -> Result<VfArg, String> {
+        let mut words = text.split(',');
+        let which = words.next().unwrap_or_default().parse()?;
+        let mut settings = VfSettings::default();
+        for word in words {
+            let unknown = || format!("`{word}` is none of vlan=, trust=, spoof=, mac=");
+            let (name, value) = word.split_once('=').ok_or_else(unknown)?;
+            let twice = match name {
+                "vlan" => settings.vlan.replace(vlan(value)?).is_some(),
+                "trust" => settings.guard.trust.replace(switch(word, value)?).is_some(),
+                "spoof" => settings.guard.spoof.replace(switch(word, value)?).is_some(),
+                "mac" => settings.mac.replace(mac(value)?).is_some(),
+                _ => return Err(unknown()),
+            };
+            if twice {
+                return Err(format!("{name}= is given twice"));
+            }
+        }
+        if settings.mac.is_some() && matches!(which, Which::Number(number) if number != 1) {
+            return Err("mac= is of one virtual function; give each by its address".into());
+        }
+        Ok(VfArg { which, settings })
+    }
+}
+
+/// The settings of all of them in their order; none where none has any.
+pub fn settings(vfs: &[VfArg]) -> Vec<VfSettings> {
+    let settings: Vec<VfSettings> = vfs.iter().map(|vf| vf.settings.clone()).collect();
+    let plain = settings.iter().all(|one| *one == VfSettings::default());
+    if plain { Vec::new() } else { settings }
+}
+
+/// Reads a VLAN.
+fn vlan(text: &str) -> Result<u16, String> {
+    let vlan = text.parse().ok().filter(|vlan| (1..=4094).contains(vlan));
+    vlan.ok_or_else(|| format!("VLAN `{text}` is not a number from 1 to 4094"))
+}
+
+/// Reads a switch.
+fn switch(word: &str, text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("`{word}` ends neither with on nor with off")),
+    }
+}
+
+/// Reads a MAC address, which has to be of one interface.
+fn mac(text: &str) -> Result<String, String> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let byte = |part: &&str| {
+        let digits = part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit());
+        if digits { u8::from_str_radix(part, 16).ok() } else { None }
+    };
+    let bytes: Option<Vec<u8>> = parts.iter().map(byte).collect();
+    match bytes.as_deref() {
+        Some([0, 0, 0, 0, 0, 0]) => Err(format!("MAC address {text} is no interface's")),
+        Some([first, _, _, _, _, _]) if first & 1 == 0 => Ok(text.to_ascii_lowercase()),
+        Some([_, _, _, _, _, _]) => Err(format!("MAC address {text} is of a group")),
+        _ => Err(format!("`{text}` is not a MAC address such as 52:54:00:12:34:56")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Guard;
+
+    #[test]
+    fn settings_follow_a_number_or_an_address() {
+        let plain: VfArg = "2".parse().unwrap();
+        assert_eq!(plain, VfArg { which: Which::Number(2), settings: VfSettings::default() });
+        assert!(settings(std::slice::from_ref(&plain)).is_empty());
+        let full: VfArg =
+            "3b:00.2,vlan=5,trust=on,spoof=off,mac=52:54:00:AB:cd:ef".parse().unwrap();
+        let guard = Guard { trust: Some(true), spoof: Some(false) };
+        let mac = Some("52:54:00:ab:cd:ef".to_owned());
+        assert_eq!(full.settings, VfSettings { mac, vlan: Some(5), guard });
+        assert_eq!(settings(&[plain, full.clone()])[1], full.settings);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_the_word() {
+        for (text, said) in [
+            ("", "is not a PCI address"),
+            ("1,", "`` is none of vlan="),
+            ("1,vlan", "`vlan` is none of"),
+            ("1,vlan=0", "VLAN `0` is not"),
+            ("1,vlan=4095", "VLAN `4095` is not"),
+            ("1,vlan=1,vlan=2", "vlan= is given twice"),
+            ("1,trust=yes", "`trust=yes` ends neither"),
+            ("1,rate=5", "`rate=5` is none of"),
+            ("2,mac=52:54:00:00:00:01", "mac= is of one"),
+            ("1,mac=01:00:5e:00:00:01", "is of a group"),
+            ("1,mac=00:00:00:00:00:00", "is no interface's"),
+            ("1,mac=52:54:00:00:00", "is not a MAC address"),
+            ("1,mac=52:54:00:00:00:+1", "is not a MAC address"),
+        ] {
+            let error = text.parse::<VfArg>().unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}

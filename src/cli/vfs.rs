@@ -1,0 +1,213 @@
+//! What becomes of a guest's virtual functions on their cards before it starts and after it is gone.
+//!
+//! libvirt sets MAC address and VLAN of each at every start and takes them back at every end, over the card's network
+//! device, which has to be up. Trust and spoof check it does not know: our steps set them before the guest starts, and
+//! `delete` brings them back to what they were when the guest was made, as its metadata tells.
+
+use super::claim::is_local;
+use super::context::Context;
+use super::error::hinted;
+use super::nic::{functions_of, link_up};
+use crate::apply::Step;
+use crate::apply::nic::{NicStep, guard};
+use crate::bdf::Bdf;
+use crate::domain::guest::Guarded;
+use crate::domain::{DomainXml, pf_of_nic};
+use crate::hypervisor::{Hypervisor, VfPool};
+use crate::placement::Occupancy;
+use crate::request::{Guard, Request, VfSettings};
+use crate::topology::{PciDevice, Sriov, Topology};
+use std::collections::BTreeSet;
+
+/// Is what has to be done for a guest's virtual functions before it starts.
+#[derive(Debug, Default)]
+pub struct VfClaim {
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// What is set by them.
+    pub guarded: Vec<Guarded>,
+}
+
+/// The network device of a virtual function's card, and its number there; none where it is not to be had.
+fn place(topology: &Topology, bdf: Bdf) -> Option<(String, u32)> {
+    let pf = pf_of_nic(topology, bdf)?;
+    let netdev = pf.net.as_ref()?.netdevs.first()?.clone();
+    let number = functions_of(topology, pf.bdf).iter().position(|vf| vf.bdf == bdf)?;
+    Some((netdev, u32::try_from(number).ok()?))
+}
+
+/// The steps that the virtual functions among a guest's devices need, as its request wishes. Refuses settings of one whose
+/// card has no network device, since only over that can they be set.
+pub fn claim(
+    devices: &[Bdf],
+    request: &Request,
+    topology: &Topology,
+    cx: &Context<'_>,
+) -> anyhow::Result<VfClaim> {
+    let mut claim = VfClaim::default();
+    let mut wishes = Vec::new();
+    for &bdf in devices {
+        let Some(Sriov::Vf { pf }) = topology.device(bdf).and_then(|vf| vf.sriov.clone()) else {
+            continue;
+        };
+        let settings = request.extras.settings_of(bdf);
+        if place(topology, bdf).is_none() && settings != VfSettings::default() {
+            let message = format!(
+                "{bdf} cannot be set up: its card {pf} has no Ethernet device of the host, over which that is done"
+            );
+            return Err(hinted(message, "leave vlan=, trust=, spoof= and mac= out of --vf"));
+        }
+        wishes.push((bdf, settings.guard));
+    }
+    claim.steps = cards_up(wishes.iter().map(|(bdf, _)| *bdf), topology, cx)?;
+    for (bdf, to) in wishes.into_iter().filter(|(_, guard)| !guard.is_empty()) {
+        let was = now(bdf, topology, cx)?.within(to);
+        claim.steps.extend(step(bdf, to, was, topology));
+        claim.guarded.push(Guarded { bdf, to, was });
+    }
+    Ok(claim)
+}
+
+/// What the card of a virtual function lets it do now; nothing is known of a recorded host.
+fn now(bdf: Bdf, topology: &Topology, cx: &Context<'_>) -> anyhow::Result<Guard> {
+    match place(topology, bdf).filter(|_| cx.global.host.is_none()) {
+        Some((netdev, number)) => Ok(guard(&netdev, number)?),
+        None => Ok(Guard::default()),
+    }
+}
+
+/// The step that brings a virtual function from what it may do to what it shall; none where it is so already.
+fn step(bdf: Bdf, to: Guard, was: Guard, topology: &Topology) -> Option<Step> {
+    let to = to.beyond(was);
+    let (netdev, vf) = place(topology, bdf).filter(|_| !to.is_empty())?;
+    Some(Step::Nic(NicStep::SetGuard { netdev, vf, to, was: was.within(to) }))
+}
+
+/// The steps that take the network devices of these functions' cards up.
+fn cards_up(
+    functions: impl Iterator<Item = Bdf>,
+    topology: &Topology,
+    cx: &Context<'_>,
+) -> anyhow::Result<Vec<Step>> {
+    let root = cx.root()?.filter(|root| root.is_live());
+    let cards: BTreeSet<Bdf> =
+        functions.filter_map(|bdf| Some(pf_of_nic(topology, bdf)?.bdf)).collect();
+    let cards = cards.into_iter().filter_map(|pf| topology.device(pf));
+    let steps = cards.map(|card: &PciDevice| link_up(card, root.as_ref()));
+    Ok(steps.collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+/// The steps that a defined guest's virtual functions need before it starts.
+pub fn claim_of(
+    xml: &DomainXml,
+    topology: &Topology,
+    cx: &Context<'_>,
+) -> anyhow::Result<Vec<Step>> {
+    let mut steps = cards_up(xml.held(false)?.devices.into_iter(), topology, cx)?;
+    for Guarded { bdf, to, .. } in xml.guarded() {
+        steps.extend(step(bdf, to, now(bdf, topology, cx)?.within(to), topology));
+    }
+    Ok(steps)
+}
+
+/// The steps that a guest's virtual functions need once it is gone.
+pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
+    let guarded = xml.guarded();
+    if guarded.is_empty() || !is_local(&cx.global.connect) {
+        return Ok(Vec::new());
+    }
+    let topology = cx.topology()?;
+    let mut steps = Vec::new();
+    for Guarded { bdf, was, .. } in guarded {
+        steps.extend(step(bdf, was, now(bdf, &topology, cx)?.within(was), &topology));
+    }
+    Ok(steps)
+}
+
+/// Which of these networks hand out virtual functions. Refuses what libvirt could not give, where the guest is to start.
+pub fn pools(
+    networks: &[String],
+    held: &Occupancy,
+    starts: bool,
+    hypervisor: &dyn Hypervisor,
+) -> anyhow::Result<Vec<String>> {
+    if networks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut pools = Vec::new();
+    for pool in hypervisor.vf_pools()? {
+        let asked = networks.iter().filter(|network| **network == pool.name).count();
+        if asked == 0 {
+            continue;
+        }
+        if let Some(why) = lacks(&pool, asked, held).filter(|_| starts) {
+            let hint =
+                "`gpuvm nic list` shows who has them; `gpuvm nic vfs PF --count N` makes more";
+            return Err(hinted(why, hint));
+        }
+        pools.push(pool.name);
+    }
+    Ok(pools)
+}
+
+/// Why a network cannot hand out so many more functions; none: it can, or libvirt does not list them. libvirt hands out the
+/// first that it has not handed out, and does not look whether a guest has that one by its address.
+fn lacks(pool: &VfPool, asked: usize, held: &Occupancy) -> Option<String> {
+    let VfPool { name, functions } = pool;
+    let running = || held.domains.iter().filter(|domain| domain.active);
+    let holder = |bdf: &Bdf| running().find(|domain| domain.devices.contains(bdf));
+    // One that libvirt handed out stands only in what runs, not in the definition that comes with it.
+    let by_address = |bdf: &Bdf| {
+        let name = &holder(bdf)?.domain;
+        let mut its = running().filter(|domain| domain.domain == *name);
+        its.all(|domain| domain.devices.contains(bdf)).then_some(name)
+    };
+    let left: Vec<&Bdf> =
+        functions.iter().filter(|bdf| holder(bdf).is_none() || by_address(bdf).is_some()).collect();
+    if let Some((bdf, domain)) =
+        left.iter().take(asked).find_map(|bdf| Some((bdf, by_address(bdf)?)))
+    {
+        return Some(format!(
+            "network `{name}` would hand out {bdf}, which domain `{domain}` has by its address"
+        ));
+    }
+    let (all, free) = (functions.len(), left.len());
+    let what = if asked == 1 { "function" } else { "functions" };
+    let short = all > 0 && free < asked;
+    short.then(|| {
+        format!("{asked} virtual {what} of network `{name}` asked for, {free} of {all} are left")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::Held;
+
+    #[test]
+    fn a_pool_gives_what_it_has_left_and_nobody_has_by_address() {
+        let bdf = |function: u8| Bdf::new(0, 0x86, 0x10, function).unwrap();
+        let pool = VfPool { name: "p".into(), functions: vec![bdf(0), bdf(2), bdf(4)] };
+        let runs = |domain: &str, devices: Vec<Bdf>| Held {
+            domain: domain.into(),
+            active: true,
+            devices,
+            ..Held::default()
+        };
+        let why = |asked, domains: Vec<Held>| {
+            lacks(&pool, asked, &Occupancy { domains, ..Occupancy::default() })
+        };
+        // What runs, and its definition.
+        let handed = |name: &str, function| [runs(name, vec![bdf(function)]), runs(name, vec![])];
+        assert_eq!(why(3, vec![]), None);
+        assert_eq!(why(2, handed("a", 0).to_vec()), None);
+        let two = [handed("a", 0), handed("b", 2)].concat();
+        let said = "2 virtual functions of network `p` asked for, 1 of 3 are left";
+        assert_eq!(why(2, two).as_deref(), Some(said));
+        let said = "network `p` would hand out 0000:86:10.0, which domain `own` has by its address";
+        assert_eq!(why(1, vec![runs("own", vec![bdf(0)])]).as_deref(), Some(said));
+        assert_eq!(why(1, vec![runs("own", vec![bdf(4)])]), None);
+        let empty = VfPool { name: "p".into(), functions: vec![] };
+        assert_eq!(lacks(&empty, 1, &Occupancy::default()), None);
+    }
+}

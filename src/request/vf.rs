@@ -1,0 +1,101 @@
+//! How a virtual function of a network card is set up on its card, for the guest that gets it.
+
+use super::{DeviceWish, Extras};
+use crate::bdf::Bdf;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Is what a card lets a virtual function do; none: what it is already, or not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guard {
+    /// Whether it may change its MAC address, be promiscuous and join any multicast group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<bool>,
+    /// Whether frames from another MAC address than its own are dropped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spoof: Option<bool>,
+}
+
+impl Guard {
+    /// Whether nothing is to be set.
+    pub fn is_empty(self) -> bool {
+        self == Guard::default()
+    }
+
+    /// The part of a wish that is not so already.
+    pub fn beyond(self, now: Guard) -> Guard {
+        let differs = |wanted: Option<bool>, now: Option<bool>| wanted.filter(|_| wanted != now);
+        Guard { trust: differs(self.trust, now.trust), spoof: differs(self.spoof, now.spoof) }
+    }
+
+    /// What is known of those parts that `wish` sets.
+    pub fn within(self, wish: Guard) -> Guard {
+        Guard { trust: wish.trust.and(self.trust), spoof: wish.spoof.and(self.spoof) }
+    }
+}
+
+impl fmt::Display for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = |name: &str, value: Option<bool>| {
+            value.map(|on| format!("{name} {}", if on { "on" } else { "off" }))
+        };
+        let words = [word("trust", self.trust), word("spoof check", self.spoof)];
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        f.write_str(if words.is_empty() { "nothing".into() } else { words.join(", ") }.as_str())
+    }
+}
+
+/// Is how a virtual function is set up.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VfSettings {
+    /// Its MAC address, lower case; none: one that is made from the guest's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    /// The VLAN that all its frames are in, 1 to 4094; none: no such.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+    /// What it may do.
+    #[serde(flatten)]
+    pub guard: Guard,
+}
+
+impl Extras {
+    /// How a virtual function that the guest gets is to be set up.
+    pub fn settings_of(&self, bdf: Bdf) -> VfSettings {
+        let at = match &self.vfs {
+            DeviceWish::Count(_) => Some(0),
+            DeviceWish::Exact(bdfs) => bdfs.iter().position(|asked| *asked == bdf),
+        };
+        at.and_then(|at| self.vf_settings.get(at)).cloned().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wish_is_what_differs_and_its_undoing_what_was_known() {
+        let wish = Guard { trust: Some(true), spoof: Some(false) };
+        let now = Guard { trust: Some(false), spoof: Some(false) };
+        assert_eq!(wish.beyond(now), Guard { trust: Some(true), spoof: None });
+        assert_eq!(now.within(wish.beyond(now)), Guard { trust: Some(false), spoof: None });
+        assert_eq!(wish.to_string(), "trust on, spoof check off");
+        assert!(wish.beyond(wish).is_empty());
+    }
+
+    #[test]
+    fn settings_are_of_all_counted_ones_or_of_each_named_one() {
+        let bdf = |function: u8| Bdf::new(0, 0x3b, 0, function).unwrap();
+        let vlan = |vlan| VfSettings { vlan: Some(vlan), ..VfSettings::default() };
+        let vf_settings = vec![vlan(5), vlan(6)];
+        let vfs = DeviceWish::Exact(vec![bdf(3), bdf(2)]);
+        let named = Extras { vfs, vf_settings: vf_settings.clone(), ..Extras::default() };
+        assert_eq!(named.settings_of(bdf(2)), vlan(6));
+        assert_eq!(named.settings_of(bdf(4)), VfSettings::default());
+        let counted = Extras { vfs: DeviceWish::Count(2), vf_settings, ..Extras::default() };
+        assert_eq!(counted.settings_of(bdf(4)), vlan(5));
+        let text = serde_json::to_string(&named).unwrap();
+        assert_eq!(serde_json::from_str::<Extras>(&text).unwrap(), named);
+    }
+}
