@@ -17,6 +17,7 @@ mod storage;
 mod vendor;
 mod verbs;
 mod view;
+mod window;
 
 use crate::support::{host_tree, project};
 use std::path::Path;

@@ -6,6 +6,8 @@ use super::error::EXIT_DONE;
 use super::guest::{self, Planned};
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
+use crate::domain::window_reason;
+use crate::hypervisor::emulator::switch_has_speed;
 use crate::placement::{Placement, Reason};
 use crate::request::{DomainName, Request};
 use crate::topology::{DeviceKind, Sriov, Topology};
@@ -25,7 +27,10 @@ struct Answer<'a> {
 
 /// Runs the verb.
 pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let planned = guest::resolve(&args.guest, cx)?;
+    let mut planned = guest::resolve(&args.guest, cx)?;
+    let window = window_reason(&planned.placement, &planned.topology);
+    let more = [window, switch_reason(&planned, cx)];
+    planned.placement.reasons.extend(more.into_iter().flatten());
     if cx.output.json {
         let Planned { name, request, placement, .. } = &planned;
         cx.output.json(&Answer { name, request, placement })?;
@@ -35,6 +40,27 @@ pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.text(&text)?;
     }
     Ok(EXIT_DONE)
+}
+
+/// Why the host's PCIe switches are not there in the guest, after asking QEMU; none where no device is below one.
+fn switch_reason(planned: &Planned, cx: &Context<'_>) -> Option<Reason> {
+    let Planned { topology, placement, .. } = planned;
+    // Above an endpoint there is a root port, and more only with a switch.
+    let below = |bdf: &&Bdf| topology.path_to_root(**bdf).len() > 2;
+    if cx.global.host.is_some() || placement.devices.iter().find(below).is_none() {
+        return None;
+    }
+    let has_speed = switch_has_speed(&cx.hypervisor().ok()?.emulator()?)?;
+    let because = match has_speed {
+        true => {
+            "the host's switches are left out: gpuvm gives each device a root port with its path's link"
+        }
+        false => {
+            "the host's switches are left out: this QEMU's switch ports cannot be told a speed, and NVIDIA's driver \
+             refuses peer-to-peer over their 2.5 GT/s"
+        }
+    };
+    Some(Reason { choice: "pcie".into(), because: because.into(), compromise: false })
 }
 
 /// Is a plan in lines: a label and its values, the label once.

@@ -198,6 +198,11 @@ pub enum DomainEdit {
         /// Its size.
         kib: u64,
     },
+    /// Tells UEFI the size of its window for 64-bit BARs, where its own would be too small.
+    SetFirmwareWindow {
+        /// Its size.
+        mib: u64,
+    },
     /// Adds or sets disks; others stay.
     SetDisks {
         /// The disks.
@@ -273,6 +278,7 @@ impl DomainEdit {
                 domain.child(cpu(*model, *topology, *topoext, cells))
             }
             DomainEdit::SetOverrides { overrides } => super::overrides::fragment(domain, overrides),
+            DomainEdit::SetFirmwareWindow { mib } => super::window::fragment(domain, *mib),
             DomainEdit::DropDisk { path, forget } => drop_disk(domain, path, *forget),
             _ => domain.child(self.devices(Fragment::new("devices"))),
         }

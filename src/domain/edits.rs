@@ -3,7 +3,7 @@
 
 use super::edit::{CpuModel, DomainEdit};
 use super::guest::{Guest, VirtType};
-use super::window::pci_hole;
+use super::window::window;
 use super::{DomainXml, DomainXmlError, seats};
 use crate::placement::Placement;
 use crate::topology::Topology;
@@ -24,9 +24,17 @@ pub fn edits(
     check(current, guest, placement, topology)?;
     let mut edits = domain_edits(current, guest, placement, topology);
     if guest.virt == VirtType::Kvm
-        && let Some(kib) = pci_hole(placement, topology)?
+        && let Some(window) = window(placement, topology)?
     {
-        edits.push(DomainEdit::SetPciHole { kib });
+        edits.push(DomainEdit::SetPciHole { kib: window.bytes >> 10 });
+        // A template can tell UEFI a larger one, which stays.
+        if let Some(mib) = window.told_mib()
+            && current.is_x86()
+            && current.is_uefi()
+            && !current.tells_window(mib)
+        {
+            edits.push(DomainEdit::SetFirmwareWindow { mib });
+        }
     }
     edits.extend(seats::device_edits(current, guest, placement, topology)?);
     edits.retain(|edit| current.would_change(edit));
@@ -133,7 +141,7 @@ fn domain_edits(
 }
 
 /// Whether a vendor's CPUs hide their threads without `topoext`.
-fn is_amd(vendor: &str) -> bool {
+pub(super) fn is_amd(vendor: &str) -> bool {
     matches!(vendor, "AuthenticAMD" | "HygonGenuine")
 }
 

@@ -32,6 +32,7 @@ pub use nics::pf_of_nic;
 pub use overrides::Override;
 pub use seats::is_bound_by_us;
 use splice::Splicer;
+pub use window::window_reason;
 
 /// Is a libvirt domain's XML, well-formed and with `<domain>` at its root.
 #[derive(Clone)]

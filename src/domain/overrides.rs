@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// libvirt's namespace for what only QEMU knows.
-const NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
+pub(super) const NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 /// The property that gives a GPU its clique (spec/nvswitch.md 6.5).
 const CLIQUE: &str = "x-nv-gpudirect-clique";
 /// The properties of a root port's link; QEMU's own are 16 GT/s and 32 lanes.
@@ -123,7 +123,7 @@ fn is_all_ours(device: Element<'_>) -> bool {
 }
 
 /// The elements of libvirt's namespace for QEMU in an element.
-fn of_qemu(element: Element<'_>) -> impl Iterator<Item = Element<'_>> {
+pub(super) fn of_qemu(element: Element<'_>) -> impl Iterator<Item = Element<'_>> {
     element.elements().filter(|below| below.namespace() == Some(NAMESPACE))
 }
 

@@ -16,6 +16,12 @@ pub fn port_speed_dgts(program: &Path) -> Option<u32> {
     fastest(&help(program, "pcie-root-port")?)
 }
 
+/// Whether the downstream ports of this QEMU's switches can be told a speed; none: the program does not answer. Without,
+/// they are links of 2.5 GT/s with one lane, which NVIDIA's driver refuses peer-to-peer transfers over.
+pub fn switch_has_speed(program: &Path) -> Option<bool> {
+    Some(fastest(&help(program, "xio3130-downstream")?).is_some())
+}
+
 /// The properties of a device in QEMU's words.
 fn help(program: &Path, device: &str) -> Option<String> {
     let mut command = Command::new(program);

@@ -53,8 +53,8 @@ impl Case {
     /// Asks the program for the plan and for the domain, made from the shipped template that starts this kernel.
     fn write(&self, daemon: &Daemon, tiny: &Tiny) -> Written {
         let dir = tiny.template.parent().unwrap();
-        let template = dir.join(format!("{}.template.xml", self.name));
-        std::fs::write(&template, self.template(dir)).unwrap();
+        let file = dir.join(format!("{}.template.xml", self.name));
+        std::fs::write(&file, template(self.name, dir, false)).unwrap();
         let words = format!("{} --name {} --memory 512M --assume-empty", self.words, self.name);
         let ask = |verb: &str| {
             let mut command = on_host(self.host, &format!("$GPUVM {verb} {words}"));
@@ -65,38 +65,38 @@ impl Case {
         };
         let answer: serde_json::Value = serde_json::from_str(&ask("plan --json")).unwrap();
         let plan = serde_json::from_value(answer["placement"].clone()).unwrap();
-        let export = format!("export --virt-type qemu --template {}", template.display());
+        let export = format!("export --virt-type qemu --template {}", file.display());
         let xml = ask(&export);
         let host = project().join(format!("topologies/{}.json", self.host));
         Written { plan, topology: load(&host).unwrap(), xml }
     }
+}
 
-    /// The shipped template with a kernel of ours and its console in a file. SeaBIOS starts faster than UEFI and hands
-    /// the kernel the same ACPI tables, QEMU's.
-    fn template(&self, dir: &Path) -> String {
-        let shipped = std::fs::read_to_string(project().join("templates/gpu-guest.xml")).unwrap();
-        let xml = DomainXml::parse(&shipped).unwrap();
-        let part = |path: &str| xml.root().find(path).unwrap().xml().to_owned();
-        let dir = dir.display();
-        let os = format!(
-            "<os><type arch='x86_64' machine='q35'>hvm</type><kernel>{dir}/vmlinuz</kernel>\
-             <initrd>{dir}/initramfs</initrd><cmdline>{CMDLINE}</cmdline></os>"
-        );
-        let console = |word: &str, port: &str| {
-            format!(
-                "<{word} type='file'><source path='{dir}/{}.log'/><target {port}/></{word}>",
-                self.name
-            )
-        };
-        shipped
-            .replace(&part("os"), &os)
-            .replace(&part("devices/serial"), &console("serial", "port='0'"))
-            .replace(&part("devices/console"), &console("console", "type='serial' port='0'"))
-    }
+/// The shipped template with a kernel of ours and its console in a file. Without UEFI it is SeaBIOS, which starts faster
+/// and hands the kernel the same ACPI tables, QEMU's.
+pub fn template(name: &str, dir: &Path, uefi: bool) -> String {
+    let shipped = std::fs::read_to_string(project().join("templates/gpu-guest.xml")).unwrap();
+    let xml = DomainXml::parse(&shipped).unwrap();
+    let part = |path: &str| xml.root().find(path).unwrap().xml().to_owned();
+    let dir = dir.display();
+    let kernel = format!(
+        "<kernel>{dir}/vmlinuz</kernel><initrd>{dir}/initramfs</initrd><cmdline>{CMDLINE}</cmdline>"
+    );
+    let os = match uefi {
+        true => part("os").replace("<boot dev='hd'/>", &kernel),
+        false => format!("<os><type arch='x86_64' machine='q35'>hvm</type>{kernel}</os>"),
+    };
+    let console = |word: &str, port: &str| {
+        format!("<{word} type='file'><source path='{dir}/{name}.log'/><target {port}/></{word}>")
+    };
+    shipped
+        .replace(&part("os"), &os)
+        .replace(&part("devices/serial"), &console("serial", "port='0'"))
+        .replace(&part("devices/console"), &console("console", "type='serial' port='0'"))
 }
 
 /// An attribute that is a number.
-fn number(element: Element<'_>, name: &str) -> u64 {
+pub fn number(element: Element<'_>, name: &str) -> u64 {
     let text = element.attr(name).unwrap_or_else(|| panic!("{name} of {}", element.xml()));
     match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).unwrap(),
@@ -112,37 +112,12 @@ fn serial(bdf: Bdf) -> u64 {
 impl Written {
     /// The domain with everything that cannot be here taken out or replaced.
     fn with_stand_ins(&self) -> String {
-        let xml = DomainXml::parse(&self.xml).unwrap();
-        let root = xml.root();
-        let devices = root.child("devices").unwrap();
-        let mut text = self.xml.clone();
-        let mut take_out = |element: Element<'_>| text = text.replacen(element.xml(), "", 1);
-        ["cputune", "numatune", "memoryBacking"]
-            .into_iter()
-            .filter_map(|n| root.child(n))
-            .for_each(&mut take_out);
-        devices.children("disk").for_each(&mut take_out);
-        devices.children("hostdev").for_each(&mut take_out);
-        let mut line = String::new();
-        for hostdev in devices.children("hostdev") {
-            for argument in self.stand_in(hostdev, devices) {
-                write!(line, "<qemu:arg value='{argument}'/>").unwrap();
-            }
-        }
-        let mut namespace = "xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'";
-        if text.contains(namespace) {
-            namespace = "";
-        }
-        text.replacen("<domain ", &format!("<domain {namespace} "), 1).replacen(
-            "</domain>",
-            &format!("<qemu:commandline>{line}</qemu:commandline></domain>"),
-            1,
-        )
+        with_stand_ins(&self.xml, |hostdev, port| self.stand_in(hostdev, port).into())
     }
 
     /// QEMU's arguments for what stands in for a passed-through function: the one endpoint whose link can be set. It is
     /// a memory device, whose memory nobody asks for.
-    fn stand_in(&self, hostdev: Element<'_>, devices: Element<'_>) -> [String; 4] {
+    fn stand_in(&self, hostdev: Element<'_>, port: &str) -> [String; 4] {
         let source = hostdev.find("source/address").unwrap();
         let field = |name| number(source, name);
         let bdf = format!(
@@ -154,16 +129,6 @@ impl Written {
         );
         let bdf: Bdf = bdf.parse().unwrap();
         let at = hostdev.child("address").unwrap();
-        let is_its_port = |controller: &Element<'_>| {
-            controller.attr("type").is_some_and(|kind| kind == "pci")
-                && number(*controller, "index") == number(at, "bus")
-        };
-        let port =
-            devices.children("controller").find(is_its_port).expect("it sits on a controller");
-        // libvirt names a controller by its number unless it is told a name.
-        let named = port.child("alias").and_then(|alias| alias.attr("name"));
-        let named =
-            named.map_or_else(|| format!("pci.{}", number(at, "bus")), |name| name.into_owned());
         let serial = serial(bdf);
         let (speed, width) = self.own_link(bdf).unwrap_or((25, 1));
         let speed = if speed == 25 { "2_5".to_owned() } else { (speed / 10).to_string() };
@@ -173,7 +138,7 @@ impl Written {
             "id": format!("d{serial}"),
             "volatile-memdev": format!("m{serial}"),
             "sn": serial,
-            "bus": named,
+            "bus": port,
             "addr": format!("{:#x}.{:#x}", number(at, "slot"), number(at, "function")),
             "x-speed": speed,
             "x-width": width.to_string(),
@@ -187,6 +152,46 @@ impl Written {
         let link = self.topology.device(bdf)?.link_max.as_ref()?;
         link.speed_dgts.zip(link.width)
     }
+}
+
+/// A domain with everything that cannot be here taken out, and QEMU's arguments for each passed-through function, made
+/// of its element and of the name of its port.
+pub fn with_stand_ins(xml: &str, stand_in: impl Fn(Element<'_>, &str) -> Vec<String>) -> String {
+    let document = DomainXml::parse(xml).unwrap();
+    let (root, mut text) = (document.root(), xml.to_owned());
+    let devices = root.child("devices").unwrap();
+    let gone = ["cputune", "numatune", "memoryBacking"].into_iter().filter_map(|n| root.child(n));
+    for element in gone.chain(devices.children("disk")).chain(devices.children("hostdev")) {
+        text = text.replacen(element.xml(), "", 1);
+    }
+    let mut line = String::new();
+    for hostdev in devices.children("hostdev") {
+        let bus = number(hostdev.child("address").unwrap(), "bus");
+        let is_its_port = |controller: &Element<'_>| {
+            controller.attr("type").is_some_and(|kind| kind == "pci")
+                && number(*controller, "index") == bus
+        };
+        let port = devices.children("controller").find(is_its_port).expect("it has a port");
+        // libvirt names a controller by its number unless it is told a name.
+        let named = port.child("alias").and_then(|alias| alias.attr("name"));
+        let named = named.map_or_else(|| format!("pci.{bus}"), |name| name.into_owned());
+        for argument in stand_in(hostdev, &named) {
+            write!(line, "<qemu:arg value='{argument}'/>").unwrap();
+        }
+    }
+    let mut namespace = "xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'";
+    if text.contains(namespace) {
+        namespace = "";
+    }
+    let end = "</qemu:commandline>";
+    if !text.contains(end) {
+        text = text.replace("</domain>", "<qemu:commandline></qemu:commandline></domain>");
+    }
+    text.replacen("<domain ", &format!("<domain {namespace} "), 1).replacen(
+        end,
+        &format!("{line}{end}"),
+        1,
+    )
 }
 
 /// Is a PCI function as the guest's kernel shows it.

@@ -173,6 +173,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
         Just(DomainEdit::SetBalloon { address: None }),
         Just(DomainEdit::SetHostdevs { hostdevs: vec![] }),
         Just(DomainEdit::SetPciHole { kib: 7 }),
+        Just(DomainEdit::SetFirmwareWindow { mib: 7 }),
     ];
     prop::collection::vec(edit, 0..6)
 }

@@ -54,6 +54,7 @@ pub fn variant(edit: &DomainEdit) -> usize {
         DomainEdit::SetBalloon { .. } => 16,
         DomainEdit::SetOverrides { .. } => 17,
         DomainEdit::DropDisk { .. } => 18,
+        DomainEdit::SetFirmwareWindow { .. } => 19,
     }
 }
 
@@ -352,6 +353,12 @@ fn bus_examples() -> Vec<(DomainEdit, &'static str)> {
 +    <controller type='pci' index='0' model='pcie-root'>
 +      <pcihole64 unit='KiB'>1073741824</pcihole64>
 +    </controller>",
+        ),
+        (
+            DomainEdit::SetFirmwareWindow { mib: 4096 },
+            r#"
++    <qemu:arg value='-fw_cfg'/>
++    <qemu:arg value='name=opt/ovmf/X-PciMmio64Mb,string=4096'/>"#,
         ),
         (DomainEdit::DropDisk { path: "/absent".into(), forget: false }, ""),
         (
