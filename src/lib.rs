@@ -30,6 +30,8 @@ pub mod domain;
 
 pub mod check;
 
+pub mod verify;
+
 pub mod holders;
 
 pub mod image;

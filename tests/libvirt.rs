@@ -16,6 +16,7 @@ mod seed;
 mod storage;
 mod vendor;
 mod verbs;
+mod verify;
 mod view;
 mod window;
 

@@ -34,6 +34,8 @@ pub const RULES: &[Rule] = &[EMPTY, EXCEEDS, NO_POOL, SHORT, MULTIPLE, NO_MOUNT]
 
 /// The rule that a running guest breaks by holding its own pages.
 pub const SHORT_ID: &str = SHORT.id;
+/// The rule that a running guest shows to be wrong.
+pub const NOT_MOUNTED_ID: &str = NO_MOUNT.id;
 
 /// Checks amounts and pages.
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
@@ -99,7 +101,7 @@ fn with_memory(topology: &Topology) -> String {
 }
 
 /// The page size of a bank: the one named for it, else the host's default.
-fn page_size(bank: &Bank<'_, '_>, topology: &Topology) -> MemSize {
+pub fn page_size(bank: &Bank<'_, '_>, topology: &Topology) -> MemSize {
     let default = || {
         let arguments = topology.machine().kernel_arguments.iter();
         let mut sizes = arguments.filter_map(|a| a.strip_prefix("default_hugepagesz="));

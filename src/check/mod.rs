@@ -4,16 +4,18 @@
 
 mod cpu;
 mod fabric;
-mod guest;
+pub(crate) mod guest;
 mod hostdev;
 mod io;
-mod memory;
+pub(crate) mod memory;
 mod numa;
 mod others;
 mod pci;
 mod report;
 mod versions;
 
+pub(crate) use cpu::helper_pins;
+pub use memory::NOT_MOUNTED_ID as HUGE_PAGES_NOT_MOUNTED;
 pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
 pub use report::{Finding, Rule, Severity};
 
@@ -44,6 +46,11 @@ pub const RULES: &[&[Rule]] = &[
 /// The rules that one by one say what they refuse.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
     RULES.iter().copied().flatten()
+}
+
+/// Whether a rule is about what other domains hold.
+pub fn is_on_others(rule: &str) -> bool {
+    others::RULES.iter().any(|other| other.id == rule)
 }
 
 /// Checks a domain against a host, against what other domains hold, and against what it will run on; `others` is without

@@ -39,6 +39,7 @@ pub mod start;
 pub mod stop;
 pub mod storage;
 pub mod undo;
+pub mod verify;
 pub mod vfs;
 pub mod view;
 
@@ -99,6 +100,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Undo(args) => undo::run(args, &cx),
         Verb::Recover(args) => recover::run(args, &cx),
         Verb::Check(args) => check::run(args, &cx),
+        Verb::Verify(args) => verify::run(args, &cx),
         Verb::Completions(args) => meta::completions(args, &cx),
         Verb::Man(args) => meta::man(args, &cx),
     }

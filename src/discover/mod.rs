@@ -20,8 +20,10 @@ mod memory;
 mod nics;
 pub mod openers;
 mod pci;
+pub mod process;
 pub mod released;
 pub mod source;
+pub mod tuning;
 
 use crate::fsroot::{FsError, FsRoot};
 use crate::topology::{Parts, Topology, TopologyError};

@@ -106,6 +106,8 @@ pub struct Claims<'t> {
     pub name: String,
     /// vCPUs, those that can be plugged later included.
     pub vcpus: At<'t, u32>,
+    /// vCPUs that are plugged.
+    pub plugged: VcpuSet,
     /// Pin of every thread that has none of its own: `<vcpu cpuset=..>`.
     pub default_pin: Option<At<'t, CpuSet>>,
     /// Pins of vCPUs, in document order.
@@ -152,6 +154,7 @@ impl<'t> Claims<'t> {
         let devices = root.child("devices");
         Claims {
             name: root.child("name").map(|name| name.text().trim().to_owned()).unwrap_or_default(),
+            plugged: plugged(root, vcpus.value),
             vcpus,
             default_pin,
             vcpu_pins,
@@ -195,6 +198,21 @@ fn vcpus<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> (At<'t, u32>, Option
     let count = reader.text(element, |text| bounded(text, "vcpus"));
     let count = count.unwrap_or(At { value: 0, spot: Spot::of(element) });
     (count, reader.attribute(element, "cpuset", set))
+}
+
+/// Reads which of the vCPUs are plugged: those that `<vcpus>` enables, else the first `current` ones, else all.
+fn plugged(root: Element<'_>, vcpus: u32) -> VcpuSet {
+    let each = root.child("vcpus").into_iter().flat_map(|vcpus| vcpus.children("vcpu"));
+    let enabled = each.filter(|vcpu| vcpu.attr("enabled").as_deref() == Some("yes"));
+    let enabled: VcpuSet = enabled
+        .filter_map(|vcpu| number(&vcpu.attr("id")?).ok().filter(|id| *id < vcpus))
+        .map(VcpuId)
+        .collect();
+    if !enabled.is_empty() {
+        return enabled;
+    }
+    let current = root.child("vcpu").and_then(|vcpu| number(&vcpu.attr("current")?).ok());
+    (0..current.unwrap_or(vcpus).min(vcpus)).map(VcpuId).collect()
 }
 
 /// Reads a count of threads.

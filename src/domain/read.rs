@@ -28,6 +28,11 @@ impl<'t> Spot<'t> {
         Spot { element, attribute: Some(name) }
     }
 
+    /// The element, or the one that the attribute is of.
+    pub fn element(self) -> Element<'t> {
+        self.element
+    }
+
     /// Path of the element or attribute: `/domain/cputune/vcpupin[3]/@cpuset`.
     pub fn path(self) -> String {
         match self.attribute {

@@ -27,3 +27,21 @@ impl Dir<'_> {
         Some((is_block, stat.st_rdev, stat.st_dev))
     }
 }
+
+impl Dir<'_> {
+    /// The texts of a file of the directory that ends each of them with a zero byte, as /proc/PID/cmdline does; none
+    /// where it cannot be read. What is no UTF-8 in them is replaced.
+    pub fn zero_ended(&self, name: &str) -> Vec<String> {
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+        let Ok(file) = openat(&self.fd, name, flags, Mode::empty()) else { return Vec::new() };
+        let (mut page, mut bytes) = ([0; super::PAGE], Vec::new());
+        while let Ok(length @ 1..) = nix::unistd::read(&file, &mut page) {
+            bytes.extend_from_slice(&page[..length]);
+            if bytes.len() > super::LARGEST {
+                break;
+            }
+        }
+        let parts = bytes.split(|&byte| byte == 0).filter(|part| !part.is_empty());
+        parts.map(|part| String::from_utf8_lossy(part).into_owned()).collect()
+    }
+}

@@ -13,6 +13,7 @@ mod nic;
 mod seed;
 mod storage;
 mod undo;
+mod verify;
 mod vf;
 mod wish;
 
@@ -29,6 +30,7 @@ pub use nic::{EarlyVfs, NicListArgs, NicVerb, PfName, VfsArgs};
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
 pub use undo::{HistoryArgs, UndoArgs};
+pub use verify::{CheckArgs, VerifyArgs};
 pub use vf::{VfArg, settings as vf_settings};
 pub use wish::{AllowArg, NearArg, PinsArg, Which};
 
@@ -59,11 +61,6 @@ mod examples {
   gpuvm create --domain testme --gpu-count 8 --gpu-index 8
   gpuvm create --gpus 4 --name train-b --huge-pages 2M --reserve-pages
   gpuvm create --gpus 1 --name try --dry-run";
-    /// Of `check`.
-    pub const CHECK: &str = "Examples:
-  gpuvm check train-a
-  virsh dumpxml --inactive train-a | gpuvm check -
-  gpuvm check train-a.xml --host topologies/dgx-2.json";
 }
 
 /// Plan, create, tune, verify and undo GPU virtual machines on libvirt
@@ -220,8 +217,17 @@ pub enum Verb {
     /// Pins to absent pcpus, two vCPUs on one pcpu, memory on another node than the vCPUs, devices that are not there
     /// or belong to another domain, guest PCIe trees that cannot work, and more; each with its place in the XML. Ends
     /// with 3 when something is found.
-    #[command(after_help = examples::CHECK)]
+    #[command(after_help = verify::CHECK)]
     Check(CheckArgs),
+    /// Compare a guest with its plan, its definition and what is real
+    ///
+    /// Needs no plan: any libvirt domain can be compared. A running guest's threads, memory, open devices and disks, the
+    /// host's settings and, where its agent answers, the guest's own view are compared with the XML that it runs by; that
+    /// with the definition, which the next start takes; that with what was asked for when gpuvm made it; and all of it
+    /// with the rules of `check`. Each difference says what was expected, what was found, where, and what to do. Changes
+    /// nothing. Ends with 3 when something differs.
+    #[command(after_help = verify::VERIFY)]
+    Verify(VerifyArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Print a man page, or write all of them into a directory
@@ -345,12 +351,4 @@ pub struct RecoverArgs {
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
-}
-
-/// Is what `check` takes.
-#[derive(Debug, Args)]
-pub struct CheckArgs {
-    /// Domain XML file, `-` for standard input, or the name of a domain
-    #[arg(value_name = "FILE|NAME", value_hint = ValueHint::FilePath)]
-    pub target: String,
 }

@@ -1,0 +1,233 @@
+//! `verify`: whether guests are what they should be, once or again and again. The comparison is [`crate::verify`]'s.
+
+mod agent;
+mod metrics;
+mod watch;
+
+use super::args::VerifyArgs;
+use super::context::Context;
+use super::error::{EXIT_DONE, EXIT_FOUND, hinted, usage};
+use crate::check::Severity;
+use crate::discover::{process, tuning};
+use crate::domain::DomainXml;
+use crate::domain::claims::Claims;
+use crate::fsroot::FsRoot;
+use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::placement::Occupancy;
+use crate::topology::Topology;
+use crate::verify::{self, Finding, Subject};
+use crate::versions::Versions;
+use anyhow::Context as _;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+/// Is the answer for one domain, as JSON shows it.
+#[derive(Debug, Serialize)]
+pub struct Answer {
+    /// Name of the domain.
+    pub domain: String,
+    /// Whether it runs.
+    pub running: bool,
+    /// What differs: errors first.
+    pub findings: Vec<Finding>,
+    /// How many rules were applied.
+    pub rules: usize,
+    /// What was not compared, and why.
+    pub not_checked: Vec<String>,
+}
+
+/// Runs the verb.
+pub fn run(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if cx.global.host.is_some() {
+        return Err(usage(
+            "`verify` compares with what runs, so it does not take --host",
+            "`gpuvm check FILE --host HOST` judges a domain on a recorded host",
+        ));
+    }
+    if let Some(path) = &args.metrics
+        && path.extension().is_none_or(|end| end != "prom")
+    {
+        cx.output.warning(&format!("the node exporter reads no {}: no .prom", path.display()));
+    }
+    if let Some(seconds) = args.watch {
+        return watch::run(args, cx, Duration::from_secs(seconds));
+    }
+    let answers = round(args, cx)?;
+    match (cx.output.json, answers.as_slice()) {
+        (true, [answer]) if !args.all => cx.output.json(answer)?,
+        (true, answers) => cx.output.json(&answers)?,
+        (false, []) => cx.output.progress("no domain is defined"),
+        (false, answers) => cx.output.text(&answers.iter().map(text).collect::<String>())?,
+    }
+    let clean = answers.iter().all(|answer| answer.findings.is_empty());
+    Ok(if clean { EXIT_DONE } else { EXIT_FOUND })
+}
+
+/// Compares every domain that is asked for, once, and writes the numbers.
+fn round(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Answer>> {
+    let begun = Instant::now();
+    let hypervisor = cx.hypervisor()?;
+    let host = Machine::read(cx, &*hypervisor)?;
+    let mut answers = Vec::new();
+    for summary in hypervisor.domains()? {
+        if args.name.as_ref().is_some_and(|name| *name != summary.name) {
+            continue;
+        }
+        let wait = Duration::from_secs(args.agent_wait);
+        match host.compare(&*hypervisor, &summary, wait) {
+            // Deleted since it was listed.
+            Err(error) if args.all && is_gone(&error) => {}
+            answer => answers.push(answer?),
+        }
+    }
+    if let Some(name) = args.name.as_ref().filter(|_| answers.is_empty()) {
+        let hint = "`gpuvm list` shows the domains that are there";
+        return Err(hinted(format!("there is no domain `{name}`"), hint));
+    }
+    if let Some(path) = &args.metrics {
+        metrics::write(path, &answers, begun.elapsed())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(answers)
+}
+
+/// Whether an error says that a domain is not there any more.
+fn is_gone(error: &anyhow::Error) -> bool {
+    let kind = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<crate::hypervisor::HypervisorError>().map(|error| error.kind)
+    };
+    error.chain().find_map(kind) == Some(HypervisorErrorKind::NoDomain)
+}
+
+/// Is the machine that domains run on, where that is this one.
+struct Here {
+    /// Its files.
+    root: FsRoot,
+    /// What it has.
+    topology: Topology,
+    /// How its kernel is set.
+    tuning: tuning::Tuning,
+    /// The processes of domains, by UUID.
+    processes: BTreeMap<String, u32>,
+}
+
+/// Is the machine that domains run on.
+struct Machine {
+    /// Its files; none where it is another one.
+    here: Option<Here>,
+    /// What all domains hold.
+    all: Occupancy,
+    /// What it runs.
+    versions: Versions,
+    /// What cannot be compared on it.
+    untold: Vec<String>,
+}
+
+impl Machine {
+    /// Reads it.
+    fn read(cx: &Context<'_>, hypervisor: &dyn Hypervisor) -> anyhow::Result<Machine> {
+        // A host in the URI is another machine, and what the test driver has is nowhere.
+        let is_here = hypervisor.uri().contains(":///") && hypervisor.uri().starts_with("qemu");
+        let mut machine = Machine {
+            here: None,
+            all: Occupancy::default(),
+            versions: hypervisor.versions(),
+            untold: Vec::new(),
+        };
+        if is_here {
+            let root = FsRoot::live()?;
+            let (tuning, processes) = (tuning::read(&root)?, process::all(&root)?);
+            machine.here = Some(Here { topology: cx.topology()?, root, tuning, processes });
+            match cx.occupancy(false) {
+                Ok(all) => machine.all = all,
+                Err(error) => machine.untold.push(format!("other domains ({error:#})")),
+            }
+        }
+        Ok(machine)
+    }
+
+    /// Compares one domain.
+    fn compare(
+        &self,
+        hypervisor: &dyn Hypervisor,
+        summary: &DomainSummary,
+        wait: Duration,
+    ) -> anyhow::Result<Answer> {
+        let name = &summary.name;
+        let failed = || format!("cannot read `{name}`");
+        let parse = |which| -> anyhow::Result<DomainXml> {
+            DomainXml::parse(&hypervisor.xml(name, which)?).with_context(failed)
+        };
+        let running = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+        let definition = parse(XmlOf::Public)?;
+        let live = if running { Some(parse(XmlOf::Live)?) } else { None };
+        let here = self.here.as_ref();
+        let pid = here.filter(|_| running).and_then(|here| {
+            here.processes.get(&summary.uuid.to_ascii_lowercase()).map(|&pid| (&here.root, pid))
+        });
+        let process = pid.map(|(root, pid)| process::read(root, pid)).transpose()?.flatten();
+        let guest = live.as_ref().filter(|live| wait > Duration::ZERO && has_agent(live));
+        let guest = guest.and_then(|live| agent::view(hypervisor, name, &Claims::read(live), wait));
+        let mut others = self.all.clone();
+        others.domains.retain(|held| held.domain != *name);
+        let host = here.map(|here| verify::Host {
+            topology: &here.topology,
+            tuning: &here.tuning,
+            others: &others,
+            versions: &self.versions,
+        });
+        let subject = Subject {
+            definition: &definition,
+            live: live.as_ref(),
+            process: process.as_ref(),
+            guest: guest.as_ref(),
+            host,
+        };
+        Ok(Answer {
+            domain: name.clone(),
+            running,
+            findings: verify::verify(&subject),
+            rules: verify::rules().count(),
+            not_checked: [verify::unchecked(&subject), self.untold.clone()].concat(),
+        })
+    }
+}
+
+/// Whether a running guest's agent listens.
+fn has_agent(live: &DomainXml) -> bool {
+    let channels = live.root().child("devices").into_iter().flat_map(|d| d.children("channel"));
+    let mut targets = channels.filter_map(|channel| channel.child("target"));
+    targets.any(|target| {
+        target.attr("name").as_deref() == Some("org.qemu.guest_agent.0")
+            && target.attr("state").as_deref() == Some("connected")
+    })
+}
+
+/// One finding for people.
+fn finding_text(finding: &Finding) -> String {
+    let Finding { rule, severity, message, at, hint, .. } = finding;
+    let severity = match severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    format!("{severity}: {message}\n  {at} ({rule})\n  hint: {hint}\n")
+}
+
+/// The answer for people.
+fn text(answer: &Answer) -> String {
+    let Answer { domain, running, findings, rules, not_checked } = answer;
+    let mut text: String = findings.iter().map(finding_text).collect();
+    let state = if *running { "running" } else { "off" };
+    let found = match findings.len() {
+        0 => "as it should be".to_owned(),
+        1 => "1 difference".to_owned(),
+        many => format!("{many} differences"),
+    };
+    write!(text, "{domain} ({state}): {found}, {rules} rules checked").expect("text");
+    if !not_checked.is_empty() {
+        write!(text, ", not checked: {}", not_checked.join(", ")).expect("text");
+    }
+    text + "\n"
+}

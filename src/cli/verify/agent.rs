@@ -1,0 +1,194 @@
+//! What a guest's agent says of the guest: a few commands that only read, within one time for all of them. Nothing is
+//! run in the guest.
+
+use crate::domain::claims::{Claims, VcpuId};
+use crate::hypervisor::{Hypervisor, HypervisorError};
+use crate::verify::guest::{Function, View};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// How long one answer may take.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Bytes of a file that are read at most: the list of PCI functions is the longest one.
+const MOST: usize = 64 << 10;
+
+/// Is a conversation with a guest's agent.
+struct Agent<'h> {
+    /// Whom to ask for it.
+    hypervisor: &'h dyn Hypervisor,
+    /// The domain.
+    name: &'h str,
+    /// When it is over.
+    until: Instant,
+}
+
+/// Asks a guest what it sees; none: no agent answers, or in no time.
+pub fn view(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    live: &Claims<'_>,
+    wait: Duration,
+) -> Option<View> {
+    let agent = Agent { hypervisor, name, until: Instant::now() + wait };
+    agent.ask("guest-ping", &json!({})).ok()?;
+    let mut view = View::default();
+    match agent.ask("guest-get-vcpus", &json!({})) {
+        Ok(answer) => view.vcpus = online(&answer),
+        Err(_) => view.untold.push("the guest's vCPUs (its agent does not tell)"),
+    }
+    match agent.ask("guest-network-get-interfaces", &json!({})) {
+        Ok(answer) => view.macs = Some(strings(&answer, "hardware-address")),
+        Err(_) => view.untold.push("the guest's interfaces (its agent does not tell)"),
+    }
+    match agent.ask("guest-get-disks", &json!({})) {
+        Ok(answer) => view.virtio_disks = Some(virtio_disks(&answer)),
+        Err(_) => view.untold.push("the guest's disks (its agent does not tell)"),
+    }
+    agent.files(live, &mut view);
+    Some(view)
+}
+
+impl Agent<'_> {
+    /// Gives a command and returns what it returns.
+    fn ask(&self, command: &str, arguments: &Value) -> Result<Value, Untold> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.as_secs() == 0 {
+            return Err(Untold::Late);
+        }
+        let text = json!({ "execute": command, "arguments": arguments }).to_string();
+        let answer = self.hypervisor.ask_agent(self.name, &text, left.min(ANSWER))?;
+        let mut answer: Value = serde_json::from_str(&answer).map_err(|_| Untold::Nonsense)?;
+        Ok(answer["return"].take())
+    }
+
+    /// Reads a file of the guest.
+    fn read(&self, path: &str) -> Result<String, Untold> {
+        let opened = self.ask("guest-file-open", &json!({ "path": path, "mode": "r" }))?;
+        let handle = opened.as_i64().ok_or(Untold::Nonsense)?;
+        let mut bytes = Vec::new();
+        let read = loop {
+            let arguments = json!({ "handle": handle, "count": 16 << 10 });
+            let piece = match self.ask("guest-file-read", &arguments) {
+                Ok(piece) => piece,
+                Err(error) => break Err(error),
+            };
+            let more = piece["buf-b64"].as_str().and_then(base64).unwrap_or_default();
+            let end = more.is_empty() || piece["eof"].as_bool() == Some(true);
+            bytes.extend(more);
+            if end || bytes.len() > MOST {
+                break Ok(());
+            }
+        };
+        // It is closed when the agent ends, if not now.
+        let _ = self.ask("guest-file-close", &json!({ "handle": handle }));
+        read?;
+        String::from_utf8(bytes).map_err(|_| Untold::Nonsense)
+    }
+
+    /// Reads cells, cores and PCI functions out of the guest's files, where its agent opens them.
+    fn files(&self, live: &Claims<'_>, view: &mut View) {
+        let nodes = "/sys/devices/system/node";
+        let online = match self.read(&format!("{nodes}/online")) {
+            Ok(online) => online,
+            Err(Untold::Late) => return view.untold.push(LATE),
+            Err(_) => return view.untold.push("the guest's cells (its agent opens no files)"),
+        };
+        let cells = online.trim().parse().unwrap_or_else(|_| crate::cpuset::NodeSet::new());
+        for cell in cells.iter() {
+            let Ok(text) = self.read(&format!("{nodes}/node{cell}/cpulist")) else {
+                return view.untold.push(LATE);
+            };
+            view.cells.extend(text.trim().parse().ok().map(|vcpus| (cell.0, vcpus)));
+        }
+        let Ok(text) = self.read("/proc/bus/pci/devices") else {
+            return view.untold.push("the guest's PCI functions (its agent does not tell)");
+        };
+        let mut functions = Vec::new();
+        for (address, vendor, device) in text.lines().filter_map(pci_line) {
+            let passed = live.passed.len();
+            // Only passed functions are looked for; a guest without any is not asked.
+            let node = (passed > 0)
+                .then(|| self.read(&format!("/sys/bus/pci/devices/{address}/numa_node")));
+            let cell = node.and_then(Result::ok).and_then(|text| text.trim().parse().ok());
+            functions.push(Function { vendor, device, cell });
+        }
+        view.functions = Some(functions);
+        for VcpuId(vcpu) in live.plugged.iter() {
+            let path = format!("/sys/devices/system/cpu/cpu{vcpu}/topology/thread_siblings_list");
+            match self.read(&path) {
+                Ok(text) => view.siblings.extend(text.trim().parse().ok().map(|s| (vcpu, s))),
+                Err(Untold::Late) => return view.untold.push(LATE),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// Says that the time was over.
+const LATE: &str = "all of the guest's own view (its agent took too long: --agent-wait)";
+
+/// Is why a guest does not tell something.
+#[derive(Debug)]
+enum Untold {
+    /// The time is over.
+    Late,
+    /// The hypervisor or the agent says no.
+    Refused,
+    /// The answer is none.
+    Nonsense,
+}
+
+impl From<HypervisorError> for Untold {
+    fn from(_: HypervisorError) -> Untold {
+        Untold::Refused
+    }
+}
+
+/// How many vCPUs of an answer of `guest-get-vcpus` are online.
+fn online(answer: &Value) -> Option<u32> {
+    let online = answer.as_array()?.iter().filter(|vcpu| vcpu["online"].as_bool() == Some(true));
+    u32::try_from(online.count()).ok()
+}
+
+/// The texts of a name in the parts of an answer, lower case.
+fn strings(answer: &Value, name: &str) -> std::collections::BTreeSet<String> {
+    let parts = answer.as_array().into_iter().flatten();
+    parts.filter_map(|part| Some(part[name].as_str()?.to_ascii_lowercase())).collect()
+}
+
+/// How many whole disks on virtio an answer of `guest-get-disks` names.
+fn virtio_disks(answer: &Value) -> usize {
+    let disks = answer.as_array().into_iter().flatten();
+    let whole = disks.filter(|disk| disk["partition"].as_bool() == Some(false));
+    whole.filter(|disk| disk["address"]["bus-type"].as_str() == Some("virtio")).count()
+}
+
+/// A line of /proc/bus/pci/devices: bus, device and function in four digits, vendor and device in eight.
+fn pci_line(line: &str) -> Option<(String, u16, u16)> {
+    let mut words = line.split_whitespace();
+    let place = u16::from_str_radix(words.next()?, 16).ok()?;
+    let id = u32::from_str_radix(words.next()?, 16).ok()?;
+    let (bus, device, function) = (place >> 8, place >> 3 & 0x1f, place & 7);
+    let vendor = u16::try_from(id >> 16).ok()?;
+    Some((format!("0000:{bus:02x}:{device:02x}.{function}"), vendor, (id & 0xffff) as u16))
+}
+
+/// Decodes base64; none where it is none.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut bytes = Vec::new();
+    let (mut bits, mut count) = (0u32, 0);
+    for letter in text.trim_end_matches('=').bytes() {
+        let value = ALPHABET.iter().position(|&known| known == letter)?;
+        bits = (bits << 6 | u32::try_from(value).ok()?) & 0xff_ffff;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count & 0xff) as u8);
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! How the host's kernel is set where guests feel it: frequencies, transparent huge pages. Does not judge.
+
+use super::cpu::numbered;
+use crate::cpuset::{CpuSet, PcpuId};
+use crate::fsroot::{FsError, FsRoot};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Is how the host's kernel is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Tuning {
+    /// Pcpus by what governs their frequency; empty where nothing does, as in virtual machines.
+    pub governors: BTreeMap<String, CpuSet>,
+    /// When memory is put on huge pages by itself: `always`, `madvise`, `never`; none: this kernel cannot.
+    pub transparent_huge_pages: Option<String>,
+}
+
+/// Reads how the kernel is set.
+pub fn read(root: &FsRoot) -> Result<Tuning, FsError> {
+    let mut tuning = Tuning::default();
+    for name in root.names("sys/devices/system/cpu")? {
+        let Some(PcpuId(pcpu)) = numbered(&name, "cpu") else { continue };
+        let path = format!("sys/devices/system/cpu/{name}/cpufreq/scaling_governor");
+        // The kernel refuses to tell it of a pcpu that is offline.
+        if let Ok(Some(governor)) = root.read(&path) {
+            tuning.governors.entry(governor).or_default().insert(PcpuId(pcpu));
+        }
+    }
+    let enabled = root.read("sys/kernel/mm/transparent_hugepage/enabled")?;
+    tuning.transparent_huge_pages = enabled.as_deref().and_then(chosen).map(str::to_owned);
+    Ok(tuning)
+}
+
+/// The word in brackets: `always [madvise] never`.
+fn chosen(text: &str) -> Option<&str> {
+    text.split_once('[')?.1.split_once(']').map(|(chosen, _)| chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_a_host_is_set_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join("sys").join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n");
+        write("devices/system/cpu/cpu1/cpufreq/scaling_governor", "performance\n");
+        write("devices/system/cpu/cpu10/cpufreq/scaling_governor", "powersave\n");
+        write("devices/system/cpu/cpufreq/x", "");
+        write("devices/system/cpu/cpu2/online", "0\n");
+        write("kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+        let tuning = read(&FsRoot::at(dir.path()).unwrap()).unwrap();
+        assert_eq!(tuning.governors["powersave"].to_string(), "0,10");
+        assert_eq!(tuning.governors["performance"].to_string(), "1");
+        assert_eq!(tuning.transparent_huge_pages.as_deref(), Some("never"));
+        let empty = tempfile::tempdir().unwrap();
+        let none = read(&FsRoot::at(empty.path()).unwrap()).unwrap();
+        assert_eq!(none, Tuning::default());
+    }
+}

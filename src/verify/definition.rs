@@ -1,0 +1,117 @@
+//! Where the running XML is not what the definition says: somebody changed one and not the other. That is no fault of
+//! what runs; it ends with the next start, for better or worse.
+
+use super::report::{Between, Report, Wrong};
+use crate::check::Rule;
+use crate::domain::DomainXml;
+use crate::domain::{Difference, differences};
+
+/// vcpupin, emulatorpin, iothreadpin, shares and quotas.
+const PINS: Rule = Rule::warning("pending-pins", "pins that run otherwise than defined");
+/// Size, pages, cells and nodes.
+const MEMORY: Rule = Rule::warning("pending-memory", "memory that runs otherwise than defined");
+/// vCPUs and what the guest sees of them.
+const CPU: Rule = Rule::warning("pending-vcpus", "vCPUs that run otherwise than defined");
+/// How many there are.
+const IOTHREADS: Rule =
+    Rule::warning("pending-iothreads", "I/O threads that run otherwise than defined");
+/// Cache, io, queues, their I/O threads, files.
+const DISK: Rule = Rule::warning("pending-disk", "a disk that runs otherwise than defined");
+/// Queues, bandwidth, networks.
+const NIC: Rule =
+    Rule::warning("pending-interface", "an interface that runs otherwise than defined");
+/// Passed functions.
+const HOSTDEV: Rule =
+    Rule::warning("pending-hostdev", "passed devices that run otherwise than defined");
+/// Drivers of SCSI controllers, balloon, memory modules.
+const DEVICE: Rule = Rule::warning("pending-device", "a device that runs otherwise than defined");
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[PINS, MEMORY, CPU, IOTHREADS, DISK, NIC, HOSTDEV, DEVICE];
+
+/// Which rule what stands below an element is for.
+const PLACES: &[(&str, &Rule)] = &[
+    ("cputune", &PINS),
+    ("vcpu/@cpuset", &PINS),
+    ("memory", &MEMORY),
+    ("memoryBacking", &MEMORY),
+    ("numatune", &MEMORY),
+    ("cpu/numa", &MEMORY),
+    ("vcpu", &CPU),
+    ("vcpus", &CPU),
+    ("cpu/topology", &CPU),
+    ("cpu/maxphysaddr", &CPU),
+    ("iothreads", &IOTHREADS),
+    ("iothreadids", &IOTHREADS),
+    ("devices/disk", &DISK),
+    ("devices/interface", &NIC),
+    ("devices/hostdev", &HOSTDEV),
+    // Ports come with devices, and stay behind them.
+    ("devices/controller/driver", &DEVICE),
+    ("devices/memballoon", &DEVICE),
+    ("devices/memory", &DEVICE),
+];
+
+/// Compares.
+pub fn compare(definition: &DomainXml, live: &DomainXml, report: &mut Report) {
+    let hint = format!(
+        "`gpuvm restart {}` takes the definition; `virsh` with --config writes what runs into it",
+        definition.name()
+    );
+    for difference in differences(definition, live) {
+        let Difference { path, planned, defined } = difference;
+        let Some(rule) = rule_of(&path) else { continue };
+        let wrong = Wrong {
+            what: format!("{} of what runs", name(definition, &path)),
+            expected: planned.unwrap_or_else(|| "nothing".into()),
+            found: defined.unwrap_or_else(|| "nothing".into()),
+            at: format!("/{path} of the definition"),
+            hint: &hint,
+        };
+        report.differs(rule, Between::Pending, wrong);
+    }
+}
+
+/// The rule for a path; none: libvirt changes it by itself, or nobody would feel it.
+fn rule_of(path: &str) -> Option<&'static Rule> {
+    let inner = path.strip_prefix("domain/")?;
+    let plain: String = without_numbers(inner);
+    let within = |place: &str| {
+        plain.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    // The more exact place comes first.
+    PLACES.iter().find(|(place, _)| within(place)).map(|(_, rule)| *rule)
+}
+
+/// A path without the numbers of elements: `devices/disk[2]/driver` is below `devices/disk`.
+fn without_numbers(path: &str) -> String {
+    let mut plain = String::new();
+    let mut inside = false;
+    for c in path.chars() {
+        match c {
+            '[' => inside = true,
+            ']' => inside = false,
+            c if !inside => plain.push(c),
+            _ => {}
+        }
+    }
+    plain
+}
+
+/// What a path means: the vCPU or I/O thread of a pin, else its last two names (`driver/@cache`).
+fn name(definition: &DomainXml, path: &str) -> String {
+    for (element, of, what) in
+        [("vcpupin", "vcpu", "vcpu"), ("iothreadpin", "iothread", "iothread")]
+    {
+        let Some(rest) = path.strip_prefix(&format!("domain/cputune/{element}")) else { continue };
+        let number = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')?.0.parse().ok());
+        let place = number.unwrap_or(1usize).saturating_sub(1);
+        let tune = definition.root().child("cputune");
+        let pin = tune.and_then(|tune| tune.children(element).nth(place));
+        if let Some(id) = pin.and_then(|pin| pin.attr(of)) {
+            return format!("pin of {what} {id}");
+        }
+    }
+    let names: Vec<&str> = path.rsplitn(3, '/').take(2).collect();
+    names.into_iter().rev().collect::<Vec<_>>().join("/")
+}

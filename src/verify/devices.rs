@@ -1,0 +1,161 @@
+//! What a guest's process has open, and the drivers of passed functions, against the XML it runs by.
+
+use super::report::{Between, Report, Wrong};
+use crate::check::Rule;
+use crate::check::guest::Guest;
+use crate::discover::process::{Opened, Process};
+use crate::domain::Element;
+use crate::topology::{Topology, is_vfio};
+
+/// The guest's device is dead, or is about to be.
+const DRIVER: Rule = Rule::error("hostdev-driver", "a passed function that is not bound to VFIO");
+/// QEMU was started without it, or has lost it.
+const NOT_OPEN: Rule = Rule::error(
+    "hostdev-not-open",
+    "a passed function that the guest's process does not have open",
+);
+/// Fewer queues than vCPUs were told of.
+const QUEUES: Rule =
+    Rule::warning("net-queues-missing", "fewer open network queues than the running XML has");
+/// Packets go through QEMU's main thread.
+const VHOST: Rule = Rule::warning("vhost-missing", "network queues that the kernel does not serve");
+/// Reads and writes go through the host's page cache although they should not, or the reverse.
+const CACHE: Rule =
+    Rule::error("disk-cache", "a disk that is opened with another cache than the running XML has");
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[DRIVER, NOT_OPEN, QUEUES, VHOST, CACHE];
+
+/// Compares.
+pub fn compare(live: &Guest<'_>, process: &Process, topology: &Topology, report: &mut Report) {
+    drivers(live, topology, report);
+    let Some(opened) = &process.opened else { return };
+    let at = format!("/proc/{}/fd", process.pid);
+    open_functions(live, opened, topology, &at, report);
+    queues(live, opened, &at, report);
+    for disk in devices(live, "disk") {
+        cache(disk, opened, &at, report);
+    }
+}
+
+/// The devices of a name.
+fn devices<'t>(live: &Guest<'t>, name: &'static str) -> impl Iterator<Item = Element<'t>> {
+    let devices = live.spot.element().child("devices");
+    devices.into_iter().flat_map(move |devices| devices.children(name))
+}
+
+/// Compares drivers of passed functions.
+fn drivers(live: &Guest<'_>, topology: &Topology, report: &mut Report) {
+    for passed in &live.passed {
+        let bdf = passed.bdf.value;
+        let Some(device) = topology.device(bdf) else { continue }; // a rule of `check`
+        if !device.driver.as_deref().is_some_and(is_vfio) {
+            let hint = format!("stop the guest, `gpuvm device bind {bdf}`, start it");
+            let wrong = Wrong {
+                what: format!("driver of {bdf}"),
+                expected: "vfio-pci".into(),
+                found: device.driver.clone().unwrap_or_else(|| "none".into()),
+                at: format!("/sys/bus/pci/devices/{bdf}/driver"),
+                hint: &hint,
+            };
+            report.differs(&DRIVER, Between::Reality, wrong);
+        }
+    }
+}
+
+/// Compares open IOMMU groups, or functions that are opened by themselves (iommufd), with the passed functions.
+fn open_functions(
+    live: &Guest<'_>,
+    opened: &Opened,
+    topology: &Topology,
+    at: &str,
+    report: &mut Report,
+) {
+    let alone = opened.vfio.iter().filter(|name| name.starts_with("devices/")).count();
+    if alone >= live.passed.len() {
+        return; // which is which stands in no file
+    }
+    for passed in &live.passed {
+        let bdf = passed.bdf.value;
+        let Some(group) = topology.device(bdf).and_then(|device| device.iommu_group) else {
+            continue;
+        };
+        let names = [group.to_string(), format!("noiommu-{group}")];
+        if !names.iter().any(|name| opened.vfio.contains(name)) {
+            let hint = format!("`gpuvm restart {}`; its log says why QEMU let go", live.name);
+            let open: Vec<&str> = opened.vfio.iter().map(String::as_str).collect();
+            let wrong = Wrong {
+                what: format!("IOMMU groups open for {bdf}"),
+                expected: group.to_string(),
+                found: if open.is_empty() { "none".into() } else { open.join(", ") },
+                at: at.to_owned(),
+                hint: &hint,
+            };
+            report.differs(&NOT_OPEN, Between::Reality, wrong);
+        }
+    }
+}
+
+/// Compares open ends of network cables, and those that the kernel serves, with the queues of interfaces.
+fn queues(live: &Guest<'_>, opened: &Opened, at: &str, report: &mut Report) {
+    let (mut taps, mut vhosts) = (0, 0);
+    // libvirt leaves an emulated guest to QEMU.
+    let kvm = live.spot.element().attr("type").as_deref() == Some("kvm");
+    for nic in devices(live, "interface") {
+        let attr = |name: &str, attribute: &str| {
+            nic.child(name).and_then(|child| child.attr(attribute)).map(|value| value.into_owned())
+        };
+        // Only what ends in a network device of the host has a name there.
+        let Some(target) = attr("target", "dev") else { continue };
+        if nic.attr("type").is_some_and(|kind| matches!(&*kind, "vhostuser" | "vdpa" | "hostdev")) {
+            continue;
+        }
+        let queues = attr("driver", "queues").and_then(|text| text.parse().ok()).unwrap_or(1);
+        taps += queues;
+        if kvm
+            && attr("model", "type").as_deref() == Some("virtio")
+            && attr("driver", "name").as_deref() != Some("qemu")
+            && !target.is_empty()
+        {
+            vhosts += queues;
+        }
+    }
+    let hint =
+        format!("`gpuvm restart {}` opens them anew; QEMU's log says what failed", live.name);
+    let mut tell = |rule, what: &str, expected: usize, found: usize, hint: &str| {
+        if found < expected {
+            let (what, at) = (what.to_owned(), at.to_owned());
+            let (expected, found) = (expected.to_string(), found.to_string());
+            report.differs(rule, Between::Reality, Wrong { what, expected, found, at, hint });
+        }
+    };
+    tell(&QUEUES, "open network queues", taps, opened.taps, &hint);
+    let hint = "`modprobe vhost_net`, then restart the guest";
+    tell(&VHOST, "network queues served by the kernel", vhosts, opened.vhosts, hint);
+}
+
+/// Compares how a disk is opened with its cache mode: `none` and `directsync` pass over the host's page cache.
+fn cache(disk: Element<'_>, opened: &Opened, at: &str, report: &mut Report) {
+    let cache = disk.child("driver").and_then(|driver| driver.attr("cache"));
+    let source = disk.child("source");
+    let source = source.and_then(|source| source.attr("file").or_else(|| source.attr("dev")));
+    let (Some(cache), Some(source)) = (cache, source) else { return };
+    let wanted = match &*cache {
+        "none" | "directsync" => true,
+        "writeback" | "writethrough" | "unsafe" => false,
+        _ => return,
+    };
+    // What is opened under another name, through a link or by a helper, cannot be judged.
+    let Some(&direct) = opened.files.get(&*source) else { return };
+    if direct != wanted {
+        let word = |direct| if direct { "O_DIRECT" } else { "the host's page cache" };
+        let wrong = Wrong {
+            what: format!("{source} is read and written by"),
+            expected: format!("{} (cache='{cache}')", word(wanted)),
+            found: word(direct).to_owned(),
+            at: at.to_owned(),
+            hint: "restart the guest; QEMU's log says whether the file system knows O_DIRECT",
+        };
+        report.differs(&CACHE, Between::Reality, wrong);
+    }
+}

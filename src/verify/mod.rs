@@ -1,0 +1,167 @@
+//! `verify`: whether a guest is what it should be. Four things are compared, each with the next: what was asked for when
+//! it was made (where that is remembered), its definition, the XML it runs by, and what is real: threads, memory, open
+//! devices, the host's settings, the guest's own view. Pure: everything comes in as values. The rules on a domain by
+//! itself are those of [`crate::check`].
+
+mod definition;
+mod devices;
+pub mod guest;
+mod host;
+mod memory;
+mod plan;
+mod report;
+mod threads;
+
+pub use report::{Between, Finding};
+
+use crate::check::{self, Rule, Severity};
+use crate::discover::process::Process;
+use crate::discover::tuning::Tuning;
+use crate::domain::DomainXml;
+use crate::placement::Occupancy;
+use crate::topology::Topology;
+use crate::versions::Versions;
+use report::Report;
+use std::collections::BTreeSet;
+
+/// Is a domain and all that it is compared with.
+#[derive(Debug)]
+pub struct Subject<'a> {
+    /// The definition that the next start takes.
+    pub definition: &'a DomainXml,
+    /// The XML it runs by; none: it does not run.
+    pub live: Option<&'a DomainXml>,
+    /// Its process; none: it does not run, or not here.
+    pub process: Option<&'a Process>,
+    /// The guest's own view; none: nobody could ask.
+    pub guest: Option<&'a guest::View>,
+    /// The host; none: the domain is on another one.
+    pub host: Option<Host<'a>>,
+}
+
+/// Is the host of a domain.
+#[derive(Debug, Clone, Copy)]
+pub struct Host<'a> {
+    /// What it has.
+    pub topology: &'a Topology,
+    /// How its kernel is set.
+    pub tuning: &'a Tuning,
+    /// What other domains hold; without the domain itself.
+    pub others: &'a Occupancy,
+    /// What it runs.
+    pub versions: &'a Versions,
+}
+
+/// The rules that one by one say what they find.
+pub fn rules() -> impl Iterator<Item = &'static Rule> {
+    let own = [
+        threads::RULES,
+        memory::RULES,
+        devices::RULES,
+        guest::RULES,
+        host::RULES,
+        definition::RULES,
+        plan::RULES,
+    ];
+    own.into_iter().flatten().chain(check::rules())
+}
+
+/// Compares.
+pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
+    let mut report = Report::default();
+    let topology = subject.host.map(|host| host.topology);
+    if let Some(xml) = subject.live {
+        let live = check::guest::Guest::read(xml);
+        definition::compare(subject.definition, xml, &mut report);
+        if let (Some(process), Some(topology)) = (subject.process, topology) {
+            threads::compare(&live, process, topology, &mut report);
+            memory::compare(&live, process, topology, &mut report);
+            devices::compare(&live, process, topology, &mut report);
+        }
+        if let Some(view) = subject.guest {
+            guest::compare(&live, view, topology, &mut report);
+        }
+    }
+    let defined = check::guest::Guest::read(subject.definition);
+    plan::compare(subject.definition, &defined, topology, &mut report);
+    if let Some(host) = subject.host {
+        memory::next_start(&defined, subject.process, host, &mut report);
+        host::compare(&defined, host.topology, host.tuning, &mut report);
+        report.extend(by_rules(subject, host));
+    }
+    report.finish()
+}
+
+/// What `check` finds in the running XML, and in the definition beyond that. What other domains hold that do not run is
+/// in nobody's way yet, so that is a warning.
+fn by_rules(subject: &Subject<'_>, host: Host<'_>) -> Vec<Finding> {
+    let running = host.others.domains.iter().filter(|held| held.active).cloned().collect();
+    let active = Occupancy { domains: running, excluded: host.others.excluded.clone() };
+    let mut seen: BTreeSet<(&str, String)> = BTreeSet::new();
+    let mut findings = Vec::new();
+    let documents =
+        [(subject.live, "of the running XML"), (Some(subject.definition), "of the definition")];
+    for (document, name) in documents {
+        let Some(document) = document else { continue };
+        for (others, all) in [(&active, false), (host.others, true)] {
+            for finding in check::check(document, host.topology, others, host.versions) {
+                // Of a guest that runs, what it holds tells more.
+                let of_start = [check::HUGE_PAGES_SHORT, check::HUGE_PAGES_NOT_MOUNTED];
+                let pages = of_start.contains(&finding.rule) && subject.live.is_some();
+                if pages || !seen.insert((finding.rule, finding.message.clone())) {
+                    continue;
+                }
+                let defined_only = all && check::is_on_others(finding.rule);
+                let severity = if defined_only { Severity::Warning } else { finding.severity };
+                findings.push(Finding {
+                    rule: finding.rule,
+                    severity,
+                    between: Between::Rule,
+                    message: finding.message,
+                    expected: None,
+                    found: None,
+                    at: format!("{} {name}, line {}", finding.path, finding.line),
+                    hint: finding.hint,
+                });
+            }
+        }
+    }
+    findings
+}
+
+/// What cannot be compared, one phrase each.
+pub fn unchecked(subject: &Subject<'_>) -> Vec<String> {
+    let mut missing = Vec::new();
+    let mut add = |so: bool, phrase: &str| {
+        if so {
+            missing.push(phrase.to_owned());
+        }
+    };
+    let runs = subject.live.is_some();
+    add(!runs, "threads, memory and open devices (the domain is off)");
+    add(subject.host.is_none(), "host and process (the connection is to another machine)");
+    let lost = runs && subject.host.is_some() && subject.process.is_none();
+    add(lost, "threads, memory and open devices (no process of the domain is seen)");
+    if let Some(process) = subject.process {
+        add(process.memory.is_none(), "memory by node (this user may not read numa_maps)");
+        add(process.opened.is_none(), "open devices (this user may not read /proc/PID/fd)");
+        add(true, "which I/O thread serves a disk (only QEMU knows)");
+    }
+    add(runs && subject.guest.is_none(), "the guest's own view (no agent answers)");
+    if let Some(view) = subject.guest {
+        view.untold.iter().for_each(|phrase| add(true, phrase));
+    }
+    if let Some(host) = subject.host {
+        add(host.tuning.governors.is_empty(), "frequency governors (the host shows none)");
+        add(*host.versions == Versions::default(), "versions of QEMU and libvirt");
+        for phrase in check::unchecked(host.topology) {
+            add(true, phrase);
+        }
+    }
+    add(matches!(subject.definition.record(), Ok(None)), "the plan (gpuvm did not make it)");
+    add(subject.definition.record().is_err(), "the plan (what is remembered of it cannot be read)");
+    missing
+}
+
+#[cfg(test)]
+mod tests;

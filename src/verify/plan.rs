@@ -1,0 +1,141 @@
+//! A definition against what was asked for when gpuvm made the guest. What was left to the planner then is not
+//! remembered, and not judged.
+
+use super::report::{Between, Report, Wrong};
+use crate::check::Rule;
+use crate::check::guest::Guest;
+use crate::domain::DomainXml;
+use crate::memsize::MemSize;
+use crate::request::{CellWish, GpuWish, PinPolicy, Request};
+use crate::topology::{DeviceKind, Sriov, Topology};
+
+/// `--vcpus`.
+const VCPUS: Rule = Rule::warning("plan-vcpus", "another number of vCPUs than was asked for");
+/// `--memory`.
+const MEMORY: Rule = Rule::warning("plan-memory", "another amount of memory than was asked for");
+/// `--huge-pages`.
+const PAGES: Rule = Rule::warning("plan-pages", "other pages than were asked for");
+/// `--pins`.
+const PINS: Rule = Rule::warning("plan-pins", "vCPUs pinned otherwise than was asked for");
+/// `--cells`, `--threads`.
+const CELLS: Rule = Rule::warning("plan-cells", "other cells or threads than were asked for");
+/// `--gpus`, `--gpu`, `--nic`, `--vf`, `--nvme`.
+const DEVICES: Rule = Rule::warning("plan-devices", "other passed devices than were asked for");
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[VCPUS, MEMORY, PAGES, PINS, CELLS, DEVICES];
+
+/// Compares; a domain that we know nothing of is as it is.
+pub fn compare(
+    definition: &DomainXml,
+    defined: &Guest<'_>,
+    topology: Option<&Topology>,
+    report: &mut Report,
+) {
+    let Ok(Some(record)) = definition.record() else { return };
+    let mut plan = Plan { report, name: definition.name() };
+    plan.shape(&record.request, defined);
+    plan.pins(&record.request, defined);
+    if let Some(topology) = topology.filter(|topology| !topology.devices().is_empty()) {
+        plan.devices(&record.request, defined, topology);
+    }
+}
+
+/// Is a comparison with what was asked for.
+struct Plan<'r> {
+    /// What was found.
+    report: &'r mut Report,
+    /// The domain's name.
+    name: String,
+}
+
+impl Plan<'_> {
+    /// Says that two values differ.
+    fn tell(&mut self, rule: &'static Rule, what: &str, expected: String, found: String, at: &str) {
+        if expected != found {
+            let hint = format!("`gpuvm show {}` shows what was asked for", self.name);
+            let (what, at) = (what.to_owned(), format!("{at} of the definition"));
+            let wrong = Wrong { what, expected, found, at, hint: &hint };
+            self.report.differs(rule, Between::Plan, wrong);
+        }
+    }
+
+    /// Compares numbers and sizes.
+    fn shape(&mut self, request: &Request, defined: &Guest<'_>) {
+        if let Some(vcpus) = request.vcpus {
+            let found = defined.vcpus.value;
+            self.tell(&VCPUS, "vCPUs", vcpus.to_string(), found.to_string(), "/domain/vcpu");
+        }
+        let cells = defined.cells.len().max(1);
+        if let Some(memory) = request.memory_kib {
+            // Each cell's is rounded to its pages.
+            let page = request.huge_pages.map_or(MemSize::from_kib(1024), |page| page.size());
+            let slack = page.kib().saturating_mul(cells as u64);
+            let found = defined.memory.value;
+            if memory.kib().abs_diff(found.kib()) > slack {
+                let (expected, found) = (memory.to_string(), found.to_string());
+                self.tell(&MEMORY, "memory", expected, found, "/domain/memory");
+            }
+        }
+        let normal = || "normal pages".to_owned();
+        let expected = request.huge_pages.map_or_else(normal, |page| page.size().to_string());
+        let found = match defined.huge_pages.as_ref().map(|pages| pages.value.first()) {
+            None => normal(),
+            Some(None) => "the host's default size".into(),
+            Some(Some(page)) => page.size.value.to_string(),
+        };
+        self.tell(&PAGES, "pages", expected, found, "/domain/memoryBacking");
+        if let CellWish::Count(count) = request.cells {
+            let (expected, found) = (count.to_string(), cells.to_string());
+            self.tell(&CELLS, "cells", expected, found, "/domain/cpu/numa");
+        }
+        if let Some(threads) = request.threads {
+            let shown = defined.cpu.as_ref().and_then(|cpu| cpu.topology.as_ref());
+            let found = shown.map_or(1, |shown| shown.value[4]);
+            let (expected, found) = (threads.to_string(), found.to_string());
+            self.tell(&CELLS, "threads of a core", expected, found, "/domain/cpu/topology");
+        }
+    }
+
+    /// Compares how vCPUs are pinned: each to one pcpu, or none.
+    fn pins(&mut self, request: &Request, defined: &Guest<'_>) {
+        let alone = defined.vcpu_pins.iter().filter(|pin| pin.cpuset.value.len() == 1).count();
+        let (expected, found) = match request.pins {
+            PinPolicy::Core | PinPolicy::Thread => (defined.vcpus.value as usize, alone),
+            PinPolicy::None => (0, defined.vcpu_pins.len()),
+        };
+        let what = "vCPUs with a pcpu of their own";
+        self.tell(&PINS, what, expected.to_string(), found.to_string(), "/domain/cputune");
+    }
+
+    /// Compares passed devices by kind.
+    fn devices(&mut self, request: &Request, defined: &Guest<'_>, topology: &Topology) {
+        let number = |kind: DeviceKind, vf: bool| {
+            let devices = defined.passed.iter().filter_map(|p| topology.device(p.bdf.value));
+            let is = devices.filter(|device| device.kind() == kind);
+            is.filter(|d| matches!(d.sriov, Some(Sriov::Vf { .. })) == vf).count()
+        };
+        let gpus = match &request.gpus {
+            GpuWish::Count(count) | GpuWish::Run { count, .. } => *count as usize,
+            GpuWish::Exact(bdfs) => bdfs.len(),
+            GpuWish::Indexes(indexes) => indexes.len(),
+        };
+        let extras = &request.extras;
+        for (what, expected, found) in [
+            ("GPUs", gpus, number(DeviceKind::Gpu, false)),
+            ("NICs", extras.nics.number(), number(DeviceKind::Nic, false)),
+            ("virtual functions", extras.vfs.number(), number(DeviceKind::Nic, true)),
+            ("NVMe drives", extras.nvmes.number(), number(DeviceKind::Nvme, false)),
+        ] {
+            let (expected, found) = (expected.to_string(), found.to_string());
+            self.tell(&DEVICES, &format!("passed {what}"), expected, found, "/domain/devices");
+        }
+        if let GpuWish::Exact(wanted) = &request.gpus {
+            let has = |bdf| defined.passed.iter().any(|passed| passed.bdf.value == bdf);
+            for &bdf in wanted.iter().filter(|&&bdf| !has(bdf)) {
+                let what = format!("GPU {bdf}");
+                self.tell(&DEVICES, &what, "passed".into(), "not there".into(), "/domain/devices");
+            }
+        }
+    }
+}

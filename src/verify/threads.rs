@@ -1,0 +1,242 @@
+//! Where the threads of a guest's process may run, against the pins of the XML it runs by. What is not pinned may run
+//! anywhere, and is not judged.
+
+use super::report::{Between, Report, Wrong};
+use crate::check::Rule;
+use crate::check::guest::Guest;
+use crate::cpuset::CpuSet;
+use crate::discover::process::{Process, Thread};
+use crate::domain::claims::VcpuId;
+use crate::topology::Topology;
+use std::collections::BTreeMap;
+
+/// It was unplugged, or QEMU has one thread for all.
+const NO_VCPU: Rule = Rule::error("vcpu-thread-missing", "a vCPU that has no thread");
+/// Somebody has moved it, or a cgroup holds it back.
+const VCPU: Rule = Rule::error("vcpu-affinity", "a vCPU's thread that is not where it is pinned");
+/// As for vCPUs.
+const EMULATOR: Rule =
+    Rule::error("emulator-affinity", "a main thread that is not where the emulator is pinned");
+/// They take the guest's own pcpus, or other guests'.
+const HELPER: Rule =
+    Rule::warning("helper-affinity", "other threads of QEMU outside of the emulator's pcpus");
+/// Disks that name it are served by the main thread.
+const NO_IOTHREAD: Rule = Rule::error("iothread-missing", "an I/O thread that is not there");
+/// As for vCPUs.
+const IOTHREAD: Rule =
+    Rule::error("iothread-affinity", "an I/O thread that is not where it is pinned");
+/// The kernel's work for the guest's network lands on pcpus of vCPUs.
+const VHOST: Rule =
+    Rule::warning("vhost-affinity", "threads of vhost outside of the emulator's pcpus");
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[NO_VCPU, VCPU, EMULATOR, HELPER, NO_IOTHREAD, IOTHREAD, VHOST];
+
+/// The one thread that runs all vCPUs in turn.
+const ALL_VCPUS: &str = "ALL CPUs/";
+
+/// Is what a thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// It is a vCPU.
+    Vcpu(u32),
+    /// It is an I/O thread.
+    Iothread(u32),
+    /// It moves packets for the kernel.
+    Vhost,
+    /// It is the main thread.
+    Main,
+    /// It does the emulator's other work.
+    Helper,
+    /// Its place is the kernel's or QEMU's own affair.
+    Own,
+}
+
+/// What a thread does, by the names that libvirt has QEMU give (`debug-threads=on`).
+fn work(process: &Process, thread: &Thread) -> Work {
+    let name = thread.name.as_str();
+    let number = |text: &str| {
+        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        text[..end].parse().ok()
+    };
+    if thread.tid == process.pid {
+        return Work::Main;
+    }
+    if let Some(vcpu) = name.strip_prefix("CPU ").and_then(number) {
+        return Work::Vcpu(vcpu);
+    }
+    if let Some(id) = name.strip_prefix("IO iothread").and_then(number) {
+        return Work::Iothread(id);
+    }
+    // Threads that fill memory, and those that KVM makes, inherit or choose their place.
+    let own = name.starts_with("TC ") || name.starts_with("kvm-") || name.starts_with(ALL_VCPUS);
+    match name.starts_with("vhost-") {
+        true => Work::Vhost,
+        false if own => Work::Own,
+        false => Work::Helper,
+    }
+}
+
+/// Compares.
+pub fn compare(live: &Guest<'_>, process: &Process, topology: &Topology, report: &mut Report) {
+    let online = topology.pcpus();
+    let mut see = Comparison { live, process, online: &online, report };
+    let mut vcpus = BTreeMap::new();
+    let mut iothreads = BTreeMap::new();
+    for thread in &process.threads {
+        match work(process, thread) {
+            Work::Vcpu(vcpu) => drop(vcpus.insert(vcpu, thread)),
+            Work::Iothread(id) => drop(iothreads.insert(id, thread)),
+            _ => {}
+        }
+    }
+    if !process.threads.iter().any(|thread| thread.name.starts_with(ALL_VCPUS)) {
+        see.vcpus(&vcpus);
+    }
+    see.iothreads(&iothreads);
+    see.helpers();
+}
+
+/// Is a comparison of threads with pins.
+struct Comparison<'c, 't> {
+    /// The XML it runs by.
+    live: &'c Guest<'t>,
+    /// The process.
+    process: &'c Process,
+    /// The host's online pcpus.
+    online: &'c CpuSet,
+    /// What was found.
+    report: &'c mut Report,
+}
+
+impl Comparison<'_, '_> {
+    /// Where a thread is.
+    fn at(&self, thread: &Thread) -> String {
+        format!("process {}, thread {} `{}`", self.process.pid, thread.tid, thread.name)
+    }
+
+    /// Compares one thread with its pin.
+    fn exact(
+        &mut self,
+        rule: &'static Rule,
+        thread: &Thread,
+        pin: &CpuSet,
+        what: &str,
+        hint: &str,
+    ) {
+        let (expected, found) = (pin.and(self.online), thread.pcpus.and(self.online));
+        if expected != found {
+            let wrong = Wrong {
+                what: format!("{what} may run on pcpus"),
+                expected: expected.to_string(),
+                found: found.to_string(),
+                at: self.at(thread),
+                hint,
+            };
+            self.report.differs(rule, Between::Reality, wrong);
+        }
+    }
+
+    /// Says that a thread is not there.
+    fn missing(&mut self, rule: &'static Rule, what: &str, hint: &str) {
+        let wrong = Wrong {
+            what: what.to_owned(),
+            expected: "a thread".into(),
+            found: "none".into(),
+            at: format!("process {}", self.process.pid),
+            hint,
+        };
+        self.report.differs(rule, Between::Reality, wrong);
+    }
+
+    /// Compares vCPUs.
+    fn vcpus(&mut self, threads: &BTreeMap<u32, &Thread>) {
+        let name = self.live.name.clone();
+        let default = self.live.default_pin.as_ref().map(|pin| pin.value.clone());
+        for VcpuId(vcpu) in self.live.plugged.iter() {
+            let pin = self.live.vcpu_pins.iter().find(|pin| pin.of.value == vcpu);
+            let pin = pin.map(|pin| pin.cpuset.value.clone()).or_else(|| default.clone());
+            match (threads.get(&vcpu), pin) {
+                (None, _) => {
+                    let hint = format!("`gpuvm restart {name}`");
+                    self.missing(&NO_VCPU, &format!("vcpu {vcpu}"), &hint);
+                }
+                (Some(thread), Some(pin)) => {
+                    let hint = format!("`virsh vcpupin {name} {vcpu} {pin} --live` moves it back");
+                    self.exact(&VCPU, thread, &pin, &format!("vcpu {vcpu}"), &hint);
+                }
+                (Some(_), None) => {}
+            }
+        }
+    }
+
+    /// Compares I/O threads.
+    fn iothreads(&mut self, threads: &BTreeMap<u32, &Thread>) {
+        let name = self.live.name.clone();
+        let default = self.live.default_pin.as_ref().map(|pin| pin.value.clone());
+        for &id in self.live.iothreads.keys() {
+            let pin = self.live.iothread_pins.iter().find(|pin| pin.of.value == id);
+            let pin = pin.map(|pin| pin.cpuset.value.clone()).or_else(|| default.clone());
+            match (threads.get(&id), pin) {
+                (None, _) => {
+                    let hint = format!("`gpuvm restart {name}`");
+                    self.missing(&NO_IOTHREAD, &format!("iothread {id}"), &hint);
+                }
+                (Some(thread), Some(pin)) => {
+                    let hint =
+                        format!("`virsh iothreadpin {name} {id} {pin} --live` moves it back");
+                    self.exact(&IOTHREAD, thread, &pin, &format!("iothread {id}"), &hint);
+                }
+                (Some(_), None) => {}
+            }
+        }
+    }
+
+    /// Compares the main thread and those that help it. What I/O threads start runs where they do.
+    fn helpers(&mut self) {
+        let emulator = self.live.emulator_pin.as_ref().or(self.live.default_pin.as_ref());
+        let Some(emulator) = emulator.map(|pin| pin.value.clone()) else { return };
+        let name = &self.live.name;
+        let hint = format!("`virsh emulatorpin {name} {emulator} --live` moves it back");
+        let pins = self.live.iothread_pins.iter().map(|pin| &pin.cpuset.value);
+        let allowed = pins.fold(emulator.clone(), |all, pin| all.or(pin));
+        let mut strays: BTreeMap<(&str, bool, String), Vec<&Thread>> = BTreeMap::new();
+        let threads = self.process.threads.iter().chain(&self.process.vhosts);
+        for thread in threads {
+            let work = match self.process.vhosts.contains(thread) {
+                true => Work::Vhost,
+                false => work(self.process, thread),
+            };
+            if work == Work::Main {
+                self.exact(&EMULATOR, thread, &emulator, "the main thread", &hint);
+            }
+            let strays_from = match work {
+                Work::Vhost => &emulator,
+                Work::Helper => &allowed,
+                _ => continue,
+            };
+            let found = thread.pcpus.and(self.online);
+            if !found.is_subset(strays_from) {
+                let key = (thread.name.as_str(), work == Work::Vhost, found.to_string());
+                strays.entry(key).or_default().push(thread);
+            }
+        }
+        for ((thread, vhost, found), threads) in strays {
+            let ids: Vec<String> = threads.iter().map(|thread| thread.tid.to_string()).collect();
+            let count = match threads.len() {
+                1 => format!("a thread `{thread}` may run on pcpus"),
+                many => format!("{many} threads `{thread}` may run on pcpus"),
+            };
+            let wrong = Wrong {
+                what: count,
+                expected: format!("within {}", if vhost { &emulator } else { &allowed }),
+                found,
+                at: format!("process {}, threads {}", self.process.pid, ids.join(", ")),
+                hint: "pins that are made while it runs reach only the main thread where libvirt has no cgroups; a \
+                       restart puts every thread there, `taskset -p` one",
+            };
+            let rule = if vhost { &VHOST } else { &HELPER };
+            self.report.differs(rule, Between::Reality, wrong);
+        }
+    }
+}
