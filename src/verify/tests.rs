@@ -79,6 +79,7 @@ fn good() -> Case {
         (47, "vhost-40", "1,49"),
         (48, "vhost-40", "1,49"),
         (49, "TC tc-ram-node0", "0-23,48-71"),
+        (50, "iou-wrk-45", "0-95"),
     ];
     let memory = |cell: u32| Mapped {
         cell: Some(cell),

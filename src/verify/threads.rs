@@ -68,8 +68,8 @@ fn work(process: &Process, thread: &Thread) -> Work {
     if let Some(id) = name.strip_prefix("IO iothread").and_then(number) {
         return Work::Iothread(id);
     }
-    // Threads that fill memory, and those that KVM makes, inherit or choose their place.
-    let own = name.starts_with("TC ") || name.starts_with("kvm-") || name.starts_with(ALL_VCPUS);
+    // Threads that fill memory choose their place; nobody can choose one for those that KVM and io_uring make.
+    let own = ["TC ", "kvm-", "iou-", ALL_VCPUS].iter().any(|start| name.starts_with(start));
     match name.starts_with("vhost-") {
         true => Work::Vhost,
         false if own => Work::Own,

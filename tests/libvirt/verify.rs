@@ -191,8 +191,8 @@ fn each_break_of_a_running_guest_is_found_and_named() {
     guest.expect("taskset", &["vcpu-affinity"], "vcpu 0 may run on pcpus: expected 0, found 0-1");
     guest.move_vcpu("0");
     guest.expect("taskset", &[], "as it should be");
-    // Pages in use that go with the guest.
-    guest.pool.set(0);
+    // Pages in use go with the guest, and none is free.
+    let _ = std::fs::write(format!("{POOL}/nr_hugepages"), "0");
     let says = "pages of 2 MiB for its next start on node 0: expected 32, found 0";
     guest.expect("pages went", &["huge-pages-next-start"], says);
     guest.pool.set(PAGES);

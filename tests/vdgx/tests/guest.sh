@@ -6,6 +6,19 @@
 . /usr/lib/vdgx/guests
 start_libvirt || exit 1
 
+# verifies NAME: verify finds nothing; then a pin that was moved, by its name; then nothing again.
+verifies() {
+  local pin other said
+  pin=$(planned "$1" '.vcpu_pins[0]') other=$(planned "$1" .emulator_pin)
+  other=${other%%[,-]*}
+  phase "verify $1" gpuvm verify "$1" || fail "verify $1"
+  virsh vcpupin "$1" 0 "$other" --live >/dev/null
+  if said=$(gpuvm verify "$1" 2>&1); then fail "verify $1: a moved pin is not found"; fi
+  check "verify $1: a moved pin is named" grep -q "pin of vcpu 0 of what runs: expected $pin, found $other" <<<"$said"
+  virsh vcpupin "$1" 0 "$pin" --live >/dev/null
+  check "verify $1: it is back" gpuvm verify "$1"
+}
+
 # try NAME KIB ARGS...: one guest, from create to delete.
 try() {
   local name=$1 kib=$2 before; shift 2
@@ -17,6 +30,7 @@ try() {
   has_devices "$name"
   virsh dumpxml "$name" >"/share/$name.xml"
   phase "check $name" gpuvm check "$name" || fail "check $name"
+  verifies "$name"
   phase "delete $name" gpuvm delete "$name" --yes || fail "delete $name"
   equal "$name: pages afterwards, and free ones" "$before" "$(pages_of "$kib")"
 }
