@@ -177,10 +177,22 @@ fn first_start(guest: &Guest) {
     let (all, _) = guest.gpuvm(&["ip", NAME, "--all"]);
     assert!(all.contains(&format!("{} {} lease", guest.mac, guest.ip)), "{all}");
     let (show, _) = guest.gpuvm(&["show", NAME]);
+    seen_from_inside(guest);
     for word in ["connected", "boot-a.os, raw, made for it", "boot-a.seed", "vol-boot-a"] {
         assert!(show.contains(word), "`{word}` is not in\n{show}");
     }
     console(guest);
+}
+
+/// The guest's own view, by its agent, is what the running domain says: cells, vCPUs, interfaces, disks.
+fn seen_from_inside(guest: &Guest) {
+    let mut verify = guest.daemon.gpuvm(&["verify", NAME, "--json", "--agent-wait", "60"]);
+    let (_, out, err) = run(&mut verify);
+    let answer: serde_json::Value = serde_json::from_str(&out).expect(&err);
+    let findings = answer["findings"].as_array().unwrap();
+    assert!(findings.iter().all(|finding| finding["between"] != "guest"), "{out}");
+    let untold = answer["not_checked"].to_string();
+    assert!(!untold.contains("guest's"), "the guest does not tell all: {untold}");
 }
 
 /// The console shows a login prompt, to whoever presses the return key.
