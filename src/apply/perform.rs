@@ -4,7 +4,9 @@
 use super::disk::{self, DiskError};
 use super::{Observer, Step, StepError, bind, copy, detach, lease, pages};
 use crate::hypervisor::storage::Progress;
-use crate::hypervisor::{AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
+use crate::hypervisor::{
+    AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
+};
 use crate::image::Summing;
 use std::io::Read;
 use std::path::Path;
@@ -110,7 +112,7 @@ pub(super) fn perform(
             }
         }
         Step::DropNvram { name, xml } => drop_nvram(hypervisor, name, xml)?,
-        Step::RedefineDomain { xml, .. } => hypervisor.define(xml)?,
+        Step::RedefineDomain { name, xml, before } => redefine(hypervisor, name, xml, before)?,
         Step::DetachDisk { name, path, wait_s } => {
             detach::disk(hypervisor, observer, name, path, *wait_s)?;
         }
@@ -153,6 +155,19 @@ pub(super) fn perform(
         Step::SetPages(step) => pages::on_this_machine(|pages| pages.perform(step))?,
     }
     Ok(())
+}
+
+/// Changes a definition that is still what it was when the change was planned: somebody else's edit is never lost.
+fn redefine(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    xml: &str,
+    before: &str,
+) -> Result<(), StepError> {
+    if hypervisor.xml(name, XmlOf::Inactive)? != before {
+        return Err(StepError::Edited { name: name.to_owned() });
+    }
+    Ok(hypervisor.define(xml)?)
 }
 
 /// Fills a volume, given by pool and name; a signal breaks off.

@@ -62,6 +62,12 @@ pub enum StepError {
         /// What was different.
         what: String,
     },
+    /// A definition was not what it had been when the change was planned.
+    #[error("the definition of domain `{name}` was changed by somebody else meanwhile")]
+    Edited {
+        /// The domain's name.
+        name: String,
+    },
     /// A volume is not what it is meant to be.
     #[error("{seen}")]
     OtherVolume {
