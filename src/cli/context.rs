@@ -101,7 +101,7 @@ impl<'a> Context<'a> {
             let of_pool = |bdf: Bdf| Exclusion { bdf, reason: reason.clone() };
             excluded.extend(functions.into_iter().map(of_pool));
         }
-        Ok(Occupancy { domains, excluded })
+        Ok(Occupancy { domains, excluded, ..Occupancy::default() })
     }
 
     /// The same; without domains, and with a warning, where no libvirt answers.
@@ -167,7 +167,7 @@ impl<'a> Context<'a> {
 }
 
 /// The file itself, or the files of a directory that end in `.xml`, by name.
-fn xml_files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub fn xml_files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }

@@ -18,13 +18,18 @@ const MOST_DISK_QUEUES: u32 = 64;
 
 impl Seats<'_> {
     /// Seats the guest's disks, each on all I/O threads or, where the hypervisor cannot do that, on one of them.
-    pub(super) fn disks(&mut self, topology: &Topology) -> Result<Vec<DiskSeat>, DomainXmlError> {
-        let threads = iothread_order(self.guest, self.placement, topology);
+    pub(super) fn disks(
+        &mut self,
+        guest: &Guest,
+        topology: &Topology,
+    ) -> Result<Vec<DiskSeat>, DomainXmlError> {
+        let mapping = guest.abilities.queue_mapping;
+        let spread = Spread::new(written_disks(guest), mapping, self.placement, topology);
         let target = |disk: Element<'_>| Some(disk.child("target")?.attr("dev")?.into_owned());
         let mut targets: BTreeSet<String> = self.named("disk").filter_map(target).collect();
         let mut written = 0;
         let mut disks = Vec::new();
-        for disk in &self.guest.disks {
+        for disk in &guest.disks {
             let found = self.named("disk").find(|d| disk_path(*d).as_ref() == Some(&disk.path));
             let (target, address) = match found {
                 Some(found) if seat(found).is_none() => continue,
@@ -35,27 +40,21 @@ impl Seats<'_> {
                 }
             };
             targets.insert(target.clone());
-            let mut queues = 1;
-            let mut served = &[][..];
-            if !disk.read_only && !threads.is_empty() {
-                let one = written % threads.len();
-                let all = self.guest.abilities.queue_mapping;
-                served = if all { &threads[..] } else { &threads[one..=one] };
-            }
+            let (mut queues, mut iothreads) = (1, Vec::new());
             if !disk.read_only {
-                queues = disk_queues(self.placement);
+                queues = disk_queues(self.placement.vcpus());
+                iothreads = spread.of(written, queues);
                 written += 1;
             }
-            let iothreads = share(queues, served);
             disks.push(DiskSeat { disk: disk.clone(), target, queues, iothreads, address });
         }
         Ok(disks)
     }
 }
 
-/// Queues of a disk that the guest writes: the largest power of two that is not above its vCPUs.
-fn disk_queues(placement: &Placement) -> u32 {
-    1 << placement.vcpus().clamp(1, MOST_DISK_QUEUES).ilog2()
+/// Queues of a disk that a guest with so many vCPUs writes: the largest power of two that is not above them.
+pub fn disk_queues(vcpus: u32) -> u32 {
+    1 << vcpus.clamp(1, MOST_DISK_QUEUES).ilog2()
 }
 
 /// Gives each thread, in this order, its run of a disk's queues.
@@ -68,32 +67,67 @@ fn share(queues: u32, threads: &[u32]) -> Vec<IoThread> {
     (0..).zip(threads).map(share).collect()
 }
 
-/// The I/O threads that the guest's disks use, by number. Where all of them serve one disk they come in the order of the
-/// guest's cells: Linux gives a disk's first queues to the vCPUs of its first node, and so on, so the thread of a cell
-/// serves the queues of that cell's vCPUs.
-fn iothread_order(guest: &Guest, placement: &Placement, topology: &Topology) -> Vec<u32> {
-    let mut threads: Vec<u32> = (1..=used_iothreads(guest, placement)).collect();
-    let is_of = |cell: &GuestCell, pin: &CpuSet| {
-        let nodes = cell.host_nodes.iter().filter_map(|node| topology.node(node));
-        pin.first().is_some_and(|first| nodes.into_iter().any(|node| node.pcpus.contains(first)))
-    };
-    if guest.abilities.queue_mapping {
-        threads.sort_by_key(|thread| {
-            let pin = &placement.iothread_pins[*thread as usize - 1];
-            placement.cells.iter().position(|cell| is_of(cell, pin))
-        });
-    }
-    threads
+/// Is which I/O threads serve the disks that a guest writes.
+#[derive(Debug, Clone)]
+pub struct Spread {
+    /// The threads, by number. Where all of them serve one disk they come in the order of the guest's cells: Linux gives a
+    /// disk's first queues to the vCPUs of its first node, and so on, so the thread of a cell serves the queues of that
+    /// cell's vCPUs.
+    threads: Vec<u32>,
+    /// Whether the queues of one disk are spread over all of them.
+    mapping: bool,
 }
 
-/// How many of the planned I/O threads the guest's disks use: a thread that no disk names would only idle
-/// (spec/nvidia-vm.md T21).
-fn used_iothreads(guest: &Guest, placement: &Placement) -> u32 {
+impl Spread {
+    /// Spreads so many disks over the planned I/O threads.
+    pub fn new(
+        written: usize,
+        mapping: bool,
+        placement: &Placement,
+        topology: &Topology,
+    ) -> Spread {
+        let mut threads: Vec<u32> = (1..=used_iothreads(written, mapping, placement)).collect();
+        let is_of = |cell: &GuestCell, pin: &CpuSet| {
+            let nodes = cell.host_nodes.iter().filter_map(|node| topology.node(node));
+            pin.first()
+                .is_some_and(|first| nodes.into_iter().any(|node| node.pcpus.contains(first)))
+        };
+        if mapping {
+            threads.sort_by_key(|thread| {
+                let pin = &placement.iothread_pins[*thread as usize - 1];
+                placement.cells.iter().position(|cell| is_of(cell, pin))
+            });
+        }
+        Spread { threads, mapping }
+    }
+
+    /// How many threads there are.
+    pub fn threads(&self) -> u32 {
+        u32::try_from(self.threads.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The threads that serve disk number `disk`, from 0, with so many queues.
+    pub fn of(&self, disk: usize, queues: u32) -> Vec<IoThread> {
+        if self.mapping || self.threads.is_empty() {
+            return share(queues, &self.threads);
+        }
+        let one = disk % self.threads.len();
+        share(queues, &self.threads[one..=one])
+    }
+}
+
+/// How many disks a guest writes.
+fn written_disks(guest: &Guest) -> usize {
+    guest.disks.iter().filter(|disk| !disk.read_only).count()
+}
+
+/// How many of the planned I/O threads a guest uses that writes so many disks: a thread that no disk names would only
+/// idle (spec/nvidia-vm.md T21).
+fn used_iothreads(written: usize, mapping: bool, placement: &Placement) -> u32 {
     let planned = u32::try_from(placement.iothread_pins.len()).unwrap_or(u32::MAX);
-    let written = guest.disks.iter().filter(|disk| !disk.read_only).count();
-    let most = match (written, guest.abilities.queue_mapping) {
+    let most = match (written, mapping) {
         (0, _) => 0,
-        (_, true) => disk_queues(placement),
+        (_, true) => disk_queues(placement.vcpus()),
         (written, false) => u32::try_from(written).unwrap_or(u32::MAX),
     };
     planned.min(most)
@@ -106,18 +140,16 @@ pub(super) fn iothreads(current: &DomainXml, guest: &Guest, placement: &Placemen
         let path = disk_path(*device);
         !guest.disks.iter().any(|disk| path.as_ref() == Some(&disk.path))
     });
-    let named = foreign.filter_map(|device| device.child("driver")).flat_map(|driver| {
-        let mapped = driver.child("iothreads").into_iter();
-        let mapped = mapped.flat_map(Element::elements).filter_map(|thread| thread.attr("id"));
-        let ids: Vec<u32> = driver
-            .attr("iothread")
-            .into_iter()
-            .chain(mapped)
-            .filter_map(|id| number(&id))
-            .collect();
-        ids
-    });
-    used_iothreads(guest, placement).max(named.max().unwrap_or(0))
+    let named = foreign.flat_map(named_iothreads).max().unwrap_or(0);
+    used_iothreads(written_disks(guest), guest.abilities.queue_mapping, placement).max(named)
+}
+
+/// The I/O threads that a device's driver names.
+pub fn named_iothreads(device: Element<'_>) -> Vec<u32> {
+    let Some(driver) = device.child("driver") else { return Vec::new() };
+    let mapped = driver.child("iothreads").into_iter();
+    let mapped = mapped.flat_map(Element::elements).filter_map(|thread| thread.attr("id"));
+    driver.attr("iothread").into_iter().chain(mapped).filter_map(|id| number(&id)).collect()
 }
 
 /// The name of virtio disk number `number`: `vda`, `vdz`, `vdaa`.

@@ -6,6 +6,7 @@ use super::fragment::{Fragment, Want};
 use super::guest::{Disk, Record, VirtType};
 use super::overrides::Override;
 use super::pci::{Controller, PciAddress};
+use super::setting::Setting;
 use super::shape::{backing, cpu, cputune, metadata, numatune};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
@@ -85,6 +86,8 @@ pub struct HostdevSeat {
     pub alias: String,
     /// Whether libvirt rebinds it to vfio-pci and back.
     pub managed: bool,
+    /// The name of its element, where the document has it and only its name and its place are set; none: it is all set.
+    pub kept: Option<&'static str>,
     /// What it is as a NIC, where its card sets that up; none: it is passed as any function.
     pub nic: Option<VfNic>,
     /// Its address in the guest.
@@ -232,6 +235,11 @@ pub enum DomainEdit {
         /// The properties.
         overrides: Vec<Override>,
     },
+    /// Sets one thing alone.
+    Set {
+        /// The thing.
+        setting: Setting,
+    },
     /// Sets the memory balloon: a guest whose memory is all mapped for devices must have none.
     SetBalloon {
         /// Its address; none: no balloon.
@@ -279,6 +287,7 @@ impl DomainEdit {
             }
             DomainEdit::SetOverrides { overrides } => super::overrides::fragment(domain, overrides),
             DomainEdit::SetFirmwareWindow { mib } => super::window::fragment(domain, *mib),
+            DomainEdit::Set { setting } => setting.fragment(),
             DomainEdit::DropDisk { path, forget } => drop_disk(domain, path, *forget),
             _ => domain.child(self.devices(Fragment::new("devices"))),
         }

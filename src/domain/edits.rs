@@ -4,7 +4,7 @@
 use super::edit::{CpuModel, DomainEdit};
 use super::guest::{Guest, VirtType};
 use super::window::window;
-use super::{DomainXml, DomainXmlError, seats};
+use super::{DomainXml, DomainXmlError, seated};
 use crate::placement::Placement;
 use crate::topology::Topology;
 
@@ -23,21 +23,30 @@ pub fn edits(
 ) -> Result<Vec<DomainEdit>, DomainXmlError> {
     check(current, guest, placement, topology)?;
     let mut edits = domain_edits(current, guest, placement, topology);
-    if guest.virt == VirtType::Kvm
-        && let Some(window) = window(placement, topology)?
-    {
-        edits.push(DomainEdit::SetPciHole { kib: window.bytes >> 10 });
-        // A template can tell UEFI a larger one, which stays.
-        if let Some(mib) = window.told_mib()
-            && current.is_x86()
-            && current.is_uefi()
-            && !current.tells_window(mib)
-        {
-            edits.push(DomainEdit::SetFirmwareWindow { mib });
-        }
+    if guest.virt == VirtType::Kvm {
+        edits.extend(window_edits(current, placement, topology)?);
     }
-    edits.extend(seats::device_edits(current, guest, placement, topology)?);
+    edits.extend(seated::device_edits(current, guest, placement, topology)?);
     edits.retain(|edit| current.would_change(edit));
+    Ok(edits)
+}
+
+/// Finds the edits of the window for 64-bit BARs; none without passed-through functions.
+pub fn window_edits(
+    current: &DomainXml,
+    placement: &Placement,
+    topology: &Topology,
+) -> Result<Vec<DomainEdit>, DomainXmlError> {
+    let Some(window) = window(placement, topology)? else { return Ok(Vec::new()) };
+    let mut edits = vec![DomainEdit::SetPciHole { kib: window.bytes >> 10 }];
+    // A document can tell UEFI a larger one, which stays.
+    if let Some(mib) = window.told_mib()
+        && current.is_x86()
+        && current.is_uefi()
+        && !current.tells_window(mib)
+    {
+        edits.push(DomainEdit::SetFirmwareWindow { mib });
+    }
     Ok(edits)
 }
 
@@ -141,7 +150,7 @@ fn domain_edits(
 }
 
 /// Whether a vendor's CPUs hide their threads without `topoext`.
-pub(super) fn is_amd(vendor: &str) -> bool {
+pub fn is_amd(vendor: &str) -> bool {
     matches!(vendor, "AuthenticAMD" | "HygonGenuine")
 }
 

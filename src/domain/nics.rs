@@ -10,7 +10,7 @@ use crate::bdf::Bdf;
 use crate::topology::{PciDevice, Sriov, Topology};
 
 /// Queues of a tap device at most (`MAX_TAP_QUEUES` of the kernel).
-const MOST_QUEUES: u32 = 256;
+pub const MOST_QUEUES: u32 = 256;
 
 /// Number of the first virtual function among a guest's NICs, as far as MAC addresses go: they do not change when a NIC
 /// comes or goes.
@@ -22,20 +22,21 @@ const CLASS_ETHERNET: u32 = 0x0200;
 /// another domain, whose MAC addresses must not be used twice.
 pub(super) fn nics(
     seats: &mut Seats<'_>,
+    guest: &Guest,
     is_new: bool,
 ) -> Result<(Vec<NicSeat>, Vec<usize>), DomainXmlError> {
     let found: Vec<Element<'_>> = seats.named("interface").collect();
-    let name = seats.guest.name.as_str();
+    let name = guest.name.as_str();
     let queues = seats.placement.vcpus().min(MOST_QUEUES);
-    let vhost = has_vhost(seats.guest);
-    let pools = &seats.guest.vf_pools;
+    let vhost = has_vhost(guest);
+    let pools = &guest.vf_pools;
     let is_pool = |network: &String| pools.contains(network);
-    let mut wanted = seats.guest.networks.iter();
+    let mut wanted = guest.networks.iter();
     let (mut nics, mut dropped, mut networks) = (Vec::new(), Vec::new(), Vec::new());
     for (nth, nic) in found.iter().enumerate().filter(|(_, nic)| !seats.is_planned(**nic)) {
         let is_network = nic.attr("type").is_some_and(|kind| kind == "network");
         let network = if is_network { wanted.next() } else { None };
-        if is_network && network.is_none() && !seats.guest.networks.is_empty() {
+        if is_network && network.is_none() && !guest.networks.is_empty() {
             dropped.push(nth);
             continue;
         }
@@ -54,7 +55,7 @@ pub(super) fn nics(
         });
     }
     let mut new: Vec<String> = wanted.cloned().collect();
-    for network in &seats.guest.added_networks {
+    for network in &guest.added_networks {
         if !networks.contains(network) && !new.contains(network) {
             new.push(network.clone());
         }
@@ -96,7 +97,7 @@ fn number(count: usize) -> u32 {
 }
 
 /// Whether queues can be set on a NIC of the document: virtio, and of a kind that libvirt takes queues for.
-fn takes_queues(nic: Element<'_>) -> bool {
+pub fn takes_queues(nic: Element<'_>) -> bool {
     let model = nic.child("model").and_then(|model| model.attr("type"));
     let kind = nic.attr("type").unwrap_or_default();
     model.is_some_and(|model| model.starts_with("virtio"))

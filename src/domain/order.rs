@@ -129,6 +129,7 @@ const INTERFACE: &[&str] = &[
     "mac",
     "source",
     "virtualport",
+    "bandwidth",
     "vlan",
     "ip",
     "route",

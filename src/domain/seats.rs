@@ -8,134 +8,70 @@ use super::device::{
 use super::edit::{DevicePlace, DomainEdit, HostdevSeat};
 use super::element::Element;
 use super::guest::{Guest, VirtType};
-use super::nics::{nics, pf_of_nic, vf_nic};
 use super::order::device_name;
-use super::overrides::{links, overrides};
 use super::pci::{Buses, Controller, PciAddress};
 use super::{DomainXml, DomainXmlError};
 use crate::bdf::Bdf;
 use crate::placement::Placement;
-use crate::topology::{DeviceKind, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Is the work of seating the devices of one guest.
 pub(super) struct Seats<'a> {
     /// The document's devices; none where it has none.
     pub devices: Option<Element<'a>>,
-    /// The guest.
-    pub guest: &'a Guest,
     /// Its place.
     pub placement: &'a Placement,
     /// Whether the machine has PCI Express; addresses are left to libvirt where not.
-    is_pcie: bool,
+    pub is_pcie: bool,
+    /// Whether the guest has a function of the host, now or from its start on, so that all its memory stays mapped.
+    pub passes: bool,
     /// What is in use.
     buses: Buses,
     /// Controllers to set.
     controllers: Vec<Controller>,
     /// PCI controllers to remove.
-    dropped: Vec<u8>,
-}
-
-/// Finds the edits of the devices, in an order in which each can also be made alone.
-pub(super) fn device_edits(
-    current: &DomainXml,
-    guest: &Guest,
-    placement: &Placement,
-    topology: &Topology,
-) -> Result<Vec<DomainEdit>, DomainXmlError> {
-    let devices = current.root().child("devices");
-    let buses = devices.map(Buses::read).transpose()?.unwrap_or_default();
-    let is_pcie = current.is_pcie();
-    let (controllers, dropped) = (Vec::new(), Vec::new());
-    let mut seats = Seats { devices, guest, placement, is_pcie, buses, controllers, dropped };
-    let groups = seats.groups();
-    let kept = seats.kept_addresses(&groups);
-    if kept.is_none() {
-        seats.drop_expanders();
-    }
-    let (nics, dropped_nics) = nics(&mut seats, current.name() != guest.name.as_str())?;
-    let addresses = seats.addresses(&dropped_nics)?;
-    seats.implied_controllers()?;
-    let disks = seats.disks(topology)?;
-    let balloon = seats.balloon()?;
-    let seated = match kept {
-        Some(kept) => kept,
-        None => seats.expanders(&groups)?,
-    };
-    let hostdevs = hostdevs(guest, placement, topology, &seated);
-    let mut overrides = overrides(&placement.guest_pcie, &aliases(&hostdevs));
-    if let Some(fastest) = guest.abilities.port_speed_dgts.filter(|_| is_pcie) {
-        let ports = seats.name_ports(&hostdevs);
-        overrides.extend(links(&placement.guest_pcie, fastest, &ports));
-    }
-    let mut edits = vec![DomainEdit::SetAddresses { addresses }];
-    let Seats { controllers, dropped, .. } = seats;
-    edits.push(DomainEdit::SetControllers { controllers, dropped });
-    edits.push(DomainEdit::SetDisks { disks });
-    edits.push(DomainEdit::SetInterfaces { nics, dropped: dropped_nics });
-    edits.push(DomainEdit::SetHostdevs { hostdevs });
-    edits.push(DomainEdit::SetOverrides { overrides });
-    edits.extend(balloon);
-    Ok(edits)
-}
-
-/// Whether a function is bound by us before a guest starts, and not by libvirt at each start: the GPUs and NVSwitches of
-/// an NVLink board. Their driver can hang on unbind, and other guests' links depend on them (spec/nvswitch.md 6.7).
-pub fn is_bound_by_us(topology: &Topology, bdf: Bdf) -> bool {
-    match kind(topology, bdf) {
-        DeviceKind::Gpu => topology.fabric().board.is_some(),
-        kind => kind == DeviceKind::NvSwitch,
-    }
-}
-
-/// Gives each passed-through function its name and its way of being bound.
-fn hostdevs(
-    guest: &Guest,
-    placement: &Placement,
-    topology: &Topology,
-    seated: &BTreeMap<Bdf, PciAddress>,
-) -> Vec<HostdevSeat> {
-    let mut numbers = BTreeMap::new();
-    let mut hostdevs = Vec::new();
-    for &bdf in &placement.devices {
-        let Some(&address) = seated.get(&bdf) else { continue };
-        let word = match kind(topology, bdf) {
-            DeviceKind::Gpu => "gpu",
-            DeviceKind::NvSwitch => "nvswitch",
-            _ if pf_of_nic(topology, bdf).is_some() => "vf",
-            _ => "pci",
-        };
-        let number = numbers.entry(word).or_insert(0);
-        let nic = (word == "vf").then(|| vf_nic(guest, bdf, *number));
-        let alias = format!("ua-{word}{number}");
-        *number += 1;
-        let managed = !is_bound_by_us(topology, bdf);
-        hostdevs.push(HostdevSeat { bdf, alias, managed, nic, address });
-    }
-    hostdevs
-}
-
-/// The names of passed-through functions.
-fn aliases(hostdevs: &[HostdevSeat]) -> BTreeMap<Bdf, String> {
-    hostdevs.iter().map(|hostdev| (hostdev.bdf, hostdev.alias.clone())).collect()
-}
-
-/// What a function is, as far as its name goes.
-fn kind(topology: &Topology, bdf: Bdf) -> DeviceKind {
-    match topology.device(bdf).map(crate::topology::PciDevice::kind) {
-        Some(kind @ (DeviceKind::Gpu | DeviceKind::NvSwitch)) => kind,
-        _ => DeviceKind::Other,
-    }
+    pub dropped: Vec<u8>,
 }
 
 impl<'a> Seats<'a> {
+    /// Looks at a document whose functions shall be placed.
+    pub fn new(
+        current: &'a DomainXml,
+        placement: &'a Placement,
+    ) -> Result<Seats<'a>, DomainXmlError> {
+        let devices = current.root().child("devices");
+        let buses = devices.map(Buses::read).transpose()?.unwrap_or_default();
+        let is_pcie = current.is_pcie();
+        let (controllers, dropped) = (Vec::new(), Vec::new());
+        let passes = !placement.devices.is_empty();
+        Ok(Seats { devices, placement, is_pcie, passes, buses, controllers, dropped })
+    }
+
+    /// The guest addresses that functions keep; none where they get new ones, and room was made for these.
+    pub fn kept_or_dropped(
+        &mut self,
+        groups: &[(Option<u32>, Vec<Bdf>)],
+    ) -> Option<BTreeMap<Bdf, PciAddress>> {
+        let kept = self.kept_addresses(groups);
+        if kept.is_none() {
+            self.drop_expanders();
+        }
+        kept
+    }
+
+    /// The edit of the controllers.
+    pub fn controllers_edit(self) -> DomainEdit {
+        let Seats { controllers, dropped, .. } = self;
+        DomainEdit::SetControllers { controllers, dropped }
+    }
+
     /// The elements of the devices.
-    fn elements(&self) -> impl Iterator<Item = Element<'a>> + use<'a> {
+    pub fn elements(&self) -> impl Iterator<Item = Element<'a>> + use<'a> {
         self.devices.into_iter().flat_map(Element::elements)
     }
 
     /// The hostdevs and the interfaces that are one.
-    fn hostdevs(&self) -> impl Iterator<Item = Element<'a>> + use<'a> {
+    pub fn hostdevs(&self) -> impl Iterator<Item = Element<'a>> + use<'a> {
         self.elements().filter(|device| matches!(device.name(), "hostdev" | "interface"))
     }
 
@@ -145,7 +81,7 @@ impl<'a> Seats<'a> {
     }
 
     /// Groups of functions with the cell that each belongs to; every function is in exactly one.
-    fn groups(&self) -> Vec<(Option<u32>, Vec<Bdf>)> {
+    pub fn groups(&self) -> Vec<(Option<u32>, Vec<Bdf>)> {
         let only = (self.placement.cells.len() == 1).then_some(0);
         let mut left: BTreeSet<Bdf> = self.placement.devices.iter().copied().collect();
         let mut groups = Vec::new();
@@ -195,7 +131,7 @@ impl<'a> Seats<'a> {
     }
 
     /// Removes expander buses that carry nothing but functions of the plan or of an earlier one.
-    fn drop_expanders(&mut self) {
+    pub fn drop_expanders(&mut self) {
         let expanders: Vec<u8> = self.buses.bridges.keys().copied().collect();
         for index in expanders {
             if self.buses.expander_above(index) != Some(index) {
@@ -232,7 +168,7 @@ impl<'a> Seats<'a> {
     }
 
     /// Addresses for devices of the document that have none.
-    fn addresses(
+    pub fn addresses(
         &mut self,
         dropped_nics: &[usize],
     ) -> Result<Vec<(DevicePlace, PciAddress)>, DomainXmlError> {
@@ -243,7 +179,7 @@ impl<'a> Seats<'a> {
             let nth = *count;
             *count += 1;
             let skipped = match device.name() {
-                "memballoon" => self.passes(),
+                "memballoon" => self.passes,
                 "interface" => dropped_nics.contains(&nth) || self.is_planned(device),
                 "hostdev" => self.is_planned(device),
                 _ => false,
@@ -270,9 +206,9 @@ impl<'a> Seats<'a> {
         Ok(addresses)
     }
 
-    /// Writes out the controllers that libvirt would add by itself, so that they get an address too; a USB controller
-    /// that nothing hangs on is ruled out.
-    fn implied_controllers(&mut self) -> Result<(), DomainXmlError> {
+    /// Writes out the controllers that libvirt would add by itself, so that they get an address too; where
+    /// asked, a USB controller that nothing hangs on is ruled out.
+    pub fn implied_controllers(&mut self, rules_out_usb: bool) -> Result<(), DomainXmlError> {
         if !self.is_pcie {
             return Ok(());
         }
@@ -287,7 +223,7 @@ impl<'a> Seats<'a> {
         let wanted = [
             ("virtio-serial", None, self.elements().any(is_on_virtio_serial)),
             ("scsi", Some("virtio-scsi"), self.elements().any(is_scsi)),
-            ("usb", Some(if wants_usb { "qemu-xhci" } else { "none" }), true),
+            ("usb", Some(if wants_usb { "qemu-xhci" } else { "none" }), wants_usb || rules_out_usb),
         ];
         for (kind, model, wanted) in wanted {
             if wanted && !has(self, kind) {
@@ -307,14 +243,9 @@ impl<'a> Seats<'a> {
         Ok(())
     }
 
-    /// Whether the guest has a function of the host, now or from its start on, so that all its memory stays mapped.
-    fn passes(&self) -> bool {
-        !self.placement.devices.is_empty() || !self.guest.vf_pools.is_empty()
-    }
-
     /// The edit of the memory balloon.
-    fn balloon(&mut self) -> Result<Option<DomainEdit>, DomainXmlError> {
-        if self.passes() {
+    pub fn balloon(&mut self) -> Result<Option<DomainEdit>, DomainXmlError> {
+        if self.passes {
             return Ok(Some(DomainEdit::SetBalloon { address: None }));
         }
         if self.named("memballoon").next().is_some() {
@@ -325,7 +256,7 @@ impl<'a> Seats<'a> {
     }
 
     /// Makes the expander buses and gives each function the port behind which it sits.
-    fn expanders(
+    pub fn expanders(
         &mut self,
         groups: &[(Option<u32>, Vec<Bdf>)],
     ) -> Result<BTreeMap<Bdf, PciAddress>, DomainXmlError> {
@@ -343,7 +274,7 @@ impl<'a> Seats<'a> {
     }
 
     /// Gives each root port of a passed-through function a name, made of the function's.
-    fn name_ports(&mut self, hostdevs: &[HostdevSeat]) -> BTreeMap<Bdf, String> {
+    pub fn name_ports(&mut self, hostdevs: &[HostdevSeat]) -> BTreeMap<Bdf, String> {
         let mut names = BTreeMap::new();
         for HostdevSeat { bdf, alias, address, .. } in hostdevs {
             let name = format!("{alias}-port");

@@ -3,7 +3,7 @@
 use super::device::{disk_path, hostdev_bdf};
 use super::edit::{CpuModel, DiskSeat, HostdevSeat, IoThread, NicSeat};
 use super::element::Element;
-use super::fragment::{Fragment, Want};
+use super::fragment::{Fragment, KeyOf, Want};
 use super::guest::{DiskKind, Guarded, NAMESPACE, Record};
 use super::pci::PciAddress;
 use crate::bdf::Bdf;
@@ -20,21 +20,13 @@ impl DiskSeat {
             DiskKind::Block => ("block", "dev"),
         };
         let (cache, io) = self.disk.io.words();
-        let mut driver = Fragment::new("driver")
+        let driver = Fragment::new("driver")
             .attr("name", "qemu")
             .attr("type", self.disk.format.as_str())
             .attr("cache", cache)
             .attr("io", io)
             .attr("discard", if self.disk.keeps_blocks { "ignore" } else { "unmap" });
-        driver = match &self.iothreads[..] {
-            [] => driver.want("iothread", Want::Absent).child(Fragment::gone("iothreads")),
-            [only] => driver.attr("iothread", only.id).child(Fragment::gone("iothreads")),
-            several => driver.want("iothread", Want::Absent).child(mapping(several)),
-        };
-        driver = match self.queues {
-            0 | 1 => driver.want("queues", Want::Absent),
-            queues => driver.attr("queues", queues),
-        };
+        let driver = served(driver, self.queues, &self.iothreads);
         Fragment::new("disk")
             .key(disk_path, &self.disk.path)
             .attr("type", kind)
@@ -45,6 +37,28 @@ impl DiskSeat {
             .children(self.disk.read_only.then(|| Fragment::new("readonly")))
             .children(self.disk.serial.as_ref().map(|serial| Fragment::new("serial").text(serial)))
             .children(self.address.map(PciAddress::fragment))
+    }
+}
+
+/// A disk's driver with so many queues, served by these I/O threads.
+pub(super) fn served(driver: Fragment, queues: u32, iothreads: &[IoThread]) -> Fragment {
+    with_queues(with_iothreads(driver, iothreads), queues)
+}
+
+/// A driver with so many queues; one is not written.
+pub(super) fn with_queues(driver: Fragment, queues: u32) -> Fragment {
+    match queues {
+        0 | 1 => driver.want("queues", Want::Absent),
+        queues => driver.attr("queues", queues),
+    }
+}
+
+/// A disk's driver that is served by these I/O threads.
+pub(super) fn with_iothreads(driver: Fragment, iothreads: &[IoThread]) -> Fragment {
+    match iothreads {
+        [] => driver.want("iothread", Want::Absent).child(Fragment::gone("iothreads")),
+        [only] => driver.attr("iothread", only.id).child(Fragment::gone("iothreads")),
+        several => driver.want("iothread", Want::Absent).child(mapping(several)),
     }
 }
 
@@ -97,6 +111,11 @@ impl HostdevSeat {
             .attr("bus", format!("0x{:02x}", bdf.bus()))
             .attr("slot", format!("0x{:02x}", bdf.device()))
             .attr("function", format!("0x{:x}", bdf.function()));
+        let alias = Fragment::new("alias").attr("name", &self.alias);
+        if let Some(name) = self.kept {
+            let kept = Fragment::new(name).key(hostdev_bdf, bdf).if_there();
+            return kept.child(alias).child(self.address.fragment());
+        }
         if let Some(nic) = &self.nic {
             let vlan = nic.vlan.map(|id| {
                 let tag = Fragment::new("tag").attr("id", id);
@@ -109,7 +128,7 @@ impl HostdevSeat {
                 .child(Fragment::new("mac").attr("address", &nic.mac))
                 .child(Fragment::new("source").child(source.attr("type", "pci")))
                 .child(vlan.unwrap_or_else(|| Fragment::gone("vlan")))
-                .child(Fragment::new("alias").attr("name", &self.alias))
+                .child(alias)
                 .child(self.address.fragment());
         }
         Fragment::new("hostdev")
@@ -119,7 +138,7 @@ impl HostdevSeat {
             .attr("managed", if self.managed { "yes" } else { "no" })
             .child(Fragment::new("driver").attr("name", "vfio"))
             .child(Fragment::new("source").child(source))
-            .child(Fragment::new("alias").attr("name", &self.alias))
+            .child(alias)
             .child(Fragment::new("rom").attr("bar", "off"))
             .child(self.address.fragment())
     }
@@ -186,47 +205,65 @@ pub(super) fn metadata(
 /// What `<memoryBacking>` shall be like.
 pub(super) fn backing(pages: Option<PageSize>, threads: Option<u32>) -> Fragment {
     let backing = Fragment::new("memoryBacking").drop_empty();
-    let backing = match pages {
-        Some(pages) => {
-            let page = Fragment::new("page").attr("size", pages.size().kib()).attr("unit", "KiB");
-            backing.child(Fragment::new("hugepages").child(page).only("page"))
-        }
-        None => backing.child(Fragment::gone("hugepages")),
-    };
-    backing.child(match threads {
-        Some(threads) => {
-            Fragment::new("allocation").attr("mode", "immediate").attr("threads", threads)
-        }
+    backing.child(hugepages(pages)).child(match threads {
+        Some(threads) => allocation(threads),
         None => Fragment::gone("allocation"),
     })
 }
 
+/// What `<hugepages>` shall be like; none: normal pages.
+pub(super) fn hugepages(pages: Option<PageSize>) -> Fragment {
+    let Some(pages) = pages else { return Fragment::gone("hugepages") };
+    let page = Fragment::new("page").attr("size", pages.size().kib()).attr("unit", "KiB");
+    Fragment::new("hugepages").child(page.want("nodeset", Want::Absent)).only("page")
+}
+
+/// What fills the memory with so many threads before the guest starts.
+pub(super) fn allocation(threads: u32) -> Fragment {
+    Fragment::new("allocation").attr("mode", "immediate").attr("threads", threads)
+}
+
 /// What `<cputune>` shall be like.
 pub(super) fn cputune(vcpus: &[CpuSet], emulator: &CpuSet, iothreads: &[CpuSet]) -> Fragment {
-    let pins = |name, key: &'static str, of, first: usize, sets: &[CpuSet]| {
-        let pinned = sets.iter().enumerate().filter(|(_, set)| !set.is_empty());
-        let pin = move |(id, set): (usize, &CpuSet)| {
-            let id = id + first;
-            Fragment::new(name).key(of, id).attr(key, id).attr("cpuset", set)
-        };
-        pinned.map(pin).collect::<Vec<_>>()
-    };
-    let emulator =
-        (!emulator.is_empty()).then(|| Fragment::new("emulatorpin").attr("cpuset", emulator));
+    let pins = [vcpu_pins(vcpus), emulator_pin(emulator), iothread_pins(iothreads)];
     Fragment::new("cputune")
-        .children(pins("vcpupin", "vcpu", |pin| Some(pin.attr("vcpu")?.into()), 0, vcpus))
-        .children(emulator)
-        .children(pins(
-            "iothreadpin",
-            "iothread",
-            |pin| Some(pin.attr("iothread")?.into()),
-            1,
-            iothreads,
-        ))
+        .children(pins.concat())
         .only("vcpupin")
         .only("emulatorpin")
         .only("iothreadpin")
         .drop_empty()
+}
+
+/// The pins of vCPUs, vCPU 0 first; an empty set is no pin.
+pub(super) fn vcpu_pins(sets: &[CpuSet]) -> Vec<Fragment> {
+    let of: KeyOf = |pin| Some(pin.attr("vcpu")?.into());
+    pins("vcpupin", ("vcpu", of), 0, sets)
+}
+
+/// The pin of the emulator; none where the set is empty.
+pub(super) fn emulator_pin(set: &CpuSet) -> Vec<Fragment> {
+    let pin = Fragment::new("emulatorpin").attr("cpuset", set);
+    if set.is_empty() { Vec::new() } else { vec![pin] }
+}
+
+/// The pins of I/O threads, thread 1 first; an empty set is no pin.
+pub(super) fn iothread_pins(sets: &[CpuSet]) -> Vec<Fragment> {
+    let of: KeyOf = |pin| Some(pin.attr("iothread")?.into());
+    pins("iothreadpin", ("iothread", of), 1, sets)
+}
+
+/// Pins of threads that are numbered from `first` on and told apart by an attribute.
+fn pins(
+    name: &'static str,
+    (key, of): (&'static str, KeyOf),
+    first: usize,
+    sets: &[CpuSet],
+) -> Vec<Fragment> {
+    let pinned = sets.iter().zip(first..).filter(|(set, _)| !set.is_empty());
+    let pin = |(set, id): (&CpuSet, usize)| {
+        Fragment::new(name).key(of, id).attr(key, id).attr("cpuset", set)
+    };
+    pinned.map(pin).collect()
 }
 
 /// What `<numatune>` shall be like.
@@ -257,14 +294,7 @@ pub(super) fn cpu(
     topoext: bool,
     cells: &[GuestCell],
 ) -> Fragment {
-    let GuestTopology { sockets, cores, threads } = topology;
-    let one = || Want::Default("1".into());
-    let topology = Fragment::new("topology")
-        .attr("sockets", sockets)
-        .want("dies", one())
-        .want("clusters", one())
-        .attr("cores", cores)
-        .attr("threads", threads);
+    let topology = cpu_topology(topology);
     let cpu = Fragment::new("cpu");
     let cpu = match model {
         CpuModel::HostPassthrough { .. } => {
@@ -289,13 +319,30 @@ pub(super) fn cpu(
         }
         _ => Fragment::gone("maxphysaddr"),
     });
-    let feature = topoext.then(|| {
-        let name = |feature: Element<'_>| feature.attr("name").map(Into::into);
-        Fragment::new("feature")
-            .key(name, "topoext")
-            .attr("policy", "require")
-            .attr("name", "topoext")
-    });
+    cpu.children(topoext.then(require_topoext)).child(numa(cells))
+}
+
+/// What `<topology>` shall be like.
+pub(super) fn cpu_topology(topology: GuestTopology) -> Fragment {
+    let GuestTopology { sockets, cores, threads } = topology;
+    let one = || Want::Default("1".into());
+    Fragment::new("topology")
+        .attr("sockets", sockets)
+        .want("dies", one())
+        .want("clusters", one())
+        .attr("cores", cores)
+        .attr("threads", threads)
+}
+
+/// The feature without which guests on AMD's CPUs see no threads.
+pub(super) fn require_topoext() -> Fragment {
+    let name = |feature: Element<'_>| feature.attr("name").map(Into::into);
+    let feature = Fragment::new("feature").key(name, "topoext");
+    feature.attr("policy", "require").attr("name", "topoext")
+}
+
+/// What `<numa>` shall be like; without cells it shall not be there.
+pub(super) fn numa(cells: &[GuestCell]) -> Fragment {
     let cell = |(id, cell): (usize, &GuestCell)| {
         let distances = cell.distances.iter().enumerate().map(|(other, distance)| {
             Fragment::new("sibling")
@@ -313,6 +360,5 @@ pub(super) fn cpu(
             .child(Fragment::new("distances").children(distances).only("sibling").drop_empty())
     };
     let cells = cells.iter().enumerate().map(cell);
-    let numa = Fragment::new("numa").children(cells).only("cell").drop_empty();
-    cpu.children(feature).child(numa)
+    Fragment::new("numa").children(cells).only("cell").drop_empty()
 }

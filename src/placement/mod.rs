@@ -99,6 +99,9 @@ pub struct Occupancy {
     /// GPUs and NVSwitches that an admin took out of use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<Exclusion>,
+    /// Pcpus whose cores no guest gets although nobody holds them: a plan that is to stay on some cores closes all others.
+    #[serde(skip)]
+    pub closed: CpuSet,
 }
 
 /// Is a function that is never placed because an admin said so.

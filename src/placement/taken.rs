@@ -31,6 +31,8 @@ pub(super) struct Taken<'a> {
     memory: Vec<Vec<Amount>>,
     /// GPUs and NVSwitches that an admin took out of use: few.
     excluded: &'a [Exclusion],
+    /// Pcpus whose cores nobody gets.
+    closed: &'a CpuSet,
 }
 
 impl<'a> Taken<'a> {
@@ -44,6 +46,7 @@ impl<'a> Taken<'a> {
             floating: Vec::new(),
             memory: vec![Vec::new(); topology.nodes().len()],
             excluded: &held.excluded,
+            closed: &held.closed,
         };
         for (domain, at) in held.domains.iter().zip(0..) {
             taken.devices.extend(domain.devices.iter().map(|&bdf| (bdf, at)));
@@ -155,6 +158,8 @@ impl<'a> Taken<'a> {
     /// Whether no domain holds a pcpu of the core at this place of [`Topology::cores`].
     pub(super) fn is_free(&self, core: usize) -> bool {
         self.owners[core] == NOBODY
+            && (self.closed.is_empty()
+                || !self.closed.intersects(&self.topology.cores()[core].pcpus))
     }
 
     /// The first domain that holds a core.

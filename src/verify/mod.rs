@@ -96,7 +96,7 @@ pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
 /// in nobody's way yet, so that is a warning.
 fn by_rules(subject: &Subject<'_>, host: Host<'_>) -> Vec<Finding> {
     let running = host.others.domains.iter().filter(|held| held.active).cloned().collect();
-    let active = Occupancy { domains: running, excluded: host.others.excluded.clone() };
+    let active = Occupancy { domains: running, ..host.others.clone() };
     let mut seen: BTreeSet<(&str, String)> = BTreeSet::new();
     let mut findings = Vec::new();
     let documents =

@@ -55,6 +55,7 @@ pub fn variant(edit: &DomainEdit) -> usize {
         DomainEdit::SetOverrides { .. } => 17,
         DomainEdit::DropDisk { .. } => 18,
         DomainEdit::SetFirmwareWindow { .. } => 19,
+        DomainEdit::Set { setting } => 20 + super::settings::variant(setting),
     }
 }
 
@@ -64,6 +65,7 @@ pub fn examples() -> Vec<(DomainEdit, &'static str)> {
     examples.extend(cpu_examples());
     examples.extend(device_examples());
     examples.extend(super::functions::examples());
+    examples.extend(super::settings::examples());
     examples
 }
 
@@ -280,7 +282,7 @@ fn device_examples() -> Vec<(DomainEdit, &'static str)> {
         ),
         (
             DomainEdit::SetHostdevs {
-                hostdevs: vec![HostdevSeat { bdf: "0000:02:00.0".parse().unwrap(), alias: "ua-gpu0".into(), managed: false, nic: None, address: at(7) }],
+                hostdevs: vec![HostdevSeat { bdf: "0000:02:00.0".parse().unwrap(), alias: "ua-gpu0".into(), managed: false, kept: None, nic: None, address: at(7) }],
             },
             r"
 -    <hostdev mode='subsystem' type='pci'>
@@ -353,12 +355,6 @@ fn bus_examples() -> Vec<(DomainEdit, &'static str)> {
 +    <controller type='pci' index='0' model='pcie-root'>
 +      <pcihole64 unit='KiB'>1073741824</pcihole64>
 +    </controller>",
-        ),
-        (
-            DomainEdit::SetFirmwareWindow { mib: 4096 },
-            r#"
-+    <qemu:arg value='-fw_cfg'/>
-+    <qemu:arg value='name=opt/ovmf/X-PciMmio64Mb,string=4096'/>"#,
         ),
         (DomainEdit::DropDisk { path: "/absent".into(), forget: false }, ""),
         (

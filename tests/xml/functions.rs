@@ -32,6 +32,7 @@ pub fn examples() -> Vec<(DomainEdit, &'static str)> {
                     bdf: "0000:3b:00.2".parse().unwrap(),
                     alias: "ua-vf0".into(),
                     managed: true,
+                    kept: None,
                     nic: Some(VfNic { mac: "52:54:00:00:00:03".into(), vlan: Some(5) }),
                     address: at(7),
                 }],

@@ -1,0 +1,180 @@
+//! The edits of a guest's devices: of all of them for a new guest, of the places of passed-through functions alone for
+//! one that is there. Where each sits is [`super::seats`]'s.
+
+use super::device::hostdev_bdf;
+use super::edit::{DomainEdit, HostdevSeat};
+use super::element::Element;
+use super::guest::Guest;
+use super::nics::{nics, pf_of_nic, vf_nic};
+use super::overrides::{Override, links, overrides};
+use super::pci::PciAddress;
+use super::seats::Seats;
+use super::setting::Setting;
+use super::{DomainXml, DomainXmlError};
+use crate::bdf::Bdf;
+use crate::placement::Placement;
+use crate::topology::{DeviceKind, Topology};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Finds the edits of the devices, in an order in which each can also be made alone.
+pub(super) fn device_edits(
+    current: &DomainXml,
+    guest: &Guest,
+    placement: &Placement,
+    topology: &Topology,
+) -> Result<Vec<DomainEdit>, DomainXmlError> {
+    let mut seats = Seats::new(current, placement)?;
+    seats.passes |= !guest.vf_pools.is_empty();
+    let groups = seats.groups();
+    let kept = seats.kept_or_dropped(&groups);
+    let (nics, dropped_nics) = nics(&mut seats, guest, current.name() != guest.name.as_str())?;
+    let addresses = seats.addresses(&dropped_nics)?;
+    seats.implied_controllers(true)?;
+    let disks = seats.disks(guest, topology)?;
+    let balloon = seats.balloon()?;
+    let seated = match kept {
+        Some(kept) => kept,
+        None => seats.expanders(&groups)?,
+    };
+    let hostdevs = hostdevs(Some(guest), placement, topology, &seated);
+    let overrides = properties(&mut seats, &hostdevs, guest.abilities.port_speed_dgts);
+    let mut edits = vec![DomainEdit::SetAddresses { addresses }];
+    edits.push(seats.controllers_edit());
+    edits.push(DomainEdit::SetDisks { disks });
+    edits.push(DomainEdit::SetInterfaces { nics, dropped: dropped_nics });
+    edits.push(DomainEdit::SetHostdevs { hostdevs });
+    edits.push(DomainEdit::SetOverrides { overrides });
+    edits.extend(balloon);
+    Ok(edits)
+}
+
+/// Finds the edits that give the passed-through functions of a document their places and leave what they are as it is:
+/// a root port each, below one expander bus for each guest cell. `port_speed_dgts` is as in
+/// [`Abilities`](super::guest::Abilities).
+pub fn seat_edits(
+    current: &DomainXml,
+    placement: &Placement,
+    topology: &Topology,
+    port_speed_dgts: Option<u32>,
+) -> Result<Vec<DomainEdit>, DomainXmlError> {
+    let mut seats = Seats::new(current, placement)?;
+    let groups = seats.groups();
+    let kept = seats.kept_or_dropped(&groups);
+    let addresses = seats.addresses(&[])?;
+    seats.implied_controllers(false)?;
+    let seated = match kept {
+        Some(kept) => kept,
+        None => seats.expanders(&groups)?,
+    };
+    let mut hostdevs = hostdevs(None, placement, topology, &seated);
+    keep_names(&seats, &mut hostdevs);
+    let overrides = properties(&mut seats, &hostdevs, port_speed_dgts);
+    let mut edits = vec![DomainEdit::SetAddresses { addresses }];
+    edits.push(seats.controllers_edit());
+    edits.push(DomainEdit::SetHostdevs { hostdevs });
+    edits.push(DomainEdit::SetOverrides { overrides });
+    Ok(edits)
+}
+
+/// Finds the edits that leave the places of passed-through functions to libvirt.
+pub fn unseat_edits(
+    current: &DomainXml,
+    placement: &Placement,
+) -> Result<Vec<DomainEdit>, DomainXmlError> {
+    let mut seats = Seats::new(current, placement)?;
+    seats.drop_expanders();
+    if seats.dropped.is_empty() {
+        return Ok(Vec::new());
+    }
+    let devices = placement.devices.clone();
+    let unseated = DomainEdit::Set { setting: Setting::Unseated { devices } };
+    let overrides = DomainEdit::SetOverrides { overrides: Vec::new() };
+    Ok(vec![unseated, seats.controllers_edit(), overrides])
+}
+
+/// Whether a function is bound by us before a guest starts, and not by libvirt at each start: the GPUs and NVSwitches of
+/// an NVLink board. Their driver can hang on unbind, and other guests' links depend on them (spec/nvswitch.md 6.7).
+pub fn is_bound_by_us(topology: &Topology, bdf: Bdf) -> bool {
+    match kind(topology, bdf) {
+        DeviceKind::Gpu => topology.fabric().board.is_some(),
+        kind => kind == DeviceKind::NvSwitch,
+    }
+}
+
+/// Gives each passed-through function its name and its way of being bound. Without a guest no function becomes a NIC.
+fn hostdevs(
+    guest: Option<&Guest>,
+    placement: &Placement,
+    topology: &Topology,
+    seated: &BTreeMap<Bdf, PciAddress>,
+) -> Vec<HostdevSeat> {
+    let mut numbers = BTreeMap::new();
+    let mut hostdevs = Vec::new();
+    for &bdf in &placement.devices {
+        let Some(&address) = seated.get(&bdf) else { continue };
+        let word = match kind(topology, bdf) {
+            DeviceKind::Gpu => "gpu",
+            DeviceKind::NvSwitch => "nvswitch",
+            _ if pf_of_nic(topology, bdf).is_some() => "vf",
+            _ => "pci",
+        };
+        let number = numbers.entry(word).or_insert(0);
+        let nic = guest.filter(|_| word == "vf").map(|guest| vf_nic(guest, bdf, *number));
+        let alias = format!("ua-{word}{number}");
+        *number += 1;
+        let (managed, kept) = (!is_bound_by_us(topology, bdf), None);
+        hostdevs.push(HostdevSeat { bdf, alias, managed, kept, nic, address });
+    }
+    hostdevs
+}
+
+/// The names of passed-through functions.
+fn aliases(hostdevs: &[HostdevSeat]) -> BTreeMap<Bdf, String> {
+    hostdevs.iter().map(|hostdev| (hostdev.bdf, hostdev.alias.clone())).collect()
+}
+
+/// What a function is, as far as its name goes.
+fn kind(topology: &Topology, bdf: Bdf) -> DeviceKind {
+    match topology.device(bdf).map(crate::topology::PciDevice::kind) {
+        Some(kind @ (DeviceKind::Gpu | DeviceKind::NvSwitch)) => kind,
+        _ => DeviceKind::Other,
+    }
+}
+
+/// The properties of passed-through functions and of their ports.
+fn properties(
+    seats: &mut Seats<'_>,
+    hostdevs: &[HostdevSeat],
+    fastest: Option<u32>,
+) -> Vec<Override> {
+    let mut properties = overrides(&seats.placement.guest_pcie, &aliases(hostdevs));
+    if let Some(fastest) = fastest.filter(|_| seats.is_pcie) {
+        let ports = seats.name_ports(hostdevs);
+        properties.extend(links(&seats.placement.guest_pcie, fastest, &ports));
+    }
+    properties
+}
+
+/// Leaves functions the names that they have, which others may speak of, and all but their places.
+fn keep_names(seats: &Seats<'_>, hostdevs: &mut [HostdevSeat]) {
+    let name = |device: Element<'_>| {
+        let name = device.child("alias")?.attr("name")?.into_owned();
+        name.starts_with("ua-").then_some(name)
+    };
+    let mut taken: BTreeSet<String> = seats.elements().filter_map(name).collect();
+    for seat in hostdevs {
+        let bdf = seat.bdf.to_string();
+        let found = seats.hostdevs().find(|h| hostdev_bdf(*h).as_ref() == Some(&bdf));
+        let is_nic = found.is_some_and(|found| found.name() == "interface");
+        seat.kept = Some(if is_nic { "interface" } else { "hostdev" });
+        if let Some(name) = found.and_then(name) {
+            seat.alias = name;
+            continue;
+        }
+        let base = seat.alias.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
+        let names = (0..).map(|number| format!("{base}{number}"));
+        let mut names = std::iter::once(seat.alias.clone()).chain(names);
+        seat.alias = names.find(|name| !taken.contains(name)).expect("numbers do not end");
+        taken.insert(seat.alias.clone());
+    }
+}

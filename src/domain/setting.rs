@@ -1,0 +1,366 @@
+//! One setting of a domain at a time, for `tune`: what it shall be like, and nothing else of the element around it.
+
+use super::device::hostdev_bdf;
+use super::edit::IoThread;
+use super::element::Element;
+use super::fragment::{Fragment, Want};
+use super::shape;
+use crate::bdf::Bdf;
+use crate::cpuset::CpuSet;
+use crate::placement::{GuestCell, GuestTopology};
+use crate::request::PageSize;
+use serde::Serialize;
+
+/// The name by which libvirt and a guest's agent find each other.
+pub const AGENT: &str = "org.qemu.guest_agent.0";
+
+/// Is what becomes of a value that a document may have.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Put<T> {
+    /// It stays as it is.
+    #[default]
+    Stays,
+    /// It goes, so that libvirt's default holds.
+    Gone,
+    /// It is this.
+    Is(T),
+}
+
+impl<T: ToString> Put<T> {
+    /// What an attribute with this value shall be; none: as it is.
+    fn want(&self) -> Option<Want> {
+        match self {
+            Put::Stays => None,
+            Put::Gone => Some(Want::Absent),
+            Put::Is(value) => Some(Want::Set(value.to_string())),
+        }
+    }
+}
+
+/// Is the rate of one direction of a NIC, as libvirt has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Rate {
+    /// Mean rate, in units of 1000 bytes per second.
+    pub average_kb_s: u64,
+    /// Highest rate, in the same unit; none: libvirt's default. Ignored for what the guest sends.
+    pub peak_kb_s: Option<u64>,
+    /// How much may go at the highest rate, in KiB; none: libvirt's default.
+    pub burst_kib: Option<u64>,
+}
+
+/// Is how many physical address bits a guest sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AddressBits {
+    /// The host's.
+    Passthrough,
+    /// So many.
+    Emulate(u8),
+}
+
+/// Is what a disk's driver shall be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct DiskTuning {
+    /// Place among the document's disks, from 0.
+    pub nth: usize,
+    /// libvirt's word for how the host caches it.
+    pub cache: Put<String>,
+    /// libvirt's word for how QEMU reads and writes it.
+    pub io: Put<String>,
+    /// Its queues.
+    pub queues: Put<u32>,
+    /// The I/O threads that serve it; none at all: QEMU's main loop.
+    pub iothreads: Put<Vec<IoThread>>,
+}
+
+/// Is what a NIC shall be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct NicTuning {
+    /// Place among the document's interfaces, from 0.
+    pub nth: usize,
+    /// Its queues.
+    pub queues: Put<u32>,
+    /// Whether the host's kernel is named as what moves its packets.
+    pub vhost: bool,
+    /// Rate of what the guest gets.
+    pub inbound: Put<Rate>,
+    /// Rate of what the guest sends.
+    pub outbound: Put<Rate>,
+    /// Its MTU.
+    pub mtu: Put<u32>,
+}
+
+/// Is one setting of a domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "setting", rename_all = "kebab-case")]
+pub enum Setting {
+    /// Pins of vCPUs, vCPU 0 first; an empty set is no pin, no set at all no pins.
+    VcpuPins {
+        /// The pins.
+        pins: Vec<CpuSet>,
+    },
+    /// The pin of the emulator; empty: none.
+    EmulatorPin {
+        /// The pin.
+        pin: CpuSet,
+    },
+    /// Pins of I/O threads, thread 1 first; an empty set is no pin.
+    IothreadPins {
+        /// The pins.
+        pins: Vec<CpuSet>,
+    },
+    /// The number of I/O threads; 0: the element goes.
+    Iothreads {
+        /// The number.
+        number: u32,
+    },
+    /// The guest's packages, cores and threads; none: libvirt's one package for each vCPU.
+    Topology {
+        /// What the guest sees.
+        topology: Option<GuestTopology>,
+        /// Whether to require `topoext`.
+        topoext: bool,
+    },
+    /// Guest NUMA cells; none at all: no NUMA.
+    Cells {
+        /// The cells.
+        cells: Vec<GuestCell>,
+    },
+    /// Page size that backs the memory; none: normal pages.
+    Pages {
+        /// The size.
+        pages: Option<PageSize>,
+    },
+    /// Memory is filled by so many threads before the guest starts.
+    Fill {
+        /// The number.
+        threads: u32,
+    },
+    /// Memory is filled when it is used.
+    NoFill,
+    /// Disks.
+    Disks {
+        /// Each disk of which something is said.
+        disks: Vec<DiskTuning>,
+    },
+    /// NICs.
+    Nics {
+        /// Each NIC of which something is said.
+        nics: Vec<NicTuning>,
+    },
+    /// The channel of the guest's agent.
+    Agent {
+        /// Whether it is there.
+        there: bool,
+    },
+    /// The CPU is the host's.
+    HostCpu,
+    /// Physical address bits; none: what the CPU model has.
+    AddressBits {
+        /// The bits.
+        bits: Option<AddressBits>,
+    },
+    /// A memory balloon of virtio; libvirt chooses its address.
+    Balloon,
+    /// The window for 64-bit BARs goes, so that QEMU's default holds.
+    NoPciHole,
+    /// Guest addresses of passed-through functions go, so that libvirt chooses them.
+    Unseated {
+        /// The functions.
+        devices: Vec<Bdf>,
+    },
+}
+
+impl Setting {
+    /// What the domain shall be like.
+    pub(super) fn fragment(&self) -> Fragment {
+        let domain = Fragment::new("domain");
+        match self {
+            Setting::VcpuPins { pins } => vcpu_pins(domain, pins),
+            Setting::EmulatorPin { pin } => {
+                domain.child(tune("emulatorpin", shape::emulator_pin(pin)))
+            }
+            Setting::IothreadPins { pins } => {
+                domain.child(tune("iothreadpin", shape::iothread_pins(pins)))
+            }
+            Setting::Iothreads { number: 0 } => {
+                domain.child(Fragment::gone("iothreads")).child(Fragment::gone("iothreadids"))
+            }
+            Setting::Iothreads { number } => domain
+                .child(Fragment::new("iothreads").text(number))
+                .child(Fragment::gone("iothreadids")),
+            Setting::Pages { pages } => domain.child(backing(shape::hugepages(*pages))),
+            Setting::Fill { threads } => domain.child(backing(shape::allocation(*threads))),
+            Setting::NoFill => domain.child(backing(Fragment::gone("allocation"))),
+            Setting::Disks { disks } => {
+                let disks = disks.iter().map(DiskTuning::fragment);
+                domain.child(Fragment::new("devices").if_there().children(disks))
+            }
+            Setting::Nics { nics } => {
+                let nics = nics.iter().map(NicTuning::fragment);
+                domain.child(Fragment::new("devices").if_there().children(nics))
+            }
+            Setting::Agent { there } => domain.child(agent(*there)),
+            Setting::Balloon => {
+                let balloon = Fragment::new("memballoon").attr("model", "virtio");
+                domain.child(Fragment::new("devices").child(balloon))
+            }
+            Setting::NoPciHole => {
+                let root = super::pci::Controller::root().if_there();
+                let root = root.child(Fragment::gone("pcihole64"));
+                domain.child(Fragment::new("devices").if_there().child(root))
+            }
+            Setting::Unseated { devices } => {
+                let seat = |(name, bdf)| {
+                    let device = Fragment::new(name).key(hostdev_bdf, bdf).if_there();
+                    device.child(Fragment::gone("address"))
+                };
+                let names = ["hostdev", "interface"].into_iter();
+                let seats =
+                    names.flat_map(|name| devices.iter().map(move |bdf| (name, bdf))).map(seat);
+                domain.child(Fragment::new("devices").if_there().children(seats))
+            }
+            _ => domain.child(self.cpu(Fragment::new("cpu"))),
+        }
+    }
+
+    /// What the guest's CPU shall be like.
+    fn cpu(&self, cpu: Fragment) -> Fragment {
+        match self {
+            Setting::Topology { topology: None, .. } => {
+                cpu.child(Fragment::gone("topology")).drop_empty()
+            }
+            Setting::Topology { topology: Some(topology), topoext } => cpu
+                .child(shape::cpu_topology(*topology))
+                .children(topoext.then(shape::require_topoext)),
+            Setting::Cells { cells } if cells.is_empty() => {
+                cpu.child(shape::numa(cells)).drop_empty()
+            }
+            Setting::Cells { cells } => cpu.child(shape::numa(cells)),
+            Setting::HostCpu => cpu
+                .attr("mode", "host-passthrough")
+                .want("check", Want::Default("none".into()))
+                .want("match", Want::Absent)
+                .only("model")
+                .only("vendor"),
+            Setting::AddressBits { bits } => match bits {
+                None => cpu.child(Fragment::gone("maxphysaddr")).drop_empty(),
+                Some(AddressBits::Passthrough) => {
+                    let bits = Fragment::new("maxphysaddr").attr("mode", "passthrough");
+                    cpu.child(bits.want("bits", Want::Absent))
+                }
+                Some(AddressBits::Emulate(bits)) => {
+                    let bits =
+                        Fragment::new("maxphysaddr").attr("mode", "emulate").attr("bits", bits);
+                    cpu.child(bits.want("limit", Want::Absent))
+                }
+            },
+            _ => cpu,
+        }
+    }
+}
+
+/// A domain with these pins of its vCPUs. A pin of all threads together makes no sense beside them.
+fn vcpu_pins(domain: Fragment, pins: &[CpuSet]) -> Fragment {
+    let domain = domain.child(tune("vcpupin", shape::vcpu_pins(pins)));
+    if pins.iter().all(CpuSet::is_empty) {
+        return domain;
+    }
+    let vcpu = Fragment::new("vcpu").if_there().want("cpuset", Want::Absent);
+    domain.child(vcpu.want("placement", Want::Default("static".into())))
+}
+
+/// What `<cputune>` shall be like as far as pins of a name go.
+fn tune(name: &'static str, pins: Vec<Fragment>) -> Fragment {
+    Fragment::new("cputune").children(pins).only(name).drop_empty()
+}
+
+/// What `<memoryBacking>` shall be like as far as one element of it goes.
+fn backing(part: Fragment) -> Fragment {
+    Fragment::new("memoryBacking").child(part).drop_empty()
+}
+
+/// What the channel of the guest's agent shall be like.
+fn agent(there: bool) -> Fragment {
+    let name = |channel: Element<'_>| Some(channel.child("target")?.attr("name")?.into());
+    let devices = Fragment::new("devices");
+    if !there {
+        return devices.if_there().child(Fragment::gone("channel").key(name, AGENT));
+    }
+    let target = Fragment::new("target").attr("type", "virtio").attr("name", AGENT);
+    devices.child(Fragment::new("channel").key(name, AGENT).attr("type", "unix").child(target))
+}
+
+impl DiskTuning {
+    /// What its element shall be like.
+    fn fragment(&self) -> Fragment {
+        let mut driver = Fragment::new("driver");
+        let attributes = [("cache", self.cache.want()), ("io", self.io.want())];
+        let wanted = attributes.into_iter().filter_map(|(name, want)| Some((name, want?)));
+        driver.attributes.extend(wanted);
+        driver = match &self.queues {
+            Put::Stays => driver,
+            Put::Gone => shape::with_queues(driver, 1),
+            Put::Is(queues) => shape::with_queues(driver, *queues),
+        };
+        driver = match &self.iothreads {
+            Put::Stays => driver,
+            Put::Gone => shape::with_iothreads(driver, &[]),
+            Put::Is(threads) => shape::with_iothreads(driver, threads),
+        };
+        // A driver that says nothing would name no program either, which libvirt refuses.
+        let says = driver.attributes.iter().any(|(_, want)| matches!(want, Want::Set(_)))
+            || driver.children.iter().any(Fragment::is_made);
+        if says {
+            driver.attributes.insert(0, ("name", Want::Set("qemu".into())));
+        } else {
+            driver = driver.if_there();
+        }
+        Fragment::new("disk").nth(self.nth).if_there().child(driver)
+    }
+}
+
+impl NicTuning {
+    /// What its element shall be like.
+    fn fragment(&self) -> Fragment {
+        let mut nic = Fragment::new("interface").nth(self.nth).if_there();
+        let driver = Fragment::new("driver");
+        nic = match self.queues {
+            Put::Stays => nic,
+            Put::Is(queues) if queues > 1 || self.vhost => {
+                let driver = if self.vhost { driver.attr("name", "vhost") } else { driver };
+                nic.child(shape::with_queues(driver, queues))
+            }
+            _ => nic.child(shape::with_queues(driver, 1).if_there()),
+        };
+        let rates: Vec<Fragment> = [("inbound", &self.inbound), ("outbound", &self.outbound)]
+            .into_iter()
+            .filter_map(|(name, rate)| match rate {
+                Put::Stays => None,
+                Put::Gone => Some(Fragment::gone(name)),
+                Put::Is(rate) => Some(rate.fragment(name)),
+            })
+            .collect();
+        if !rates.is_empty() {
+            nic = nic.child(Fragment::new("bandwidth").children(rates).drop_empty());
+        }
+        match self.mtu {
+            Put::Stays => nic,
+            Put::Gone => nic.child(Fragment::gone("mtu")),
+            Put::Is(mtu) => nic.child(Fragment::new("mtu").attr("size", mtu)),
+        }
+    }
+}
+
+impl Rate {
+    /// What its element shall be like.
+    fn fragment(self, name: &'static str) -> Fragment {
+        let or_absent =
+            |value: Option<u64>| value.map_or(Want::Absent, |value| Want::Set(value.to_string()));
+        Fragment::new(name)
+            .attr("average", self.average_kb_s)
+            .want("peak", or_absent(self.peak_kb_s))
+            .want("burst", or_absent(self.burst_kib))
+    }
+}

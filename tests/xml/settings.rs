@@ -1,0 +1,200 @@
+//! One example of each setting: what `tune` switches, and the lines that go and come.
+
+use gpuvm::cpuset::CpuSet;
+use gpuvm::domain::edit::{DomainEdit, IoThread};
+use gpuvm::domain::setting::{AddressBits, DiskTuning, NicTuning, Put, Rate, Setting};
+use gpuvm::memsize::MemSize;
+use gpuvm::placement::{GuestCell, GuestTopology};
+use gpuvm::request::PageSize;
+
+/// How many kinds of settings there are.
+pub const VARIANTS: usize = 17;
+
+/// A number for each variant; without a catch-all arm, so that a new one needs an example.
+pub fn variant(setting: &Setting) -> usize {
+    match setting {
+        Setting::VcpuPins { .. } => 0,
+        Setting::EmulatorPin { .. } => 1,
+        Setting::IothreadPins { .. } => 2,
+        Setting::Iothreads { .. } => 3,
+        Setting::Topology { .. } => 4,
+        Setting::Cells { .. } => 5,
+        Setting::Pages { .. } => 6,
+        Setting::Fill { .. } => 7,
+        Setting::NoFill => 8,
+        Setting::Disks { .. } => 9,
+        Setting::Nics { .. } => 10,
+        Setting::Agent { .. } => 11,
+        Setting::HostCpu => 12,
+        Setting::AddressBits { .. } => 13,
+        Setting::Balloon => 14,
+        Setting::NoPciHole => 15,
+        Setting::Unseated { .. } => 16,
+    }
+}
+
+/// Settings, and the window that UEFI is told, with what each does to the document of the other examples.
+pub fn examples() -> Vec<(DomainEdit, &'static str)> {
+    let settings = cpu_examples().into_iter().chain(device_examples());
+    let told = (
+        DomainEdit::SetFirmwareWindow { mib: 4096 },
+        r#"
++    <qemu:arg value='-fw_cfg'/>
++    <qemu:arg value='name=opt/ovmf/X-PciMmio64Mb,string=4096'/>"#,
+    );
+    settings.map(|(setting, lines)| (DomainEdit::Set { setting }, lines)).chain([told]).collect()
+}
+
+fn cpu_examples() -> Vec<(Setting, &'static str)> {
+    let set = |text: &str| -> CpuSet { text.parse().unwrap() };
+    let topology = GuestTopology { sockets: 1, cores: 2, threads: 2 };
+    let cell = GuestCell {
+        vcpus: 0..4,
+        memory_kib: MemSize::from_gib(2),
+        host_nodes: "0".parse().unwrap(),
+        distances: vec![],
+    };
+    vec![
+        (
+            Setting::VcpuPins { pins: vec![set("3"), set("9")] },
+            r#"
+-  <vcpu  current='1' cpuset="0-3" >4</vcpu>
++  <vcpu  current='1' >4</vcpu>
+-    <vcpupin vcpu="7" cpuset="8"/>
++    <vcpupin vcpu='0' cpuset='3'/>"#,
+        ),
+        (
+            Setting::VcpuPins { pins: vec![] },
+            r#"
+-    <vcpupin  cpuset="9"   vcpu="1" />
+-    <vcpupin vcpu="7" cpuset="8"/>"#,
+        ),
+        (
+            Setting::EmulatorPin { pin: set("5,53") },
+            r#"
++    <emulatorpin cpuset='5,53'/>"#,
+        ),
+        (Setting::EmulatorPin { pin: set("") }, ""),
+        (
+            Setting::IothreadPins { pins: vec![set("5")] },
+            r#"
++    <iothreadpin iothread='1' cpuset='5'/>"#,
+        ),
+        (
+            Setting::Iothreads { number: 2 },
+            r#"
++  <iothreads>2</iothreads>"#,
+        ),
+        (Setting::Iothreads { number: 0 }, ""),
+        (
+            Setting::Topology { topology: Some(topology), topoext: true },
+            r#"
++    <topology sockets='1' cores='2' threads='2'/>
++    <feature policy='require' name='topoext'/>"#,
+        ),
+        (Setting::Topology { topology: None, topoext: false }, ""),
+        (
+            Setting::Cells { cells: vec![cell] },
+            r#"
++    <numa>
++      <cell id='0' cpus='0-3' memory='2097152' unit='KiB'/>
++    </numa>"#,
+        ),
+        (
+            Setting::Pages { pages: Some(PageSize::TwoMib) },
+            r#"
++  <memoryBacking>
++    <hugepages>
++      <page size='2048' unit='KiB'/>
++    </hugepages>
++  </memoryBacking>"#,
+        ),
+        (Setting::Pages { pages: None }, ""),
+        (
+            Setting::Fill { threads: 4 },
+            r#"
++  <memoryBacking>
++    <allocation mode='immediate' threads='4'/>
++  </memoryBacking>"#,
+        ),
+        (Setting::NoFill, ""),
+        (
+            Setting::HostCpu,
+            r#"
+-  <cpu mode="custom" match='exact'>
+-    <model>Nehalem</model>
++  <cpu mode="host-passthrough">"#,
+        ),
+        (
+            Setting::AddressBits { bits: Some(AddressBits::Passthrough) },
+            r#"
++    <maxphysaddr mode='passthrough'/>"#,
+        ),
+        (
+            Setting::AddressBits { bits: Some(AddressBits::Emulate(42)) },
+            r#"
++    <maxphysaddr mode='emulate' bits='42'/>"#,
+        ),
+    ]
+}
+
+fn device_examples() -> Vec<(Setting, &'static str)> {
+    let disk = DiskTuning {
+        nth: 0,
+        cache: Put::Is("none".into()),
+        io: Put::Gone,
+        queues: Put::Is(4),
+        iothreads: Put::Is(vec![IoThread { id: 1, queues: 0..4 }]),
+    };
+    let rate = Rate { average_kb_s: 1000, peak_kb_s: Some(2000), burst_kib: None };
+    let nic = NicTuning {
+        nth: 0,
+        queues: Put::Is(4),
+        vhost: true,
+        inbound: Put::Is(rate),
+        outbound: Put::Gone,
+        mtu: Put::Is(9000),
+    };
+    let plain = NicTuning { queues: Put::Gone, ..NicTuning::default() };
+    vec![
+        (
+            Setting::Disks { disks: vec![disk] },
+            r#"
+-    <disk type='file' device="disk"><source file='/a.raw'/><target dev='vdb' bus="virtio"/></disk>
++    <disk type='file' device="disk"><driver name='qemu' cache='none' queues='4' iothread='1'/><source file='/a.raw'/><target dev='vdb' bus="virtio"/></disk>"#,
+        ),
+        (
+            Setting::Disks {
+                disks: vec![DiskTuning { queues: Put::Gone, ..DiskTuning::default() }],
+            },
+            "",
+        ),
+        (
+            Setting::Nics { nics: vec![nic] },
+            r#"
+-      <driver iommu='on' queues='9'/>
++      <bandwidth>
++        <inbound average='1000' peak='2000'/>
++      </bandwidth>
++      <driver iommu='on' queues='4' name='vhost'/>
++      <mtu size='9000'/>"#,
+        ),
+        (
+            Setting::Nics { nics: vec![plain] },
+            r#"
+-      <driver iommu='on' queues='9'/>
++      <driver iommu='on'/>"#,
+        ),
+        (
+            Setting::Agent { there: true },
+            r#"
++    <channel type='unix'>
++      <target type='virtio' name='org.qemu.guest_agent.0'/>
++    </channel>"#,
+        ),
+        (Setting::Agent { there: false }, ""),
+        (Setting::Balloon, ""),
+        (Setting::NoPciHole, ""),
+        (Setting::Unseated { devices: vec!["01:00.0".parse().unwrap()] }, ""),
+    ]
+}
