@@ -30,6 +30,8 @@ pub mod domain;
 
 pub mod check;
 
+pub mod tune;
+
 pub mod verify;
 
 pub mod holders;

@@ -14,6 +14,7 @@ mod pages;
 mod place;
 mod seed;
 mod storage;
+mod tune;
 mod vendor;
 mod verbs;
 mod verify;

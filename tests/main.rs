@@ -18,4 +18,5 @@ mod plans;
 #[allow(dead_code)]
 #[path = "bench/placement/mod.rs"]
 mod shootout;
+mod tune;
 mod xml;

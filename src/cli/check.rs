@@ -73,9 +73,7 @@ pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Reads the domain, and whether it runs: a file where it looks like one, else a domain of the hypervisor.
 fn read(target: &str, cx: &Context<'_>) -> anyhow::Result<(DomainXml, bool)> {
-    let xml_name = Path::new(target).extension().is_some_and(|e| e.eq_ignore_ascii_case("xml"));
-    let is_file = target == "-" || target.contains('/') || xml_name || Path::new(target).exists();
-    if is_file {
+    if is_file(target) {
         let text = read_file(target)?;
         let domain = DomainXml::parse(&text).map_err(|error| {
             hinted(format!("{target}: {error}"), "`virt-xml-validate FILE domain` says more")
@@ -90,8 +88,14 @@ fn read(target: &str, cx: &Context<'_>) -> anyhow::Result<(DomainXml, bool)> {
     Ok((domain, running))
 }
 
+/// Whether what is named looks like a file.
+pub fn is_file(target: &str) -> bool {
+    let xml_name = Path::new(target).extension().is_some_and(|e| e.eq_ignore_ascii_case("xml"));
+    target == "-" || target.contains('/') || xml_name || Path::new(target).exists()
+}
+
 /// Reads a file or standard input.
-fn read_file(target: &str) -> anyhow::Result<String> {
+pub fn read_file(target: &str) -> anyhow::Result<String> {
     let mut text = String::new();
     let read = if target == "-" {
         std::io::stdin().lock().take(MAX_BYTES).read_to_string(&mut text)

@@ -38,6 +38,14 @@ impl Diff {
         }
         if self.changed { output.text(&self.diff) } else { Ok(()) }
     }
+
+    /// Prints those of several domains as one answer.
+    pub fn print_all(diffs: &[Diff], output: Output) -> std::io::Result<()> {
+        if output.json {
+            return output.json(&diffs);
+        }
+        diffs.iter().try_for_each(|diff| diff.print(output))
+    }
 }
 
 #[cfg(test)]

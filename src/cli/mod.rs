@@ -38,6 +38,7 @@ pub mod show;
 pub mod start;
 pub mod stop;
 pub mod storage;
+pub mod tune;
 pub mod undo;
 pub mod verify;
 pub mod vfs;
@@ -96,6 +97,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Ip(args) => ip::run(args, &cx),
         Verb::Console(args) => console::run(args, &cx),
         Verb::Delete(args) => delete::run(args, &cx),
+        Verb::Tune(args) => tune::run(args, &cx),
         Verb::History(args) => history::run(args, &cx),
         Verb::Undo(args) => undo::run(args, &cx),
         Verb::Recover(args) => recover::run(args, &cx),

@@ -7,11 +7,14 @@ mod gpu;
 mod guest;
 mod host;
 mod image;
+mod item;
 mod life;
+mod make;
 mod meta;
 mod nic;
 mod seed;
 mod storage;
+mod tune;
 mod undo;
 mod verify;
 mod vf;
@@ -25,10 +28,12 @@ pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
 pub use host::{CaptureArgs, HostPagesArgs, HostShowArgs, HostVerb, MatrixArgs, ModulesArgs};
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
+pub use make::{CreateArgs, ExportArgs, PlanArgs};
 pub use meta::{CompletionsArgs, ManArgs};
 pub use nic::{EarlyVfs, NicListArgs, NicVerb, PfName, VfsArgs};
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
+pub use tune::{ItemArgs, TuneArgs};
 pub use undo::{HistoryArgs, UndoArgs};
 pub use verify::{CheckArgs, VerifyArgs};
 pub use vf::{VfArg, settings as vf_settings};
@@ -39,28 +44,12 @@ use std::path::PathBuf;
 
 /// Examples at the end of a verb's help.
 mod examples {
-    /// Of `plan`.
-    pub const PLAN: &str = "Examples:
-  gpuvm plan --gpus 2 --explain
-  gpuvm plan --gpus 4 --nic 2 --nic-near switch --nvme 1
-  gpuvm plan --gpu 3 --gpu 5 --vcpus 12 --memory 64G --huge-pages 1G
-  gpuvm plan --host topologies/dgx-2.json --gpus 8 --gpu-index 8 --json";
     /// Of `capacity`.
     pub const CAPACITY: &str = "Examples:
   gpuvm capacity
   gpuvm capacity --gpus 8
   gpuvm capacity --nic 1 --nic-near switch
   gpuvm capacity --host topologies/dgx-2.json --vcpus 12 --memory 64G";
-    /// Of `export`.
-    pub const EXPORT: &str = "Examples:
-  gpuvm export --gpus 4 --name train-a --huge-pages 1G -o train-a.xml
-  gpuvm export --host topologies/dgx-a100.json --gpus 8 --name train-a";
-    /// Of `create`.
-    pub const CREATE: &str = "Examples:
-  gpuvm create --gpus 2 --name train-a
-  gpuvm create --domain testme --gpu-count 8 --gpu-index 8
-  gpuvm create --gpus 4 --name train-b --huge-pages 2M --reserve-pages
-  gpuvm create --gpus 1 --name try --dry-run";
 }
 
 /// Plan, create, tune, verify and undo GPU virtual machines on libvirt
@@ -130,7 +119,7 @@ pub enum Verb {
     ///
     /// Changes nothing. What is taken is read from every domain that libvirt knows, whoever made it; on a recorded
     /// host (--host) nothing is taken.
-    #[command(after_help = examples::PLAN)]
+    #[command(after_help = make::PLAN)]
     Plan(PlanArgs),
     /// Say what still fits, what is in the way of more, and which guests would free it
     ///
@@ -143,7 +132,7 @@ pub enum Verb {
     /// Plan a guest and print its domain XML
     ///
     /// Changes nothing: the XML is what `create` would define, for review or for `virsh define`.
-    #[command(after_help = examples::EXPORT)]
+    #[command(after_help = make::EXPORT)]
     Export(ExportArgs),
     /// Add, list or remove the images that guests are made from
     #[command(subcommand)]
@@ -156,7 +145,7 @@ pub enum Verb {
     /// Plans as `plan` does, checks the domain as `check` does, makes its disk, defines it, starts it and waits for its
     /// address. What fails on the way is undone. The options of nvidia-vm are taken too: --domain, --gpu-count,
     /// --gpu-index, --volGB, --privateIP.
-    #[command(after_help = examples::CREATE)]
+    #[command(after_help = make::CREATE)]
     Create(CreateArgs),
     /// List all domains of the host with what they hold
     List,
@@ -193,6 +182,15 @@ pub enum Verb {
     /// Names everything that goes, then asks for the domain's name, or takes --yes. Disks that `create` did not make
     /// stay.
     Delete(DeleteArgs),
+    /// Make any domain as good as a fresh plan, and show the difference first
+    ///
+    /// Takes every domain of libvirt, whoever made it, or a file of domain XML. Without options of things it does all that
+    /// `create` would do for a guest with these functions, vCPUs and this memory, where the functions are; it stays on its
+    /// cores if these are as good. With options it does only these; --all and options: all, but these as they say. Every
+    /// thing takes `on` (as `create` would), `off` (libvirt's default) and `keep`. What is not named in the answer stays
+    /// byte for byte. A running guest gets it at its next start. Of a file the tuned XML is printed.
+    #[command(after_help = tune::EXAMPLES)]
+    Tune(Box<TuneArgs>),
     /// List what was changed of a domain
     ///
     /// Every change of a definition keeps the definition as it was, whole, beside the domain: in /var/lib/gpuvm/history,
@@ -232,74 +230,6 @@ pub enum Verb {
     Completions(CompletionsArgs),
     /// Print a man page, or write all of them into a directory
     Man(ManArgs),
-}
-
-/// Is what `plan` takes.
-#[derive(Debug, Args)]
-pub struct PlanArgs {
-    /// The guest.
-    #[command(flatten)]
-    pub guest: GuestArgs,
-    /// Say why each choice was made
-    #[arg(long)]
-    pub explain: bool,
-}
-
-/// Is what `export` takes.
-#[derive(Debug, Args)]
-pub struct ExportArgs {
-    /// The guest.
-    #[command(flatten)]
-    pub guest: GuestArgs,
-    /// Its disks.
-    #[command(flatten)]
-    pub storage: StorageArgs,
-    /// Write to this file instead of standard output
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub output: Option<PathBuf>,
-}
-
-/// Is what `create` takes.
-#[derive(Debug, Args)]
-pub struct CreateArgs {
-    /// The guest.
-    #[command(flatten)]
-    pub guest: GuestArgs,
-    /// Its disks.
-    #[command(flatten)]
-    pub storage: StorageArgs,
-    /// Its first settings.
-    #[command(flatten)]
-    pub seed: SeedArgs,
-    /// Add a second NIC on the network `private-net`
-    #[arg(long = "privateIP", visible_alias = "private")]
-    pub private_ip: bool,
-    /// With --huge-pages: reserve the pages that are missing on the nodes of the plan; `delete` gives them back
-    ///
-    /// They are the guest's until the machine boots; `gpuvm host pages --at-boot` reserves pages for every boot.
-    #[arg(long, requires = "huge_pages")]
-    pub reserve_pages: bool,
-    /// Take NVSwitches or NVLinks that other guests can reach, too; the plan says which guests are not kept apart
-    #[arg(long)]
-    pub accept_shared_fabric: bool,
-    /// Only define the guest
-    #[arg(long)]
-    pub no_start: bool,
-    /// Do not wait for the guest's address
-    #[arg(long)]
-    pub no_wait: bool,
-    /// How long to wait for the guest's address, in seconds; Ctrl-C before the answer is printed undoes the guest
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
-    pub wait: u64,
-    /// Print the steps and change nothing; takes --host
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Print the domain XML that would be defined, as a diff, and change nothing; takes --host
-    #[arg(long, conflicts_with = "dry_run")]
-    pub diff: bool,
-    /// The lock.
-    #[command(flatten)]
-    pub lock: LockArgs,
 }
 
 /// Is a domain's name.

@@ -11,6 +11,8 @@ pub mod room;
 mod seed;
 mod tuning;
 
+pub use tuning::{abilities, best_io};
+
 use super::args::{SeedArgs, StorageArgs};
 use super::context::Context;
 use super::error::hinted;

@@ -14,28 +14,40 @@ use std::path::Path;
 /// Chooses how each disk is read and written, after what the hypervisor can do, where there is one to be asked.
 pub(super) fn add(place: &Place<'_>, hypervisor: Option<&dyn Hypervisor>, disks: &mut Disks) {
     if let Some(hypervisor) = hypervisor {
-        disks.abilities = hypervisor.storage().abilities();
         // Only the ports of passed-through devices are told, so otherwise QEMU is not asked.
-        if !place.planned.placement.guest_pcie.links.is_empty() {
-            let program = hypervisor.emulator();
-            disks.abilities.port_speed_dgts = program.and_then(|path| port_speed_dgts(&path));
-        }
+        let ports = !place.planned.placement.guest_pcie.links.is_empty();
+        disks.abilities = abilities(hypervisor, ports);
     }
     // The files and the kernel of another machine are not asked; what works everywhere is taken.
     if place.recorded || !place.is_here() {
         return;
     }
     for disk in disks.disks.iter_mut().filter(|disk| !disk.read_only) {
-        match direct(Path::new(&disk.path)) {
-            Direct::Refused(why) => {
-                disk.io = DiskIo::Threads;
-                disks.warnings.push(format!(
-                    "disk {} is read and written through the host's page cache: {why}",
-                    disk.path
-                ));
-            }
-            Direct::Works => disk.io = past_the_cache(disks.abilities, kernel_has_io_uring()),
+        let (io, why) = best_io(&disk.path, disks.abilities);
+        disk.io = io;
+        disks.warnings.extend(why);
+    }
+}
+
+/// What a hypervisor can do; `ports`: with what root ports can be told.
+pub fn abilities(hypervisor: &dyn Hypervisor, ports: bool) -> Abilities {
+    let mut abilities = hypervisor.storage().abilities();
+    if ports {
+        let program = hypervisor.emulator();
+        abilities.port_speed_dgts = program.and_then(|path| port_speed_dgts(&path));
+    }
+    abilities
+}
+
+/// How the disk at a path of this machine is read and written best, and what an admin should know of that.
+pub fn best_io(path: &str, abilities: Abilities) -> (DiskIo, Option<String>) {
+    match direct(Path::new(path)) {
+        Direct::Refused(why) => {
+            let why =
+                format!("disk {path} is read and written through the host's page cache: {why}");
+            (DiskIo::Threads, Some(why))
         }
+        Direct::Works => (past_the_cache(abilities, kernel_has_io_uring()), None),
     }
 }
 

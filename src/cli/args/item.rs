@@ -1,0 +1,186 @@
+//! Values of the things that `tune` switches: `on`, `off`, `keep`, or a value of its own kind.
+
+use crate::cpuset::{CpuSet, NodeSet};
+use crate::domain::setting::Rate;
+use crate::memsize::MemSize;
+use crate::placement::GuestTopology;
+use crate::request::PageSize;
+use crate::tune::Item;
+use crate::tune::items::{Never, PinOrder, Virtio};
+
+/// Reads the words that every thing takes, and its own values with `value`; `kinds` says what these are.
+fn item<T>(
+    text: &str,
+    kinds: &str,
+    value: impl FnOnce(&str) -> Option<T>,
+) -> Result<Item<T>, String> {
+    match text {
+        "on" => Ok(Item::On),
+        "off" => Ok(Item::Off),
+        "keep" => Ok(Item::Keep),
+        _ => value(text).map(Item::To).ok_or_else(|| format!("it takes on, off, keep{kinds}")),
+    }
+}
+
+/// Reads the value of a thing that is only switched.
+pub fn switch(text: &str) -> Result<Item<Never>, String> {
+    item(text, "", |_| None)
+}
+
+/// Reads an order of pins.
+pub fn pins(text: &str) -> Result<Item<PinOrder>, String> {
+    item(text, ", core, thread", |text| match text {
+        "core" => Some(PinOrder::Core),
+        "thread" => Some(PinOrder::Thread),
+        _ => None,
+    })
+}
+
+/// Reads sockets, cores and threads.
+pub fn topology(text: &str) -> Result<Item<GuestTopology>, String> {
+    item(text, " and sockets x cores x threads, such as 2x23x2", |text| {
+        let parts: Option<Vec<u32>> = text.split('x').map(|part| part.parse().ok()).collect();
+        match parts?[..] {
+            [sockets, cores, threads] if sockets > 0 && cores > 0 && threads > 0 => {
+                Some(GuestTopology { sockets, cores, threads })
+            }
+            _ => None,
+        }
+    })
+}
+
+/// Reads a set of pcpus.
+pub fn pcpus(text: &str) -> Result<Item<CpuSet>, String> {
+    let set = |text: &str| text.parse().ok().filter(|set: &CpuSet| !set.is_empty());
+    item(text, " and pcpus such as 23,71", set)
+}
+
+/// Reads a set of nodes.
+pub fn nodes(text: &str) -> Result<Item<NodeSet>, String> {
+    let set = |text: &str| text.parse().ok().filter(|set: &NodeSet| !set.is_empty());
+    item(text, " and nodes such as 0-1", set)
+}
+
+/// Reads a number.
+pub fn number(text: &str) -> Result<Item<u32>, String> {
+    item(text, " and a number from 1", |text| text.parse().ok().filter(|number| *number > 0))
+}
+
+/// Reads a number of address bits.
+pub fn bits(text: &str) -> Result<Item<u8>, String> {
+    item(text, " and a number from 32 to 64", |text| {
+        text.parse().ok().filter(|bits| (32..=64).contains(bits))
+    })
+}
+
+/// Reads a page size.
+pub fn pages(text: &str) -> Result<Item<PageSize>, String> {
+    item(text, ", 2M, 1G", |text| match text {
+        "2M" => Some(PageSize::TwoMib),
+        "1G" => Some(PageSize::OneGib),
+        _ => None,
+    })
+}
+
+/// Reads an amount of memory.
+pub fn size(text: &str) -> Result<Item<MemSize>, String> {
+    item(text, " and a size such as 2T", |text| {
+        text.parse().ok().filter(|size: &MemSize| !size.is_zero())
+    })
+}
+
+/// Reads one of several words.
+fn word(text: &str, words: &[&str]) -> Result<Item<String>, String> {
+    let kinds = format!(", {}", words.join(", "));
+    item(text, &kinds, |text| words.contains(&text).then(|| text.to_owned()))
+}
+
+/// Reads libvirt's word for a disk's cache.
+pub fn cache(text: &str) -> Result<Item<String>, String> {
+    word(text, &["none", "writeback", "writethrough", "directsync", "unsafe"])
+}
+
+/// Reads libvirt's word for a disk's I/O.
+pub fn io(text: &str) -> Result<Item<String>, String> {
+    word(text, &["native", "io_uring", "threads"])
+}
+
+/// Reads the balloon's value.
+pub fn balloon(text: &str) -> Result<Item<Virtio>, String> {
+    item(text, ", virtio", |text| (text == "virtio").then_some(Virtio))
+}
+
+/// Reads rates: mean, highest, burst.
+pub fn rate(text: &str) -> Result<Item<Rate>, String> {
+    item(text, " and a rate such as 100MB/s, 1Gbit/s or 1Gbit/s,2Gbit/s,4M", |text| {
+        let mut parts = text.split(',');
+        let average_kb_s = speed(parts.next()?)?;
+        let peak_kb_s = parts.next().map(speed);
+        let burst = parts.next().map(|text| text.parse::<MemSize>().ok());
+        if parts.next().is_some() || peak_kb_s == Some(None) || burst == Some(None) {
+            return None;
+        }
+        let burst_kib = burst.flatten().map(MemSize::kib);
+        Some(Rate { average_kb_s, peak_kb_s: peak_kb_s.flatten(), burst_kib })
+    })
+}
+
+/// Reads a rate with its unit, in units of 1000 bytes per second, which libvirt counts in.
+fn speed(text: &str) -> Option<u64> {
+    /// Units, each with how many bits per second it is.
+    const UNITS: [(&str, u64); 6] = [
+        ("kbit/s", 1000),
+        ("Mbit/s", 1_000_000),
+        ("Gbit/s", 1_000_000_000),
+        ("kB/s", 8000),
+        ("MB/s", 8_000_000),
+        ("GB/s", 8_000_000_000),
+    ];
+    let (number, bits) =
+        UNITS.iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, *bits)))?;
+    let number: u64 = number.parse().ok()?;
+    Some(number.checked_mul(bits)? / 8000).filter(|rate| *rate > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thing_takes_the_same_words_and_its_own() {
+        for (text, read) in [("on", Item::On), ("off", Item::Off), ("keep", Item::Keep)] {
+            assert_eq!(switch(text), Ok(read));
+            assert_eq!(number(text).unwrap().is_on(), text == "on");
+        }
+        assert_eq!(pins("thread"), Ok(Item::To(PinOrder::Thread)));
+        let shape = GuestTopology { sockets: 2, cores: 23, threads: 2 };
+        assert_eq!(topology("2x23x2"), Ok(Item::To(shape)));
+        for text in ["", "2x23", "2x23x0", "1x2x3x4", "axbxc", "4294967296x1x1"] {
+            assert!(topology(text).is_err(), "{text}");
+        }
+        assert!(switch("yes").is_err() && number("0").is_err() && number("-1").is_err());
+        assert!(pcpus("").is_err() && nodes("a").is_err() && bits("31").is_err());
+        assert!(cache("fast").unwrap_err().contains("directsync"));
+    }
+
+    #[test]
+    fn rates_say_their_unit() {
+        let of = |text: &str| match rate(text) {
+            Ok(Item::To(rate)) => Some((rate.average_kb_s, rate.peak_kb_s, rate.burst_kib)),
+            _ => None,
+        };
+        assert_eq!(of("1Gbit/s"), Some((125_000, None, None)));
+        assert_eq!(of("100MB/s,200MB/s,4M"), Some((100_000, Some(200_000), Some(4096))));
+        for text in [
+            "100",
+            "100M",
+            "1kbit/s",
+            "1Gbit/s,",
+            "1Gbit/s,2Gbit/s,4M,5",
+            "-1MB/s",
+            "18446744073709551615GB/s",
+        ] {
+            assert_eq!(of(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `tune`: any domain made as good as a fresh plan. What is tuned and by what is [`subjects`]'; what is said, [`answer`]'s.
+
+mod answer;
+mod subjects;
+
+use super::args::TuneArgs;
+use super::change::{Reporter, agree, journal, print_steps, refuse_unfinished};
+use super::context::Context;
+use super::diff::Diff;
+use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
+use super::history::{DomainChange, change_domain};
+use crate::apply::{Step, Transaction};
+use crate::tune::{Change, TuneError, Tuned};
+use answer::{Answer, Domain};
+use subjects::Subjects;
+
+/// Runs the verb.
+pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let changes_nothing = args.dry_run || args.diff || args.check;
+    if !changes_nothing && !subjects::are_files(args, cx) {
+        return change(args, cx);
+    }
+    let subjects = subjects::read(args, cx)?;
+    let tuned = subjects.tune(args, cx)?;
+    let done = done(&tuned);
+    let pairs = || subjects.all.iter().zip(&tuned);
+    if args.diff {
+        let diffs = pairs().filter_map(|(subject, tuned)| {
+            let tuned = tuned.as_ref().ok()?;
+            Some(Diff::of(&subject.name, Some(subject.text()), Some(tuned.after.text())))
+        });
+        Diff::print_all(&diffs.collect::<Vec<_>>(), cx.output)?;
+        return Ok(done);
+    }
+    if args.dry_run || args.check {
+        let changes = changes(&subjects, &tuned);
+        let steps = changes.iter().filter(|_| args.dry_run).flat_map(DomainChange::steps);
+        let steps: Vec<Step> = steps.collect();
+        answer(&subjects, &tuned, args).print(cx.output, &steps, false)?;
+        if !steps.is_empty() && !cx.output.json {
+            print_steps(&steps, cx)?;
+        }
+        let changes = tuned.iter().flatten().any(|tuned| !tuned.changes.is_empty());
+        return Ok(if args.check && changes && done == EXIT_DONE { EXIT_FOUND } else { done });
+    }
+    let ([subject], [Ok(tuned)]) = (&subjects.all[..], &tuned[..]) else {
+        return Err(usage(
+            "several files",
+            "--diff, --check and --dry-run take several; else name one",
+        ));
+    };
+    for warning in answer::warnings(subject, tuned, args.explain) {
+        cx.output.warning(&warning);
+    }
+    if cx.output.json {
+        cx.output.json(&Domain::of(subject, Ok(tuned), args.explain).with_xml(tuned))?;
+    } else {
+        cx.output.text(tuned.after.text())?;
+    }
+    Ok(EXIT_DONE)
+}
+
+/// Changes domains of the hypervisor.
+fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("tune")?;
+    let mut reporter = Reporter::new(cx.output)?;
+    let hypervisor = cx.hypervisor()?;
+    refuse_unfinished(&*hypervisor)?;
+    if !args.yes {
+        let subjects = subjects::read(args, cx)?;
+        let tuned = subjects.tune(args, cx)?;
+        let answer = answer(&subjects, &tuned, args);
+        if answer.changes() {
+            let lines = answer.lines();
+            reporter.ask(|| agree(&lines, "change the definitions?", "the change"))?;
+        }
+    }
+    let lock = reporter.lock(&args.lock)?;
+    // Once more, and with the lock: others may have been there while the question stood.
+    let subjects = subjects::read(args, cx)?;
+    let tuned = subjects.tune(args, cx)?;
+    let changes = changes(&subjects, &tuned);
+    if !changes.is_empty() {
+        let names: Vec<&str> = changes.iter().map(|change| change.name).collect();
+        let journal = journal("tune", &names.join(" "), &*hypervisor)?;
+        let mut transaction = Transaction::new(&*hypervisor, &mut reporter, Some(journal));
+        for change in &changes {
+            change_domain(change, &*hypervisor, &mut transaction, cx.output)?;
+        }
+        transaction.close()?;
+    }
+    drop(lock);
+    for (subject, tuned) in subjects.all.iter().zip(&tuned) {
+        let Ok(tuned) = tuned else { continue };
+        for warning in answer::warnings(subject, tuned, args.explain) {
+            cx.output.warning(&format!("{}: {warning}", subject.name));
+        }
+    }
+    answer(&subjects, &tuned, args).print(cx.output, &[], true)?;
+    Ok(done(&tuned))
+}
+
+/// The changes that make domains what they are tuned to; files are never changed.
+fn changes<'a>(
+    subjects: &'a Subjects,
+    tuned: &'a [Result<Tuned, TuneError>],
+) -> Vec<DomainChange<'a>> {
+    let mut changes = Vec::new();
+    for (subject, tuned) in subjects.all.iter().zip(tuned) {
+        let Ok(tuned) = tuned else { continue };
+        if tuned.changes.is_empty() || subject.is_file {
+            continue;
+        }
+        let line = |change: &Change| format!("{}: {} -> {}", change.item, change.was, change.now);
+        changes.push(DomainChange {
+            verb: "tune",
+            name: &subject.name,
+            what: tuned.changes.iter().map(line).collect(),
+            before: subject.text(),
+            after: &tuned.after,
+            first: Vec::new(),
+            last: Vec::new(),
+        });
+    }
+    changes
+}
+
+/// What is said of these domains.
+fn answer(subjects: &Subjects, tuned: &[Result<Tuned, TuneError>], args: &TuneArgs) -> Answer {
+    let domains = subjects.all.iter().zip(tuned);
+    let domains = domains.map(|(subject, tuned)| Domain::of(subject, tuned.as_ref(), args.explain));
+    Answer { domains: domains.collect() }
+}
+
+/// The exit code as far as refusals go: with --all-domains one that is refused does not keep the others.
+fn done(tuned: &[Result<Tuned, TuneError>]) -> u8 {
+    if tuned.iter().all(Result::is_ok) { EXIT_DONE } else { EXIT_FAILED }
+}

@@ -1,0 +1,157 @@
+//! What `tune` says of each domain: for people, and as JSON.
+
+use super::subjects::Subject;
+use crate::apply::Step;
+use crate::check::{Finding, HUGE_PAGES_SHORT};
+use crate::cli::output::Output;
+use crate::placement::Reason;
+use crate::tune::{Change, TuneError, Tuned};
+use serde::Serialize;
+
+/// Is what is said of all domains.
+#[derive(Debug, Serialize)]
+pub struct Answer {
+    /// The domains, in the order in which they were named.
+    pub domains: Vec<Domain>,
+}
+
+/// Is what is said of one domain.
+#[derive(Debug, Serialize)]
+pub struct Domain {
+    /// Its name.
+    name: String,
+    /// Whether something is different.
+    changed: bool,
+    /// Whether it runs, so that what is different waits for its next start.
+    waits_for_start: bool,
+    /// What is different.
+    changes: Vec<Change>,
+    /// What is a compromise; with --explain every reason.
+    reasons: Vec<Reason>,
+    /// What our checker finds in it then.
+    findings: Vec<Finding>,
+    /// Why it cannot be tuned; none: it can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+    /// The tuned definition, of a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    xml: Option<String>,
+}
+
+/// Is the answer with what would be done.
+#[derive(Serialize)]
+struct WithSteps<'a> {
+    /// The domains.
+    domains: &'a [Domain],
+    /// The steps.
+    #[serde(skip_serializing_if = "<[Step]>::is_empty")]
+    steps: &'a [Step],
+}
+
+impl Domain {
+    /// What is said of a domain.
+    pub fn of(subject: &Subject, tuned: Result<&Tuned, &TuneError>, explain: bool) -> Domain {
+        let mut domain = Domain {
+            name: subject.name.clone(),
+            changed: false,
+            waits_for_start: false,
+            changes: Vec::new(),
+            reasons: Vec::new(),
+            findings: Vec::new(),
+            refused: None,
+            xml: None,
+        };
+        match tuned {
+            Err(error) => domain.refused = Some(error.to_string()),
+            Ok(tuned) => {
+                domain.changed = !tuned.changes.is_empty();
+                domain.waits_for_start = domain.changed && subject.running;
+                domain.changes.clone_from(&tuned.changes);
+                domain.reasons = said(subject, tuned, explain);
+                domain.findings = found(subject, tuned);
+            }
+        }
+        domain
+    }
+
+    /// The same with the definition.
+    pub fn with_xml(self, tuned: &Tuned) -> Domain {
+        Domain { xml: Some(tuned.after.text().to_owned()), ..self }
+    }
+
+    /// It in lines.
+    fn lines(&self, done: bool) -> Vec<String> {
+        let Domain { name, refused, changes, .. } = self;
+        if let Some(why) = refused {
+            return vec![format!("{name}: cannot be tuned: {}", why.replace('\n', ";"))];
+        }
+        if changes.is_empty() {
+            return vec![format!("{name}: nothing to do")];
+        }
+        let when = match (self.waits_for_start, done) {
+            (true, true) => " is changed; the running guest gets it at its next start",
+            (true, false) => " would change; the running guest would get it at its next start",
+            (false, true) => " is changed",
+            (false, false) => " would change",
+        };
+        let line = |Change { item, was, now }: &Change| format!("  {item}: {was} -> {now}");
+        std::iter::once(format!("{name}{when}")).chain(changes.iter().map(line)).collect()
+    }
+}
+
+impl Answer {
+    /// Whether something is different in one of them.
+    pub fn changes(&self) -> bool {
+        self.domains.iter().any(|domain| domain.changed)
+    }
+
+    /// What would change, in lines that follow `will`.
+    pub fn lines(&self) -> Vec<String> {
+        let changed = self.domains.iter().filter(|domain| domain.changed);
+        let lines = changed.flat_map(|domain| {
+            domain.changes.iter().map(|Change { item, was, now }| {
+                format!("change {item} of `{}` from {was} to {now}", domain.name)
+            })
+        });
+        lines.collect()
+    }
+
+    /// Prints it; `done`: the changes are made.
+    pub fn print(&self, output: Output, steps: &[Step], done: bool) -> std::io::Result<()> {
+        if output.json {
+            return output.json(&WithSteps { domains: &self.domains, steps });
+        }
+        let lines = self.domains.iter().flat_map(|domain| {
+            let why = domain.reasons.iter().map(|reason| {
+                let mark = if reason.compromise { '!' } else { ' ' };
+                format!("  {mark} {}: {}", reason.choice, reason.because)
+            });
+            let found = domain.findings.iter().map(|f| format!("  ! {}: {}", f.path, f.message));
+            let more: Vec<String> = if done { Vec::new() } else { why.chain(found).collect() };
+            domain.lines(done).into_iter().chain(more)
+        });
+        output.text(&lines.map(|line| line + "\n").collect::<String>())
+    }
+}
+
+/// The reasons that are told: a running guest holds its own pages, so that too few are free says nothing.
+fn said(subject: &Subject, tuned: &Tuned, explain: bool) -> Vec<Reason> {
+    let is_said = |reason: &&Reason| {
+        (explain || reason.compromise) && !(subject.running && reason.choice == "huge-pages")
+    };
+    tuned.reasons.iter().filter(is_said).cloned().collect()
+}
+
+/// The findings that are told.
+fn found(subject: &Subject, tuned: &Tuned) -> Vec<Finding> {
+    let is_told = |finding: &&Finding| !(subject.running && finding.rule == HUGE_PAGES_SHORT);
+    tuned.findings.iter().filter(is_told).cloned().collect()
+}
+
+/// What an admin should know of a tuned domain, one line each.
+pub fn warnings(subject: &Subject, tuned: &Tuned, explain: bool) -> Vec<String> {
+    let reasons = said(subject, tuned, explain).into_iter();
+    let reasons = reasons.map(|reason| format!("{}: {}", reason.choice, reason.because));
+    let findings = found(subject, tuned).into_iter();
+    reasons.chain(findings.map(|f| format!("{}: {}", f.path, f.message))).collect()
+}

@@ -1,0 +1,274 @@
+//! What is tuned: domains of libvirt or files, and what they are tuned by. Changes nothing.
+
+use crate::cli::args::{AllowArg, ItemArgs, TuneArgs};
+use crate::cli::check::{is_file, read_file};
+use crate::cli::context::{Context, xml_files};
+use crate::cli::error::{EXIT_FAILED, Hinted, hinted, usage};
+use crate::cli::storage::{abilities, best_io};
+use crate::domain::guest::{Abilities, DiskIo};
+use crate::domain::{DomainXml, Element};
+use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
+use crate::placement::{Occupancy, PlanError};
+use crate::topology::Topology;
+use crate::tune::{Given, Item, Items, TuneError, Tuned, together};
+use crate::versions::Versions;
+use anyhow::Context as _;
+use std::collections::BTreeMap;
+
+/// Is one domain that is tuned.
+#[derive(Debug, Clone)]
+pub struct Subject {
+    /// Its name; of a file without one the file's.
+    pub name: String,
+    /// Its definition.
+    pub xml: DomainXml,
+    /// Whether it runs.
+    pub running: bool,
+    /// Whether it is a file, which is never changed.
+    pub is_file: bool,
+}
+
+impl Subject {
+    /// Its definition as it was read.
+    pub fn text(&self) -> &str {
+        self.xml.text()
+    }
+}
+
+/// Is the domains that are tuned, with the host that they are on.
+#[derive(Debug)]
+pub struct Subjects {
+    /// The domains.
+    pub all: Vec<Subject>,
+    /// The host.
+    topology: Topology,
+    /// What is taken, their own included.
+    occupancy: Occupancy,
+    /// How their disks are read and written best.
+    disks: BTreeMap<String, DiskIo>,
+    /// What the hypervisor can do.
+    abilities: Abilities,
+    /// What it is.
+    versions: Versions,
+}
+
+/// Whether files are tuned, which are only printed.
+pub fn are_files(args: &TuneArgs, cx: &Context<'_>) -> bool {
+    let files = !args.targets.is_empty() && args.targets.iter().all(|target| is_file(target));
+    files || (args.all_domains && cx.global.host.is_some())
+}
+
+/// Reads the domains and their host.
+pub fn read(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<Subjects> {
+    let recorded = cx.global.host.is_some();
+    let files = are_files(args, cx);
+    let hypervisor = match files && (recorded || args.taken.assume_empty) {
+        true => None,
+        false => Some(cx.hypervisor()?),
+    };
+    let all = match &hypervisor {
+        Some(hypervisor) if !files => of_hypervisor(args, &**hypervisor, cx)?,
+        _ => of_files(args)?,
+    };
+    let topology = cx.topology()?;
+    let occupancy = cx.taken(&args.taken)?;
+    let mut subjects = Subjects {
+        all,
+        topology,
+        occupancy,
+        disks: BTreeMap::new(),
+        abilities: Abilities::default(),
+        versions: Versions::default(),
+    };
+    if let Some(hypervisor) = hypervisor {
+        let passes = |subject: &Subject| subject.xml.root().find("devices/hostdev").is_some();
+        let passes = subjects.all.iter().any(passes);
+        subjects.abilities = abilities(&*hypervisor, passes);
+        subjects.versions = hypervisor.versions();
+        if hypervisor.uri().contains(":///") && !recorded {
+            subjects.look_at_disks(cx);
+        }
+    }
+    Ok(subjects)
+}
+
+/// The domains of a hypervisor that are named, or all.
+fn of_hypervisor(
+    args: &TuneArgs,
+    hypervisor: &dyn Hypervisor,
+    cx: &Context<'_>,
+) -> anyhow::Result<Vec<Subject>> {
+    let there = hypervisor.domains()?;
+    let mut chosen: Vec<&DomainSummary> = Vec::new();
+    if args.all_domains {
+        for summary in &there {
+            if summary.persistent {
+                chosen.push(summary);
+            } else {
+                let name = &summary.name;
+                cx.output.warning(&format!("{name}: it has no definition, so it is left out"));
+            }
+        }
+    }
+    for name in &args.targets {
+        if is_file(name) {
+            return Err(usage(
+                format!("`{name}` is a file, and others are domains"),
+                "tune files and domains each for themselves",
+            ));
+        }
+        let summary = there.iter().find(|summary| summary.name == *name);
+        let Some(summary) = summary else {
+            let message = format!("there is no domain `{name}`");
+            return Err(hinted(message, "`gpuvm list` shows the domains that are there"));
+        };
+        if !summary.persistent {
+            return Err(hinted(
+                format!("domain `{name}` has no definition that could be changed"),
+                format!(
+                    "`virsh dumpxml {name} >{name}.xml` and `virsh define {name}.xml` give it one"
+                ),
+            ));
+        }
+        if !chosen.iter().any(|other| other.name == summary.name) {
+            chosen.push(summary);
+        }
+    }
+    let subject = |summary: &DomainSummary| {
+        let text = hypervisor.xml(&summary.name, XmlOf::Inactive)?;
+        let failed = || format!("cannot read `{}`", summary.name);
+        let running = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+        let xml = DomainXml::parse(&text).with_context(failed)?;
+        Ok(Subject { name: summary.name.clone(), xml, running, is_file: false })
+    };
+    chosen.into_iter().map(subject).collect()
+}
+
+/// The domains of files.
+fn of_files(args: &TuneArgs) -> anyhow::Result<Vec<Subject>> {
+    let mut files: Vec<String> = args.targets.clone();
+    if args.all_domains {
+        for path in &args.taken.domain_xml {
+            let paths = xml_files(path)?.into_iter();
+            files.extend(paths.map(|path| path.display().to_string()));
+        }
+    }
+    let subject = |file: &String| {
+        let xml = DomainXml::parse(&read_file(file)?).with_context(|| file.clone())?;
+        let name = Some(xml.name()).filter(|name| !name.is_empty());
+        Ok(Subject {
+            name: name.unwrap_or_else(|| file.clone()),
+            running: xml.root().attr("id").is_some(),
+            xml,
+            is_file: true,
+        })
+    };
+    files.iter().map(subject).collect()
+}
+
+impl Subjects {
+    /// Looks how each disk is read and written best.
+    fn look_at_disks(&mut self, cx: &Context<'_>) {
+        for subject in &self.all {
+            let devices = subject.xml.root().child("devices");
+            for disk in devices.into_iter().flat_map(|devices| devices.children("disk")) {
+                let Some(path) = path_of(disk) else { continue };
+                let (io, why) = best_io(&path, self.abilities);
+                if let Some(why) = why {
+                    cx.output.warning(&format!("{}: {why}", subject.name));
+                }
+                self.disks.insert(path, io);
+            }
+        }
+    }
+
+    /// Tunes them. One that is refused is an error, but with --all-domains, where the others go on.
+    pub fn tune(
+        &self,
+        args: &TuneArgs,
+        cx: &Context<'_>,
+    ) -> anyhow::Result<Vec<Result<Tuned, TuneError>>> {
+        let items = items(&args.items, args.all);
+        let given = Given {
+            topology: &self.topology,
+            others: &self.occupancy,
+            items: &items,
+            allow_remote: args.allow.contains(&AllowArg::Remote),
+            disks: &self.disks,
+            abilities: self.abilities,
+            versions: &self.versions,
+        };
+        let members: Vec<DomainXml> = self.all.iter().map(|subject| subject.xml.clone()).collect();
+        let tuned = together::together(&members, &given);
+        for (subject, tuned) in self.all.iter().zip(&tuned) {
+            let Err(error) = tuned else { continue };
+            let error = refused(&subject.name, error);
+            if !args.all_domains {
+                return Err(error);
+            }
+            cx.output.warning(&format!("{error:#}"));
+        }
+        Ok(tuned)
+    }
+}
+
+/// The path of a disk that is a file or a block device.
+fn path_of(disk: Element<'_>) -> Option<String> {
+    let source = disk.child("source")?;
+    source.attr("file").or_else(|| source.attr("dev")).map(|path| path.into_owned())
+}
+
+/// The error that a domain cannot be tuned.
+fn refused(name: &str, error: &TuneError) -> anyhow::Error {
+    let hint = match error {
+        TuneError::Plan(PlanError::Taken { hint, .. }) => {
+            let remote = "`--allow remote` takes cores and memory of other nodes";
+            if hint.is_empty() { remote.to_owned() } else { format!("{hint}; {remote}") }
+        }
+        TuneError::Plan(PlanError::Impossible { hint, .. }) | TuneError::Item { hint, .. } => {
+            hint.clone()
+        }
+        TuneError::Unsound(findings) => {
+            findings.first().map(|finding| finding.hint.clone()).unwrap_or_default()
+        }
+        TuneError::Kind { .. } | TuneError::Xml(_) | TuneError::Plan(PlanError::Request(_)) => {
+            format!("`gpuvm check {name}` says what is wrong with it")
+        }
+    };
+    let message = format!("domain `{name}` cannot be tuned");
+    anyhow::Error::from(error.clone()).context(Hinted { message, hint, exit: EXIT_FAILED })
+}
+
+/// What becomes of each thing: all things where none is named, else what is named.
+fn items(args: &ItemArgs, all: bool) -> Items {
+    let all = all || args.name_none();
+    let base = if all { Items::all() } else { Items::default() };
+    /// What is named, else what holds without.
+    fn or<T: Clone>(named: &Option<Item<T>>, base: Item<T>) -> Item<T> {
+        named.clone().unwrap_or(base)
+    }
+    Items {
+        pins: or(&args.pins, base.pins),
+        topology: or(&args.topology, base.topology),
+        emulator: or(&args.emulator, base.emulator),
+        iothreads: or(&args.iothreads, base.iothreads),
+        iothread_pins: or(&args.iothread_pins, base.iothread_pins),
+        huge_pages: or(&args.huge_pages, base.huge_pages),
+        fill: or(&args.fill, base.fill),
+        cells: or(&args.cells, base.cells),
+        memory_nodes: or(&args.memory_nodes, base.memory_nodes),
+        memory_rounding: or(&args.memory_rounding, base.memory_rounding),
+        disk_cache: or(&args.disk_cache, base.disk_cache),
+        disk_io: or(&args.disk_io, base.disk_io),
+        disk_queues: or(&args.disk_queues, base.disk_queues),
+        net_queues: or(&args.net_queues, base.net_queues),
+        inbound: or(&args.inbound, base.inbound),
+        outbound: or(&args.outbound, base.outbound),
+        mtu: or(&args.mtu, base.mtu),
+        agent: or(&args.agent, base.agent),
+        pcie: or(&args.pcie, base.pcie),
+        window: or(&args.window, base.window),
+        maxphysaddr: or(&args.maxphysaddr, base.maxphysaddr),
+        balloon: or(&args.balloon, base.balloon),
+    }
+}

@@ -1,0 +1,298 @@
+//! The items of a guest's CPUs and memory.
+
+use super::items::Virtio;
+use super::work::Work;
+use super::{Item, ItemName, TuneError};
+use crate::cpuset::{CpuSet, NodeSet};
+use crate::domain::DomainXml;
+use crate::domain::claims::Claims;
+use crate::domain::edit::DomainEdit;
+use crate::domain::setting::{AddressBits, Setting};
+use crate::memsize::MemSize;
+use crate::placement::{GuestCell, GuestTopology};
+use crate::topology::Topology;
+
+/// Threads that fill memory at most, as for new guests (spec/performance.md).
+const MOST_FILL_THREADS: u32 = 16;
+
+/// Makes them.
+pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
+    pages(work)?;
+    memory(work)?;
+    vcpu_pins(work)?;
+    emulator(work)?;
+    topology(work)?;
+    cells(work)?;
+    memory_nodes(work)?;
+    address_bits(work)?;
+    window(work)?;
+    balloon(work)
+}
+
+/// Huge pages, and the filling of memory.
+fn pages(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let items = work.given.items;
+    let pages = work.guest.request.huge_pages;
+    match items.huge_pages {
+        Item::Keep => {}
+        Item::On | Item::Off | Item::To(_) => {
+            work.set(ItemName::HugePages, Setting::Pages { pages })?;
+        }
+    }
+    let fills = !work.guest.hostdevs.is_empty() || pages.is_some();
+    match items.fill {
+        Item::On if fills => {
+            let threads = work.vcpus().min(MOST_FILL_THREADS);
+            work.set(ItemName::Fill, Setting::Fill { threads })
+        }
+        Item::Off => work.set(ItemName::Fill, Setting::NoFill),
+        _ => Ok(()),
+    }
+}
+
+/// The amount of memory, where rounding or passed-through functions change it.
+fn memory(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let Some(placement) = work.placement else { return Ok(()) };
+    let item = ItemName::MemoryRounding;
+    if matches!(work.given.items.memory_rounding, Item::Keep | Item::Off) {
+        return Ok(());
+    }
+    if work.guest.plugs_memory {
+        work.note(item, "memory can be plugged into it, so its amount and its cells stay");
+        return Ok(());
+    }
+    let (memory, was) = (placement.memory(), work.guest.claims.memory.value);
+    let divided = !work.guest.claims.cells.is_empty();
+    if memory != was && divided && work.given.items.cells.is_kept() {
+        let message = format!("{} KiB are divided among cells that stay", was.kib());
+        return Err(TuneError::item(item, message, "add --cells on"));
+    }
+    let passes = !work.guest.hostdevs.is_empty();
+    if memory == was && !(passes && balloons(work)) {
+        return Ok(());
+    }
+    work.make(item, &[DomainEdit::SetMemory { memory }])
+}
+
+/// Whether the guest starts with less memory than it has.
+fn balloons(work: &Work<'_>) -> bool {
+    let root = work.xml.root();
+    let Some(current) = root.child("currentMemory") else { return false };
+    let unit = current.attr("unit");
+    let amount = crate::domain::read::memory(&current.text(), unit.as_deref());
+    amount.is_ok_and(|amount| amount != work.guest.claims.memory.value)
+}
+
+/// Pins of vCPUs.
+fn vcpu_pins(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let pins = match (&work.given.items.pins, work.placement) {
+        (Item::Keep, _) => return Ok(()),
+        (Item::Off, _) => Vec::new(),
+        (_, Some(placement)) => placement.vcpu_pins.clone(),
+        (_, None) => return Ok(()),
+    };
+    if !pins.is_empty() && has_individual_vcpus(work) {
+        work.note(ItemName::Pins, "vCPUs that are plugged later get their pins too");
+    }
+    work.set(ItemName::Pins, Setting::VcpuPins { pins })
+}
+
+/// Whether some vCPUs are not there at start.
+fn has_individual_vcpus(work: &Work<'_>) -> bool {
+    let root = work.xml.root();
+    root.child("vcpu").is_some_and(|vcpu| vcpu.attr("current").is_some())
+}
+
+/// Pin of the emulator.
+fn emulator(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let pin = match (&work.given.items.emulator, work.placement) {
+        (Item::Keep, _) => return Ok(()),
+        (Item::Off, _) => CpuSet::new(),
+        (Item::To(pin), _) => {
+            there(work.given.topology, pin, ItemName::Emulator)?;
+            pin.clone()
+        }
+        (Item::On, Some(placement)) => placement.emulator_pin.clone(),
+        (Item::On, None) => return Ok(()),
+    };
+    work.set(ItemName::Emulator, Setting::EmulatorPin { pin })
+}
+
+/// Refuses pcpus that the host does not have.
+pub(super) fn there(topology: &Topology, pin: &CpuSet, item: ItemName) -> Result<(), TuneError> {
+    let absent = pin.minus(&topology.pcpus());
+    if absent.is_empty() {
+        return Ok(());
+    }
+    let message = format!("this host has no pcpu {absent}, or it is offline");
+    Err(TuneError::item(item, message, "`gpuvm host show` shows the pcpus of each node"))
+}
+
+/// What the guest's CPU looks like.
+fn topology(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let topology = match (work.given.items.topology, work.placement) {
+        (Item::Keep, _) | (Item::On, None) => return Ok(()),
+        (Item::Off, _) => None,
+        (Item::On, Some(placement)) => Some(placement.topology),
+        (Item::To(shape), _) => Some(shape),
+    };
+    let vcpus = work.vcpus();
+    if let Some(GuestTopology { sockets, cores, threads }) = topology {
+        let product = u128::from(sockets) * u128::from(cores) * u128::from(threads);
+        if product != u128::from(vcpus) {
+            let message = format!(
+                "{sockets}x{cores}x{threads} are {product} vCPUs, and the guest has {vcpus}"
+            );
+            return Err(TuneError::item(ItemName::Topology, message, "--topology on"));
+        }
+    }
+    let vendor = work.given.topology.machine().cpu_vendor.as_deref();
+    let topoext = work.guest.kvm
+        && topology.is_some_and(|topology| topology.threads > 1)
+        && vendor.is_some_and(crate::domain::is_amd);
+    work.set(ItemName::Topology, Setting::Topology { topology, topoext })
+}
+
+/// Guest NUMA cells.
+fn cells(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let cells = match (work.given.items.cells, work.placement) {
+        (Item::Keep, _) | (Item::On | Item::To(_), None) => return Ok(()),
+        (Item::Off, _) => Vec::new(),
+        (_, Some(placement)) => placement.cells.clone(),
+    };
+    if work.guest.plugs_memory {
+        return Ok(());
+    }
+    let bound = cells.iter().any(|cell| !cell.host_nodes.is_empty());
+    let asked = work.given.items.cells.value().is_some();
+    let there = !work.guest.claims.cells.is_empty();
+    let wanted = cells.len() > 1 || bound || asked || there || !work.guest.hostdevs.is_empty();
+    if work.given.items.cells.is_on() && !wanted || is_so(work.guest.claims, work, &cells) {
+        return Ok(());
+    }
+    work.set(ItemName::Cells, Setting::Cells { cells })
+}
+
+/// Whether the cells are these already, whatever unit their memory is written in.
+fn is_so(claims: &Claims<'_>, work: &Work<'_>, cells: &[GuestCell]) -> bool {
+    let numa = work.xml.root().find("cpu/numa");
+    let elements = numa.into_iter().flat_map(|numa| numa.children("cell"));
+    let same = |((found, element), cell): (
+        (&crate::domain::claims::Cell<'_>, crate::domain::Element<'_>),
+        &GuestCell,
+    )| {
+        let vcpus =
+            found.vcpus.as_ref().map(|set| set.value.iter().map(|vcpu| vcpu.0).collect::<Vec<_>>());
+        let siblings =
+            element.child("distances").into_iter().flat_map(|all| all.children("sibling"));
+        let distances: Option<Vec<u32>> =
+            siblings.map(|sibling| sibling.attr("value")?.parse().ok()).collect();
+        vcpus.is_some_and(|vcpus| vcpus.into_iter().eq(cell.vcpus.clone()))
+            && found.memory.value == cell.memory_kib
+            && distances.as_ref() == Some(&cell.distances)
+    };
+    claims.cells.len() == cells.len()
+        && (0..).zip(&claims.cells).all(|(id, cell)| cell.id == id)
+        && claims.cells.iter().zip(elements).zip(cells).all(same)
+}
+
+/// Host nodes that the cells' memory is bound to.
+fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let item = ItemName::MemoryNodes;
+    let there = work.xml.root().find("cpu/numa").map_or(0, |numa| numa.children("cell").count());
+    let cells: Vec<NodeSet> = match (&work.given.items.memory_nodes, work.placement) {
+        (Item::Keep, _) | (Item::On, None) => return Ok(()),
+        (Item::Off, _) => Vec::new(),
+        (Item::To(nodes), _) => {
+            let known = |node| work.given.topology.node(node).is_some();
+            if let Some(node) = nodes.iter().find(|node| !known(*node)) {
+                let message = format!("this host has no node {node}");
+                return Err(TuneError::item(item, message, "`gpuvm host show` shows the nodes"));
+            }
+            vec![nodes.clone(); there]
+        }
+        (Item::On, Some(placement)) => {
+            placement.cells.iter().map(|cell| cell.host_nodes.clone()).collect()
+        }
+    };
+    let binds = cells.iter().any(|nodes| !nodes.is_empty());
+    let unlike = cells.len() != there && binds;
+    if unlike && work.guest.plugs_memory {
+        work.note(item, "its cells stay, so their memory is not bound");
+        return Ok(());
+    }
+    if unlike || (there == 0 && work.given.items.memory_nodes.value().is_some()) {
+        let message = match there {
+            0 => "the guest has no NUMA cell whose memory could be bound".to_owned(),
+            _ => format!("the guest has {there} NUMA cells, and {} are planned", cells.len()),
+        };
+        return Err(TuneError::item(item, message, "add --cells on"));
+    }
+    work.make(item, &[DomainEdit::SetNumatune { cells }])
+}
+
+/// Physical address bits, and with the host's the host's CPU.
+fn address_bits(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let item = ItemName::Maxphysaddr;
+    let passes = !work.guest.hostdevs.is_empty();
+    let bits = match work.given.items.maxphysaddr {
+        Item::On if passes && work.guest.kvm && work.xml.is_x86() => {
+            work.set(item, Setting::HostCpu)?;
+            Some(AddressBits::Passthrough)
+        }
+        Item::Keep | Item::On => return Ok(()),
+        Item::Off => None,
+        Item::To(bits) => {
+            let most = work.given.topology.machine().physical_address_bits;
+            if most.is_some_and(|most| bits > most) || bits < 32 {
+                let most = most.unwrap_or(64);
+                let message = format!("{bits} bits: the host has {most}, and a guest needs 32");
+                return Err(TuneError::item(item, message, "--maxphysaddr on"));
+            }
+            Some(AddressBits::Emulate(bits))
+        }
+    };
+    work.set(item, Setting::AddressBits { bits })
+}
+
+/// The window for 64-bit BARs.
+fn window(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let item = ItemName::Window;
+    let mut edits = match (work.given.items.window, work.placement) {
+        (Item::Keep, _) | (Item::On, None) => return Ok(()),
+        (Item::Off, _) => return work.set(item, Setting::NoPciHole),
+        (Item::To(_), _) if !work.xml.is_pcie() => {
+            let message = "only machine types with PCI Express have one window for all BARs";
+            return Err(TuneError::item(item, message, "--window keep"));
+        }
+        (Item::To(size), _) => vec![DomainEdit::SetPciHole { kib: size.kib() }],
+        (Item::On, Some(placement)) if work.guest.kvm && work.xml.is_pcie() => {
+            crate::domain::window_edits(&work.xml, placement, work.given.topology)?
+        }
+        (Item::On, Some(_)) => return Ok(()),
+    };
+    let now = hole(&work.xml);
+    // What is written in another unit is right too.
+    edits.retain(|edit| !matches!(edit, DomainEdit::SetPciHole { kib } if now == Some(MemSize::from_kib(*kib))));
+    work.make(item, &edits)
+}
+
+/// The window that a document sets.
+fn hole(xml: &DomainXml) -> Option<MemSize> {
+    let devices = xml.root().child("devices")?;
+    let hole = devices.children("controller").find_map(|found| found.child("pcihole64"))?;
+    let unit = hole.attr("unit");
+    crate::domain::read::memory(&hole.text(), unit.as_deref()).ok()
+}
+
+/// The memory balloon.
+fn balloon(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let item = ItemName::Balloon;
+    let none = DomainEdit::SetBalloon { address: None };
+    match work.given.items.balloon {
+        Item::On if !work.guest.hostdevs.is_empty() => work.make(item, &[none]),
+        Item::Off => work.make(item, &[none]),
+        Item::To(Virtio) => work.set(item, Setting::Balloon),
+        Item::Keep | Item::On => Ok(()),
+    }
+}

@@ -1,0 +1,223 @@
+//! What `tune` shall do, thing by thing: leave it, make it as the planner would, take it away, or give it a value.
+
+use crate::cpuset::{CpuSet, NodeSet};
+use crate::domain::setting::Rate;
+use crate::memsize::MemSize;
+use crate::placement::GuestTopology;
+use crate::request::PageSize;
+
+/// Is what becomes of one thing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Item<T> {
+    /// It stays.
+    #[default]
+    Keep,
+    /// It is made as the planner would make it for this guest.
+    On,
+    /// It is taken away, so that libvirt's default holds.
+    Off,
+    /// It gets this value.
+    To(T),
+}
+
+impl<T> Item<T> {
+    /// Whether it stays.
+    pub fn is_kept(&self) -> bool {
+        matches!(self, Item::Keep)
+    }
+
+    /// Whether it is made as the planner would.
+    pub fn is_on(&self) -> bool {
+        matches!(self, Item::On)
+    }
+
+    /// The value that it gets.
+    pub fn value(&self) -> Option<&T> {
+        match self {
+            Item::To(value) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+/// Is the order in which vCPUs are pinned to the threads of cores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PinOrder {
+    /// Successive vCPUs on the threads of one core.
+    Core,
+    /// First the first threads of all cores.
+    Thread,
+}
+
+/// Is a thing that has no values beside on and off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Never {}
+
+/// Is the one value of the memory balloon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Virtio;
+
+/// Is what becomes of each thing of a guest.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Items {
+    /// Pins of vCPUs.
+    pub pins: Item<PinOrder>,
+    /// Packages, cores and threads that the guest sees.
+    pub topology: Item<GuestTopology>,
+    /// Pin of the emulator.
+    pub emulator: Item<CpuSet>,
+    /// Number of I/O threads, and which disk each serves.
+    pub iothreads: Item<u32>,
+    /// Pins of I/O threads.
+    pub iothread_pins: Item<CpuSet>,
+    /// Huge pages.
+    pub huge_pages: Item<PageSize>,
+    /// Filling of memory before the guest starts.
+    pub fill: Item<Never>,
+    /// Guest NUMA cells.
+    pub cells: Item<u32>,
+    /// Host nodes that the cells' memory is bound to.
+    pub memory_nodes: Item<NodeSet>,
+    /// Rounding of memory to whole pages of each cell.
+    pub memory_rounding: Item<PageSize>,
+    /// How the host caches disks.
+    pub disk_cache: Item<String>,
+    /// How QEMU reads and writes disks.
+    pub disk_io: Item<String>,
+    /// Queues of disks.
+    pub disk_queues: Item<u32>,
+    /// Queues of NICs.
+    pub net_queues: Item<u32>,
+    /// Rate of what NICs get.
+    pub inbound: Item<Rate>,
+    /// Rate of what NICs send.
+    pub outbound: Item<Rate>,
+    /// MTU of NICs.
+    pub mtu: Item<u32>,
+    /// Channel of the guest's agent.
+    pub agent: Item<Never>,
+    /// Places of passed-through functions in the guest's PCIe tree.
+    pub pcie: Item<Never>,
+    /// Window for 64-bit BARs.
+    pub window: Item<MemSize>,
+    /// Physical address bits, and with them the CPU model.
+    pub maxphysaddr: Item<u8>,
+    /// Memory balloon.
+    pub balloon: Item<Virtio>,
+}
+
+impl Items {
+    /// All that the planner would do. The page size stays, since pages have to be reserved first; rates and MTU are the
+    /// network's.
+    pub fn all() -> Items {
+        Items {
+            pins: Item::On,
+            topology: Item::On,
+            emulator: Item::On,
+            iothreads: Item::On,
+            iothread_pins: Item::On,
+            huge_pages: Item::Keep,
+            fill: Item::On,
+            cells: Item::On,
+            memory_nodes: Item::On,
+            memory_rounding: Item::On,
+            disk_cache: Item::On,
+            disk_io: Item::On,
+            disk_queues: Item::On,
+            net_queues: Item::On,
+            inbound: Item::Keep,
+            outbound: Item::Keep,
+            mtu: Item::Keep,
+            agent: Item::On,
+            pcie: Item::On,
+            window: Item::On,
+            maxphysaddr: Item::On,
+            balloon: Item::On,
+        }
+    }
+
+    /// Whether something depends on where the guest goes.
+    pub(super) fn need_a_place(&self) -> bool {
+        let on = [
+            self.iothread_pins.is_on(),
+            self.memory_rounding.is_on(),
+            !self.pcie.is_kept(),
+            self.window.is_on(),
+            self.emulator.is_on(),
+            self.memory_nodes.is_on(),
+        ];
+        let changed = [
+            matches!(self.pins, Item::On | Item::To(_)),
+            matches!(self.topology, Item::On),
+            matches!(self.iothreads, Item::On | Item::To(_)),
+            matches!(self.huge_pages, Item::On | Item::To(_)),
+            matches!(self.cells, Item::On | Item::To(_)),
+        ];
+        on.contains(&true) || changed.contains(&true)
+    }
+}
+
+/// Is the name of one thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, clippy::missing_docs_in_private_items)] // The fields of `Items` say it.
+pub enum ItemName {
+    Pins,
+    Topology,
+    Emulator,
+    Iothreads,
+    IothreadPins,
+    HugePages,
+    Fill,
+    Cells,
+    MemoryNodes,
+    MemoryRounding,
+    DiskCache,
+    DiskIo,
+    DiskQueues,
+    NetQueues,
+    Inbound,
+    Outbound,
+    Mtu,
+    Agent,
+    Pcie,
+    Window,
+    Maxphysaddr,
+    Balloon,
+}
+
+impl ItemName {
+    /// Its word, which is also its switch.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ItemName::Pins => "pins",
+            ItemName::Topology => "topology",
+            ItemName::Emulator => "emulator",
+            ItemName::Iothreads => "iothreads",
+            ItemName::IothreadPins => "iothread-pins",
+            ItemName::HugePages => "huge-pages",
+            ItemName::Fill => "fill",
+            ItemName::Cells => "cells",
+            ItemName::MemoryNodes => "memory-nodes",
+            ItemName::MemoryRounding => "memory-rounding",
+            ItemName::DiskCache => "disk-cache",
+            ItemName::DiskIo => "disk-io",
+            ItemName::DiskQueues => "disk-queues",
+            ItemName::NetQueues => "net-queues",
+            ItemName::Inbound => "inbound",
+            ItemName::Outbound => "outbound",
+            ItemName::Mtu => "mtu",
+            ItemName::Agent => "agent",
+            ItemName::Pcie => "pcie",
+            ItemName::Window => "window",
+            ItemName::Maxphysaddr => "maxphysaddr",
+            ItemName::Balloon => "balloon",
+        }
+    }
+}
+
+impl std::fmt::Display for ItemName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,122 @@
+//! The items of a guest's NICs: queues, rates, MTU.
+
+use super::work::Work;
+use super::{Item, ItemName, TuneError};
+use crate::domain::Element;
+use crate::domain::nics::{MOST_QUEUES, takes_queues};
+use crate::domain::setting::{NicTuning, Put, Rate, Setting};
+
+/// MTUs that the kernel takes for a NIC.
+const MTUS: std::ops::RangeInclusive<u32> = 68..=65_535;
+
+/// Makes them.
+pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
+    net_queues(work)?;
+    rates(work)?;
+    mtu(work)
+}
+
+/// Is a kind of NIC.
+#[derive(Debug, Clone, Copy)]
+struct Nic {
+    /// Place among the document's interfaces.
+    nth: usize,
+    /// Whether it takes queues.
+    queues: bool,
+    /// Whether the host's kernel can move its packets.
+    vhost: bool,
+    /// Whether it has a device on the host, with rates and an MTU.
+    tap: bool,
+}
+
+/// The NICs of a document.
+fn nics(work: &Work<'_>) -> Vec<Nic> {
+    let devices = work.xml.root().child("devices");
+    let all = devices.into_iter().flat_map(|devices| devices.children("interface")).enumerate();
+    let read = |(nth, nic): (usize, Element<'_>)| {
+        let kind = nic.attr("type").unwrap_or_default();
+        let tap = matches!(kind.as_ref(), "network" | "bridge" | "direct" | "ethernet");
+        Nic { nth, queues: takes_queues(nic), vhost: tap && work.guest.kvm, tap }
+    };
+    all.map(read).collect()
+}
+
+/// Queues of NICs.
+fn net_queues(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let item = ItemName::NetQueues;
+    let most = work.vcpus().min(MOST_QUEUES);
+    let wanted = match work.given.items.net_queues {
+        Item::Keep => return Ok(()),
+        Item::Off => None,
+        Item::On => Some(most),
+        Item::To(queues) if queues == 0 || queues > most => {
+            let message = format!("{queues} queues, and a NIC of this guest takes 1 to {most}");
+            return Err(TuneError::item(item, message, "--net-queues on"));
+        }
+        Item::To(queues) => Some(queues),
+    };
+    let tuned = |nic: Nic| NicTuning {
+        nth: nic.nth,
+        queues: wanted.map_or(Put::Gone, Put::Is),
+        vhost: nic.vhost && wanted.is_some(),
+        ..NicTuning::default()
+    };
+    let nics = nics(work).into_iter().filter(|nic| nic.queues).map(tuned).collect();
+    work.set(item, Setting::Nics { nics })
+}
+
+/// Rates of NICs.
+fn rates(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let put = |item: &Item<Rate>| match item {
+        Item::Keep | Item::On => Put::Stays,
+        Item::Off => Put::Gone,
+        Item::To(rate) => Put::Is(*rate),
+    };
+    let items = work.given.items;
+    for (item, inbound, outbound) in [
+        (ItemName::Inbound, put(&items.inbound), Put::Stays),
+        (ItemName::Outbound, Put::Stays, put(&items.outbound)),
+    ] {
+        if inbound == Put::Stays && outbound == Put::Stays {
+            continue;
+        }
+        let nics = taps(work, item)?.into_iter().map(|nth| NicTuning {
+            nth,
+            inbound: inbound.clone(),
+            outbound: outbound.clone(),
+            ..NicTuning::default()
+        });
+        let nics = nics.collect();
+        work.set(item, Setting::Nics { nics })?;
+    }
+    Ok(())
+}
+
+/// The NICs that have a device on the host; an error where there is none.
+fn taps(work: &Work<'_>, item: ItemName) -> Result<Vec<usize>, TuneError> {
+    let taps: Vec<usize> = nics(work).iter().filter(|nic| nic.tap).map(|nic| nic.nth).collect();
+    if taps.is_empty() {
+        let message = "no NIC of the guest has a device on the host";
+        return Err(TuneError::item(item, message, "passed-through NICs are set in the guest"));
+    }
+    Ok(taps)
+}
+
+/// MTU of NICs.
+fn mtu(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let item = ItemName::Mtu;
+    let mtu = match work.given.items.mtu {
+        Item::Keep | Item::On => return Ok(()),
+        Item::Off => Put::Gone,
+        Item::To(mtu) if !MTUS.contains(&mtu) => {
+            let message =
+                format!("{mtu} bytes, and an MTU is from {} to {}", MTUS.start(), MTUS.end());
+            return Err(TuneError::item(item, message, "--mtu 9000 is usual for jumbo frames"));
+        }
+        Item::To(mtu) => Put::Is(mtu),
+    };
+    let nics = taps(work, item)?.into_iter();
+    let nics = nics.map(|nth| NicTuning { nth, mtu: mtu.clone(), ..NicTuning::default() });
+    let nics = nics.collect();
+    work.set(item, Setting::Nics { nics })
+}

@@ -1,0 +1,202 @@
+//! Where a domain goes: the planner's place for it, or the cores that it has if these are as good. Never other functions
+//! than the domain's own.
+
+use super::wish::Guest;
+use super::{Given, Item, ItemName, TuneError};
+use crate::bdf::Bdf;
+use crate::cpuset::{CpuSet, NodeId};
+use crate::domain::DomainXml;
+use crate::placement::{GuestPcie, Occupancy, PcieGroup, Placement, Reason, plan};
+use crate::request::{PinPolicy, Request};
+use crate::topology::Topology;
+use std::collections::BTreeSet;
+
+/// How often a plan on the cores of the plan before is tried until the two are the same.
+const ROUNDS: usize = 4;
+
+/// Finds the place.
+pub(super) fn place(
+    current: &DomainXml,
+    guest: &Guest<'_>,
+    given: &Given<'_>,
+) -> Result<Placement, TuneError> {
+    let mut placement = chosen(guest, given)?;
+    let own: BTreeSet<Bdf> = guest.hostdevs.iter().copied().collect();
+    only_own(&mut placement, &own, given.topology);
+    rounded(&mut placement, guest, given)?;
+    if !current.is_pcie() && !own.is_empty() && !given.items.pcie.is_kept() {
+        let machine = current.root().find("os/type").and_then(|kind| kind.attr("machine"));
+        let machine = machine.unwrap_or_default().into_owned();
+        placement.reasons.push(compromise(
+            "pcie",
+            format!(
+                "machine type `{machine}` has no PCI Express; only q35 gives devices root ports"
+            ),
+        ));
+    }
+    Ok(placement)
+}
+
+/// Makes a reason that is a compromise.
+pub(super) fn compromise(choice: &str, because: String) -> Reason {
+    Reason { choice: choice.into(), because, compromise: true }
+}
+
+/// Plans freely, then on the cores that the domain has, and takes these if they are as good.
+fn chosen(guest: &Guest<'_>, given: &Given<'_>) -> Result<Placement, TuneError> {
+    let Given { topology, others, .. } = *given;
+    let request = &guest.request;
+    if request.pins == PinPolicy::None {
+        return Ok(plan(topology, others, request)?);
+    }
+    let stays = given.items.pins.is_kept();
+    let here = cores_of(guest, topology);
+    if stays {
+        let kept = here.and_then(|here| plan_on(topology, others, request, &here).ok());
+        return kept.filter(|kept| kept.vcpu_pins == guest.pins).ok_or_else(|| {
+            TuneError::item(
+                ItemName::Pins,
+                "the vCPUs' pins stay as they are, and no plan has these",
+                "--pins on pins them anew",
+            )
+        });
+    }
+    let free = plan(topology, others, request)?;
+    if free.vcpu_pins == guest.pins {
+        return Ok(free);
+    }
+    let Some(mut here) = here else { return Ok(free) };
+    let mut last: Option<Placement> = None;
+    for _ in 0..ROUNDS {
+        let Ok(kept) = plan_on(topology, others, request, &here) else { break };
+        if !is_as_good(&kept, &free) {
+            break;
+        }
+        if last.as_ref().is_some_and(|last| last.vcpu_pins == kept.vcpu_pins) {
+            return Ok(kept);
+        }
+        here = whole_cores(topology, pins(&kept).flat_map(CpuSet::iter));
+        last = Some(kept);
+    }
+    Ok(free)
+}
+
+/// All pins of a plan.
+fn pins(placement: &Placement) -> impl Iterator<Item = &CpuSet> {
+    let others = placement.iothread_pins.iter().chain([&placement.emulator_pin]);
+    placement.vcpu_pins.iter().chain(others)
+}
+
+/// All pcpus of the cores of these.
+fn whole_cores(topology: &Topology, pcpus: impl Iterator<Item = crate::cpuset::PcpuId>) -> CpuSet {
+    let cores = pcpus.filter_map(|pcpu| topology.core_of(pcpu));
+    cores.flat_map(|core| core.pcpus.iter()).collect()
+}
+
+/// The cores that a domain has: of each vCPU one, and those of its helpers if they are held to one of a node. None: its
+/// vCPUs are not pinned to cores.
+fn cores_of(guest: &Guest<'_>, topology: &Topology) -> Option<CpuSet> {
+    let mut pcpus = CpuSet::new();
+    for pin in &guest.pins {
+        let cores: BTreeSet<_> = pin.iter().map(|pcpu| topology.core_place(pcpu)).collect();
+        if cores.len() != 1 || cores.contains(&None) {
+            return None;
+        }
+        pcpus.extend(pin.iter());
+    }
+    let emulator = guest.claims.emulator_pin.iter().map(|pin| &pin.value);
+    let iothreads = guest.claims.iothread_pins.iter().map(|pin| &pin.cpuset.value);
+    for pin in emulator.chain(iothreads) {
+        let cores: BTreeSet<_> = pin.iter().filter_map(|p| topology.core_place(p)).collect();
+        let nodes: BTreeSet<_> =
+            pin.iter().filter_map(|p| Some(topology.core_of(p)?.node)).collect();
+        if cores.len() == nodes.len() {
+            pcpus.extend(pin.iter());
+        }
+    }
+    Some(whole_cores(topology, pcpus.iter()))
+}
+
+/// Plans on some cores only.
+fn plan_on(
+    topology: &Topology,
+    others: &Occupancy,
+    request: &Request,
+    here: &CpuSet,
+) -> Result<Placement, crate::placement::PlanError> {
+    let closed = topology.pcpus().minus(here);
+    let occupancy = Occupancy { closed, ..others.clone() };
+    plan(topology, &occupancy, request)
+}
+
+/// Whether a plan is no worse than another: no more cells and no more compromises.
+fn is_as_good(kept: &Placement, free: &Placement) -> bool {
+    let compromises =
+        |placement: &Placement| placement.reasons.iter().filter(|reason| reason.compromise).count();
+    kept.cells.len() <= free.cells.len() && compromises(kept) <= compromises(free)
+}
+
+/// Leaves a plan the functions that are the domain's own, and adds those that the planner does not know.
+fn only_own(placement: &mut Placement, own: &BTreeSet<Bdf>, topology: &Topology) {
+    let more: Vec<Bdf> =
+        placement.devices.iter().copied().filter(|bdf| !own.contains(bdf)).collect();
+    let added: Vec<Bdf> =
+        own.iter().copied().filter(|bdf| !placement.devices.contains(bdf)).collect();
+    placement.devices.retain(|bdf| own.contains(bdf));
+    placement.devices.extend(&added);
+    let cells = placement.cells.len();
+    let GuestPcie { groups, links, cliques } = &mut placement.guest_pcie;
+    links.retain(|link| own.contains(&link.device));
+    cliques.iter_mut().for_each(|clique| clique.retain(|bdf| own.contains(bdf)));
+    groups.iter_mut().for_each(|group| group.devices.retain(|bdf| own.contains(bdf)));
+    for bdf in added {
+        let node = topology.device(bdf).and_then(|device| device.node);
+        let on = |node: NodeId| placement.cells.iter().position(|c| c.host_nodes.contains(node));
+        let cell = node.and_then(on).filter(|_| cells > 1);
+        let cell = cell.and_then(|cell| u32::try_from(cell).ok());
+        match groups.iter_mut().find(|group| group.cell == cell || cells == 1) {
+            Some(group) => group.devices.push(bdf),
+            None => groups.push(PcieGroup { cell, devices: vec![bdf] }),
+        }
+    }
+    groups.retain(|group| !group.devices.is_empty());
+    if !more.is_empty() {
+        let more: Vec<String> = more.iter().map(ToString::to_string).collect();
+        placement.reasons.push(compromise(
+            "devices",
+            format!("a new guest would get {} too; tuning adds no functions", more.join(", ")),
+        ));
+    }
+}
+
+/// Rounds the cells' memory as the items say. The planner rounds to whole pages.
+fn rounded(
+    placement: &mut Placement,
+    guest: &Guest<'_>,
+    given: &Given<'_>,
+) -> Result<(), TuneError> {
+    match given.items.memory_rounding {
+        Item::On => {}
+        Item::To(page) => {
+            for cell in &mut placement.cells {
+                cell.memory_kib = cell.memory_kib.round_down(page.size());
+                if cell.memory_kib.is_zero() {
+                    let message =
+                        format!("a cell has less memory than one page of {}", page.size());
+                    return Err(TuneError::item(
+                        ItemName::MemoryRounding,
+                        message,
+                        "--memory-rounding on",
+                    ));
+                }
+            }
+        }
+        Item::Keep | Item::Off => {
+            let rest = guest.memory().saturating_sub(placement.memory());
+            if let Some(last) = placement.cells.last_mut() {
+                last.memory_kib = last.memory_kib + rest;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! Which domains are not tuned, because what they say cannot be understood or can be meant in two ways. Changes nothing.
+
+use super::{Given, TuneError};
+use crate::domain::claims::Claims;
+use crate::domain::read::Spot;
+use crate::domain::{DomainXml, DomainXmlError};
+use crate::topology::Topology;
+use std::collections::BTreeSet;
+
+/// Reads what a domain asks of its host; an error where that cannot be understood.
+pub(super) fn understood<'t>(
+    current: &'t DomainXml,
+    given: &Given<'_>,
+) -> Result<Claims<'t>, TuneError> {
+    let kind = current.root().attr("type").unwrap_or_default();
+    if !matches!(kind.as_ref(), "kvm" | "qemu") {
+        return Err(TuneError::Kind { kind: kind.into_owned() });
+    }
+    let claims = Claims::read(current);
+    if let Some(fault) = claims.faults.first() {
+        return refused(fault.spot, fault.message.clone());
+    }
+    architecture(current, given.topology)?;
+    if claims.vcpus.value == 0 {
+        return refused(claims.vcpus.spot, "it has no vCPU");
+    }
+    let mut pinned = BTreeSet::new();
+    for pin in &claims.vcpu_pins {
+        if !pinned.insert(pin.of.value) {
+            return refused(pin.of.spot, format!("vCPU {} is pinned twice", pin.of.value));
+        }
+    }
+    cells(&claims)?;
+    Ok(claims)
+}
+
+/// Makes the error of a place in the document.
+fn refused<T>(spot: Spot<'_>, message: impl Into<String>) -> Result<T, TuneError> {
+    let message = format!("{} (line {})", message.into(), spot.line());
+    Err(DomainXmlError::Value { path: spot.path(), message }.into())
+}
+
+/// Refuses a domain of another architecture than the host's, whose threads are emulated.
+fn architecture(current: &DomainXml, topology: &Topology) -> Result<(), TuneError> {
+    let kind = current.root().find("os/type");
+    let named = kind.and_then(|kind| kind.attr("arch"));
+    let host = topology.machine().architecture.as_deref();
+    let same = |a: &str, b: &str| a == b || (matches!(a, "i686") && b == "x86_64");
+    match (kind, named, host) {
+        (Some(kind), Some(named), Some(host)) if !same(&named, host) => {
+            let message = format!("the domain is for `{named}`, the host is `{host}`");
+            refused(Spot::attribute(kind, "arch"), message)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses cells of which it cannot be told which vCPU is in which, or which memory is whose.
+fn cells(claims: &Claims<'_>) -> Result<(), TuneError> {
+    let mut ids = BTreeSet::new();
+    let mut vcpus = BTreeSet::new();
+    for cell in &claims.cells {
+        let spot = cell.memory.spot;
+        if !ids.insert(cell.id) {
+            return refused(spot, format!("two cells have id {}", cell.id));
+        }
+        for vcpu in cell.vcpus.iter().flat_map(|set| set.value.iter()) {
+            if vcpu.0 >= claims.vcpus.value {
+                let there = claims.vcpus.value;
+                return refused(
+                    spot,
+                    format!("vCPU {} is in a cell, and there are {there}", vcpu.0),
+                );
+            }
+            if !vcpus.insert(vcpu) {
+                return refused(spot, format!("vCPU {} is in two cells", vcpu.0));
+            }
+        }
+    }
+    let gap = (0..).zip(&ids).find(|(at, id)| at != *id);
+    if let (Some((_, id)), Some(cell)) = (gap, claims.cells.first()) {
+        return refused(
+            cell.memory.spot,
+            format!("cell ids are not consecutive: {id} follows a gap"),
+        );
+    }
+    Ok(())
+}

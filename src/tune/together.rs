@@ -1,0 +1,47 @@
+//! Several domains tuned as one: each sees the new places of those before it. Those with passed-through functions choose
+//! first, since their nodes are given.
+
+use super::{Given, TuneError, Tuned, tune};
+use crate::domain::DomainXml;
+use crate::placement::{Held, Occupancy};
+
+/// Tunes domains together; the answers are in the order of `members`. `given.others` is all that is taken, the members'
+/// own included. `active` are the places of running domains, which a domain keeps until its next start.
+pub fn together(members: &[DomainXml], given: &Given<'_>) -> Vec<Result<Tuned, TuneError>> {
+    let names: Vec<String> = members.iter().map(DomainXml::name).collect();
+    let mut order: Vec<usize> = (0..members.len()).collect();
+    let functions = |at: &usize| members[*at].held(false).map_or(0, |held| held.devices.len());
+    order.sort_by_key(|at| std::cmp::Reverse(functions(at)));
+    let mut occupancy = given.others.clone();
+    let mut answers: Vec<Option<Result<Tuned, TuneError>>> = members.iter().map(|_| None).collect();
+    for at in order {
+        let others = without(&occupancy, &names[at]);
+        let answer = tune(&members[at], &Given { others: &others, ..*given });
+        if let Ok(tuned) = &answer {
+            replace(&mut occupancy, &names[at], tuned);
+        }
+        answers[at] = Some(answer);
+    }
+    answers.into_iter().flatten().collect()
+}
+
+/// What is taken without what a domain of this name holds.
+pub fn without(occupancy: &Occupancy, name: &str) -> Occupancy {
+    let mut others = occupancy.clone();
+    others.domains.retain(|held| held.domain != name);
+    others
+}
+
+/// Puts a domain's new place in place of its old one. What it holds while it runs stays held: it has that until its next
+/// start.
+fn replace(occupancy: &mut Occupancy, name: &str, tuned: &Tuned) {
+    let Ok(new) = tuned.after.held(false) else { return };
+    let active = occupancy.domains.iter().any(|held| held.domain == name && held.active);
+    if !active {
+        occupancy.domains.retain(|held| held.domain != name);
+    }
+    let new = Held { active, ..new };
+    if !occupancy.domains.contains(&new) {
+        occupancy.domains.push(new);
+    }
+}

@@ -1,0 +1,175 @@
+//! What a domain that is there would have asked for: exactly its functions, its vCPUs and its memory. Chooses nothing.
+
+use super::items::PinOrder;
+use super::{Given, Item, ItemName, TuneError};
+use crate::bdf::Bdf;
+use crate::cpuset::CpuSet;
+use crate::domain::claims::Claims;
+use crate::domain::{DomainXml, Element};
+use crate::memsize::MemSize;
+use crate::request::{Allow, CellWish, DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Request};
+use crate::topology::{DeviceKind, Sriov, Topology};
+use std::collections::BTreeSet;
+
+/// The property that tells GPUs that they may send to each other.
+const CLIQUE: &str = "x-nv-gpudirect-clique";
+
+/// Is what a domain is, as far as tuning goes.
+pub(super) struct Guest<'t> {
+    /// What it asks of its host.
+    pub claims: &'t Claims<'t>,
+    /// Its pins, vCPU 0 first; an empty set is no pin of its own.
+    pub pins: Vec<CpuSet>,
+    /// Passed-through functions that have a place of their own in the guest: all but NVMe drives that are disks.
+    pub hostdevs: Vec<Bdf>,
+    /// What it would have asked for.
+    pub request: Request,
+    /// Whether it runs by hardware virtualization.
+    pub kvm: bool,
+    /// Whether memory can be plugged into it, so that its cells and their memory are not ours to divide.
+    pub plugs_memory: bool,
+}
+
+impl<'t> Guest<'t> {
+    /// Reads a domain.
+    pub fn read(
+        current: &'t DomainXml,
+        claims: &'t Claims<'t>,
+        given: &Given<'_>,
+    ) -> Result<Guest<'t>, TuneError> {
+        let root = current.root();
+        let mut pins = vec![CpuSet::new(); claims.vcpus.value as usize];
+        for pin in &claims.vcpu_pins {
+            if let Some(place) = pins.get_mut(pin.of.value as usize) {
+                place.clone_from(&pin.cpuset.value);
+            }
+        }
+        let passed = claims.passed.iter();
+        let seated = |name| matches!(name, "hostdev" | "interface");
+        let hostdevs = passed.filter(|passed| seated(passed.device.element().name()));
+        let hostdevs = hostdevs.map(|passed| passed.bdf.value).collect();
+        let devices = root.child("devices").into_iter().flat_map(Element::elements);
+        let mut modules = devices.filter(|device| device.name() == "memory");
+        let plugs_memory = modules.next().is_some() || root.child("maxMemory").is_some();
+        let mut guest = Guest {
+            claims,
+            pins,
+            hostdevs,
+            request: Request::for_gpus(0),
+            kvm: root.attr("type").is_some_and(|kind| kind == "kvm"),
+            plugs_memory,
+        };
+        guest.request = guest.wish(current, given)?;
+        Ok(guest)
+    }
+
+    /// Makes the request.
+    fn wish(&self, current: &DomainXml, given: &Given<'_>) -> Result<Request, TuneError> {
+        let record = current.record().ok().flatten().map(|record| record.request);
+        let mut request = record.unwrap_or_else(|| Request::for_gpus(0));
+        let topology = given.topology;
+        let of = |kind, vf| self.functions(topology, kind, vf);
+        request.gpus = GpuWish::Exact(of(DeviceKind::Gpu, false));
+        request.extras = Extras {
+            nics: DeviceWish::Exact(of(DeviceKind::Nic, false)),
+            vfs: DeviceWish::Exact(of(DeviceKind::Nic, true)),
+            nvmes: DeviceWish::Exact(of(DeviceKind::Nvme, false)),
+            ..Extras::default()
+        };
+        request.profile = crate::request::Profile::Share;
+        request.vcpus = Some(self.claims.vcpus.value);
+        request.memory_kib = Some(self.memory()).filter(|memory| memory.kib() >= 1024);
+        request.huge_pages = self.page(given.items.huge_pages);
+        request.pins = self.policy(given)?;
+        let floats = request.pins == PinPolicy::None;
+        let cells = self.claims.cells.len();
+        request.cells = match given.items.cells {
+            Item::To(number) => CellWish::Count(number),
+            _ if floats && cells > 1 => CellWish::Count(u32::try_from(cells).unwrap_or(u32::MAX)),
+            _ => CellWish::Auto,
+        };
+        let threads = current.root().find("cpu/topology").and_then(|t| t.attr("threads"));
+        let divides = |threads: &u32| {
+            let cells = if let CellWish::Count(cells) = request.cells { cells } else { 1 };
+            let step = threads.saturating_mul(cells);
+            floats && step > 0 && self.claims.vcpus.value.is_multiple_of(step)
+        };
+        request.threads = threads.and_then(|text| text.parse().ok()).filter(divides);
+        if floats {
+            request.reserve.cores = 0;
+        }
+        let remote = (given.allow_remote || request.allow.remote) && !floats;
+        request.allow = Allow { remote, split: true };
+        request.p2p_clique = current.sets_property(CLIQUE);
+        Ok(request)
+    }
+
+    /// Functions of a kind that it has, by address.
+    fn functions(&self, topology: &Topology, kind: DeviceKind, vf: bool) -> Vec<Bdf> {
+        let is = |bdf: &Bdf| {
+            let device = topology.device(*bdf);
+            device.is_some_and(|device| {
+                device.kind() == kind && matches!(device.sriov, Some(Sriov::Vf { .. })) == vf
+            })
+        };
+        let passed = self.claims.passed.iter().map(|passed| passed.bdf.value);
+        let mut bdfs: Vec<Bdf> = passed.filter(is).collect();
+        bdfs.sort_unstable();
+        bdfs.dedup();
+        bdfs
+    }
+
+    /// Its memory, without what is plugged in as modules.
+    pub fn memory(&self) -> MemSize {
+        let cells: MemSize = self.claims.cells.iter().map(|cell| cell.memory.value).sum();
+        if cells.is_zero() { self.claims.memory.value } else { cells }
+    }
+
+    /// The page size that it has; none: normal pages, or a size that the planner does not know.
+    fn page_now(&self) -> Option<PageSize> {
+        let pages = self.claims.huge_pages.as_ref()?;
+        let first = pages.first().map_or(PageSize::TwoMib.size(), |page| page.size.value);
+        [PageSize::TwoMib, PageSize::OneGib].into_iter().find(|page| page.size() == first)
+    }
+
+    /// The page size that it gets.
+    fn page(&self, item: Item<PageSize>) -> Option<PageSize> {
+        match item {
+            Item::Keep => self.page_now(),
+            Item::On => self.page_now().or(Some(PageSize::TwoMib)),
+            Item::Off => None,
+            Item::To(page) => Some(page),
+        }
+    }
+
+    /// How its vCPUs are pinned. Pins that stay have to be such as the planner makes, since all else follows them.
+    fn policy(&self, given: &Given<'_>) -> Result<PinPolicy, TuneError> {
+        match given.items.pins {
+            Item::On | Item::To(PinOrder::Core) => return Ok(PinPolicy::Core),
+            Item::To(PinOrder::Thread) => return Ok(PinPolicy::Thread),
+            Item::Off => return Ok(PinPolicy::None),
+            Item::Keep => {}
+        }
+        if self.pins.iter().all(CpuSet::is_empty) {
+            return Ok(PinPolicy::None);
+        }
+        let core = |pin: &CpuSet| {
+            let only = pin.first().filter(|_| pin.len() == 1)?;
+            given.topology.core_place(only)
+        };
+        let cores: Option<Vec<usize>> = self.pins.iter().map(core).collect();
+        let Some(cores) = cores else {
+            if !given.items.need_a_place() {
+                return Ok(PinPolicy::None);
+            }
+            return Err(TuneError::item(
+                ItemName::Pins,
+                "the vCPUs' pins stay as they are, and not each is on one pcpu",
+                "--pins on pins them anew",
+            ));
+        };
+        let runs = cores.windows(2).filter(|pair| pair[0] != pair[1]).count() + 1;
+        let seen: BTreeSet<usize> = cores.into_iter().collect();
+        Ok(if runs == seen.len() { PinPolicy::Core } else { PinPolicy::Thread })
+    }
+}

@@ -1,0 +1,165 @@
+//! What a thing of a domain is, in few words, for people. Judges nothing.
+
+use super::ItemName;
+use crate::domain::claims::Claims;
+use crate::domain::{DomainXml, Element};
+
+/// How many values are shown before the rest is only counted.
+const MOST: usize = 8;
+
+/// What a thing of a domain is.
+pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
+    let claims = Claims::read(xml);
+    let root = xml.root();
+    let devices = |name: &'static str| {
+        root.child("devices").into_iter().flat_map(move |devices| devices.children(name))
+    };
+    match item {
+        ItemName::Pins => {
+            let pins = claims.vcpu_pins.iter().map(|pin| pin.cpuset.value.to_string());
+            listed(pins.collect(), ",", "not pinned")
+        }
+        ItemName::Topology => root.find("cpu/topology").map_or("none".into(), |topology| {
+            let part = |name| topology.attr(name).unwrap_or_else(|| "1".into()).into_owned();
+            format!("{}x{}x{}", part("sockets"), part("cores"), part("threads"))
+        }),
+        ItemName::Emulator => {
+            let pin = claims.emulator_pin.as_ref();
+            pin.map_or("not pinned".into(), |pin| pin.value.to_string())
+        }
+        ItemName::Iothreads => {
+            let serves = devices("disk").filter_map(|disk| {
+                let threads = crate::domain::disks::named_iothreads(disk);
+                let threads: Vec<String> = threads.iter().map(ToString::to_string).collect();
+                (!threads.is_empty()).then(|| format!("{} by {}", target(disk), threads.join("+")))
+            });
+            let number = claims.iothreads.len();
+            let served = listed(serves.collect(), ", ", "no disk served");
+            if number == 0 { "none".into() } else { format!("{number}: {served}") }
+        }
+        ItemName::IothreadPins => {
+            let pin = |pin: &crate::domain::claims::Pin<'_>| {
+                format!("{} on {}", pin.of.value, pin.cpuset.value)
+            };
+            listed(claims.iothread_pins.iter().map(pin).collect(), ", ", "not pinned")
+        }
+        ItemName::HugePages => match &claims.huge_pages {
+            None => "normal pages".into(),
+            Some(pages) => {
+                let sizes = pages.iter().map(|page| page.size.value.to_string()).collect();
+                listed(sizes, ", ", "the host's default size")
+            }
+        },
+        ItemName::Fill => {
+            root.find("memoryBacking/allocation").map_or("when used".into(), |fill| {
+                let threads = fill.attr("threads").unwrap_or_else(|| "1".into());
+                format!("before start by {threads} threads")
+            })
+        }
+        ItemName::Cells => {
+            let cell = |cell: &crate::domain::claims::Cell<'_>| {
+                let vcpus =
+                    cell.vcpus.as_ref().map_or("no vCPU".into(), |set| set.value.to_string());
+                format!("{vcpus} with {} KiB", cell.memory.value.kib())
+            };
+            listed(claims.cells.iter().map(cell).collect(), "; ", "none")
+        }
+        ItemName::MemoryNodes => {
+            let nodes = claims.bindings.iter().map(|b| match &b.cell {
+                None => format!("all {} on {}", b.mode, b.nodes.value),
+                Some(cell) => format!("cell {} {} on {}", cell.value, b.mode, b.nodes.value),
+            });
+            listed(nodes.collect(), ", ", "not bound")
+        }
+        ItemName::MemoryRounding => format!("{} KiB", claims.memory.value.kib()),
+        ItemName::DiskCache => of_driver(devices("disk"), "cache"),
+        ItemName::DiskIo => of_driver(devices("disk"), "io"),
+        ItemName::DiskQueues => of_driver(devices("disk"), "queues"),
+        ItemName::NetQueues => listed(
+            devices("interface")
+                .map(|nic| nic.child("driver").and_then(|d| d.attr("queues")))
+                .map(|queues| queues.unwrap_or_else(|| "1".into()).into_owned())
+                .collect(),
+            ", ",
+            "no NIC",
+        ),
+        ItemName::Inbound => rates(devices("interface"), "inbound"),
+        ItemName::Outbound => rates(devices("interface"), "outbound"),
+        ItemName::Mtu => listed(
+            devices("interface")
+                .map(|nic| nic.child("mtu").and_then(|mtu| mtu.attr("size")))
+                .map(|mtu| mtu.unwrap_or_else(|| "the network's".into()).into_owned())
+                .collect(),
+            ", ",
+            "no NIC",
+        ),
+        ItemName::Agent => {
+            let there = super::devices::has_agent(xml);
+            if there { "a channel" } else { "no channel" }.into()
+        }
+        ItemName::Pcie => {
+            let model = |controller: &Element<'_>| {
+                controller.attr("model").is_some_and(|model| model == "pcie-expander-bus")
+            };
+            let buses = devices("controller").filter(model).count();
+            let some = |number: usize, noun: &str, more: &str| match number {
+                1 => format!("1 {noun}"),
+                number => format!("{number} {noun}{more}"),
+            };
+            let functions = some(claims.passed.len(), "function", "s");
+            format!("{functions} below {}", some(buses, "expander bus", "es"))
+        }
+        ItemName::Window => {
+            let mut holes = devices("controller").filter_map(|c| c.child("pcihole64"));
+            holes.next().map_or("QEMU's default".into(), |hole| {
+                format!("{} {}", hole.text(), hole.attr("unit").unwrap_or_else(|| "KiB".into()))
+            })
+        }
+        ItemName::Maxphysaddr => {
+            let cpu = root.child("cpu");
+            let mode = cpu.and_then(|cpu| cpu.attr("mode")).unwrap_or_else(|| "custom".into());
+            let bits = cpu.and_then(|cpu| cpu.child("maxphysaddr"));
+            let bits = bits.map(|bits| bits.attr("bits").or_else(|| bits.attr("mode")));
+            let bits = bits.flatten().unwrap_or_else(|| "default".into());
+            format!("CPU {mode}, bits {bits}")
+        }
+        ItemName::Balloon => {
+            let model = devices("memballoon").next().and_then(|balloon| balloon.attr("model"));
+            model.unwrap_or_else(|| "libvirt's default".into()).into_owned()
+        }
+    }
+}
+
+/// The name of a disk in the guest.
+fn target(disk: Element<'_>) -> String {
+    disk.child("target").and_then(|target| target.attr("dev")).unwrap_or_default().into_owned()
+}
+
+/// An attribute of each disk's driver.
+fn of_driver<'t>(disks: impl Iterator<Item = Element<'t>>, name: &str) -> String {
+    let value = |disk: Element<'t>| {
+        let value = disk.child("driver").and_then(|driver| driver.attr(name));
+        format!("{} {}", target(disk), value.unwrap_or_else(|| "default".into()))
+    };
+    listed(disks.map(value).collect(), ", ", "no disk")
+}
+
+/// A rate of each NIC.
+fn rates<'t>(nics: impl Iterator<Item = Element<'t>>, name: &str) -> String {
+    let rate = |nic: Element<'t>| {
+        let rate = nic.child("bandwidth").and_then(|rates| rates.child(name));
+        rate.and_then(|rate| rate.attr("average")).map_or("free".into(), |a| format!("{a} kB/s"))
+    };
+    listed(nics.map(rate).collect(), ", ", "no NIC")
+}
+
+/// Values in a row, the many cut short.
+fn listed(values: Vec<String>, between: &str, none: &str) -> String {
+    match values.len() {
+        0 => none.to_owned(),
+        number if number > MOST => {
+            format!("{}{between}... {number} in all", values[..MOST].join(between))
+        }
+        _ => values.join(between),
+    }
+}

@@ -1,0 +1,69 @@
+//! A domain while it is changed, item by item, with what each item has changed. Knows no item.
+
+use super::wish::Guest;
+use super::{Change, Given, ItemName, TuneError, words};
+use crate::domain::setting::Setting;
+use crate::domain::{DomainEdit, DomainXml};
+use crate::placement::{Placement, Reason};
+
+/// Is a domain while it is changed.
+pub(super) struct Work<'a> {
+    /// The domain as it was read.
+    pub guest: &'a Guest<'a>,
+    /// Where it goes; none: nothing that depends on it was asked for.
+    pub placement: Option<&'a Placement>,
+    /// What it is tuned by.
+    pub given: &'a Given<'a>,
+    /// Its definition so far.
+    pub xml: DomainXml,
+    /// What is different so far.
+    pub changes: Vec<Change>,
+    /// What should be known of it beside the plan's reasons.
+    pub reasons: Vec<Reason>,
+}
+
+impl<'a> Work<'a> {
+    /// Begins with a domain as it is.
+    pub fn new(
+        current: &DomainXml,
+        guest: &'a Guest<'a>,
+        placement: Option<&'a Placement>,
+        given: &'a Given<'a>,
+    ) -> Work<'a> {
+        let (changes, reasons) = (Vec::new(), Vec::new());
+        Work { guest, placement, given, xml: current.clone(), changes, reasons }
+    }
+
+    /// Makes a setting.
+    pub fn set(&mut self, item: ItemName, setting: Setting) -> Result<(), TuneError> {
+        self.make(item, &[DomainEdit::Set { setting }])
+    }
+
+    /// Makes edits, one after the other, and notes what they change.
+    pub fn make(&mut self, item: ItemName, edits: &[DomainEdit]) -> Result<(), TuneError> {
+        let before = self.xml.clone();
+        for edit in edits.iter() {
+            if self.xml.would_change(edit) {
+                self.xml.apply(edit)?;
+            }
+        }
+        if before != self.xml {
+            let (was, now) = (words::of(item, &before), words::of(item, &self.xml));
+            match self.changes.iter_mut().find(|change| change.item == item) {
+                Some(change) => change.now = now,
+                None => self.changes.push(Change { item, was, now }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes what the admin should know.
+    pub fn note(&mut self, item: ItemName, because: impl Into<String>) {
+        self.reasons.push(super::place::compromise(item.as_str(), because.into()));
+    }
+
+    /// vCPUs of the guest.
+    pub fn vcpus(&self) -> u32 {
+        self.guest.claims.vcpus.value
+    }
+}

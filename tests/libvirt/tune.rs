@@ -1,0 +1,165 @@
+//! `tune` on a real libvirt: a domain that `virt-install` made by its defaults is tuned, kept by libvirt as it was tuned,
+//! started by emulation, and has nothing more to do.
+
+use crate::support::daemon::{Daemon, Tiny, skip};
+use crate::support::run;
+use crate::xml::tools::has;
+use gpuvm::domain::{DomainXml, differences};
+use std::path::Path;
+use std::process::Command;
+
+/// The domain's name.
+const NAME: &str = "made-by-others";
+/// Where Linux keeps its pool of 2 MiB pages.
+const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+/// Pages of a guest of 128 MiB.
+const PAGES: u64 = 64;
+
+/// The program, which has to end with this code; its standard output.
+fn gpuvm(daemon: &Daemon, code: i32, args: &[&str]) -> String {
+    let (found, out, err) = run(daemon.within(env!("CARGO_BIN_EXE_gpuvm")).args(args));
+    assert_eq!(found, code, "{args:?}: {out}{err}");
+    out
+}
+
+/// virsh, which has to come to a good end.
+fn virsh(daemon: &Daemon, args: &[&str]) -> String {
+    let (done, text) = daemon.virsh(args);
+    assert!(done, "{args:?}: {text}");
+    text
+}
+
+/// The definition as libvirt has it.
+fn defined(daemon: &Daemon) -> DomainXml {
+    let args = ["dumpxml", "--inactive", "--security-info", NAME];
+    DomainXml::parse(&virsh(daemon, &args)).unwrap()
+}
+
+/// Makes the domain as an admin does who gives little thought to it.
+fn virt_install(daemon: &Daemon, dir: &Path, tiny: &Tiny) {
+    let disk = dir.join("disk.qcow2");
+    let mut make = Command::new("qemu-img");
+    assert_eq!(run(make.args(["create", "-q", "-f", "qcow2"]).arg(&disk).arg("64M")).0, 0);
+    let boot = format!(
+        "kernel={0}/vmlinuz,initrd={0}/initramfs,kernel_args=console=ttyS0 quiet",
+        dir.display()
+    );
+    let serial = format!("file,path={}", tiny.console.display());
+    let disk = format!("path={},format=qcow2,bus=virtio", disk.display());
+    let mut install = Command::new("virt-install");
+    install.args(["--connect", &daemon.uri(), "--name", NAME, "--virt-type", "qemu"]);
+    install.args(["--memory", "128", "--vcpus", "2", "--osinfo", "detect=off,require=off"]);
+    install.args(["--machine", "q35", "--network", "network=default,model=virtio"]);
+    install.args(["--disk", &disk, "--boot", &boot, "--serial", &serial, "--graphics", "none"]);
+    install.args(["--noautoconsole", "--print-xml"]).env("LC_ALL", "C");
+    let (code, xml, err) = run(&mut install);
+    assert_eq!(code, 0, "{err}");
+    let file = dir.join("made.xml");
+    std::fs::write(&file, xml).unwrap();
+    virsh(daemon, &["define", file.to_str().unwrap()]);
+}
+
+/// Is a pool that gets its number of pages back.
+struct Reserved(u64);
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let _ = std::fs::write(format!("{POOL}/nr_hugepages"), self.0.to_string());
+    }
+}
+
+/// Sees to it that the guest's pages are free, and that the daemon finds them; or says why not.
+fn reserve(daemon: &Daemon) -> Result<Reserved, String> {
+    let read = |name: &str| -> Result<u64, String> {
+        let text = std::fs::read_to_string(format!("{POOL}/{name}")).map_err(|e| e.to_string())?;
+        text.trim().parse().map_err(|_| format!("{name} is {text}"))
+    };
+    let (was, free) = (read("nr_hugepages")?, read("free_hugepages")?);
+    let wanted = was + PAGES.saturating_sub(free);
+    let pool = format!("{POOL}/nr_hugepages");
+    std::fs::write(pool, wanted.to_string()).map_err(|error| error.to_string())?;
+    let reserved = Reserved(was);
+    let script = "mkdir -p /dev/hugepages; mountpoint -q /dev/hugepages || \
+                  mount -t hugetlbfs -o pagesize=2M hugetlbfs /dev/hugepages";
+    let mut mount = daemon.enter(&["--mount"], "bash");
+    let (code, _, err) = run(mount.args(["-c", script]));
+    if read("free_hugepages")? < PAGES || code != 0 {
+        return Err(format!("no {PAGES} pages of 2 MiB here {err}"));
+    }
+    // libvirtd looks for mounts of huge pages when it starts.
+    daemon.restart();
+    Ok(reserved)
+}
+
+/// Starts the guest until its kernel runs, and ends it.
+fn boots(daemon: &Daemon, tiny: &Tiny) {
+    let _ = std::fs::remove_file(&tiny.console);
+    virsh(daemon, &["start", NAME]);
+    tiny.wait_for("seen: cpu 1");
+    virsh(daemon, &["destroy", NAME]);
+}
+
+#[test]
+fn what_virt_install_made_is_tuned_kept_and_started() {
+    if !has("virt-install") || !has("qemu-img") {
+        return;
+    }
+    if std::thread::available_parallelism().map_or(1, std::num::NonZero::get) < 2 {
+        return skip("two vCPUs need two pcpus").unwrap_or_default();
+    }
+    let Some(daemon) = Daemon::own(None) else { return };
+    let dir = daemon.fresh_dir("tune");
+    let Some(tiny) = Tiny::new(&dir) else { return };
+    virt_install(&daemon, &dir, &tiny);
+    let before = defined(&daemon);
+    // Nothing is changed before it is asked to.
+    let diff = gpuvm(&daemon, 0, &["tune", NAME, "--diff"]);
+    assert!(diff.contains("+    <vcpupin vcpu='1'"), "{diff}");
+    gpuvm(&daemon, 3, &["tune", NAME, "--check"]);
+    let steps = gpuvm(&daemon, 0, &["tune", NAME, "--dry-run"]);
+    assert!(steps.contains(&format!("change the definition of domain `{NAME}`")), "{steps}");
+    let (code, _, err) = run(daemon
+        .within(env!("CARGO_BIN_EXE_gpuvm"))
+        .args(["tune", NAME])
+        .stdin(std::process::Stdio::null()));
+    assert_eq!(code, 2, "{err}");
+    assert_eq!(defined(&daemon).text(), before.text());
+    let all = ["tune", NAME, "--yes", "--all", "--huge-pages", "2M"];
+    let said = gpuvm(&daemon, 0, &all);
+    for item in
+        ["pins", "emulator", "iothreads", "huge-pages", "cells", "disk-queues", "net-queues"]
+    {
+        assert!(said.contains(&format!("  {item}: ")), "{item}: {said}");
+    }
+    let tuned = defined(&daemon);
+    let of = |path: &str| tuned.root().find(path).is_some();
+    for path in [
+        "cputune/vcpupin",
+        "numatune/memnode",
+        "memoryBacking/hugepages/page",
+        "cpu/numa/cell",
+        "iothreads",
+    ] {
+        assert!(of(path), "{path} is missing:\n{}", tuned.text());
+    }
+    assert_eq!(gpuvm(&daemon, 0, &all), format!("{NAME}: nothing to do\n"));
+    assert_eq!(defined(&daemon).text(), tuned.text());
+    gpuvm(&daemon, 0, &["tune", "--all-domains", "--check"]);
+    gpuvm(&daemon, 0, &["undo", NAME, "--yes"]);
+    assert_eq!(defined(&daemon).text(), before.text(), "what was undone is not what it was");
+    gpuvm(&daemon, 0, &all);
+    assert_eq!(defined(&daemon).text(), tuned.text());
+    match reserve(&daemon) {
+        Ok(_reserved) => boots(&daemon, &tiny),
+        Err(why) => eprintln!("started without huge pages: {why}"),
+    }
+    gpuvm(&daemon, 0, &["tune", NAME, "--yes", "--huge-pages", "off"]);
+    boots(&daemon, &tiny);
+    assert_eq!(differences(&defined(&daemon), &tuned).len(), 0, "only the pages went");
+    // What runs stays as it is, and that is said.
+    virsh(&daemon, &["start", NAME]);
+    let said = gpuvm(&daemon, 0, &["tune", NAME, "--yes", "--disk-queues", "off"]);
+    assert!(said.contains("at its next start"), "{said}");
+    assert!(virsh(&daemon, &["dumpxml", NAME]).contains("queues="), "the running guest changed");
+    virsh(&daemon, &["destroy", NAME]);
+}

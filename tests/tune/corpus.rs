@@ -1,0 +1,79 @@
+//! Every domain document of libvirt's own tests: read and written back the same bytes, tuned without a panic, and not
+//! tuned twice.
+
+use super::domains::tuned;
+use crate::support::{project, run};
+use crate::xml::guests::host;
+use gpuvm::domain::DomainXml;
+use gpuvm::placement::Occupancy;
+use gpuvm::tune::Items;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Fewer domain documents than any release of libvirt has carried since 2015.
+const FEWEST: usize = 500;
+
+/// The directory of libvirt's documents; none, with the reason told, where they cannot be had.
+fn documents() -> Option<PathBuf> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libvirt-source");
+    let (code, _, err) = run(Command::new(project().join("tests/fetch-libvirt")).arg(&dir));
+    if code != 0 {
+        eprintln!("skipped: no source package of libvirt: {}", err.trim());
+        return None;
+    }
+    Some(dir)
+}
+
+/// The domain documents below a directory: their root is `<domain>`.
+fn domains(dir: &Path) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    for below in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+        let Ok(files) = fs::read_dir(&below) else { continue };
+        for file in files.map(|entry| entry.unwrap().path()) {
+            let Ok(text) = fs::read_to_string(&file) else { continue };
+            let root = text.split('<').find(|part| part.starts_with(|c: char| c.is_alphabetic()));
+            let word = root.and_then(|root| root.split(|c: char| !c.is_alphanumeric()).next());
+            if word == Some("domain") {
+                found.push((file, text));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn libvirts_own_documents_are_kept_and_tuned_without_a_panic() {
+    let Some(dir) = documents() else { return };
+    let all = domains(&dir);
+    assert!(all.len() >= FEWEST, "only {} documents in {}", all.len(), dir.display());
+    let (dgx2, nobody, items) = (host("dgx-2"), Occupancy::default(), Items::all());
+    let (mut read, mut done) = (0, 0);
+    let mut wrong = Vec::new();
+    for (file, text) in &all {
+        let name = file.display();
+        let xml = match DomainXml::parse(text) {
+            Ok(xml) => xml,
+            // What libvirt's tests have wrong on purpose.
+            Err(error) => {
+                eprintln!("not read: {name}: {error}");
+                continue;
+            }
+        };
+        read += 1;
+        assert_eq!(xml.text(), text, "{name}");
+        let Ok(first) = tuned(&xml, &dgx2, &nobody, &items) else { continue };
+        done += 1;
+        assert_eq!(first.changes.is_empty(), first.after.text() == text, "{name}");
+        match tuned(&first.after, &dgx2, &nobody, &items) {
+            Ok(second) if second.changes.is_empty() => {}
+            Ok(second) => wrong.push(format!("{name}: {:?}", second.changes)),
+            Err(error) => wrong.push(format!("{name}: {error}")),
+        }
+    }
+    eprintln!("{} documents, {read} read, {done} tuned", all.len());
+    assert!(read * 20 >= all.len() * 19, "only {read} of {} were read", all.len());
+    assert!(done * 4 >= read, "only {done} of {read} could be tuned");
+    assert!(wrong.is_empty(), "{} not the same twice:\n{}", wrong.len(), wrong.join("\n"));
+}

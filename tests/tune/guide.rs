@@ -1,0 +1,150 @@
+//! The examples of the vendor's guide, chapter 12, as they should have been (spec/nvidia-vm.md 5, items 17 to 30, and the
+//! traps of 6), on the recorded DGX-2. Each difference is kept in `tests/golden/tune`.
+
+use super::domains::Wanted;
+use crate::support::{gpuvm, project, run};
+use crate::xml::guests::host;
+use std::fs;
+
+/// What is done to which guest, by the name of the golden file: the item of the checklist comes first.
+fn examples() -> Vec<(&'static str, Wanted, &'static [&'static str])> {
+    let vendor = Wanted::vendor;
+    let bare = |wanted: Wanted| Wanted { pins: Vec::new(), ..wanted };
+    let paged = |wanted: Wanted| Wanted {
+        more: "\n  <memoryBacking>\n    <hugepages/>\n  </memoryBacking>",
+        ..wanted
+    };
+    let threads = |wanted: Wanted| Wanted { more: "\n  <iothreads>46</iothreads>", ..wanted };
+    // T6: a topology for another number of vCPUs. T8: a pin too many. T12: one cell where two are meant.
+    vec![
+        ("17-virtio", vendor(0, 8), &["--net-queues", "on", "--agent", "on", "--balloon", "on"]),
+        ("19-pins-8", bare(vendor(0, 8)), &["--pins", "thread", "--emulator", "on"]),
+        ("19-unpinned", vendor(0, 8), &["--pins", "off"]),
+        ("20-cores-1", vendor(9, 1), &["--pins", "on", "--topology", "on"]),
+        ("20-cores-2", vendor(0, 2), &["--pins", "on", "--topology", "on"]),
+        ("20-cores-4", vendor(4, 4), &["--pins", "on", "--topology", "on"]),
+        ("20-cores-8", vendor(8, 8), &["--pins", "on", "--topology", "on"]),
+        (
+            "20-cores-16",
+            vendor(0, 16),
+            &["--pins", "on", "--topology", "on", "--cells", "on", "--memory-nodes", "on"],
+        ),
+        ("22-pages-2m", vendor(0, 16), &["--all", "--huge-pages", "2M"]),
+        (
+            "22-pages-2m-1",
+            vendor(8, 1),
+            &["--pins", "on", "--huge-pages", "2M", "--memory-rounding", "on"],
+        ),
+        ("23-pages-1g", vendor(0, 16), &["--all", "--huge-pages", "1G"]),
+        ("24-no-pages", paged(vendor(0, 8)), &["--huge-pages", "off"]),
+        ("26-cells-16", bare(vendor(0, 16)), &["--all"]),
+        ("27-cell-1", vendor(9, 1), &["--pins", "on", "--cells", "on", "--memory-nodes", "on"]),
+        ("28-emulator-1", vendor(0, 1), &["--pins", "on", "--emulator", "on"]),
+        ("28-no-emulator", vendor(0, 1), &["--emulator", "off"]),
+        (
+            "29-disk-46",
+            vendor(0, 8),
+            &["--disk-cache", "on", "--disk-io", "on", "--disk-queues", "on"],
+        ),
+        (
+            "29-disk-92",
+            vendor(0, 16),
+            &["--disk-cache", "on", "--disk-io", "on", "--disk-queues", "on"],
+        ),
+        (
+            "30-iothreads",
+            threads(vendor(0, 8)),
+            &["--pins", "on", "--iothreads", "on", "--iothread-pins", "on"],
+        ),
+        ("30-no-iothreads", threads(vendor(0, 8)), &["--iothreads", "off"]),
+        ("13-mtu", vendor(0, 2), &["--mtu", "9000"]),
+        ("14-net-queues", vendor(0, 2), &["--net-queues", "on"]),
+        ("16-rates", vendor(0, 2), &["--inbound", "1Gbit/s,2Gbit/s,4M", "--outbound", "500MB/s"]),
+        ("all-1", vendor(0, 1), &[]),
+        ("all-8", vendor(8, 8), &[]),
+    ]
+}
+
+/// Runs `tune` on a file, as on a DGX-2.
+fn tune(file: &std::path::Path, args: &[&str]) -> (i32, String, String) {
+    let topology = project().join("topologies/dgx-2.json");
+    let words = ["tune", file.to_str().unwrap(), "--host", topology.to_str().unwrap()];
+    run(&mut gpuvm(&[&words[..], args].concat()))
+}
+
+#[test]
+fn the_guides_examples_come_out_as_they_should_have_been() {
+    let dgx2 = host("dgx-2");
+    let dir = tempfile::tempdir().unwrap();
+    let renew = std::env::var_os("GPUVM_RENEW").is_some();
+    let mut stale = Vec::new();
+    for (name, wanted, args) in examples() {
+        let file = dir.path().join(format!("{name}.xml"));
+        fs::write(&file, wanted.xml(&dgx2)).unwrap();
+        let (code, diff, err) = tune(&file, &[args, &["--diff"]].concat());
+        assert_eq!(code, 0, "{name}: {err}");
+        let golden = project().join(format!("tests/golden/tune/{name}.diff"));
+        if renew {
+            fs::write(&golden, &diff).unwrap();
+        } else if fs::read_to_string(&golden).ok().as_deref() != Some(&diff) {
+            stale.push(format!("{name}:\n{diff}"));
+        }
+        let (code, tuned, err) = tune(&file, args);
+        assert_eq!(code, 0, "{name}: {err}");
+        assert!(
+            tuned.contains("<their:note xmlns:their='urn:their'>ours &amp; theirs</their:note>")
+        );
+        fs::write(&file, &tuned).unwrap();
+        let (code, said, err) = tune(&file, &[args, &["--check"]].concat());
+        assert_eq!((code, err.as_str()), (0, ""), "{name} has more to do: {said}");
+    }
+    assert!(stale.is_empty(), "GPUVM_RENEW=1 renews tests/golden/tune:\n{}", stale.join("\n"));
+}
+
+#[test]
+fn what_the_guide_gets_wrong_is_refused_with_numbers() {
+    let dgx2 = host("dgx-2");
+    let dir = tempfile::tempdir().unwrap();
+    let eight = Wanted::vendor(0, 8);
+    let many = Wanted { vcpus: 97, pins: Vec::new(), ..eight.clone() };
+    for (trap, wanted, args, said) in [
+        ("item 18", many, &[][..], "97"),
+        (
+            "T6",
+            Wanted::vendor(0, 2),
+            &["--topology", "1x23x2"],
+            "1x23x2 are 46 vCPUs, and the guest has 10",
+        ),
+        ("T13", eight.clone(), &["--emulator", "500"], "this host has no pcpu 500"),
+        (
+            "T21",
+            eight.clone(),
+            &["--pins", "on", "--iothreads", "46"],
+            "46 threads, and the guest's disks can use 2",
+        ),
+        (
+            "T22 disk",
+            Wanted::vendor(0, 1),
+            &["--disk-queues", "32"],
+            "32 queues, and a disk takes 1 to 5",
+        ),
+        (
+            "T22 NIC",
+            eight.clone(),
+            &["--net-queues", "300"],
+            "300 queues, and a NIC of this guest takes 1 to 46",
+        ),
+        (
+            "T23",
+            eight,
+            &["--disk-io", "native"],
+            "cannot be read natively through the host's cache",
+        ),
+    ] {
+        let file = dir.path().join("trap.xml");
+        fs::write(&file, wanted.xml(&dgx2)).unwrap();
+        let (code, out, err) = tune(&file, args);
+        assert_eq!((code, out.as_str()), (1, ""), "{trap}: {err}");
+        assert!(err.contains(said) && err.contains("\nhint: "), "{trap}: {err}");
+    }
+}

@@ -1,0 +1,221 @@
+//! What holds for every domain: tuned twice is tuned once, what is not ours stays, nothing panics.
+
+use super::domains::{Wanted, tuned};
+use crate::xml::guests::host;
+use gpuvm::domain::DomainXml;
+use gpuvm::placement::Occupancy;
+use gpuvm::request::PageSize;
+use gpuvm::topology::Topology;
+use gpuvm::tune::items::PinOrder;
+use gpuvm::tune::{Item, Items};
+use proptest::prelude::*;
+use std::sync::LazyLock;
+
+/// The host of these tests.
+static DGX2: LazyLock<Topology> = LazyLock::new(|| host("dgx-2"));
+
+/// Things of others, each in a line of its own, that have to be there afterwards.
+const OTHERS: [&str; 4] = [
+    "  <title>a  \"b\" &lt;c&gt;</title>",
+    "  <!-- pins: see <wiki> -->",
+    "  <qemu:commandline xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><qemu:arg value=\"-x\"/></qemu:commandline>",
+    "  <unknown  of = \"nobody\"><deep/></unknown>",
+];
+
+/// What a domain may have already.
+const THERE: [&str; 8] = [
+    "\n  <iothreads>46</iothreads>",
+    "\n  <memoryBacking>\n    <hugepages/>\n    <locked/>\n  </memoryBacking>",
+    "\n  <numatune>\n    <memory mode='strict' nodeset='1'/>\n  </numatune>",
+    "\n  <iothreadids>\n    <iothread id='2'/>\n    <iothread id='5'/>\n  </iothreadids>",
+    "\n  <numatune>\n    <memory mode=\"interleave\" nodeset='0-1'/>\n  </numatune>",
+    "\n  <resource>\n    <partition>/x</partition>\n  </resource>",
+    "\n  <currentMemory unit='GiB'>1</currentMemory>",
+    "",
+];
+
+/// A guest of the vendor's kind, with other pins, sizes and elements.
+fn domain() -> impl Strategy<Value = String> {
+    let place = prop_oneof![
+        Just((0, 1)),
+        Just((9, 1)),
+        Just((2, 2)),
+        Just((4, 4)),
+        Just((8, 8)),
+        Just((0, 16))
+    ];
+    let pins = prop_oneof![Just(None), Just(Some(0_u32)), (0_u32..96).prop_map(Some)];
+    let sizes = (1_u64..64, 0_u64..4096);
+    (place, pins, sizes, prop::sample::subsequence(THERE.to_vec(), 0..3), 0..16_u8).prop_map(
+        |((first, count), shift, (gib, odd), there, others)| {
+            let mut wanted = Wanted::vendor(first, count);
+            wanted.memory_kib = (gib << 20) + odd;
+            match shift {
+                None => wanted.pins.clear(),
+                Some(shift) => wanted.pins.iter_mut().for_each(|pin| *pin = (*pin + shift) % 96),
+            }
+            let mut xml = wanted.xml(&DGX2);
+            let mut more = there.concat();
+            for (bit, other) in OTHERS.iter().enumerate() {
+                if others & (1 << bit) != 0 {
+                    more += &format!("\n{other}");
+                }
+            }
+            xml = xml.replacen("\n  <os>", &format!("{more}\n  <os>"), 1);
+            xml
+        },
+    )
+}
+
+/// What is done to it.
+fn items() -> impl Strategy<Value = Items> {
+    let pages = prop_oneof![
+        3 => Just(Item::Keep),
+        1 => Just(Item::Off),
+        1 => Just(Item::To(PageSize::TwoMib)),
+        1 => Just(Item::To(PageSize::OneGib)),
+    ];
+    let pins = prop_oneof![3 => Just(Item::On), 1 => Just(Item::Off), 1 => Just(Item::To(PinOrder::Thread)), 1 => Just(Item::Keep)];
+    (any::<bool>(), pages, pins, any::<u16>()).prop_map(|(all, huge_pages, pins, some)| {
+        if all {
+            return Items { huge_pages, pins, ..Items::all() };
+        }
+        let on = |bit: u16| some & (1 << bit) != 0;
+        let mut items = Items { huge_pages, pins, ..Items::default() };
+        if on(0) {
+            items.topology = Item::On
+        }
+        if on(1) {
+            items.emulator = Item::On
+        }
+        if on(2) {
+            items.iothreads = Item::On
+        }
+        if on(3) {
+            items.cells = Item::On
+        }
+        if on(4) {
+            items.memory_nodes = Item::On
+        }
+        if on(5) {
+            items.memory_rounding = Item::On
+        }
+        if on(6) {
+            items.pcie = Item::On
+        }
+        if on(7) {
+            items.disk_cache = Item::On;
+            items.disk_io = Item::On
+        }
+        if on(8) {
+            items.disk_queues = Item::To(2)
+        }
+        if on(9) {
+            items.net_queues = Item::On
+        }
+        if on(10) {
+            items.mtu = Item::To(9000)
+        }
+        if on(11) {
+            items.agent = Item::On
+        }
+        if on(12) {
+            items.window = Item::On;
+            items.maxphysaddr = Item::On
+        }
+        if on(13) {
+            items.balloon = Item::Off
+        }
+        if on(14) {
+            items.iothread_pins = Item::On
+        }
+        if on(15) {
+            items.pcie = Item::Off
+        }
+        items
+    })
+}
+
+/// How many cases are tried: few, so that the whole suite stays short, unless `GPUVM_CASES` says more.
+fn cases(usual: u32) -> u32 {
+    std::env::var("GPUVM_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(96), failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn tuned_twice_is_tuned_once_and_what_is_not_ours_stays(text in domain(), items in items()) {
+        let nobody = Occupancy::default();
+        let xml = DomainXml::parse(&text).unwrap();
+        let Ok(first) = tuned(&xml, &DGX2, &nobody, &items) else { return Ok(()) };
+        prop_assert_eq!(first.changes.is_empty(), first.after.text() == text);
+        for other in OTHERS.iter().filter(|other| text.contains(**other)) {
+            prop_assert!(first.after.text().contains(other), "{} is gone from\n{}", other, first.after.text());
+        }
+        let devices = |xml: &DomainXml| xml.held(false).unwrap().devices;
+        prop_assert_eq!(devices(&xml), devices(&first.after));
+        let second = tuned(&first.after, &DGX2, &nobody, &items);
+        let second = second.map_err(|error| TestCaseError::fail(format!("{error}\n{}", first.after.text())))?;
+        prop_assert_eq!(&second.changes, &[], "\n{}", first.after.text());
+        prop_assert_eq!(second.after.text(), first.after.text());
+    }
+}
+
+/// Numbers as a small generator gives them, the same in every run.
+struct Numbers(u64);
+
+impl Numbers {
+    /// The next, below `end`.
+    fn below(&mut self, end: usize) -> usize {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % end.max(1)
+    }
+}
+
+#[test]
+fn no_mutated_document_makes_it_panic() {
+    let corpus: Vec<String> = [(0, 1), (8, 8), (0, 16)]
+        .into_iter()
+        .map(|(first, count)| {
+            let mut wanted = Wanted::vendor(first, count);
+            wanted.more = THERE[wanted.gpus.len() % 5];
+            let xml = DomainXml::parse(&wanted.xml(&DGX2)).unwrap();
+            tuned(&xml, &DGX2, &Occupancy::default(), &Items::all())
+                .unwrap()
+                .after
+                .text()
+                .to_owned()
+        })
+        .collect();
+    let (mut numbers, mut read) = (Numbers(1), 0);
+    for _ in 0..cases(300) {
+        let text = &corpus[numbers.below(corpus.len())];
+        // Pieces between quotes and angle brackets are moved, doubled, dropped, and numbers changed.
+        let mut pieces: Vec<String> =
+            text.split_inclusive(['\'', '<', '>']).map(str::to_owned).collect();
+        for _ in 0..=numbers.below(4) {
+            let (at, other) = (numbers.below(pieces.len()), numbers.below(pieces.len()));
+            match numbers.below(5) {
+                0 => pieces[at] = pieces[other].clone(),
+                1 => pieces.swap(at, other),
+                2 => drop(pieces.remove(at)),
+                3 => {
+                    let piece = pieces[at].replace(|c: char| c.is_ascii_digit(), "9");
+                    pieces[at] = piece;
+                }
+                _ => {
+                    let digit = char::from(b'0' + u8::try_from(numbers.below(10)).unwrap());
+                    let piece =
+                        pieces[at].replacen(|c: char| c.is_ascii_digit(), &digit.to_string(), 1);
+                    pieces[at] = piece;
+                }
+            }
+        }
+        let text = pieces.concat();
+        let Ok(xml) = DomainXml::parse(&text) else { continue };
+        read += 1;
+        let _ = tuned(&xml, &DGX2, &Occupancy::default(), &Items::all());
+    }
+    assert!(read > 20, "only {read} could be read");
+}
