@@ -179,7 +179,7 @@ fn what_the_host_uses_is_refused_with_the_use() {
         (request(&[0], 9, 0, 0), "9 NICs are asked for, this host has 4", "2"),
         (request(&[0], 3, 0, 0), "3 NICs are asked for, 2 of 4 can be had", "--nic 2"),
         (request(&[0], 0, 0, 2), "2 NVMe drives are asked for, 1 of 3 can be had", "--nvme 1"),
-        (request(&[0], 0, 5, 0), "5 virtual functions are asked for, this host has 4", "sriov"),
+        (request(&[0], 0, 5, 0), "5 virtual functions are asked for, this host has 4", "nic vfs"),
     ] {
         let (is_taken, text, hint) = refusal(&host, &empty, &request);
         assert!(!is_taken && text.contains(reason), "{text}");
