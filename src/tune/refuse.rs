@@ -16,6 +16,7 @@ pub(super) fn understood<'t>(
     if !matches!(kind.as_ref(), "kvm" | "qemu") {
         return Err(TuneError::Kind { kind: kind.into_owned() });
     }
+    once(current)?;
     let claims = Claims::read(current);
     if let Some(fault) = claims.faults.first() {
         return refused(fault.spot, fault.message.clone());
@@ -32,6 +33,32 @@ pub(super) fn understood<'t>(
     }
     cells(&claims)?;
     Ok(claims)
+}
+
+/// Refuses a domain that has twice what it can have once: which of them is meant cannot be told.
+fn once(current: &DomainXml) -> Result<(), TuneError> {
+    /// What is changed, or read to be.
+    const ONCE: [&str; 13] = [
+        "name",
+        "memory",
+        "currentMemory",
+        "memoryBacking",
+        "vcpu",
+        "iothreads",
+        "iothreadids",
+        "cputune",
+        "numatune",
+        "os",
+        "cpu",
+        "metadata",
+        "devices",
+    ];
+    for name in ONCE {
+        if let Some(second) = current.root().children(name).nth(1) {
+            return refused(Spot::of(second), format!("a second <{name}>"));
+        }
+    }
+    Ok(())
 }
 
 /// Makes the error of a place in the document.

@@ -46,6 +46,7 @@ fn what_cannot_be_understood_is_refused_with_its_place() {
         ),
         (cells("<cell id='0' cpus='0-4' memory='1'/>"), "vCPU 4 is in a cell, and there are 4"),
         (cells("<cell id='0' cpus='0-3'/>"), "`memory` is missing"),
+        (domain("<numatune/><numatune/>"), "a second <numatune>"),
         (domain("<os><type arch='aarch64'>hvm</type></os>"), "for `aarch64`, the host is `x86_64`"),
     ] {
         let error = refused(&xml, &Items::all());
