@@ -25,6 +25,8 @@ pub struct Entry {
     pub verb: String,
     /// When, in seconds since 1970, UTC.
     pub at_s: u64,
+    /// The boot of the machine that it was made in, with which huge pages end.
+    pub boot: String,
     /// The hypervisor's URI.
     pub uri: String,
     /// The domain's name then.
@@ -108,6 +110,7 @@ impl History {
             number: self.entries.last().map_or(1, |last| last.number.saturating_add(1)),
             verb: verb.to_owned(),
             at_s,
+            boot: String::new(),
             uri: uri.to_owned(),
             domain: domain.to_owned(),
             what: Vec::new(),
@@ -135,6 +138,14 @@ impl History {
         self.entries.iter().rev().map(|entry| self.forget(entry)).collect()
     }
 
+    /// The steps that give back what huge pages were reserved for the domain in this boot of the machine, and not yet
+    /// given back.
+    pub fn give_back_pages(&self, boot: &str) -> Vec<Step> {
+        let here = self.entries.iter().rev().filter(|entry| entry.boot == boot);
+        let steps = here.flat_map(|entry| entry.steps.iter().rev());
+        steps.filter(|step| is_pages(step)).filter_map(Step::reversed).collect()
+    }
+
     /// The file of a change.
     fn file(&self, number: u32) -> PathBuf {
         self.directory.join(format!("{number:04}.json"))
@@ -142,16 +153,23 @@ impl History {
 }
 
 impl Entry {
-    /// The steps that undo it, where the domain is defined as `now`; `runs`: what runs is changed back, too.
-    pub fn undo(&self, now: &str, runs: bool) -> Vec<Step> {
+    /// The steps that undo it, where the domain is defined as `now`; `runs`: what runs is changed back, too; `boot`: the
+    /// boot of the machine now.
+    pub fn undo(&self, now: &str, runs: bool, boot: &str) -> Vec<Step> {
         let back = self.steps.iter().rev().filter(|step| runs || !step.is_of_running());
-        let mut steps: Vec<Step> = back.filter_map(Step::reversed).collect();
+        let stands = |step: &&Step| !is_pages(step) || self.boot == boot;
+        let mut steps: Vec<Step> = back.filter(stands).filter_map(Step::reversed).collect();
         if now != self.before {
             let (name, xml) = (self.domain.clone(), self.before.clone());
             steps.push(Step::RedefineDomain { name, xml, before: now.to_owned() });
         }
         steps
     }
+}
+
+/// Whether a step sets a number of huge pages, which no boot of the machine outlives.
+fn is_pages(step: &Step) -> bool {
+    matches!(step, Step::SetPages(_))
 }
 
 /// Reads one file.
@@ -171,7 +189,10 @@ fn entry(path: &Path, text: &str) -> Result<Entry, HistoryError> {
 mod tests {
     use super::*;
     use crate::apply::bind::set_private_file;
+    use crate::apply::pages::PagesStep;
+    use crate::cpuset::NodeId;
     use crate::domain::live::GuestThread;
+    use crate::memsize::MemSize;
 
     /// A history in a directory of its own.
     fn history() -> (tempfile::TempDir, History) {
@@ -228,7 +249,7 @@ mod tests {
             xml: "<domain/>".into(),
             before: "<domain>now</domain>".into(),
         };
-        let steps = entry.undo("<domain>now</domain>", false);
+        let steps = entry.undo("<domain>now</domain>", false, "b");
         assert_eq!(steps, [file.clone(), define]);
         let pin = Step::PinThread {
             name,
@@ -236,7 +257,24 @@ mod tests {
             pcpus: "0-3".parse().unwrap(),
             was: "1".parse().unwrap(),
         };
-        assert_eq!(entry.undo("<domain/>", true), [pin, file]);
+        assert_eq!(entry.undo("<domain/>", true, "b"), [pin, file]);
+    }
+
+    #[test]
+    fn pages_are_given_back_in_the_boot_that_they_were_reserved_in() {
+        let (_root, mut history) = history();
+        let mut entry = history.next("tune", "test:///default", "a", 0, "<domain/>".into());
+        let pages = |to, was, needed| {
+            let (node, page_kib) = (NodeId(1), MemSize::from_kib(2048));
+            Step::SetPages(PagesStep { node, page_kib, to, was, needed })
+        };
+        entry.boot = "one".into();
+        entry.steps = vec![pages(10, 2, 8)];
+        assert_eq!(entry.undo("<domain/>", false, "one"), [pages(2, 10, 0)]);
+        assert_eq!(entry.undo("<domain/>", false, "two"), []);
+        history.entries.push(entry);
+        assert_eq!(history.give_back_pages("one"), [pages(2, 10, 0)]);
+        assert_eq!(history.give_back_pages("two"), []);
     }
 
     #[test]

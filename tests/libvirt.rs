@@ -15,6 +15,7 @@ mod place;
 mod seed;
 mod storage;
 mod tune;
+mod undo;
 mod vendor;
 mod verbs;
 mod verify;

@@ -6,6 +6,7 @@ use super::claim::give_back;
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, usage};
+use super::history::boot;
 use super::pages;
 use super::show::find;
 use super::view::View;
@@ -89,7 +90,11 @@ fn plan(
         }
     }
     // What it was is nobody's concern any more, and may hold passwords.
-    steps.extend(History::of(&summary.uuid)?.forget_all());
+    let history = History::of(&summary.uuid)?;
+    if !history.entries.is_empty() {
+        steps.extend(history.give_back_pages(&boot()?));
+        steps.extend(history.forget_all());
+    }
     if summary.persistent && has_nvram {
         steps.push(Step::DropNvram { name: name.to_owned(), xml });
     }

@@ -5,9 +5,11 @@ use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, usage};
 use super::output::{Output, width};
+use super::pages::BOOT;
 use super::show::find;
 use crate::apply::{ApplyError, Step, Transaction};
 use crate::domain::{DomainXml, differences};
+use crate::fsroot::FsRoot;
 use crate::history::{Entry, History};
 use crate::hypervisor::{Hypervisor, XmlOf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -96,9 +98,11 @@ impl DomainChange<'_> {
         }
     }
 
-    /// All steps, to be shown.
+    /// All steps.
     pub fn steps(&self) -> Vec<Step> {
-        let all = self.first.iter().cloned().chain([self.redefine()]);
+        let is_same = self.before == self.after.text();
+        let redefine = (!is_same).then(|| self.redefine());
+        let all = self.first.iter().cloned().chain(redefine);
         all.chain(self.last.iter().cloned()).collect()
     }
 }
@@ -116,12 +120,18 @@ pub fn change_domain(
     let before = change.before.to_owned();
     let mut entry = history.next(change.verb, hypervisor.uri(), change.name, now, before);
     entry.what = change.what.clone();
+    entry.boot = boot()?;
     entry.steps = change.first.iter().chain(&change.last).cloned().collect();
     transaction.run(&[history.remember(&entry, None)])?;
     transaction.run(&change.steps())?;
     let mut after = entry.clone();
     after.after = read_back(change, hypervisor, output);
     transaction.run(&[history.remember(&after, Some(&entry))]).map_err(ApplyError::into)
+}
+
+/// The number of this boot of the machine, with which what was set in the kernel ends; empty where there is none.
+pub fn boot() -> anyhow::Result<String> {
+    Ok(FsRoot::live()?.read(BOOT)?.unwrap_or_default())
 }
 
 /// The definition as the hypervisor took it; none: it cannot be read.

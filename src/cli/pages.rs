@@ -19,7 +19,7 @@ use crate::placement::NodePages;
 use crate::request::PageSize;
 
 /// Where the kernel numbers the boots of the machine.
-const BOOT: &str = "proc/sys/kernel/random/boot_id";
+pub const BOOT: &str = "proc/sys/kernel/random/boot_id";
 
 /// Is what has to be done for a guest's huge pages before it starts.
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 //! `tune`: any domain made as good as a fresh plan. What is tuned and by what is [`subjects`]'; what is said, [`answer`]'s.
 
 mod answer;
+mod extra;
 mod subjects;
 
 use super::args::TuneArgs;
@@ -12,6 +13,7 @@ use super::history::{DomainChange, change_domain};
 use crate::apply::{Step, Transaction};
 use crate::tune::{Change, TuneError, Tuned};
 use answer::{Answer, Domain};
+use extra::Extra;
 use subjects::Subjects;
 
 /// Runs the verb.
@@ -33,15 +35,20 @@ pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(done);
     }
     if args.dry_run || args.check {
-        let changes = changes(&subjects, &tuned);
+        let extras = extra::of(&subjects, &tuned, args, cx)?;
+        let changes = changes(&subjects, &tuned, &extras);
         let steps = changes.iter().filter(|_| args.dry_run).flat_map(DomainChange::steps);
         let steps: Vec<Step> = steps.collect();
-        answer(&subjects, &tuned, args).print(cx.output, &steps, false)?;
+        answer(&subjects, &tuned, &extras, args).print(cx.output, &steps, false)?;
         if !steps.is_empty() && !cx.output.json {
             print_steps(&steps, cx)?;
         }
-        let changes = tuned.iter().flatten().any(|tuned| !tuned.changes.is_empty());
-        return Ok(if args.check && changes && done == EXIT_DONE { EXIT_FOUND } else { done });
+        let differs = tuned.iter().flatten().any(|tuned| !tuned.changes.is_empty());
+        return Ok(if args.check && (differs || !changes.is_empty()) && done == EXIT_DONE {
+            EXIT_FOUND
+        } else {
+            done
+        });
     }
     let ([subject], [Ok(tuned)]) = (&subjects.all[..], &tuned[..]) else {
         return Err(usage(
@@ -69,7 +76,8 @@ fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if !args.yes {
         let subjects = subjects::read(args, cx)?;
         let tuned = subjects.tune(args, cx)?;
-        let answer = answer(&subjects, &tuned, args);
+        let extras = extra::of(&subjects, &tuned, args, cx)?;
+        let answer = answer(&subjects, &tuned, &extras, args);
         if answer.changes() {
             let lines = answer.lines();
             reporter.ask(|| agree(&lines, "change the definitions?", "the change"))?;
@@ -79,7 +87,8 @@ fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     // Once more, and with the lock: others may have been there while the question stood.
     let subjects = subjects::read(args, cx)?;
     let tuned = subjects.tune(args, cx)?;
-    let changes = changes(&subjects, &tuned);
+    let extras = extra::of(&subjects, &tuned, args, cx)?;
+    let changes = changes(&subjects, &tuned, &extras);
     if !changes.is_empty() {
         let names: Vec<&str> = changes.iter().map(|change| change.name).collect();
         let journal = journal("tune", &names.join(" "), &*hypervisor)?;
@@ -96,7 +105,7 @@ fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             cx.output.warning(&format!("{}: {warning}", subject.name));
         }
     }
-    answer(&subjects, &tuned, args).print(cx.output, &[], true)?;
+    answer(&subjects, &tuned, &extras, args).print(cx.output, &[], true)?;
     Ok(done(&tuned))
 }
 
@@ -104,31 +113,40 @@ fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn changes<'a>(
     subjects: &'a Subjects,
     tuned: &'a [Result<Tuned, TuneError>],
+    extras: &[Extra],
 ) -> Vec<DomainChange<'a>> {
     let mut changes = Vec::new();
-    for (subject, tuned) in subjects.all.iter().zip(tuned) {
+    for ((subject, tuned), extra) in subjects.all.iter().zip(tuned).zip(extras) {
         let Ok(tuned) = tuned else { continue };
-        if tuned.changes.is_empty() || subject.is_file {
+        if !extra::is_changed(subject, tuned, extra) {
             continue;
         }
         let line = |change: &Change| format!("{}: {} -> {}", change.item, change.was, change.now);
+        let beside = extra.first.iter().chain(&extra.last).map(Step::to_string);
         changes.push(DomainChange {
             verb: "tune",
             name: &subject.name,
-            what: tuned.changes.iter().map(line).collect(),
+            what: tuned.changes.iter().map(line).chain(beside).collect(),
             before: subject.text(),
             after: &tuned.after,
-            first: Vec::new(),
-            last: Vec::new(),
+            first: extra.first.clone(),
+            last: extra.last.clone(),
         });
     }
     changes
 }
 
 /// What is said of these domains.
-fn answer(subjects: &Subjects, tuned: &[Result<Tuned, TuneError>], args: &TuneArgs) -> Answer {
-    let domains = subjects.all.iter().zip(tuned);
-    let domains = domains.map(|(subject, tuned)| Domain::of(subject, tuned.as_ref(), args.explain));
+fn answer(
+    subjects: &Subjects,
+    tuned: &[Result<Tuned, TuneError>],
+    extras: &[Extra],
+    args: &TuneArgs,
+) -> Answer {
+    let domains = subjects.all.iter().zip(tuned).zip(extras);
+    let domains = domains.map(|((subject, tuned), extra)| {
+        Domain::of(subject, tuned.as_ref(), args.explain).with_extra(extra)
+    });
     Answer { domains: domains.collect() }
 }
 

@@ -5,7 +5,7 @@ use super::change::{Reporter, agree, journal, print_steps, refuse_unfinished};
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, hinted};
-use super::history::when;
+use super::history::{boot, when};
 use super::show::find;
 use crate::apply::{Step, apply};
 use crate::domain::{DomainXml, differences};
@@ -115,7 +115,7 @@ fn plan(hypervisor: &dyn Hypervisor, args: &UndoArgs, force: bool) -> anyhow::Re
         ));
     }
     let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
-    let mut steps = entry.undo(&now, runs);
+    let mut steps = entry.undo(&now, runs, &boot()?);
     steps.push(history.forget(entry));
     Ok(Undo { entry: entry.clone(), now, runs, steps })
 }

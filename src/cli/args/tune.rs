@@ -44,6 +44,14 @@ pub struct TuneArgs {
     /// What is taken.
     #[command(flatten)]
     pub taken: TakenArgs,
+    /// Change what runs, too: pins of vCPUs, emulator and I/O threads, and bandwidths. What cannot be changed while it runs
+    /// is named, and waits for the next start
+    #[arg(long)]
+    pub live: bool,
+    /// Reserve the huge pages that domains are missing which do not run, now, on each node of their memory; `undo` and
+    /// `delete` give them back
+    #[arg(long)]
+    pub reserve_pages: bool,
     /// Say why each choice was made
     #[arg(long)]
     pub explain: bool,

@@ -1,5 +1,6 @@
 //! What `tune` says of each domain: for people, and as JSON.
 
+use super::extra::Extra;
 use super::subjects::Subject;
 use crate::apply::Step;
 use crate::check::{Finding, HUGE_PAGES_SHORT};
@@ -24,6 +25,12 @@ pub struct Domain {
     changed: bool,
     /// Whether it runs, so that what is different waits for its next start.
     waits_for_start: bool,
+    /// With --live: the parts of the definition that wait for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits: Option<Vec<String>>,
+    /// What is changed on the host for it, and of what runs, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    beside: Vec<String>,
     /// What is different.
     changes: Vec<Change>,
     /// What is a compromise; with --explain every reason.
@@ -55,6 +62,8 @@ impl Domain {
             name: subject.name.clone(),
             changed: false,
             waits_for_start: false,
+            waits: None,
+            beside: Vec::new(),
             changes: Vec::new(),
             reasons: Vec::new(),
             findings: Vec::new(),
@@ -74,6 +83,18 @@ impl Domain {
         domain
     }
 
+    /// The same with what is changed beside the definition.
+    pub fn with_extra(self, extra: &Extra) -> Domain {
+        if self.refused.is_some() {
+            return self;
+        }
+        let beside = extra.first.iter().chain(&extra.last).map(Step::to_string).collect();
+        let waits = extra.waits.clone();
+        let all_live = waits.as_ref().is_some_and(Vec::is_empty);
+        let waits_for_start = self.waits_for_start && !all_live;
+        Domain { beside, waits, waits_for_start, ..self }
+    }
+
     /// The same with the definition.
     pub fn with_xml(self, tuned: &Tuned) -> Domain {
         Domain { xml: Some(tuned.after.text().to_owned()), ..self }
@@ -85,8 +106,15 @@ impl Domain {
         if let Some(why) = refused {
             return vec![format!("{name}: cannot be tuned: {}", why.replace('\n', ";"))];
         }
-        if changes.is_empty() {
+        let beside = self.beside.iter().map(|words| format!("  {words}"));
+        let waits = self.waits.iter().filter(|waits| !waits.is_empty());
+        let waits = waits.map(|waits| format!("  waits for the next start: {}", waits.join(", ")));
+        if changes.is_empty() && self.beside.is_empty() {
             return vec![format!("{name}: nothing to do")];
+        }
+        if changes.is_empty() {
+            let is = format!("{name} is defined so already");
+            return std::iter::once(is).chain(beside).chain(waits).collect();
         }
         let when = match (self.waits_for_start, done) {
             (true, true) => " is changed; the running guest gets it at its next start",
@@ -95,23 +123,24 @@ impl Domain {
             (false, false) => " would change",
         };
         let line = |Change { item, was, now }: &Change| format!("  {item}: {was} -> {now}");
-        std::iter::once(format!("{name}{when}")).chain(changes.iter().map(line)).collect()
+        let first = std::iter::once(format!("{name}{when}"));
+        first.chain(changes.iter().map(line)).chain(beside).chain(waits).collect()
     }
 }
 
 impl Answer {
     /// Whether something is different in one of them.
     pub fn changes(&self) -> bool {
-        self.domains.iter().any(|domain| domain.changed)
+        self.domains.iter().any(|domain| domain.changed || !domain.beside.is_empty())
     }
 
     /// What would change, in lines that follow `will`.
     pub fn lines(&self) -> Vec<String> {
-        let changed = self.domains.iter().filter(|domain| domain.changed);
-        let lines = changed.flat_map(|domain| {
-            domain.changes.iter().map(|Change { item, was, now }| {
+        let lines = self.domains.iter().flat_map(|domain| {
+            let changes = domain.changes.iter().map(|Change { item, was, now }| {
                 format!("change {item} of `{}` from {was} to {now}", domain.name)
-            })
+            });
+            changes.chain(domain.beside.iter().cloned())
         });
         lines.collect()
     }

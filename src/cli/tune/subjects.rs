@@ -26,6 +26,8 @@ pub struct Subject {
     pub running: bool,
     /// Whether it is a file, which is never changed.
     pub is_file: bool,
+    /// The domain as it runs, where what runs is to be changed.
+    pub live: Option<DomainXml>,
 }
 
 impl Subject {
@@ -139,7 +141,11 @@ fn of_hypervisor(
         let failed = || format!("cannot read `{}`", summary.name);
         let running = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
         let xml = DomainXml::parse(&text).with_context(failed)?;
-        Ok(Subject { name: summary.name.clone(), xml, running, is_file: false })
+        let live = match args.live && running {
+            true => Some(DomainXml::parse(&hypervisor.xml(&summary.name, XmlOf::Live)?)?),
+            false => None,
+        };
+        Ok(Subject { name: summary.name.clone(), xml, running, is_file: false, live })
     };
     chosen.into_iter().map(subject).collect()
 }
@@ -161,12 +167,18 @@ fn of_files(args: &TuneArgs) -> anyhow::Result<Vec<Subject>> {
             running: xml.root().attr("id").is_some(),
             xml,
             is_file: true,
+            live: None,
         })
     };
     files.iter().map(subject).collect()
 }
 
 impl Subjects {
+    /// The host that they are on.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
     /// Looks how each disk is read and written best.
     fn look_at_disks(&mut self, cx: &Context<'_>) {
         for subject in &self.all {

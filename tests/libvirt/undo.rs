@@ -1,0 +1,137 @@
+//! `tune`, `history` and `undo` on a real libvirtd: what runs is changed and changed back, what somebody else edited is
+//! kept, and a tune that is killed at any record leaves the domain as it was.
+
+use super::place::{MOST, Place};
+use crate::support::daemon::{Daemon, Tiny, daemon};
+use crate::support::run;
+
+/// The program, which has to end with this code; its standard output and error.
+fn gpuvm(daemon: &Daemon, code: i32, args: &[&str]) -> (String, String) {
+    let (found, out, err) = run(daemon.within(env!("CARGO_BIN_EXE_gpuvm")).args(args));
+    assert_eq!(found, code, "{args:?}: {out}{err}");
+    (out, err)
+}
+
+/// virsh, which has to come to a good end.
+fn virsh(daemon: &Daemon, args: &[&str]) -> String {
+    let (done, text) = daemon.virsh(args);
+    assert!(done, "{args:?}: {text}");
+    text
+}
+
+/// The definition of a domain's next start.
+fn definition(daemon: &Daemon, name: &str) -> String {
+    virsh(daemon, &["dumpxml", "--inactive", "--security-info", name])
+}
+
+/// Where the threads of a running domain may run, in virsh's words.
+fn pins(daemon: &Daemon, name: &str) -> [String; 2] {
+    ["vcpupin", "emulatorpin"].map(|what| virsh(daemon, &[what, name, "--live"]))
+}
+
+/// A domain of two vCPUs, as somebody else defines one.
+fn define(daemon: &Daemon, tiny: &Tiny, name: &str) {
+    let xml = std::fs::read_to_string(&tiny.template).unwrap();
+    let start = xml.find("<name>").unwrap();
+    let end = xml.find("</name>").unwrap();
+    let xml = format!("{}<name>{name}{}", &xml[..start], &xml[end..]);
+    let vcpu = xml.find("<vcpu>").unwrap()..xml.find("</vcpu>").unwrap();
+    let xml = format!("{}<vcpu>2{}", &xml[..vcpu.start], &xml[vcpu.end..]);
+    let xml = xml.replacen("type='kvm'", "type='qemu'", 1);
+    let file = tiny.template.with_file_name(format!("{name}.xml"));
+    std::fs::write(&file, xml).unwrap();
+    virsh(daemon, &["define", file.to_str().unwrap()]);
+}
+
+#[test]
+fn what_runs_is_tuned_and_undone_and_what_others_edit_is_kept() {
+    if std::thread::available_parallelism().map_or(1, std::num::NonZero::get) < 2 {
+        return;
+    }
+    let Some(daemon) = daemon() else { return };
+    let dir = daemon.fresh_dir("undo");
+    let Some(tiny) = Tiny::new(&dir) else { return };
+    let name = "undone";
+    define(daemon, &tiny, name);
+    virsh(daemon, &["start", name]);
+    let (before, ran) = (definition(daemon, name), pins(daemon, name));
+    assert!(
+        gpuvm(daemon, 1, &["undo", name, "--yes"]).1.contains("no change of domain"),
+        "nothing is there"
+    );
+
+    let tune =
+        ["tune", name, "--pins", "on", "--emulator", "1", "--huge-pages", "off", "--live", "--yes"];
+    let (said, _) = gpuvm(daemon, 0, &tune);
+    assert!(said.contains("pin vCPU 0 of running domain"), "{said}");
+    let (tuned, runs) = (definition(daemon, name), pins(daemon, name));
+    assert!(tuned.contains("<vcpupin vcpu='0' cpuset='0'/>"), "{tuned}");
+    assert_ne!(runs, ran, "nothing was changed of what runs");
+    let words: Vec<&str> = runs[0].split_whitespace().collect();
+    assert!(words.ends_with(&["0", "0", "1", "1"]), "{}", runs[0]);
+    assert!(gpuvm(daemon, 0, &tune).0.contains("nothing to do"));
+    let (history, _) = gpuvm(daemon, 0, &["history", name]);
+    assert!(history.contains("tune") && history.contains("pins: "), "{history}");
+    let (diff, _) = gpuvm(daemon, 0, &["history", name, "--diff", "1"]);
+    assert!(diff.contains("+    <vcpupin vcpu='0' cpuset='0'/>"), "{diff}");
+
+    // An edit of somebody else is not lost unasked.
+    let edited = tuned.replacen("</name>", "</name>\n  <title>theirs</title>", 1);
+    let file = dir.join("edited.xml");
+    std::fs::write(&file, &edited).unwrap();
+    virsh(daemon, &["define", file.to_str().unwrap()]);
+    let (_, err) = gpuvm(daemon, 1, &["undo", name, "--yes"]);
+    assert!(err.contains("was edited since change 1") && err.contains("--force"), "{err}");
+    assert!(definition(daemon, name).contains("<title>theirs</title>"));
+    let (diff, _) = gpuvm(daemon, 0, &["undo", name, "--diff"]);
+    assert!(diff.contains("-  <title>theirs</title>"), "{diff}");
+    let (_, err) = gpuvm(daemon, 0, &["undo", name, "--yes", "--force"]);
+    assert!(err.contains("from its next start on"), "{err}");
+    assert_eq!(definition(daemon, name), before);
+    assert_eq!(pins(daemon, name), ran);
+    assert!(gpuvm(daemon, 0, &["history", name]).1.contains("nothing was changed"));
+    virsh(daemon, &["destroy", name]);
+
+    // Two changes are taken back one by one, and go with the domain.
+    gpuvm(daemon, 0, &["tune", name, "--pins", "on", "--yes"]);
+    let once = definition(daemon, name);
+    gpuvm(daemon, 0, &["tune", name, "--emulator", "0", "--yes"]);
+    gpuvm(daemon, 0, &["undo", name, "--yes"]);
+    assert_eq!(definition(daemon, name), once);
+    let (steps, _) = gpuvm(daemon, 0, &["delete", name, "--dry-run"]);
+    assert!(steps.contains("forget "), "{steps}");
+    gpuvm(daemon, 0, &["delete", name, "--yes"]);
+}
+
+#[test]
+fn a_tune_killed_at_any_record_leaves_the_domain_as_it_was() {
+    let Some(place) = Place::new() else { return };
+    let daemon = &place.daemon;
+    let dir = daemon.fresh_dir("undo-killed");
+    let Some(tiny) = Tiny::new(&dir) else { return };
+    let name = "killt";
+    define(daemon, &tiny, name);
+    let before = definition(daemon, name);
+    let mut undone = 0;
+    for n in 1..MOST {
+        let ended = place.killed(n, &["tune", name, "--pins", "on", "--yes"]);
+        let said = place.recover();
+        if ended {
+            assert!(undone > 3, "only {undone} records were seen: the test proves nothing");
+            place.done(&["undo", name, "--yes"]);
+            assert_eq!(definition(daemon, name), before);
+            place.done(&["delete", name, "--yes"]);
+            return;
+        }
+        let history = place.done(&["history", name, "--json"]);
+        match definition(daemon, name) == before {
+            true => {
+                undone += 1;
+                assert_eq!(history.trim(), "[]", "record {n}: {said}");
+            }
+            // Killed after its last step.
+            false => place.done(&["undo", name, "--yes"]).clear(),
+        }
+    }
+    panic!("it never comes to its end");
+}
