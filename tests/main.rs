@@ -15,6 +15,7 @@ mod lstopo;
 mod matrix;
 mod nics;
 mod plans;
+mod requirements;
 #[allow(dead_code)]
 #[path = "bench/placement/mod.rs"]
 mod shootout;
