@@ -2,8 +2,10 @@
 # A guest with two GPUs, made, started and deleted by gpuvm: the probe in it sees its devices, and threads, memory and
 # drivers of the host are as planned; with pages of 2 MiB, which gpuvm reserves, then of 1 GiB, which are reserved at
 # boot. Afterwards all is as before, the number of pages too.
-# The second guest has an NVMe drive and a virtual function, too.
+# The second guest has an NVMe drive as a PCI function, a partition of another and a virtual function, too.
 . /usr/lib/vdgx/guests
+# What the guest gets beside the plan's devices.
+disks=()
 start_libvirt || exit 1
 
 # verifies NAME: verify finds nothing; then a pin that was moved, by its name; then nothing again.
@@ -43,7 +45,16 @@ try two-mib 2048 --gpus 2 --memory 64M --huge-pages 2M --reserve-pages
 nic=$(bdfs 0200 8086 0)
 net=$(ls "$pci/$nic/net") && was_up=$(($(<"/sys/class/net/$net/flags") & 1))
 check "virtual functions" gpuvm nic vfs "$nic" --count 2
-[[ $huge1g == 0 ]] || try one-gib 1048576 --gpus 2 --memory 1G --huge-pages 1G --nvme 1 --vf 1
+mapfile -t nvme < <(bdfs 0108)
+drive=/dev/$(gpuvm host show --json | jq -r ".host.drives[] | select(.bdf == \"${nvme[1]}\") | .name")
+sgdisk -n 1:0:+100M "$drive" >/dev/null; partprobe "$drive"; udevadm settle
+uuid=$(blkid -p -o value -s PART_ENTRY_UUID "${drive}p1")
+disks=(--partition "$uuid")
+if [[ $huge1g != 0 ]]; then
+  try one-gib 1048576 --gpus 2 --memory 1G --huge-pages 1G --nvme "${nvme[0]}" --vf 1
+  has "the partition is a disk of the guest" /share/one-gib.xml "<source dev='/dev/disk/by-partuuid/$uuid'"
+fi
+sgdisk -Z "$drive" >/dev/null; partprobe "$drive"; udevadm settle
 check "no virtual functions any more" gpuvm nic vfs "$nic" --count 0 --yes
 [[ $was_up == 1 ]] || ip link set "$net" down
 finish

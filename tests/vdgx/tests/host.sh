@@ -22,7 +22,10 @@ printf '%s\n' "product $product" "gpu $gpus" "nvswitch $nvswitches" "nvme $nvmes
 jq -r '.host as $h | "product " + ($h.machine.product | sub("^NVIDIA "; "")), "cores \($h.cores | length)",
   "nodes \($h.nodes | length)", "gpus \(.gpus | length)",
   ([.kinds[] | select(IN("gpu", "nvswitch", "nvme", "nic"))] | group_by(.)[] | "\(.[0]) \(length)")' $show >/tmp/found
-[[ $nvswitches != 0 ]] || echo "nvswitch 0" >>/tmp/found
+for kind in nvswitch nvme nic; do
+  count=${kind}es; [[ $kind == nvswitch ]] || count=${kind}s
+  [[ ${!count} != 0 ]] || echo "$kind 0" >>/tmp/found
+done
 same "counts"
 
 # Nodes, cores and pages, as the kernel shows them.
