@@ -52,7 +52,7 @@ refused "swap" "swaps to $b" bind "${n[3]}" --yes
 swapoff "/dev/$b"; wipefs -qa "/dev/$b"
 c=$(block "${n[2]}"); modprobe raid0
 mdadm --create /dev/md9 --run --level=0 --raid-devices=2 "/dev/$b" "/dev/$c" >/dev/null 2>&1
-refused "member of an array" "md9, of which $b is a (part|member)" bind "${n[3]}" --yes
+refused "member of an array" "md9( \(.*\))?, of which $b is a part" bind "${n[3]}" --yes
 mdadm --stop /dev/md9 >/dev/null 2>&1; mdadm --zero-superblock "/dev/$b" "/dev/$c"
 mknod /tmp/other-name b "$((0x$(stat -c %t "/dev/$b")))" "$((0x$(stat -c %T "/dev/$b")))"
 sleep 1000 9</tmp/other-name & holder=$!
