@@ -191,7 +191,7 @@ fn open(uri: &str, console: bool) -> anyhow::Result<Rc<dyn Hypervisor>> {
 /// Says that this program has no hypervisor.
 #[cfg(not(feature = "libvirt"))]
 fn open(uri: &str, _: bool) -> anyhow::Result<Rc<dyn Hypervisor>> {
-    let error = crate::hypervisor::HypervisorError {
+    let error = HypervisorError {
         kind: HypervisorErrorKind::NoLibrary,
         doing: format!("connect to {uri}"),
         message: "this gpuvm was built without libvirt (cargo feature `libvirt`)".into(),

@@ -1,4 +1,4 @@
-//! `tune`: any domain made as good as a fresh plan. What is tuned and by what is [`subjects`]'; what is said, [`answer`]'s.
+//! `tune`: any domain made as good as a fresh plan. What is tuned and by what is `subjects`'; what is said, `answer`'s.
 
 mod answer;
 mod extra;

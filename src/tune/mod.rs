@@ -1,8 +1,8 @@
 //! Any domain, whoever made it, made as good as a fresh plan: "tune the domain that is there". Pure.
 //!
-//! The domain says itself what was asked for: its functions, its vCPUs, its memory ([`wish`]). The planner finds its place
-//! with the domain itself left out of what is taken, and it stays where it is if that is as good ([`place`]). What an item
-//! switches becomes edits of the splice editor ([`work`]), so all else stays byte for byte. At last our own checker looks
+//! The domain says itself what was asked for: its functions, its vCPUs, its memory (`wish`). The planner finds its place
+//! with the domain itself left out of what is taken, and it stays where it is if that is as good (`place`). What an item
+//! switches becomes edits of the splice editor (`work`), so all else stays byte for byte. At last our own checker looks
 //! at the result: an error that was not there before refuses the whole ([`TuneError::Unsound`]).
 //!
 //! Does not know whether a file system takes O_DIRECT or what QEMU can do: it is told ([`Given`]).
