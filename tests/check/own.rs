@@ -61,6 +61,8 @@ fn with_pages(topology: &Topology) -> Topology {
     let mut parts = topology.parts().clone();
     let pools = parts.nodes.iter_mut().flat_map(|node| node.huge_pages.iter_mut());
     pools.for_each(|pool| (pool.total, pool.free) = (1 << 30, 1 << 30));
+    // What is mounted there is not known.
+    parts.machine.hugetlbfs = None;
     Topology::new(parts).unwrap()
 }
 
