@@ -17,6 +17,7 @@ use crate::fsroot::FsRoot;
 use crate::memsize::MemSize;
 use crate::placement::NodePages;
 use crate::request::PageSize;
+use std::collections::BTreeMap;
 
 /// Where the kernel numbers the boots of the machine.
 pub const BOOT: &str = "proc/sys/kernel/random/boot_id";
@@ -44,37 +45,65 @@ pub fn reserve(
     };
     let missing: Vec<&NodePages> =
         placement.node_pages.iter().filter(|pages| pages.missing() > 0).collect();
-    let recorded = cx.global.host.is_some();
-    let here = !recorded && is_local(&cx.global.connect);
-    let lacks = here && starts;
+    let lacks = starts && cx.global.host.is_none() && is_local(&cx.global.connect);
     if missing.is_empty() || !(reserve || lacks) {
         return Ok(Reservation::default());
     }
     if !reserve {
         return Err(short(planned.name.as_str(), page, &missing));
     }
-    if !here && !recorded {
-        return Err(usage(
-            format!("pages cannot be reserved on the machine of {}", cx.global.connect),
-            "`gpuvm create --reserve-pages` there, or leave --reserve-pages out",
-        ));
-    }
-    let root = if recorded { None } else { Some(FsRoot::live()?) };
+    let root = root("create", cx)?;
     let boot = match &root {
         Some(root) => root.read(BOOT)?.unwrap_or_default(),
         None => String::new(),
     };
     let mut reservation = Reservation::default();
-    for pages in missing {
-        let (node, count, was) = (pages.node, pages.missing(), pages.reserved);
-        if let Some(root) = &root {
-            refuse_full(root, node, page, count)?;
-        }
-        let step = PagesStep { node, page_kib: page, to: was + count, was, needed: pages.needed };
+    let steps = steps(&placement.node_pages, page, &mut Pools::new(), root.as_ref())?;
+    for step in steps {
+        let (node, count) = (step.node, step.to - step.was);
         reservation.steps.push(Step::SetPages(step));
         reservation.reserved.push(Reserved { node, page_kib: page, count, boot: boot.clone() });
     }
     Ok(reservation)
+}
+
+/// How many pages nodes will have of a size, by the steps so far.
+pub type Pools = BTreeMap<(NodeId, MemSize), u64>;
+
+/// The machine that pages are reserved on; none: a recorded one, on which nothing is. Refuses another machine.
+pub fn root(verb: &str, cx: &Context<'_>) -> anyhow::Result<Option<FsRoot>> {
+    if cx.global.host.is_some() {
+        return Ok(None);
+    }
+    if !is_local(&cx.global.connect) {
+        return Err(usage(
+            format!("pages cannot be reserved on the machine of {}", cx.global.connect),
+            format!("`gpuvm {verb} --reserve-pages` there, or leave --reserve-pages out"),
+        ));
+    }
+    Ok(Some(FsRoot::live()?))
+}
+
+/// The steps that reserve what is missing of a guest's pages. Of several guests the plan of each knows what those before
+/// it take, and `pools` what was reserved for them.
+pub fn steps(
+    pages: &[NodePages],
+    page_kib: MemSize,
+    pools: &mut Pools,
+    root: Option<&FsRoot>,
+) -> anyhow::Result<Vec<PagesStep>> {
+    let mut steps = Vec::new();
+    for pages in pages.iter().filter(|pages| pages.missing() > 0) {
+        let NodePages { node, needed, reserved, .. } = *pages;
+        let number = pools.entry((node, page_kib)).or_insert(reserved);
+        let was = *number;
+        *number += pages.missing();
+        if let Some(root) = root {
+            refuse_full(root, node, page_kib, *number - reserved)?;
+        }
+        steps.push(PagesStep { node, page_kib, to: *number, was, needed });
+    }
+    Ok(steps)
 }
 
 /// The error that a guest has fewer pages than it needs.
@@ -126,4 +155,24 @@ pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>>
         }
     }
     Ok(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_that_are_tuned_together_add_up() {
+        let page = MemSize::from_kib(2048);
+        let pages = |needed, free| NodePages { node: NodeId(0), needed, free, reserved: 10 };
+        let mut pools = Pools::new();
+        let mut to = |pages: NodePages| -> Vec<(u64, u64, u64)> {
+            let steps = steps(&[pages], page, &mut pools, None).unwrap();
+            steps.iter().map(|step| (step.was, step.to, step.needed)).collect()
+        };
+        assert_eq!(to(pages(8, 6)), [(10, 12, 8)]);
+        // Nothing is free any more, since the first takes it.
+        assert_eq!(to(pages(5, 0)), [(12, 17, 5)]);
+        assert_eq!(to(pages(0, 0)), []);
+    }
 }

@@ -11,6 +11,7 @@ use crate::check::Severity;
 use crate::discover::{process, tuning};
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
+use crate::domain::setting::AGENT;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::placement::Occupancy;
@@ -200,7 +201,7 @@ fn has_agent(live: &DomainXml) -> bool {
     let channels = live.root().child("devices").into_iter().flat_map(|d| d.children("channel"));
     let mut targets = channels.filter_map(|channel| channel.child("target"));
     targets.any(|target| {
-        target.attr("name").as_deref() == Some("org.qemu.guest_agent.0")
+        target.attr("name").as_deref() == Some(AGENT)
             && target.attr("state").as_deref() == Some("connected")
     })
 }

@@ -5,6 +5,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::claims::Claims;
 use crate::domain::guest::{Made, NAMESPACE};
+use crate::domain::setting::AGENT;
 use crate::domain::{DomainXml, DomainXmlError, Element};
 use crate::memsize::MemSize;
 use crate::placement::Held;
@@ -183,13 +184,11 @@ fn console_view(console: Element<'_>) -> ConsoleView {
 
 /// How the agent stands, by the channels of a running domain's definition.
 fn agent_state<'a>(channels: impl Iterator<Item = Element<'a>>) -> AgentState {
-    /// The name that QEMU's agent opens in the guest.
-    const NAME: &str = "org.qemu.guest_agent.0";
     let mut targets = channels.filter_map(|channel| channel.child("target"));
     let is = |target: &Element<'_>, name, value: &str| {
         target.attr(name).is_some_and(|found| found == value)
     };
-    match targets.find(|target| is(target, "name", NAME)) {
+    match targets.find(|target| is(target, "name", AGENT)) {
         None => AgentState::None,
         Some(target) if is(&target, "state", "connected") => AgentState::Connected,
         Some(_) => AgentState::Disconnected,

@@ -9,7 +9,7 @@ use crate::placement::Placement;
 use crate::topology::Topology;
 
 /// Threads that QEMU fills memory with at most, per cell (spec/performance.md, MAX_MEM_PREALLOC_THREAD_COUNT).
-const MOST_FILL_THREADS: u32 = 16;
+pub const MOST_FILL_THREADS: u32 = 16;
 
 /// vCPUs of an x86 guest whose interrupts need no remapping: 8-bit APIC ids.
 const MOST_VCPUS: u128 = 255;

@@ -27,7 +27,7 @@ mod window;
 
 pub use difference::{Difference, differences};
 pub use edit::DomainEdit;
-pub use edits::{edits, is_amd, window_edits};
+pub use edits::{MOST_FILL_THREADS, edits, is_amd, window_edits};
 pub use element::Element;
 use fragment::Fragment;
 pub use nics::pf_of_nic;

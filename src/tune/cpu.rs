@@ -4,16 +4,13 @@ use super::items::Virtio;
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
 use crate::cpuset::{CpuSet, NodeSet};
-use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
 use crate::domain::edit::DomainEdit;
 use crate::domain::setting::{AddressBits, Setting};
+use crate::domain::{DomainXml, MOST_FILL_THREADS};
 use crate::memsize::MemSize;
 use crate::placement::{GuestCell, GuestTopology};
 use crate::topology::Topology;
-
-/// Threads that fill memory at most, as for new guests (spec/performance.md).
-const MOST_FILL_THREADS: u32 = 16;
 
 /// Makes them.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {

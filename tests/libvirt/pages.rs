@@ -3,64 +3,41 @@
 
 use super::place::{MOST, Place, same};
 use crate::support::daemon::skip;
+use crate::support::pool::{self, number, set};
 use crate::support::run;
-use nix::fcntl::{Flock, FlockArg};
-use std::fs::File;
 
-/// The pool of 2 MiB pages of node 0.
-const POOL: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB";
 /// Is the machine's pool while a test has it, with so many pages in it that somebody else wants.
 struct Pool {
-    /// Its number before.
-    before: u64,
+    /// The pool.
+    pool: pool::Pool,
     /// Pages of the guests here: more than are free, whatever others have left there.
     pages: u64,
     /// Their memory, as an option takes it.
     memory: String,
-    /// What keeps other tests off it.
-    _lock: Flock<File>,
 }
 
 impl Pool {
     /// Takes it; none where this machine has none.
     fn take() -> Option<Pool> {
-        let lock = File::create(std::env::temp_dir().join("gpuvm-test-pages.lock")).unwrap();
-        let lock = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
+        let pool = pool::Pool::take()?;
         let nodes = std::fs::read_dir("/sys/devices/system/node").map_or(0, |dir| {
             let names = dir.map(|entry| entry.unwrap().file_name().into_string().unwrap());
             names.filter(|name| name.starts_with("node")).count()
         });
-        let whole = nodes == 1 && number("surplus_hugepages") == Some(0);
-        let before = number("nr_hugepages").filter(|_| whole)?;
-        let pages = number("free_hugepages")? + 16;
-        let pool = Pool { before, pages, memory: format!("{}M", 2 * pages), _lock: lock };
-        set(pool.before + 3);
-        if number("nr_hugepages") != Some(pool.before + 3) || number("free_hugepages")? < 3 {
+        if nodes != 1 || number("surplus_hugepages") != Some(0) {
             return None;
         }
-        Some(pool)
+        let pages = number("free_hugepages")? + 16;
+        let pool = Pool { pool, pages, memory: format!("{}M", 2 * pages) };
+        set(pool.total());
+        let is_there = number("nr_hugepages") == Some(pool.total());
+        (is_there && number("free_hugepages")? >= 3).then_some(pool)
     }
 
     /// Pages at the beginning of the test.
     fn total(&self) -> u64 {
-        self.before + 3
+        self.pool.before + 3
     }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        set(self.before);
-    }
-}
-
-/// Sets the number.
-fn set(number: u64) {
-    let _ = std::fs::write(format!("{POOL}/nr_hugepages"), number.to_string());
-}
-
-/// A number of the pool.
-fn number(name: &str) -> Option<u64> {
-    std::fs::read_to_string(format!("{POOL}/{name}")).ok()?.trim().parse().ok()
 }
 
 /// The number of pages now.
@@ -248,7 +225,7 @@ fn the_pages_of_a_node_are_set_now_and_at_boot() {
     let (code, out, err) = run(shell.args(["-c", script, env!("CARGO_BIN_EXE_gpuvm")]));
     assert_eq!(code, 0, "{out}{err}");
     let lines: Vec<&str> = out.lines().collect();
-    assert_eq!(lines[1..], [&format!("w! {POOL}/nr_hugepages - - - - 40")], "{out}");
+    assert_eq!(lines[1..], [&format!("w! {}/nr_hugepages - - - - 40", pool::POOL)], "{out}");
     assert!(err.contains("hugepagesz=2M hugepages=0:40"), "{err}");
     assert_eq!(total(), before);
 }

@@ -2,6 +2,7 @@
 //! started by emulation, and has nothing more to do.
 
 use crate::support::daemon::{Daemon, Tiny, skip};
+use crate::support::pool::{Pool, number};
 use crate::support::run;
 use crate::xml::tools::has;
 use gpuvm::domain::{DomainXml, differences};
@@ -10,8 +11,6 @@ use std::process::Command;
 
 /// The domain's name.
 const NAME: &str = "made-by-others";
-/// Where Linux keeps its pool of 2 MiB pages.
-const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 /// Pages of a guest of 128 MiB.
 const PAGES: u64 = 64;
 
@@ -59,36 +58,18 @@ fn virt_install(daemon: &Daemon, dir: &Path, tiny: &Tiny) {
     virsh(daemon, &["define", file.to_str().unwrap()]);
 }
 
-/// Is a pool that gets its number of pages back.
-struct Reserved(u64);
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        let _ = std::fs::write(format!("{POOL}/nr_hugepages"), self.0.to_string());
-    }
-}
-
-/// Sees to it that the guest's pages are free, and that the daemon finds them; or says why not.
-fn reserve(daemon: &Daemon) -> Result<Reserved, String> {
-    let read = |name: &str| -> Result<u64, String> {
-        let text = std::fs::read_to_string(format!("{POOL}/{name}")).map_err(|e| e.to_string())?;
-        text.trim().parse().map_err(|_| format!("{name} is {text}"))
-    };
-    let (was, free) = (read("nr_hugepages")?, read("free_hugepages")?);
-    let wanted = was + PAGES.saturating_sub(free);
-    let pool = format!("{POOL}/nr_hugepages");
-    std::fs::write(pool, wanted.to_string()).map_err(|error| error.to_string())?;
-    let reserved = Reserved(was);
+/// Sees to it that the daemon finds pages of 2 MiB; or says why not.
+fn mounted(daemon: &Daemon) -> Result<(), String> {
     let script = "mkdir -p /dev/hugepages; mountpoint -q /dev/hugepages || \
                   mount -t hugetlbfs -o pagesize=2M hugetlbfs /dev/hugepages";
     let mut mount = daemon.enter(&["--mount"], "bash");
     let (code, _, err) = run(mount.args(["-c", script]));
-    if read("free_hugepages")? < PAGES || code != 0 {
-        return Err(format!("no {PAGES} pages of 2 MiB here {err}"));
+    if code != 0 {
+        return Err(format!("no pages of 2 MiB can be mounted here: {err}"));
     }
     // libvirtd looks for mounts of huge pages when it starts.
     daemon.restart();
-    Ok(reserved)
+    Ok(())
 }
 
 /// Starts the guest until its kernel runs, and ends it.
@@ -97,6 +78,26 @@ fn boots(daemon: &Daemon, tiny: &Tiny) {
     virsh(daemon, &["start", NAME]);
     tiny.wait_for("seen: cpu 1");
     virsh(daemon, &["destroy", NAME]);
+}
+
+/// The pages that the guest is missing are reserved with its tuning, suffice for it, and go back with `undo`.
+fn pages_come_and_go(daemon: &Daemon, tiny: &Tiny, all: &[&str]) {
+    let reserve = [all, &["--reserve-pages"]].concat();
+    let pool = match (mounted(daemon), Pool::take()) {
+        (Ok(()), Some(pool)) => pool,
+        (why, _) => {
+            return skip(&format!("not started in huge pages: {why:?}")).unwrap_or_default();
+        }
+    };
+    let free = number("free_hugepages").unwrap();
+    let missing = PAGES.saturating_sub(free);
+    let dry = gpuvm(daemon, 0, &[&reserve[..], &["--dry-run"]].concat());
+    assert_eq!(dry.contains(&format!("reserve {missing} pages of 2 MiB")), missing > 0, "{dry}");
+    gpuvm(daemon, 0, &reserve);
+    assert_eq!(number("nr_hugepages"), Some(pool.before + missing));
+    boots(daemon, tiny);
+    gpuvm(daemon, 0, &["undo", NAME, "--yes"]);
+    assert_eq!(number("nr_hugepages"), Some(pool.before));
 }
 
 #[test]
@@ -147,12 +148,10 @@ fn what_virt_install_made_is_tuned_kept_and_started() {
     gpuvm(&daemon, 0, &["tune", "--all-domains", "--check"]);
     gpuvm(&daemon, 0, &["undo", NAME, "--yes"]);
     assert_eq!(defined(&daemon).text(), before.text(), "what was undone is not what it was");
+    pages_come_and_go(&daemon, &tiny, &all);
+    assert_eq!(defined(&daemon).text(), before.text());
     gpuvm(&daemon, 0, &all);
     assert_eq!(defined(&daemon).text(), tuned.text());
-    match reserve(&daemon) {
-        Ok(_reserved) => boots(&daemon, &tiny),
-        Err(why) => eprintln!("started without huge pages: {why}"),
-    }
     gpuvm(&daemon, 0, &["tune", NAME, "--yes", "--huge-pages", "off"]);
     boots(&daemon, &tiny);
     assert_eq!(differences(&defined(&daemon), &tuned).len(), 0, "only the pages went");

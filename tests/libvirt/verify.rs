@@ -2,61 +2,17 @@
 //! outside, and each is found by its name.
 
 use crate::support::daemon::{Daemon, skip};
+use crate::support::pool::{self, Pool, number};
 use crate::support::run;
-use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
-use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-/// The pool of 2 MiB pages of node 0.
-const POOL: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB";
 /// Pages of the guest here.
 const PAGES: u64 = 32;
 /// The guest.
 const NAME: &str = "verified";
-
-/// Is the machine's pool of huge pages while this test has it.
-struct Pool {
-    /// Its number before.
-    before: u64,
-    /// What keeps other tests off it.
-    _lock: Flock<File>,
-}
-
-impl Pool {
-    /// Takes it, with pages for one guest more; none where this machine has none.
-    fn take() -> Option<Pool> {
-        let lock = File::create(std::env::temp_dir().join("gpuvm-test-pages.lock")).unwrap();
-        let _lock = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
-        let pool = Pool { before: number("nr_hugepages")?, _lock };
-        pool.set(PAGES);
-        (number("free_hugepages")? >= PAGES).then_some(pool)
-    }
-
-    /// Sets the pages that are more than before.
-    fn set(&self, more: u64) {
-        let _ = std::fs::write(format!("{POOL}/nr_hugepages"), (self.before + more).to_string());
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        self.set(0);
-        // A guest that ends gives its pages back when it has ended.
-        let end = Instant::now() + Duration::from_secs(30);
-        while number("nr_hugepages") != Some(self.before) && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-}
-
-/// A number of the pool.
-fn number(name: &str) -> Option<u64> {
-    std::fs::read_to_string(format!("{POOL}/{name}")).ok()?.trim().parse().ok()
-}
 
 /// Is the guest on a libvirtd of its own.
 struct Guest {
@@ -71,7 +27,12 @@ struct Guest {
 impl Guest {
     /// Makes it; none, with the reason told, where this machine cannot have it.
     fn new() -> Option<Guest> {
-        let Some(pool) = Pool::take() else { return skip("no huge pages can be reserved here") };
+        let why = "no huge pages can be reserved here";
+        let Some(pool) = Pool::take() else { return skip(why) };
+        pool::set(pool.before + PAGES);
+        if number("free_hugepages")? < PAGES {
+            return skip(why);
+        }
         if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
             return skip("a guest with a pcpu of its own needs a second one");
         }
@@ -192,10 +153,10 @@ fn each_break_of_a_running_guest_is_found_and_named() {
     guest.move_vcpu("0");
     guest.expect("taskset", &[], "as it should be");
     // Pages in use go with the guest, and none is free.
-    let _ = std::fs::write(format!("{POOL}/nr_hugepages"), "0");
+    pool::set(0);
     let says = "pages of 2 MiB for its next start on node 0: expected 32, found 0";
     guest.expect("pages went", &["huge-pages-next-start"], says);
-    guest.pool.set(PAGES);
+    pool::set(guest.pool.before + PAGES);
     guest.expect("pages came", &[], "as it should be");
 }
 

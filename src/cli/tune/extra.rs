@@ -2,19 +2,14 @@
 
 use super::subjects::{Subject, Subjects};
 use crate::apply::Step;
-use crate::apply::pages::PagesStep;
 use crate::cli::args::TuneArgs;
 use crate::cli::context::Context;
 use crate::cli::live;
-use crate::cli::pages::refuse_full;
-use crate::cpuset::NodeId;
+use crate::cli::pages::{self, Pools};
 use crate::domain::live::live_changes;
 use crate::fsroot::FsRoot;
-use crate::memsize::MemSize;
 use crate::request::PageSize;
-use crate::topology::Topology;
 use crate::tune::{TuneError, Tuned};
-use std::collections::BTreeMap;
 
 /// Is what is changed beside a definition.
 #[derive(Debug, Default)]
@@ -36,13 +31,14 @@ pub fn of(
 ) -> anyhow::Result<Vec<Extra>> {
     let topology = subjects.topology();
     let all = topology.pcpus();
-    let mut pools = Pools::default();
+    let root = if args.reserve_pages { pages::root("tune", cx)? } else { None };
+    let mut pools = Pools::new();
     let mut extras = Vec::new();
     for (subject, tuned) in subjects.all.iter().zip(tuned) {
         let mut extra = Extra::default();
         if let Ok(tuned) = tuned {
             if args.reserve_pages && !subject.is_file && !subject.running {
-                extra.first = pools.missing(tuned, topology, cx)?;
+                extra.first = missing(tuned, &mut pools, root.as_ref())?;
             }
             if let Some(runs) = &subject.live {
                 let changes = live_changes(runs, &tuned.after, &all);
@@ -61,41 +57,10 @@ pub fn is_changed(subject: &Subject, tuned: &Tuned, extra: &Extra) -> bool {
     !subject.is_file && (!tuned.changes.is_empty() || beside)
 }
 
-/// Is how many pages will be reserved of each node and size, by the steps so far.
-#[derive(Debug, Default)]
-struct Pools(BTreeMap<(NodeId, MemSize), u64>);
-
-impl Pools {
-    /// The steps that reserve what a domain is missing. What the domains before it take is not free any more in its plan.
-    fn missing(
-        &mut self,
-        tuned: &Tuned,
-        topology: &Topology,
-        cx: &Context<'_>,
-    ) -> anyhow::Result<Vec<Step>> {
-        let Some(placement) = &tuned.placement else { return Ok(Vec::new()) };
-        let Some(page_kib) = placement.huge_pages.map(PageSize::size) else {
-            return Ok(Vec::new());
-        };
-        let mut steps = Vec::new();
-        for pages in placement.node_pages.iter().filter(|pages| pages.missing() > 0) {
-            let node = pages.node;
-            let was = *self.0.get(&(node, page_kib)).unwrap_or(&pages.reserved);
-            let to = was + pages.missing();
-            if cx.global.host.is_none() {
-                let so_far = to - reserved(topology, node, page_kib).unwrap_or(pages.reserved);
-                refuse_full(&FsRoot::live()?, node, page_kib, so_far)?;
-            }
-            self.0.insert((node, page_kib), to);
-            let needed = pages.needed;
-            steps.push(Step::SetPages(PagesStep { node, page_kib, to, was, needed }));
-        }
-        Ok(steps)
-    }
-}
-
-/// Pages of a size that a node has reserved, as the host was read.
-fn reserved(topology: &Topology, node: NodeId, page: MemSize) -> Option<u64> {
-    let node = topology.nodes().iter().find(|n| n.os_index == node)?;
-    Some(node.huge_pages.iter().find(|pool| pool.page_kib == page)?.reserved())
+/// The steps that reserve the pages that a domain is missing.
+fn missing(tuned: &Tuned, pools: &mut Pools, root: Option<&FsRoot>) -> anyhow::Result<Vec<Step>> {
+    let Some(placement) = &tuned.placement else { return Ok(Vec::new()) };
+    let Some(page) = placement.huge_pages.map(PageSize::size) else { return Ok(Vec::new()) };
+    let steps = pages::steps(&placement.node_pages, page, pools, root)?;
+    Ok(steps.into_iter().map(Step::SetPages).collect())
 }

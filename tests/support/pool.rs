@@ -1,0 +1,46 @@
+//! The machine's own pool of 2 MiB pages, for one test at a time.
+
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+/// The pool of node 0.
+pub const POOL: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB";
+
+/// Is the pool while a test has it; it gets its number back.
+pub struct Pool {
+    /// Its number before.
+    pub before: u64,
+    /// What keeps other tests off it.
+    _lock: Flock<File>,
+}
+
+impl Pool {
+    /// Takes it, once no other test has it; none where this machine has none.
+    pub fn take() -> Option<Pool> {
+        let lock = File::create(std::env::temp_dir().join("gpuvm-test-pages.lock")).unwrap();
+        let _lock = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
+        Some(Pool { before: number("nr_hugepages")?, _lock })
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        set(self.before);
+        // A guest that ends gives its pages back when it has ended.
+        let end = Instant::now() + Duration::from_secs(30);
+        while number("nr_hugepages") != Some(self.before) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Sets the number.
+pub fn set(number: u64) {
+    let _ = std::fs::write(format!("{POOL}/nr_hugepages"), number.to_string());
+}
+
+/// A number of the pool.
+pub fn number(name: &str) -> Option<u64> {
+    std::fs::read_to_string(format!("{POOL}/{name}")).ok()?.trim().parse().ok()
+}
