@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Longer than any damaged record takes, on a busy machine and without optimization.
-const END: Duration = Duration::from_secs(20);
+const END: Duration = Duration::from_secs(90);
 
 /// Texts that stand where a number, a list, a size or a name should.
 const GARBAGE: [&str; 24] = [

@@ -153,7 +153,7 @@ fn a_create_that_is_ended_by_a_signal_leaves_nothing() {
     let more = ["--template", template, "--network", "private-net", "--wait", "3000"];
     let mut command = daemon.gpuvm(&create("killed", &disks, &more));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let until = Instant::now() + Duration::from_secs(120);
+    let until = Instant::now() + Duration::from_secs(600);
     while !daemon.virsh(&["domstate", "killed"]).1.contains("running") {
         assert!(Instant::now() < until, "it does not start");
         std::thread::sleep(Duration::from_millis(100));

@@ -89,13 +89,13 @@ impl Guest {
 
     /// Waits until one can log in.
     fn wait_for_login(&self) {
-        until("one can log in", 300, || self.ssh("true").0 == 0);
+        until("one can log in", 1200, || self.ssh("true").0 == 0);
     }
 
     /// Waits until its agent answers.
     fn wait_for_agent(&self) {
         let ping = ["qemu-agent-command", NAME, "{\"execute\":\"guest-ping\"}"];
-        until("the agent answers", 120, || self.daemon.virsh(&ping).0);
+        until("the agent answers", 600, || self.daemon.virsh(&ping).0);
     }
 }
 
@@ -126,7 +126,7 @@ fn create(daemon: &'static Daemon, built: &Path) -> Guest {
     guest.gpuvm(&["image", "add", file, "--name", "debian-12", "--pool", "boot-images"]);
     let args = guest.wanted();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let (out, err) = guest.gpuvm(&[&args[..], &["--wait", "900"]].concat());
+    let (out, err) = guest.gpuvm(&[&args[..], &["--wait", "1800"]].concat());
     assert!(!err.contains("otherwise than planned"), "{err}");
     let words: Vec<&str> = out.trim_end().split(' ').collect();
     let ["boot-a:", "create", "start", "mac:", mac, "ip:", ip] = words[..] else {
@@ -211,7 +211,7 @@ fn console(guest: &Guest) {
         }
         seen
     });
-    until("the console shows a login prompt", 120, || {
+    until("the console shows a login prompt", 600, || {
         let _ = keys.write_all(b"\n");
         reader.is_finished()
     });
@@ -222,10 +222,10 @@ fn console(guest: &Guest) {
 
 /// What has to be so after a further start.
 fn second_start(guest: &Guest) {
-    let (ip, _) = guest.gpuvm(&["ip", NAME, "--wait", "600"]);
+    let (ip, _) = guest.gpuvm(&["ip", NAME, "--wait", "1200"]);
     assert_eq!(ip.trim(), guest.ip, "another address after a further start");
     guest.wait_for_login();
-    until("/raid is mounted", 60, || guest.ssh("findmnt /raid").0 == 0);
+    until("/raid is mounted", 300, || guest.ssh("findmnt /raid").0 == 0);
     assert_eq!(guest.says("cat /raid/kept"), "precious");
     guest.wait_for_agent();
 }
@@ -240,7 +240,7 @@ fn hung_agent(guest: &Guest) {
     let (show, _) = guest.gpuvm(&["show", NAME]);
     assert!(show.contains(&guest.ip), "{show}");
     assert!(guest.gpuvm(&["list"]).0.contains("boot-a"));
-    let (_, err) = guest.gpuvm(&["restart", NAME, "--wait", "300"]);
+    let (_, err) = guest.gpuvm(&["restart", NAME, "--wait", "900"]);
     assert!(err.contains("power button"), "{err}");
 }
 
@@ -258,7 +258,7 @@ fn an_image_becomes_a_guest_that_one_logs_in_to_and_deletion_leaves_nothing() {
     told("restarted past a hung agent");
     second_start(&guest);
     told("the second start is done");
-    let (_, err) = guest.gpuvm(&["stop", NAME, "--wait", "300"]);
+    let (_, err) = guest.gpuvm(&["stop", NAME, "--wait", "900"]);
     assert!(!err.contains("power button"), "the agent was not asked, or did not help: {err}");
     told("stopped by its agent");
 

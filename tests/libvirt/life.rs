@@ -21,7 +21,7 @@ fn a_guest_sees_its_cells_and_smt_pairs_and_leaves_nothing() {
     let shape = "--virt-type qemu --pins none --vcpus 4 --threads 2 --cells 2 --memory 512M";
     let mut create = vec!["create", "--name", "life", "--template", template];
     create.extend(shape.split(' '));
-    create.extend(["--disk-dir", disk_dir, "--network", "default", "--wait", "300"]);
+    create.extend(["--disk-dir", disk_dir, "--network", "default", "--wait", "1200"]);
     let (out, err) = done(daemon, &create);
     assert!(!err.contains("otherwise than planned"), "{err}");
     let answer = out.trim_end().split(' ').collect::<Vec<_>>();
@@ -54,7 +54,7 @@ fn a_guest_sees_its_cells_and_smt_pairs_and_leaves_nothing() {
     assert!(done(daemon, &["start", "life"]).1.contains("runs already"));
 
     // The guest hears the power button and goes down by itself.
-    done(daemon, &["stop", "life", "--wait", "120"]);
+    done(daemon, &["stop", "life", "--wait", "600"]);
     assert!(tiny.wait_for("seen: power button").contains("power button"));
     assert!(done(daemon, &["stop", "life"]).1.contains("stopped already"));
     done(daemon, &["start", "life"]);

@@ -230,7 +230,7 @@ fn tree(dir: &Path, text: &mut String) {
 
 /// Waits until something holds.
 pub fn until(what: &str, holds: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(120);
+    let end = Instant::now() + Duration::from_secs(600);
     while !holds() {
         assert!(Instant::now() < end, "{what}: never");
         std::thread::sleep(Duration::from_millis(20));

@@ -30,7 +30,7 @@ fn attachable(tiny: &Tiny) {
 
 /// Waits until a file holds a text, and returns all that it holds.
 fn shown(file: &Path, text: &str) -> String {
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_secs(300);
     loop {
         let all = String::from_utf8_lossy(&std::fs::read(file).unwrap_or_default()).into_owned();
         if all.contains(text) {
@@ -43,7 +43,7 @@ fn shown(file: &Path, text: &str) -> String {
 
 /// Waits until a program has ended, and returns its exit code.
 fn ended(child: &mut Child) -> Option<i32> {
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + Duration::from_secs(300);
     while Instant::now() < until {
         if let Some(status) = child.try_wait().unwrap() {
             return status.code();
@@ -62,7 +62,7 @@ fn by_pipes(daemon: &Daemon, dir: &Path) {
     let mut console = console.stderr(Stdio::null()).spawn().unwrap();
     let mut keys = console.stdin.take().unwrap();
     // The first line may come before anybody reads.
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_secs(300);
     while !String::from_utf8_lossy(&std::fs::read(&out).unwrap()).contains("heard: hello") {
         assert!(Instant::now() < until, "the guest does not hear");
         keys.write_all(b"hello\n").unwrap();
@@ -81,7 +81,7 @@ fn by_pipes(daemon: &Daemon, dir: &Path) {
 fn at_a_terminal(daemon: &Daemon, leave: impl FnOnce(&mut Child, &mut std::fs::File)) {
     let pty = openpty(None, None).unwrap();
     let cooked = |on: bool| {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(300);
         loop {
             let flags = tcgetattr(&pty.slave).unwrap().local_flags;
             if flags.contains(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG) == on {
@@ -137,7 +137,7 @@ fn a_running_guest_is_reached_stopped_and_restarted() {
     let (code, dry, err) = on(daemon, &["restart", "verbs", "--dry-run"]);
     assert_eq!((code, dry.as_str()), (0, "start domain `verbs`\n"), "{err}");
     assert_eq!(on(daemon, &["restart", "verbs"]).0, 0);
-    let (code, ip, err) = on(daemon, &["ip", "verbs", "--wait", "120"]);
+    let (code, ip, err) = on(daemon, &["ip", "verbs", "--wait", "600"]);
     assert_eq!(code, 0, "{err}");
     assert!(ip.starts_with("192.168.122.") && !ip.trim_end().contains(char::is_whitespace), "{ip}");
     let line = format!("{mac} {} lease\n", ip.trim_end());
@@ -175,7 +175,7 @@ fn a_running_guest_is_reached_stopped_and_restarted() {
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("still runs after 0 s, so it is left running"), "{err}");
     assert!(err.contains("gpuvm restart --force verbs"), "{err}");
-    assert_eq!(on(daemon, &["ip", "verbs", "--wait", "120"]).1, ip, "another address");
+    assert_eq!(on(daemon, &["ip", "verbs", "--wait", "600"]).1, ip, "another address");
     assert_eq!(on(daemon, &["delete", "verbs", "--yes"]).0, 0);
 }
 
@@ -233,7 +233,7 @@ fn a_guest_that_does_not_hear_is_told_of_and_a_start_that_fails_after_the_stop()
     assert_eq!(on(daemon, &["start", "gone"]).0, 0);
     // Another change of the host goes on.
     let go_on = |_| std::ops::ControlFlow::Continue(());
-    let held = gpuvm::apply::HostLock::take(Duration::from_secs(120), go_on).unwrap();
+    let held = gpuvm::apply::HostLock::take(Duration::from_secs(600), go_on).unwrap();
     let (code, _, err) = on(daemon, &["stop", "gone", "--lock-wait", "0"]);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains(&format!("is held by process {}", std::process::id())), "{err}");

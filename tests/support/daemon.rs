@@ -117,7 +117,7 @@ impl Daemon {
         let alive = holder.stdin.take().unwrap();
         let host = own.map(Path::to_owned);
         let daemon = Daemon { dir, host, holder, _alive: alive };
-        let until = Instant::now() + Duration::from_secs(90);
+        let until = Instant::now() + Duration::from_secs(300);
         while !daemon.virsh(&["version"]).0 {
             if Instant::now() > until {
                 let log = std::fs::read_to_string(daemon.dir.join("daemon.log"));
@@ -199,7 +199,7 @@ impl Daemon {
         kill.args(["--mount", "--pid", "--target", &self.first(), "kill", "-9", pid.trim()]);
         let (code, _, err) = run(&mut kill);
         assert_eq!(code, 0, "{err}");
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_secs(300);
         // The socket of the killed one takes nobody any more.
         while !self.virsh(&["version"]).0 {
             assert!(Instant::now() < until, "libvirtd does not come back");
@@ -287,7 +287,7 @@ impl Tiny {
 
     /// Waits until the console shows a text, and returns all that it shows.
     pub fn wait_for(&self, text: &str) -> String {
-        let until = Instant::now() + Duration::from_secs(300);
+        let until = Instant::now() + Duration::from_secs(1200);
         loop {
             let shown = std::fs::read(&self.console).unwrap_or_default();
             let shown = String::from_utf8_lossy(&shown).into_owned();
