@@ -3,6 +3,7 @@
 mod bad;
 mod boot;
 mod concurrent;
+mod corpus;
 mod disks;
 mod embed;
 mod faults;

@@ -1,8 +1,10 @@
 //! `tune`: the vendor guide's examples corrected, documents of every shape, many domains at once.
 
-mod corpus;
-mod domains;
+pub mod corpus;
+pub mod domains;
 mod guide;
 mod many;
-mod property;
+mod mutated;
+pub mod property;
 mod refused;
+mod whole;

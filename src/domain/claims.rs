@@ -30,6 +30,23 @@ impl Id for VcpuId {
 /// Set of guest CPUs.
 pub type VcpuSet = IdSet<VcpuId>;
 
+/// An I/O thread, by id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IothreadId(pub u32);
+
+impl Id for IothreadId {
+    const KIND: &'static str = "I/O thread";
+    fn from_u32(value: u32) -> Self {
+        IothreadId(value)
+    }
+    fn as_u32(self) -> u32 {
+        self.0
+    }
+}
+
+/// Set of I/O threads.
+pub type IothreadSet = IdSet<IothreadId>;
+
 /// Is the pin of one vCPU or I/O thread.
 #[derive(Debug, Clone)]
 pub struct Pin<'t> {

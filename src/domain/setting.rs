@@ -1,5 +1,6 @@
 //! One setting of a domain at a time, for `tune`: what it shall be like, and nothing else of the element around it.
 
+use super::claims::IothreadSet;
 use super::device::hostdev_bdf;
 use super::edit::IoThread;
 use super::element::Element;
@@ -115,6 +116,11 @@ pub enum Setting {
         /// The number.
         number: u32,
     },
+    /// The I/O threads that schedulers are for.
+    IothreadSchedulers {
+        /// Each `<iothreadsched>` of which something is said, by its place among them, from 0; with no thread it goes.
+        threads: Vec<(usize, IothreadSet)>,
+    },
     /// The guest's packages, cores and threads; none: libvirt's one package for each vCPU.
     Topology {
         /// What the guest sees.
@@ -190,6 +196,16 @@ impl Setting {
             Setting::Iothreads { number } => domain
                 .child(Fragment::new("iothreads").text(number))
                 .child(Fragment::gone("iothreadids")),
+            Setting::IothreadSchedulers { threads } => {
+                let schedulers = threads.iter().map(|(nth, threads)| match threads.is_empty() {
+                    true => Fragment::gone("iothreadsched").nth(*nth),
+                    false => {
+                        let scheduler = Fragment::new("iothreadsched").nth(*nth).if_there();
+                        scheduler.attr("iothreads", threads)
+                    }
+                });
+                domain.child(Fragment::new("cputune").children(schedulers).drop_empty())
+            }
             Setting::Pages { pages } => domain.child(backing(shape::hugepages(*pages))),
             Setting::Fill { threads } => domain.child(backing(shape::allocation(*threads))),
             Setting::NoFill => domain.child(backing(Fragment::gone("allocation"))),

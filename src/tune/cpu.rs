@@ -54,8 +54,8 @@ fn memory(work: &mut Work<'_>) -> Result<(), TuneError> {
     if matches!(work.given.items.memory_rounding, Item::Keep | Item::Off) {
         return Ok(());
     }
-    if work.guest.plugs_memory {
-        work.note(item, "memory can be plugged into it, so its amount and its cells stay");
+    if let Some(why) = work.cells_stay() {
+        work.note(item, format!("{why}, so its amount and its cells stay"));
         return Ok(());
     }
     let (memory, was) = (placement.memory(), work.guest.claims.memory.value);
@@ -157,8 +157,12 @@ fn cells(work: &mut Work<'_>) -> Result<(), TuneError> {
         (Item::Off, _) => Vec::new(),
         (_, Some(placement)) => placement.cells.clone(),
     };
-    if work.guest.plugs_memory {
-        return Ok(());
+    if let Some(why) = work.cells_stay() {
+        if work.given.items.cells.is_on() {
+            return Ok(());
+        }
+        let message = format!("{why}, so its cells stay");
+        return Err(TuneError::item(ItemName::Cells, message, "--cells keep"));
     }
     let bound = cells.iter().any(|cell| !cell.host_nodes.is_empty());
     let asked = work.given.items.cells.value().is_some();
@@ -214,7 +218,7 @@ fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
     };
     let binds = cells.iter().any(|nodes| !nodes.is_empty());
     let unlike = cells.len() != there && binds;
-    if unlike && work.guest.plugs_memory {
+    if unlike && work.cells_stay().is_some() {
         work.note(item, "its cells stay, so their memory is not bound");
         return Ok(());
     }

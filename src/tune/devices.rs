@@ -63,7 +63,9 @@ pub(super) fn disks(work: &Work<'_>) -> Vec<Disk> {
     let all = devices.into_iter().flat_map(|devices| devices.children("disk")).enumerate();
     let read = |(nth, disk): (usize, Element<'_>)| {
         let is_disk = disk.attr("device").is_none_or(|device| device == "disk");
-        if !is_disk || disk.child("readonly").is_some() {
+        // What another process serves has that process' queues and threads.
+        let is_served = disk.attr("type").is_some_and(|kind| kind == "vhostuser");
+        if !is_disk || is_served || disk.child("readonly").is_some() {
             return None;
         }
         let text = |element: Option<Element<'_>>, name: &str| {

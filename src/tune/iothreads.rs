@@ -5,6 +5,7 @@ use super::work::Work;
 use super::{Item, ItemName, TuneError};
 use crate::cpuset::CpuSet;
 use crate::domain::Element;
+use crate::domain::claims::IothreadSet;
 use crate::domain::disks::{Spread, named_iothreads};
 use crate::domain::edit::IoThread;
 use crate::domain::setting::{DiskTuning, Put, Setting};
@@ -80,8 +81,25 @@ fn iothreads(work: &mut Work<'_>) -> Result<(), TuneError> {
             }
             work.set(item, Setting::IothreadPins { pins: kept })?;
         }
+        schedulers(work, item, number)?;
     }
     work.set(item, Setting::Disks { disks })
+}
+
+/// Takes threads that are no more from the schedulers, which libvirt would refuse.
+fn schedulers(work: &mut Work<'_>, item: ItemName, number: u32) -> Result<(), TuneError> {
+    let tune = work.xml.root().child("cputune");
+    let all = tune.into_iter().flat_map(|tune| tune.children("iothreadsched")).enumerate();
+    let fewer = |(nth, element): (usize, Element<'_>)| {
+        let named: IothreadSet = element.attr("iothreads")?.parse().ok()?;
+        let left: IothreadSet = named.iter().filter(|id| id.0 <= number).collect();
+        (left != named).then_some((nth, left))
+    };
+    let threads: Vec<_> = all.filter_map(fewer).collect();
+    match threads.is_empty() {
+        true => Ok(()),
+        false => work.set(item, Setting::IothreadSchedulers { threads }),
+    }
 }
 
 /// Pins of I/O threads.

@@ -1,7 +1,7 @@
 //! A domain while it is changed, item by item, with what each item has changed. Knows no item.
 
 use super::wish::Guest;
-use super::{Change, Given, ItemName, TuneError, words};
+use super::{Change, Given, Item, ItemName, TuneError, words};
 use crate::domain::setting::Setting;
 use crate::domain::{DomainEdit, DomainXml};
 use crate::placement::{Placement, Reason};
@@ -60,6 +60,22 @@ impl<'a> Work<'a> {
     /// Notes what the admin should know.
     pub fn note(&mut self, item: ItemName, because: impl Into<String>) {
         self.reasons.push(super::place::compromise(item.as_str(), because.into()));
+    }
+
+    /// Why the guest's cells and their memory are not ours to divide; none: they are.
+    pub fn cells_stay(&self) -> Option<&'static str> {
+        if self.guest.plugs_memory {
+            return Some("memory can be plugged into it");
+        }
+        let mut pages = self.guest.claims.huge_pages.iter().flat_map(|pages| &pages.value);
+        let by_cell = pages.any(|page| page.cells.is_some());
+        let planned = match self.given.items.cells {
+            Item::Off => Some(0),
+            _ => self.placement.map(|placement| placement.cells.len()),
+        };
+        let is_other = planned.is_some_and(|planned| planned != self.guest.claims.cells.len());
+        let kept = self.given.items.huge_pages.is_kept() && by_cell && is_other;
+        kept.then_some("its cells have pages of their own")
     }
 
     /// vCPUs of the guest.

@@ -1,12 +1,14 @@
-//! Every domain document of libvirt's own tests: read and written back the same bytes, tuned without a panic, and not
-//! tuned twice.
+//! Every domain document of libvirt's own tests: read and written back the same bytes, tuned without a panic, not tuned
+//! twice, and undone to the byte by what is kept of the change. `libvirt::corpus` does the same on a real libvirtd.
 
 use super::domains::tuned;
 use crate::support::{project, run};
 use crate::xml::guests::host;
+use gpuvm::apply::Step;
 use gpuvm::domain::DomainXml;
+use gpuvm::history::{Entry, History};
 use gpuvm::placement::Occupancy;
-use gpuvm::tune::Items;
+use gpuvm::tune::{Items, Tuned};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +17,7 @@ use std::process::Command;
 const FEWEST: usize = 500;
 
 /// The directory of libvirt's documents; none, with the reason told, where they cannot be had.
-fn documents() -> Option<PathBuf> {
+pub fn documents() -> Option<PathBuf> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libvirt-source");
     let (code, _, err) = run(Command::new(project().join("tests/fetch-libvirt")).arg(&dir));
     if code != 0 {
@@ -26,7 +28,7 @@ fn documents() -> Option<PathBuf> {
 }
 
 /// The domain documents below a directory: their root is `<domain>`.
-fn domains(dir: &Path) -> Vec<(PathBuf, String)> {
+pub fn domains(dir: &Path) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for below in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
         let Ok(files) = fs::read_dir(&below) else { continue };
@@ -41,6 +43,30 @@ fn domains(dir: &Path) -> Vec<(PathBuf, String)> {
     }
     found.sort();
     found
+}
+
+/// What is kept of a change, as it is read back from its file.
+pub fn kept(before: &str, after: &str, name: &str) -> Entry {
+    let history = History::of("of-no-domain").unwrap();
+    let mut entry = history.next("tune", "test:///default", name, 0, before.to_owned());
+    entry.after = Some(after.to_owned());
+    let Step::Remember { text: Some(file), .. } = history.remember(&entry, None) else {
+        panic!("a change is kept in a file")
+    };
+    let read: Entry = serde_json::from_str(&file).unwrap();
+    assert_eq!(read, entry);
+    read
+}
+
+/// The definition after a tune and its undoing; neither has a step where nothing was changed.
+pub fn undone(before: &DomainXml, tuned: &Tuned) -> String {
+    let mut defined = tuned.after.text().to_owned();
+    for step in kept(before.text(), &defined, &before.name()).undo(&defined, false, "") {
+        let Step::RedefineDomain { xml, before, .. } = step else { panic!("{step:?}") };
+        assert_eq!(before, defined, "the step would find another definition than this");
+        defined = xml;
+    }
+    defined
 }
 
 #[test]
@@ -66,13 +92,14 @@ fn libvirts_own_documents_are_kept_and_tuned_without_a_panic() {
         let Ok(first) = tuned(&xml, &dgx2, &nobody, &items) else { continue };
         done += 1;
         assert_eq!(first.changes.is_empty(), first.after.text() == text, "{name}");
+        assert_eq!(undone(&xml, &first), *text, "{name}");
         match tuned(&first.after, &dgx2, &nobody, &items) {
             Ok(second) if second.changes.is_empty() => {}
             Ok(second) => wrong.push(format!("{name}: {:?}", second.changes)),
             Err(error) => wrong.push(format!("{name}: {error}")),
         }
     }
-    eprintln!("{} documents, {read} read, {done} tuned", all.len());
+    eprintln!("{} documents, {read} read, {done} tuned and undone", all.len());
     assert!(read * 20 >= all.len() * 19, "only {read} of {} were read", all.len());
     assert!(done * 4 >= read, "only {done} of {read} could be tuned");
     assert!(wrong.is_empty(), "{} not the same twice:\n{}", wrong.len(), wrong.join("\n"));

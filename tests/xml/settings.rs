@@ -8,7 +8,7 @@ use gpuvm::placement::{GuestCell, GuestTopology};
 use gpuvm::request::PageSize;
 
 /// How many kinds of settings there are.
-pub const VARIANTS: usize = 17;
+pub const VARIANTS: usize = 18;
 
 /// A number for each variant; without a catch-all arm, so that a new one needs an example.
 pub fn variant(setting: &Setting) -> usize {
@@ -30,6 +30,7 @@ pub fn variant(setting: &Setting) -> usize {
         Setting::Balloon => 14,
         Setting::NoPciHole => 15,
         Setting::Unseated { .. } => 16,
+        Setting::IothreadSchedulers { .. } => 17,
     }
 }
 
@@ -86,6 +87,15 @@ fn cpu_examples() -> Vec<(Setting, &'static str)> {
 +  <iothreads>2</iothreads>"#,
         ),
         (Setting::Iothreads { number: 0 }, ""),
+        (
+            Setting::IothreadSchedulers {
+                threads: vec![(0, "1".parse().unwrap()), (1, "".parse().unwrap())],
+            },
+            r#"
+-    <iothreadsched iothreads="1-2" scheduler="batch"/>
+-    <iothreadsched iothreads="2" scheduler="idle"/>
++    <iothreadsched iothreads="1" scheduler="batch"/>"#,
+        ),
         (
             Setting::Topology { topology: Some(topology), topoext: true },
             r#"
