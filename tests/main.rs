@@ -19,5 +19,6 @@ mod requirements;
 #[allow(dead_code)]
 #[path = "bench/placement/mod.rs"]
 mod shootout;
+mod traps;
 mod tune;
 mod xml;

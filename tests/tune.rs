@@ -7,4 +7,5 @@ mod many;
 mod mutated;
 pub mod property;
 mod refused;
+mod traps;
 mod whole;
