@@ -67,6 +67,26 @@ fn domain() -> impl Strategy<Value = String> {
     )
 }
 
+/// What each bit of a number switches; of two that switch the same thing the later one holds.
+const SWITCHES: [fn(&mut Items); 16] = [
+    |items| items.topology = Item::On,
+    |items| items.emulator = Item::On,
+    |items| items.iothreads = Item::On,
+    |items| items.cells = Item::On,
+    |items| items.memory_nodes = Item::On,
+    |items| items.memory_rounding = Item::On,
+    |items| items.pcie = Item::On,
+    |items| (items.disk_cache, items.disk_io) = (Item::On, Item::On),
+    |items| items.disk_queues = Item::To(2),
+    |items| items.net_queues = Item::On,
+    |items| items.mtu = Item::To(9000),
+    |items| items.agent = Item::On,
+    |items| (items.window, items.maxphysaddr) = (Item::On, Item::On),
+    |items| items.balloon = Item::Off,
+    |items| items.iothread_pins = Item::On,
+    |items| items.pcie = Item::Off,
+];
+
 /// What is done to it.
 fn items() -> impl Strategy<Value = Items> {
     let pages = prop_oneof![
@@ -80,57 +100,11 @@ fn items() -> impl Strategy<Value = Items> {
         if all {
             return Items { huge_pages, pins, ..Items::all() };
         }
-        let on = |bit: u16| some & (1 << bit) != 0;
         let mut items = Items { huge_pages, pins, ..Items::default() };
-        if on(0) {
-            items.topology = Item::On
-        }
-        if on(1) {
-            items.emulator = Item::On
-        }
-        if on(2) {
-            items.iothreads = Item::On
-        }
-        if on(3) {
-            items.cells = Item::On
-        }
-        if on(4) {
-            items.memory_nodes = Item::On
-        }
-        if on(5) {
-            items.memory_rounding = Item::On
-        }
-        if on(6) {
-            items.pcie = Item::On
-        }
-        if on(7) {
-            items.disk_cache = Item::On;
-            items.disk_io = Item::On
-        }
-        if on(8) {
-            items.disk_queues = Item::To(2)
-        }
-        if on(9) {
-            items.net_queues = Item::On
-        }
-        if on(10) {
-            items.mtu = Item::To(9000)
-        }
-        if on(11) {
-            items.agent = Item::On
-        }
-        if on(12) {
-            items.window = Item::On;
-            items.maxphysaddr = Item::On
-        }
-        if on(13) {
-            items.balloon = Item::Off
-        }
-        if on(14) {
-            items.iothread_pins = Item::On
-        }
-        if on(15) {
-            items.pcie = Item::Off
+        for (bit, switch) in SWITCHES.iter().enumerate() {
+            if some & (1 << bit) != 0 {
+                switch(&mut items);
+            }
         }
         items
     })
