@@ -6,14 +6,16 @@ mod watch;
 
 use super::args::VerifyArgs;
 use super::context::Context;
-use super::error::{EXIT_DONE, EXIT_FOUND, hinted, usage};
+use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, hinted, usage};
 use crate::check::Severity;
 use crate::discover::{process, tuning};
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
 use crate::domain::setting::AGENT;
 use crate::fsroot::FsRoot;
-use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::hypervisor::{
+    DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
+};
 use crate::placement::Occupancy;
 use crate::topology::Topology;
 use crate::verify::{self, Finding, Subject};
@@ -39,6 +41,24 @@ pub struct Answer {
     pub not_checked: Vec<String>,
 }
 
+impl Answer {
+    /// The answer for a domain that could not be compared.
+    fn not_compared(summary: &DomainSummary, error: &anyhow::Error) -> Answer {
+        Answer {
+            domain: summary.name.clone(),
+            running: is_running(summary),
+            findings: vec![verify::not_compared(&summary.name, format!("{error:#}"))],
+            rules: 0,
+            not_checked: Vec::new(),
+        }
+    }
+
+    /// Whether the domain could be compared.
+    pub fn is_compared(&self) -> bool {
+        !self.findings.iter().any(Finding::is_not_compared)
+    }
+}
+
 /// Runs the verb.
 pub fn run(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.global.host.is_some() {
@@ -62,6 +82,9 @@ pub fn run(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         (false, []) => cx.output.progress("no domain is defined"),
         (false, answers) => cx.output.text(&answers.iter().map(text).collect::<String>())?,
     }
+    if !answers.iter().all(Answer::is_compared) {
+        return Ok(EXIT_FAILED);
+    }
     let clean = answers.iter().all(|answer| answer.findings.is_empty());
     Ok(if clean { EXIT_DONE } else { EXIT_FOUND })
 }
@@ -77,11 +100,8 @@ fn round(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Answer>> {
             continue;
         }
         let wait = Duration::from_secs(args.agent_wait);
-        match host.compare(&*hypervisor, &summary, wait) {
-            // Deleted since it was listed.
-            Err(error) if args.all && is_gone(&error) => {}
-            answer => answers.push(answer?),
-        }
+        let answer = host.compare(&*hypervisor, &summary, wait);
+        answers.extend(if args.all { of_many(&summary, answer)? } else { Some(answer?) });
     }
     if let Some(name) = args.name.as_ref().filter(|_| answers.is_empty()) {
         let hint = "`gpuvm list` shows the domains that are there";
@@ -94,12 +114,30 @@ fn round(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Answer>> {
     Ok(answers)
 }
 
-/// Whether an error says that a domain is not there any more.
-fn is_gone(error: &anyhow::Error) -> bool {
-    let kind = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref::<crate::hypervisor::HypervisorError>().map(|error| error.kind)
+/// The answer for one of many domains: one that cannot be read does not keep the others from being compared, and one that
+/// was deleted since it was listed has none.
+fn of_many(
+    summary: &DomainSummary,
+    answer: anyhow::Result<Answer>,
+) -> anyhow::Result<Option<Answer>> {
+    let kind = |error: &anyhow::Error| {
+        let mut causes = error.chain();
+        causes.find_map(|cause| cause.downcast_ref::<HypervisorError>().map(|error| error.kind))
     };
-    error.chain().find_map(kind) == Some(HypervisorErrorKind::NoDomain)
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) => match kind(&error) {
+            Some(HypervisorErrorKind::NoDomain) => Ok(None),
+            // Nor could any other domain be read.
+            Some(HypervisorErrorKind::NoConnection) => Err(error),
+            _ => Ok(Some(Answer::not_compared(summary, &error))),
+        },
+    }
+}
+
+/// Whether a domain runs.
+fn is_running(summary: &DomainSummary) -> bool {
+    !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed)
 }
 
 /// Is the machine that domains run on, where that is this one.
@@ -161,7 +199,7 @@ impl Machine {
         let parse = |which| -> anyhow::Result<DomainXml> {
             DomainXml::parse(&hypervisor.xml(name, which)?).with_context(failed)
         };
-        let running = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+        let running = is_running(summary);
         let definition = parse(XmlOf::Public)?;
         let live = if running { Some(parse(XmlOf::Live)?) } else { None };
         let here = self.here.as_ref();
@@ -221,6 +259,9 @@ fn text(answer: &Answer) -> String {
     let Answer { domain, running, findings, rules, not_checked } = answer;
     let mut text: String = findings.iter().map(finding_text).collect();
     let state = if *running { "running" } else { "off" };
+    if !answer.is_compared() {
+        return text + &format!("{domain} ({state}): not compared\n");
+    }
     let found = match findings.len() {
         0 => "as it should be".to_owned(),
         1 => "1 difference".to_owned(),

@@ -24,6 +24,9 @@ use crate::versions::Versions;
 use report::Report;
 use std::collections::BTreeSet;
 
+/// A domain of which nothing can be told.
+const NOT_COMPARED: Rule = Rule::error("not-compared", "a domain that cannot be read");
+
 /// Is a domain and all that it is compared with.
 #[derive(Debug)]
 pub struct Subject<'a> {
@@ -63,7 +66,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         definition::RULES,
         plan::RULES,
     ];
-    own.into_iter().flatten().chain(check::rules())
+    own.into_iter().flatten().chain([&NOT_COMPARED]).chain(check::rules())
 }
 
 /// Compares.
@@ -90,6 +93,20 @@ pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
         report.extend(by_rules(subject, host));
     }
     report.finish()
+}
+
+/// The finding that a domain could not be compared, and why.
+pub fn not_compared(name: &str, why: String) -> Finding {
+    Finding {
+        rule: NOT_COMPARED.id,
+        severity: NOT_COMPARED.severity,
+        between: Between::Rule,
+        message: why,
+        expected: None,
+        found: None,
+        at: format!("domain `{name}`"),
+        hint: format!("`virsh dumpxml {name}` shows what libvirt has of it"),
+    }
 }
 
 /// What `check` finds in the running XML, and in the definition beyond that. What other domains hold that do not run is

@@ -21,7 +21,7 @@ pub enum Between {
     Pending,
     /// The definition is not what was asked for when the guest was made.
     Plan,
-    /// The domain breaks a rule that `check` has.
+    /// The domain breaks a rule that `check` has, or cannot be read.
     Rule,
 }
 
@@ -50,6 +50,11 @@ impl Finding {
     /// Whether two findings are the same one, seen at two times: ids of processes change, places do not.
     pub fn is_same(&self, other: &Finding) -> bool {
         (self.rule, &self.message) == (other.rule, &other.message)
+    }
+
+    /// Whether it says that the domain could not be compared at all.
+    pub fn is_not_compared(&self) -> bool {
+        self.rule == super::NOT_COMPARED.id
     }
 }
 

@@ -14,7 +14,8 @@ pub const VERIFY: &str = "Examples:
   gpuvm verify --all --json
   gpuvm verify --all --watch 60 --metrics /var/lib/prometheus/node-exporter/gpuvm.prom
 
-Exit codes: 0 all is as it should be, 3 something is not, 1 it could not be compared.";
+Exit codes: 0 all is as it should be, 3 something is not, 1 it could not be compared, or with --all one of them could
+not; the others are.";
 
 /// Is what `verify` takes.
 #[derive(Debug, Args)]

@@ -34,6 +34,10 @@ fn text(answers: &[Answer], now: Duration, took: Duration) -> String {
         let domain = label(&answer.domain);
         for rule in rules() {
             let count = answer.findings.iter().filter(|found| found.rule == rule.id).count();
+            // Of a domain that could not be compared nothing else is known.
+            if count == 0 && !answer.is_compared() {
+                continue;
+            }
             let labels = format!("{{domain=\"{domain}\",rule=\"{}\"}}", rule.id);
             findings.push((labels, count.to_string()));
         }
@@ -48,7 +52,7 @@ fn text(answers: &[Answer], now: Duration, took: Duration) -> String {
     gauge("gpuvm_verify_duration_seconds", "How long the comparison took.", seconds(took));
     gauge(
         "gpuvm_verify_last_success_timestamp_seconds",
-        "When all domains were last compared.",
+        "When the domains were last compared.",
         seconds(now),
     );
     text
@@ -84,7 +88,11 @@ mod tests {
             rules: 1,
             not_checked: vec![],
         };
-        let answers = [answer("a\"\\b", vec![finding.clone(), finding]), answer("c", vec![])];
+        let answers = [
+            answer("a\"\\b", vec![finding.clone(), finding]),
+            answer("c", vec![]),
+            answer("d", vec![crate::verify::not_compared("d", "why".into())]),
+        ];
         let text = text(&answers, Duration::from_millis(1_500), Duration::from_millis(20));
         let lines: Vec<&str> = text.lines().collect();
         for line in [
@@ -92,6 +100,7 @@ mod tests {
             "gpuvm_verify_findings{domain=\"a\\\"\\\\b\",rule=\"vcpu-affinity\"} 2",
             "gpuvm_verify_findings{domain=\"c\",rule=\"vcpu-affinity\"} 0",
             "gpuvm_verify_findings{domain=\"c\",rule=\"pcpu-held\"} 0",
+            "gpuvm_verify_findings{domain=\"d\",rule=\"not-compared\"} 1",
             "gpuvm_verify_domain_running{domain=\"c\"} 1",
             "gpuvm_verify_duration_seconds 0.020",
             "gpuvm_verify_last_success_timestamp_seconds 1.500",
@@ -99,7 +108,7 @@ mod tests {
             assert!(lines.contains(&line), "{line}\n{text}");
         }
         let samples = lines.iter().filter(|l| l.starts_with("gpuvm_verify_findings{")).count();
-        assert_eq!(samples, 2 * rules().count());
+        assert_eq!(samples, 2 * rules().count() + 1);
         let names: std::collections::BTreeSet<&str> = rules().map(|rule| rule.id).collect();
         assert_eq!(names.len(), rules().count(), "two rules of one name");
     }

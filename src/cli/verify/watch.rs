@@ -27,10 +27,11 @@ pub fn run(args: &VerifyArgs, cx: &Context<'_>, every: Duration) -> anyhow::Resu
         let begun = Instant::now();
         // A connection of its own, since one that is broken stays so.
         match round(args, &Context::new(cx.global)) {
-            Ok(answers) => {
+            Ok(mut answers) => {
                 failure.clear();
                 let first = last.is_none();
                 let before = last.unwrap_or_default();
+                keep(&before, &mut answers);
                 for change in changes(&before, &answers) {
                     tell(&change, cx)?;
                 }
@@ -56,6 +57,15 @@ pub fn run(args: &VerifyArgs, cx: &Context<'_>, every: Duration) -> anyhow::Resu
             }
         }
         std::thread::sleep(every.saturating_sub(begun.elapsed()));
+    }
+}
+
+/// Keeps what was found of domains that could not be compared this time: it is not gone.
+fn keep(before: &[Answer], now: &mut [Answer]) {
+    for answer in now.iter_mut().filter(|answer| !answer.is_compared()) {
+        let old = before.iter().filter(|old| old.domain == answer.domain);
+        let found = old.flat_map(|old| &old.findings).filter(|finding| !finding.is_not_compared());
+        answer.findings.extend(found.cloned());
     }
 }
 
@@ -132,5 +142,19 @@ mod tests {
         let wanted =
             [change("a", &["w"], &["x"]), change("d", &["v"], &[]), change("c", &[], &["z"])];
         assert_eq!(changes, wanted);
+    }
+
+    #[test]
+    fn what_was_found_of_a_domain_that_cannot_be_read_now_is_not_gone() {
+        let before = [answer("a", &["x"])];
+        let mut now = [answer("a", &[])];
+        now[0].findings = vec![crate::verify::not_compared("a", "why".into())];
+        keep(&before, &mut now);
+        let first = changes(&before, &now);
+        assert_eq!((first[0].appeared.len(), first[0].gone.len()), (1, 0));
+        assert_eq!(first[0].appeared[0].message, "why");
+        let after = [answer("a", &["x"])];
+        let then = changes(&now, &after);
+        assert_eq!((then[0].appeared.len(), then[0].gone.len()), (0, 1));
     }
 }
