@@ -2,8 +2,13 @@
 //! kept, and a tune that is killed at any record leaves the domain as it was.
 
 use super::place::{MOST, Place};
-use crate::support::daemon::{Daemon, Tiny, daemon};
+use crate::support::daemon::{Daemon, Tiny, daemon, skip};
 use crate::support::run;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+/// The NIC of the guests here.
+const MAC: &str = "52:54:00:0b:a0:01";
 
 /// The program, which has to end with this code; its standard output and error.
 fn gpuvm(daemon: &Daemon, code: i32, args: &[&str]) -> (String, String) {
@@ -29,6 +34,11 @@ fn pins(daemon: &Daemon, name: &str) -> [String; 2] {
     ["vcpupin", "emulatorpin"].map(|what| virsh(daemon, &[what, name, "--live"]))
 }
 
+/// The rates of a running domain's NIC, in virsh's words.
+fn rates(daemon: &Daemon, name: &str) -> String {
+    virsh(daemon, &["domiftune", name, MAC, "--live"])
+}
+
 /// A domain of two vCPUs, as somebody else defines one.
 fn define(daemon: &Daemon, tiny: &Tiny, name: &str) {
     let xml = std::fs::read_to_string(&tiny.template).unwrap();
@@ -38,9 +48,62 @@ fn define(daemon: &Daemon, tiny: &Tiny, name: &str) {
     let vcpu = xml.find("<vcpu>").unwrap()..xml.find("</vcpu>").unwrap();
     let xml = format!("{}<vcpu>2{}", &xml[..vcpu.start], &xml[vcpu.end..]);
     let xml = xml.replacen("type='kvm'", "type='qemu'", 1);
+    let nic = format!(
+        "<interface type='network'><mac address='{MAC}'/><source network='default'/>\
+         <model type='virtio'/></interface></devices>"
+    );
+    let xml = xml.replacen("</devices>", &nic, 1);
     let file = tiny.template.with_file_name(format!("{name}.xml"));
     std::fs::write(&file, xml).unwrap();
     virsh(daemon, &["define", file.to_str().unwrap()]);
+}
+
+/// What the daemon's `tc` is where the kernel has classes with rates, and neither `sfq`, the queue of those who share a
+/// rate, nor `fw`, which sorts marked packets into the class where all the others go by default.
+const PLAIN_TC: &str = r#"case " $* " in *" filter "*) exit 0 ;; esac
+exec $real $(echo "$*" | sed 's/ sfq perturb 10/ pfifo/')
+"#;
+
+/// Whether the daemon can limit rates, if need be with [`PLAIN_TC`].
+fn limits_rates(daemon: &Daemon, name: &str) -> bool {
+    let takes = |rate: &str| daemon.virsh(&["domiftune", name, MAC, "--live", "--inbound", rate]).0;
+    if takes("1000") {
+        return takes("0");
+    }
+    let (dir, (code, tc, _)) = (daemon.fresh_dir("tc"), run(Command::new("which").arg("tc")));
+    if code != 0 {
+        return false;
+    }
+    let (tc, real, plain) = (tc.trim(), dir.join("real"), dir.join("plain"));
+    std::fs::copy(tc, &real).unwrap();
+    std::fs::write(&plain, format!("#!/bin/sh\nreal={}\n{PLAIN_TC}", real.display())).unwrap();
+    std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut mount = daemon.enter(&["--mount"], "mount");
+    run(mount.arg("--bind").arg(&plain).arg(tc)).0 == 0 && takes("1000") && takes("0")
+}
+
+/// The NIC of a running guest gets its rate at once, by libvirt's word and by the kernel's, and is free after `undo`.
+fn a_rate_comes_and_goes(daemon: &Daemon, name: &str) {
+    if !limits_rates(daemon, name) {
+        return skip("the kernel does not limit rates").unwrap_or_default();
+    }
+    let (before, free) = (definition(daemon, name), rates(daemon, name));
+    assert!(free.contains("inbound.average: 0"), "{free}");
+    let tune = ["tune", name, "--inbound", "80Mbit/s", "--live"];
+    let (dry, _) = gpuvm(daemon, 0, &[&tune[..], &["--dry-run"]].concat());
+    assert!(dry.contains(&format!("change the bandwidth of interface {MAC}")), "{dry}");
+    assert_eq!(rates(daemon, name), free);
+    let (said, _) = gpuvm(daemon, 0, &[&tune[..], &["--yes"]].concat());
+    assert!(said.contains("inbound: free -> 10000 kB/s") && !said.contains("devices"), "{said}");
+    let now = rates(daemon, name);
+    assert!(now.contains("inbound.average: 10000"), "{now}");
+    let nics = virsh(daemon, &["domiflist", name]);
+    let nic = nics.split_whitespace().next().unwrap();
+    let mut show = daemon.enter(&["--net"], "tc");
+    let (_, classes, _) = run(show.args(["class", "show", "dev", nic]));
+    assert!(classes.contains("rate 80Mbit"), "{classes}");
+    gpuvm(daemon, 0, &["undo", name, "--yes"]);
+    assert_eq!((definition(daemon, name), rates(daemon, name)), (before, free));
 }
 
 #[test]
@@ -74,6 +137,8 @@ fn what_runs_is_tuned_and_undone_and_what_others_edit_is_kept() {
     assert!(history.contains("tune") && history.contains("pins: "), "{history}");
     let (diff, _) = gpuvm(daemon, 0, &["history", name, "--diff", "1"]);
     assert!(diff.contains("+    <vcpupin vcpu='0' cpuset='0'/>"), "{diff}");
+
+    a_rate_comes_and_goes(daemon, name);
 
     // An edit of somebody else is not lost unasked.
     let edited = tuned.replacen("</name>", "</name>\n  <title>theirs</title>", 1);
