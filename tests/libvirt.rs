@@ -5,6 +5,7 @@ mod boot;
 mod concurrent;
 mod corpus;
 mod disks;
+mod driver;
 mod embed;
 mod faults;
 mod image;

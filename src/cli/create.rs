@@ -52,6 +52,9 @@ struct Created {
 
 /// Runs the verb.
 pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if args.reserve_pages {
+        pages::refuse_elsewhere("create", cx)?;
+    }
     if args.dry_run || args.diff {
         return preview(args, cx);
     }

@@ -52,7 +52,7 @@ pub fn reserve(
     if !reserve {
         return Err(short(planned.name.as_str(), page, &missing));
     }
-    let root = root("create", cx)?;
+    let root = root(cx)?;
     let boot = match &root {
         Some(root) => root.read(BOOT)?.unwrap_or_default(),
         None => String::new(),
@@ -70,18 +70,20 @@ pub fn reserve(
 /// How many pages nodes will have of a size, by the steps so far.
 pub type Pools = BTreeMap<(NodeId, MemSize), u64>;
 
-/// The machine that pages are reserved on; none: a recorded one, on which nothing is. Refuses another machine.
-pub fn root(verb: &str, cx: &Context<'_>) -> anyhow::Result<Option<FsRoot>> {
-    if cx.global.host.is_some() {
-        return Ok(None);
+/// Refuses to reserve pages on another machine.
+pub fn refuse_elsewhere(verb: &str, cx: &Context<'_>) -> anyhow::Result<()> {
+    if cx.global.host.is_some() || is_local(&cx.global.connect) {
+        return Ok(());
     }
-    if !is_local(&cx.global.connect) {
-        return Err(usage(
-            format!("pages cannot be reserved on the machine of {}", cx.global.connect),
-            format!("`gpuvm {verb} --reserve-pages` there, or leave --reserve-pages out"),
-        ));
-    }
-    Ok(Some(FsRoot::live()?))
+    Err(usage(
+        format!("pages cannot be reserved on the machine of {}", cx.global.connect),
+        format!("`gpuvm {verb} --reserve-pages` there, or leave --reserve-pages out"),
+    ))
+}
+
+/// The machine that pages are reserved on; none: a recorded one, on which nothing is.
+pub fn root(cx: &Context<'_>) -> anyhow::Result<Option<FsRoot>> {
+    Ok(if cx.global.host.is_none() { Some(FsRoot::live()?) } else { None })
 }
 
 /// The steps that reserve what is missing of a guest's pages. Of several guests the plan of each knows what those before

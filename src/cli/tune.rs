@@ -10,6 +10,7 @@ use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
 use super::history::{DomainChange, change_domain};
+use super::pages;
 use crate::apply::{Step, Transaction};
 use crate::tune::{Change, TuneError, Tuned};
 use answer::{Answer, Domain};
@@ -18,6 +19,9 @@ use subjects::Subjects;
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if args.reserve_pages {
+        pages::refuse_elsewhere("tune", cx)?;
+    }
     let changes_nothing = args.dry_run || args.diff || args.check;
     if !changes_nothing && !subjects::are_files(args, cx) {
         return change(args, cx);

@@ -31,7 +31,7 @@ pub fn of(
 ) -> anyhow::Result<Vec<Extra>> {
     let topology = subjects.topology();
     let all = topology.pcpus();
-    let root = if args.reserve_pages { pages::root("tune", cx)? } else { None };
+    let root = if args.reserve_pages { pages::root(cx)? } else { None };
     let mut pools = Pools::new();
     let mut extras = Vec::new();
     for (subject, tuned) in subjects.all.iter().zip(tuned) {
