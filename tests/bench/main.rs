@@ -19,6 +19,7 @@ mod shootout;
 #[allow(dead_code)]
 #[path = "../support/mod.rs"]
 mod support;
+mod tune;
 
 use measure::Verdict;
 
@@ -46,6 +47,7 @@ fn main() -> std::process::ExitCode {
     let mut verdicts: Vec<Verdict> = Vec::new();
     for (name, bench) in [
         ("cold", cold::bench as fn(bool) -> Vec<Verdict>),
+        ("tune", tune::bench),
         ("planner", planner::bench),
         ("placement", shootout::bench),
         ("disk", disk::bench),
