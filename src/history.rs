@@ -41,6 +41,17 @@ pub struct Entry {
     pub steps: Vec<Step>,
 }
 
+/// Is a copy of a disk that a change made, and that the domain has had since.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskCopy {
+    /// Its pool.
+    pub pool: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it can be compared with the disk.
+    pub comparable: bool,
+}
+
 /// Is what is known of the changes of one domain.
 #[derive(Debug, Clone)]
 pub struct History {
@@ -154,16 +165,35 @@ impl History {
 
 impl Entry {
     /// The steps that undo it, where the domain is defined as `now`; `runs`: what runs is changed back, too; `boot`: the
-    /// boot of the machine now.
-    pub fn undo(&self, now: &str, runs: bool, boot: &str) -> Vec<Step> {
+    /// boot of the machine now; `copies`: copies of disks go, once it is seen that nothing was written on them since; else
+    /// they stay.
+    pub fn undo(&self, now: &str, runs: bool, boot: &str, copies: bool) -> Vec<Step> {
         let back = self.steps.iter().rev().filter(|step| runs || !step.is_of_running());
-        let stands = |step: &&Step| !is_pages(step) || self.boot == boot;
+        let stands = |step: &&Step| match step {
+            Step::CompareDisk { .. } => copies,
+            step => !is_pages(step) || self.boot == boot,
+        };
         let mut steps: Vec<Step> = back.filter(stands).filter_map(Step::reversed).collect();
         if now != self.before {
             let (name, xml) = (self.domain.clone(), self.before.clone());
             steps.push(Step::RedefineDomain { name, xml, before: now.to_owned() });
         }
+        if copies {
+            let gone = |copy: DiskCopy| Step::DeleteVolume { pool: copy.pool, name: copy.name };
+            steps.extend(self.copies().map(gone));
+        }
         steps
+    }
+
+    /// The copies of disks that it made, the last one first.
+    pub fn copies(&self) -> impl Iterator<Item = DiskCopy> {
+        self.steps.iter().rev().filter_map(|step| match step {
+            Step::CompareDisk { pool, volume, content, .. } => {
+                let (pool, name) = (pool.clone(), volume.clone());
+                Some(DiskCopy { pool, name, comparable: *content })
+            }
+            _ => None,
+        })
     }
 }
 
@@ -249,7 +279,7 @@ mod tests {
             xml: "<domain/>".into(),
             before: "<domain>now</domain>".into(),
         };
-        let steps = entry.undo("<domain>now</domain>", false, "b");
+        let steps = entry.undo("<domain>now</domain>", false, "b", true);
         assert_eq!(steps, [file.clone(), define]);
         let pin = Step::PinThread {
             name,
@@ -257,7 +287,30 @@ mod tests {
             pcpus: "0-3".parse().unwrap(),
             was: "1".parse().unwrap(),
         };
-        assert_eq!(entry.undo("<domain/>", true, "b"), [pin, file]);
+        assert_eq!(entry.undo("<domain/>", true, "b", true), [pin, file]);
+    }
+
+    #[test]
+    fn a_copy_goes_after_it_was_compared_or_stays() {
+        let (_root, history) = history();
+        let mut entry = history.next("tune", "test:///default", "a", 0, "<domain/>".into());
+        let (pool, name) = ("p".to_owned(), "a.raw".to_owned());
+        let compare = Step::CompareDisk {
+            domain: "a".into(),
+            pool: pool.clone(),
+            volume: name.clone(),
+            format: "raw".into(),
+            capacity_bytes: 1,
+            disk: "/p/a.qcow2".into(),
+            disk_format: "qcow2".into(),
+            content: true,
+        };
+        entry.steps = vec![compare.clone()];
+        let steps = entry.undo("<domain>now</domain>", false, "b", true);
+        assert!(matches!(&steps[..], [first, Step::RedefineDomain { .. }, last]
+            if *first == compare && *last == Step::DeleteVolume { pool, name }));
+        let steps = entry.undo("<domain>now</domain>", false, "b", false);
+        assert!(matches!(steps[..], [Step::RedefineDomain { .. }]), "{steps:?}");
     }
 
     #[test]
@@ -270,8 +323,8 @@ mod tests {
         };
         entry.boot = "one".into();
         entry.steps = vec![pages(10, 2, 8)];
-        assert_eq!(entry.undo("<domain/>", false, "one"), [pages(2, 10, 0)]);
-        assert_eq!(entry.undo("<domain/>", false, "two"), []);
+        assert_eq!(entry.undo("<domain/>", false, "one", true), [pages(2, 10, 0)]);
+        assert_eq!(entry.undo("<domain/>", false, "two", true), []);
         history.entries.push(entry);
         assert_eq!(history.give_back_pages("one"), [pages(2, 10, 0)]);
         assert_eq!(history.give_back_pages("two"), []);

@@ -3,6 +3,7 @@
 mod bad;
 mod boot;
 mod concurrent;
+mod convert;
 mod corpus;
 mod disks;
 mod driver;

@@ -2,11 +2,10 @@
 //! making a file system can be undone, and does nothing where nothing is left to do.
 
 mod act;
-mod command;
 mod text;
 
+pub use super::command::{CommandError, output};
 pub use act::{can_make, content, signature};
-pub use command::{CommandError, output};
 pub use text::{Marked, Names, mark_fstab, mark_mdadm_conf, unmark};
 
 use crate::discover::released::{FileSystem, Released};

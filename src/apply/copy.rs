@@ -33,21 +33,7 @@ pub(super) fn check(
     let Step::CheckVolume { pool, name, format, capacity_bytes, bytes, sha256 } = step else {
         return Ok(());
     };
-    let other = |seen: String| Err(StepError::OtherVolume { seen });
-    let volumes = hypervisor.storage().volumes(pool)?;
-    match volumes.into_iter().find(|volume| volume.name == *name) {
-        None => return other("it is not there any more".into()),
-        Some(Volume { backing: Some(file), .. }) => {
-            return other(format!("the hypervisor sees it lie over {}", file.display()));
-        }
-        Some(seen) if (&seen.format, seen.capacity_bytes) != (format, *capacity_bytes) => {
-            let Volume { format, capacity_bytes, .. } = seen;
-            return other(format!(
-                "the hypervisor takes it for {format} of {capacity_bytes} bytes"
-            ));
-        }
-        Some(_) => {}
-    }
+    seen((pool, name), (format, *capacity_bytes), hypervisor)?;
     let mut told = Told { observer, through: 0, bytes: *bytes, signal: None };
     let mut summing = Summing::new(&mut told);
     let read = hypervisor.storage().download(pool, name, 0..*bytes, &mut summing);
@@ -58,10 +44,35 @@ pub(super) fn check(
     read?;
     match (sum, through) == (*sha256, *bytes) {
         true => Ok(()),
-        false => other(format!(
+        false => Err(other(format!(
             "{through} bytes of it with SHA-256 {sum} came back, and {bytes} with {sha256} were sent"
-        )),
+        ))),
     }
+}
+
+/// The volume of a pool and a name, which the hypervisor has to take for one of this format and size that stands alone.
+pub(super) fn seen(
+    (pool, name): (&str, &str),
+    (format, capacity_bytes): (&str, u64),
+    hypervisor: &dyn Hypervisor,
+) -> Result<Volume, StepError> {
+    let volumes = hypervisor.storage().volumes(pool)?;
+    match volumes.into_iter().find(|volume| volume.name == *name) {
+        None => Err(other("it is not there any more".into())),
+        Some(Volume { backing: Some(file), .. }) => {
+            Err(other(format!("the hypervisor sees it lie over {}", file.display())))
+        }
+        Some(seen) if (&*seen.format, seen.capacity_bytes) != (format, capacity_bytes) => {
+            let Volume { format, capacity_bytes, .. } = seen;
+            Err(other(format!("the hypervisor takes it for {format} of {capacity_bytes} bytes")))
+        }
+        Some(seen) => Ok(seen),
+    }
+}
+
+/// The error that a volume is another than it has to be.
+pub(super) fn other(seen: String) -> StepError {
+    StepError::OtherVolume { seen }
 }
 
 /// Takes bytes and tells an observer how many; a signal breaks off.

@@ -3,6 +3,8 @@
 
 pub mod array;
 pub mod bind;
+mod command;
+mod compare;
 mod copy;
 mod detach;
 mod disk;

@@ -2,7 +2,7 @@
 //! nothing is to be done.
 
 use super::disk::{self, DiskError};
-use super::{Observer, Step, StepError, bind, copy, detach, lease, pages};
+use super::{Observer, Step, StepError, bind, compare, copy, detach, lease, pages};
 use crate::hypervisor::storage::Progress;
 use crate::hypervisor::{
     AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
@@ -74,7 +74,7 @@ pub(super) fn row(
 }
 
 /// Whether a domain in this state has a QEMU.
-fn is_active(state: Option<DomainState>) -> bool {
+pub(super) fn is_active(state: Option<DomainState>) -> bool {
     !matches!(state, None | Some(DomainState::ShutOff | DomainState::Crashed))
 }
 
@@ -134,6 +134,7 @@ pub(super) fn perform(
             copy::same(source, file.end(), (*sha256, *bytes))?;
         }
         Step::CheckVolume { .. } => copy::check(step, hypervisor, observer)?,
+        Step::CompareDisk { .. } => compare::disk(step, hypervisor, observer)?,
         Step::SealVolume { pool, name, content } => {
             let bytes = content.0.len() as u64;
             fill(hypervisor, observer, (pool, name), &mut &content.0[..], bytes)?;
@@ -274,6 +275,7 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         | Step::GrowVolume { .. }
         | Step::FillVolume { .. }
         | Step::CheckVolume { .. }
+        | Step::CompareDisk { .. }
         | Step::SealVolume { .. }
         | Step::DeleteVolume { .. } => Ok(()),
     };

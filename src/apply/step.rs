@@ -171,6 +171,26 @@ pub enum Step {
         /// Their sum.
         sha256: Sha256,
     },
+    /// Refuses a volume that is not what another disk is, in its own format, and a domain that runs, which may write on
+    /// either; changes nothing.
+    CompareDisk {
+        /// The domain that has one of them.
+        domain: String,
+        /// The volume's pool.
+        pool: String,
+        /// Its name.
+        volume: String,
+        /// Its format: `raw`, `qcow2`.
+        format: String,
+        /// Size that a guest sees, in bytes.
+        capacity_bytes: u64,
+        /// The other disk.
+        disk: PathBuf,
+        /// Its format.
+        disk_format: String,
+        /// Whether both are on this machine, so that every byte is compared.
+        content: bool,
+    },
     /// Fills a volume with bytes that are nobody else's business; undone with the volume.
     SealVolume {
         /// Its pool.
@@ -274,6 +294,8 @@ impl Step {
                 std::mem::swap(&mut pages.to, &mut pages.was);
                 pages.needed = 0;
             }
+            // What is equal is so in both directions.
+            Step::CompareDisk { .. } => {}
             _ => return None,
         }
         Some(back)
@@ -313,6 +335,7 @@ impl Step {
             | Step::EndDomain { .. }
             | Step::ReleaseLease { .. }
             | Step::CheckVolume { .. }
+            | Step::CompareDisk { .. }
             | Step::ResetDevice { .. }
             | Step::DetachDisk { .. } => true,
             Step::Array(step) => !step.is_undone(),

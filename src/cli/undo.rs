@@ -4,12 +4,12 @@ use super::args::UndoArgs;
 use super::change::{Reporter, agree, journal, print_steps, refuse_unfinished};
 use super::context::Context;
 use super::diff::Diff;
-use super::error::{EXIT_DONE, hinted};
+use super::error::{EXIT_DONE, EXIT_FAILED, Hinted, hinted};
 use super::history::{boot, when};
 use super::show::find;
-use crate::apply::{Step, apply};
+use crate::apply::{ApplyError, Step, StepError, apply};
 use crate::domain::{DomainXml, differences};
-use crate::history::{Entry, History};
+use crate::history::{DiskCopy, Entry, History};
 use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
 use serde::Serialize;
 
@@ -62,8 +62,15 @@ pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     // Once more: it may have been changed while the question stood.
     let undo = plan(&*hypervisor, args, args.force)?;
     let journal = journal("undo", &args.name, &*hypervisor)?;
-    apply(&undo.steps, &*hypervisor, &mut reporter, Some(journal))?;
+    let applied = apply(&undo.steps, &*hypervisor, &mut reporter, Some(journal));
+    applied.map_err(|error| written_since(error, args))?;
     read_back(&*hypervisor, &undo, cx);
+    for DiskCopy { pool, name, .. } in undo.entry.copies().filter(|_| args.force) {
+        cx.output.warning(&format!(
+            "volume `{name}` of pool `{pool}` stays with what the guest wrote on it; `virsh \
+             vol-delete --pool {pool} {name}` destroys that"
+        ));
+    }
     let waits = undo.runs && undo.steps.iter().any(|s| matches!(s, Step::RedefineDomain { .. }));
     let answer = Undone {
         name: args.name.clone(),
@@ -114,10 +121,34 @@ fn plan(hypervisor: &dyn Hypervisor, args: &UndoArgs, force: bool) -> anyhow::Re
             ),
         ));
     }
+    if let Some(copy) = entry.copies().find(|copy| !copy.comparable && !args.force) {
+        let DiskCopy { pool, name: volume, .. } = copy;
+        return Err(hinted(
+            format!(
+                "{} copied a disk into volume `{volume}` of pool `{pool}`, and whether the guest \
+                 has written on that cannot be seen from here",
+                named(entry)
+            ),
+            "`gpuvm undo` on its machine sees it; --force goes back to the old image in any case",
+        ));
+    }
     let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
-    let mut steps = entry.undo(&now, runs, &boot()?);
+    let mut steps = entry.undo(&now, runs, &boot()?, !args.force);
     steps.push(history.forget(entry));
     Ok(Undo { entry: entry.clone(), now, runs, steps })
+}
+
+/// The error of an undoing, with what helps where a disk is not any more what it was copied from.
+fn written_since(error: ApplyError, args: &UndoArgs) -> anyhow::Error {
+    let differs = matches!(&error, ApplyError::Failed { step, source: StepError::OtherVolume { .. }, .. }
+        if matches!(**step, Step::CompareDisk { .. }));
+    let error = anyhow::Error::from(error);
+    if !differs {
+        return error;
+    }
+    let message = format!("domain `{}` has written on its new disk", args.name);
+    let hint = "--force goes back to the old image, and leaves the new one as it is".to_owned();
+    error.context(Hinted { message, hint, exit: EXIT_FAILED })
 }
 
 /// Warns where the definition is not what it was.

@@ -1,10 +1,11 @@
 //! One setting of a domain at a time, for `tune`: what it shall be like, and nothing else of the element around it.
 
 use super::claims::IothreadSet;
-use super::device::hostdev_bdf;
+use super::device::{hostdev_bdf, remembered_path};
 use super::edit::IoThread;
 use super::element::Element;
 use super::fragment::{Fragment, Want};
+use super::guest::Made;
 use super::shape;
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
@@ -65,6 +66,10 @@ pub enum AddressBits {
 pub struct DiskTuning {
     /// Place among the document's disks, from 0.
     pub nth: usize,
+    /// Its format: `raw`, `qcow2`.
+    pub format: Put<String>,
+    /// The file that it is on, of a disk that is on a file.
+    pub file: Put<String>,
     /// libvirt's word for how the host caches it.
     pub cache: Put<String>,
     /// libvirt's word for how QEMU reads and writes it.
@@ -145,6 +150,11 @@ pub enum Setting {
     },
     /// Memory is filled when it is used.
     NoFill,
+    /// A disk that was made for the guest stands in our metadata, where the guest has such.
+    Made {
+        /// The disk.
+        disk: Made,
+    },
     /// Disks.
     Disks {
         /// Each disk of which something is said.
@@ -209,6 +219,12 @@ impl Setting {
             Setting::Pages { pages } => domain.child(backing(shape::hugepages(*pages))),
             Setting::Fill { threads } => domain.child(backing(shape::allocation(*threads))),
             Setting::NoFill => domain.child(backing(Fragment::gone("allocation"))),
+            Setting::Made { disk } => {
+                let disk = shape::made(disk).key(remembered_path, &disk.path);
+                let made = Fragment::new("gpuvm:made").if_there().child(disk);
+                let guest = Fragment::new("gpuvm:guest").if_there().child(made);
+                domain.child(Fragment::new("metadata").if_there().child(guest))
+            }
             Setting::Disks { disks } => {
                 let disks = disks.iter().map(DiskTuning::fragment);
                 domain.child(Fragment::new("devices").if_there().children(disks))
@@ -312,7 +328,8 @@ impl DiskTuning {
     /// What its element shall be like.
     fn fragment(&self) -> Fragment {
         let mut driver = Fragment::new("driver");
-        let attributes = [("cache", self.cache.want()), ("io", self.io.want())];
+        let attributes =
+            [("type", self.format.want()), ("cache", self.cache.want()), ("io", self.io.want())];
         let wanted = attributes.into_iter().filter_map(|(name, want)| Some((name, want?)));
         driver.attributes.extend(wanted);
         driver = match &self.queues {
@@ -333,7 +350,11 @@ impl DiskTuning {
         } else {
             driver = driver.if_there();
         }
-        Fragment::new("disk").nth(self.nth).if_there().child(driver)
+        let disk = Fragment::new("disk").nth(self.nth).if_there().child(driver);
+        match self.file.want() {
+            None => disk,
+            Some(file) => disk.child(Fragment::new("source").if_there().want("file", file)),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::device::{disk_path, hostdev_bdf};
 use super::edit::{CpuModel, DiskSeat, HostdevSeat, IoThread, NicSeat};
 use super::element::Element;
 use super::fragment::{Fragment, KeyOf, Want};
-use super::guest::{DiskKind, Guarded, NAMESPACE, Record};
+use super::guest::{DiskKind, Guarded, Made, NAMESPACE, Record};
 use super::pci::PciAddress;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet, PcpuId};
@@ -157,14 +157,7 @@ pub(super) fn metadata(
         None => plan.want("partition", Want::Absent),
     };
     let devices = devices.iter().map(|bdf| Fragment::new("gpuvm:device").attr("bdf", bdf));
-    let disks = record.made.iter().map(|made| {
-        let disk = Fragment::new("gpuvm:disk").attr("path", &made.path);
-        let disk = disk.attr("role", made.role.as_str());
-        match &made.volume {
-            None => disk,
-            Some(volume) => disk.attr("pool", &volume.pool).attr("volume", &volume.name),
-        }
-    });
+    let disks = record.made.iter().map(made);
     let bound = record.bound.iter().map(|bound| {
         let device = Fragment::new("gpuvm:device").attr("bdf", bound.bdf);
         let device = match &bound.was.driver {
@@ -200,6 +193,16 @@ pub(super) fn metadata(
         .child(reserved.drop_empty())
         .child(guarded.drop_empty());
     Fragment::new("metadata").child(guest)
+}
+
+/// What is remembered of a disk that was made for the guest.
+pub(super) fn made(made: &Made) -> Fragment {
+    let disk = Fragment::new("gpuvm:disk").attr("path", &made.path);
+    let disk = disk.attr("role", made.role.as_str());
+    match &made.volume {
+        None => disk,
+        Some(volume) => disk.attr("pool", &volume.pool).attr("volume", &volume.name),
+    }
 }
 
 /// What `<memoryBacking>` shall be like.

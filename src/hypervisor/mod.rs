@@ -169,6 +169,15 @@ pub struct VfPool {
     pub functions: Vec<Bdf>,
 }
 
+/// Is something that a hypervisor keeps of a domain beside its definition, and that belongs to the disks of then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// What it is: "a saved state", "2 snapshots".
+    pub what: String,
+    /// What shows it, or takes it away.
+    pub hint: String,
+}
+
 /// Is a hypervisor that domains can be defined on.
 pub trait Hypervisor {
     /// The URI of the connection, for messages.
@@ -198,6 +207,10 @@ pub trait Hypervisor {
     /// Removes a definition together with managed save and snapshot metadata; its NVRAM stays.
     fn undefine_but_nvram(&self, name: &str) -> Result<(), HypervisorError> {
         self.undefine(name)
+    }
+    /// What it keeps of a domain that belongs to its disks as they are; nothing where it has no such things.
+    fn keeps(&self, _name: &str) -> Result<Vec<Kept>, HypervisorError> {
+        Ok(Vec::new())
     }
     /// Starts a defined domain.
     fn start(&self, name: &str) -> Result<(), HypervisorError>;

@@ -140,6 +140,23 @@ pub fn disk(disk: &mut (impl Read + Seek)) -> Result<Found, ContentError> {
     Ok(Found { format: Format::Qcow2, backing })
 }
 
+/// Bytes of an image's head that tell what is kept in it.
+pub const HEAD: u64 = 104;
+
+/// What an image keeps beside the disk as it is now, by its first [`HEAD`] bytes, and a copy of the disk does not have; none:
+/// nothing.
+pub fn kept(head: &[u8]) -> Option<String> {
+    if !head.starts_with(b"QFI\xfb") {
+        return None;
+    }
+    match (word(head, 60), word(head, 4) >= 3 && long(head, 88) & 1 != 0) {
+        (0, false) => None,
+        (0, true) => Some("bitmaps of incremental backups".into()),
+        (1, _) => Some("an internal snapshot".into()),
+        (number, _) => Some(format!("{number} internal snapshots")),
+    }
+}
+
 /// Refuses files of these kinds.
 fn refuse<'m>(
     image: &mut (impl Read + Seek),

@@ -4,7 +4,7 @@
 mod content;
 mod sums;
 
-pub use content::{Content, ContentError, Format, Found, content, disk};
+pub use content::{Content, ContentError, Format, Found, HEAD, content, disk, kept};
 pub use sums::{Sha256, SumError, Summing, Sums};
 
 use serde::{Deserialize, Serialize};

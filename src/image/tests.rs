@@ -124,3 +124,19 @@ fn names_that_could_leave_the_pool_are_refused() {
         assert!(ImageName::new(bad).is_err(), "{bad:?}");
     }
 }
+
+#[test]
+fn what_a_copy_does_not_have_is_named() {
+    let head = |snapshots: u8, autoclear: u8| {
+        let mut head = b"QFI\xfb\0\0\0\x03".to_vec();
+        head.resize(usize::try_from(HEAD).unwrap(), 0);
+        (head[63], head[95]) = (snapshots, autoclear);
+        kept(&head)
+    };
+    assert_eq!(head(0, 0), None);
+    assert_eq!(head(1, 0).as_deref(), Some("an internal snapshot"));
+    assert_eq!(head(3, 1).as_deref(), Some("3 internal snapshots"));
+    assert_eq!(head(0, 1).as_deref(), Some("bitmaps of incremental backups"));
+    assert_eq!(kept(&[1; 104]), None);
+    assert_eq!(kept(b"QFI\xfb"), None);
+}

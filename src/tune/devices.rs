@@ -3,7 +3,7 @@
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
 use crate::domain::disks::disk_queues;
-use crate::domain::guest::DiskIo;
+use crate::domain::guest::{DiskIo, Made};
 use crate::domain::setting::{AGENT, DiskTuning, Put, Setting};
 use crate::domain::{DomainXml, Element, seat_edits, unseat_edits};
 
@@ -18,6 +18,8 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     disk_words(work)?;
     super::iothreads::apply(work)?;
     disk_queue_items(work)?;
+    // After all that looks at a disk by its file.
+    convert(work)?;
     super::nics::apply(work)?;
     places(work)
 }
@@ -154,6 +156,25 @@ fn put(item: &Item<String>, best: DiskIo, disk: &Disk, at: usize) -> Put<String>
             Put::Is([cache, io][at].to_owned())
         }
     }
+}
+
+/// Disks whose content is in another file by now.
+fn convert(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let item = ItemName::Convert;
+    let made = work.xml.made();
+    let mut converted = Vec::new();
+    for disk in disks(work) {
+        let new = disk.path.and_then(|path| Some((work.given.items.convert.get(&path)?, path)));
+        let Some((new, path)) = new else { continue };
+        let (format, file) = (Put::Is(new.format.clone()), Put::Is(new.made.path.clone()));
+        converted.push(DiskTuning { nth: disk.nth, format, file, ..DiskTuning::default() });
+        // What was made for the guest goes with it.
+        if let Some(old) = made.iter().find(|made| made.path == path) {
+            let disk = Made { role: old.role, ..new.made.clone() };
+            work.set(item, Setting::Made { disk })?;
+        }
+    }
+    work.set(item, Setting::Disks { disks: converted })
 }
 
 /// Queues of disks.

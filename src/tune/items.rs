@@ -1,10 +1,12 @@
 //! What `tune` shall do, thing by thing: leave it, make it as the planner would, take it away, or give it a value.
 
 use crate::cpuset::{CpuSet, NodeSet};
+use crate::domain::guest::Made;
 use crate::domain::setting::Rate;
 use crate::memsize::MemSize;
 use crate::placement::GuestTopology;
 use crate::request::PageSize;
+use std::collections::BTreeMap;
 
 /// Is what becomes of one thing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,6 +59,15 @@ pub enum Never {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Virtio;
 
+/// Is the file that takes the place of a disk's file, with the same content in another format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Converted {
+    /// Its format: `raw`, `qcow2`.
+    pub format: String,
+    /// The file, and what made it: a volume of a pool.
+    pub made: Made,
+}
+
 /// Is what becomes of each thing of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Items {
@@ -80,6 +91,8 @@ pub struct Items {
     pub memory_nodes: Item<NodeSet>,
     /// Rounding of memory to whole pages of each cell.
     pub memory_rounding: Item<PageSize>,
+    /// Disks that are on another file from now on, by the path of the one that they were on; all others stay.
+    pub convert: BTreeMap<String, Converted>,
     /// How the host caches disks.
     pub disk_cache: Item<String>,
     /// How QEMU reads and writes disks.
@@ -108,7 +121,7 @@ pub struct Items {
 
 impl Items {
     /// All that the planner would do. The page size stays, since pages have to be reserved first; rates and MTU are the
-    /// network's.
+    /// network's, and a format changes only by being asked for, since every byte of a disk is copied.
     pub fn all() -> Items {
         Items {
             pins: Item::On,
@@ -121,6 +134,7 @@ impl Items {
             cells: Item::On,
             memory_nodes: Item::On,
             memory_rounding: Item::On,
+            convert: BTreeMap::new(),
             disk_cache: Item::On,
             disk_io: Item::On,
             disk_queues: Item::On,
@@ -172,6 +186,7 @@ pub enum ItemName {
     Cells,
     MemoryNodes,
     MemoryRounding,
+    Convert,
     DiskCache,
     DiskIo,
     DiskQueues,
@@ -200,6 +215,7 @@ impl ItemName {
             ItemName::Cells => "cells",
             ItemName::MemoryNodes => "memory-nodes",
             ItemName::MemoryRounding => "memory-rounding",
+            ItemName::Convert => "convert",
             ItemName::DiskCache => "disk-cache",
             ItemName::DiskIo => "disk-io",
             ItemName::DiskQueues => "disk-queues",

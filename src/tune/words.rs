@@ -72,6 +72,7 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
             listed(nodes.collect(), ", ", "not bound")
         }
         ItemName::MemoryRounding => format!("{} KiB", claims.memory.value.kib()),
+        ItemName::Convert => of_driver(devices("disk"), "type"),
         ItemName::DiskCache => of_driver(devices("disk"), "cache"),
         ItemName::DiskIo => of_driver(devices("disk"), "io"),
         ItemName::DiskQueues => of_driver(devices("disk"), "queues"),

@@ -2,13 +2,14 @@
 
 use gpuvm::cpuset::CpuSet;
 use gpuvm::domain::edit::{DomainEdit, IoThread};
+use gpuvm::domain::guest::{Made, Role};
 use gpuvm::domain::setting::{AddressBits, DiskTuning, NicTuning, Put, Rate, Setting};
 use gpuvm::memsize::MemSize;
 use gpuvm::placement::{GuestCell, GuestTopology};
 use gpuvm::request::PageSize;
 
 /// How many kinds of settings there are.
-pub const VARIANTS: usize = 18;
+pub const VARIANTS: usize = 19;
 
 /// A number for each variant; without a catch-all arm, so that a new one needs an example.
 pub fn variant(setting: &Setting) -> usize {
@@ -31,6 +32,7 @@ pub fn variant(setting: &Setting) -> usize {
         Setting::NoPciHole => 15,
         Setting::Unseated { .. } => 16,
         Setting::IothreadSchedulers { .. } => 17,
+        Setting::Made { .. } => 18,
     }
 }
 
@@ -151,6 +153,8 @@ fn cpu_examples() -> Vec<(Setting, &'static str)> {
 fn device_examples() -> Vec<(Setting, &'static str)> {
     let disk = DiskTuning {
         nth: 0,
+        format: Put::Is("raw".into()),
+        file: Put::Is("/b.raw".into()),
         cache: Put::Is("none".into()),
         io: Put::Gone,
         queues: Put::Is(4),
@@ -165,13 +169,14 @@ fn device_examples() -> Vec<(Setting, &'static str)> {
         outbound: Put::Gone,
         mtu: Put::Is(9000),
     };
+    let made = Made { role: Role::Data, path: "/b.raw".into(), volume: None };
     let plain = NicTuning { queues: Put::Gone, ..NicTuning::default() };
     vec![
         (
             Setting::Disks { disks: vec![disk] },
             r#"
 -    <disk type='file' device="disk"><source file='/a.raw'/><target dev='vdb' bus="virtio"/></disk>
-+    <disk type='file' device="disk"><driver name='qemu' cache='none' queues='4' iothread='1'/><source file='/a.raw'/><target dev='vdb' bus="virtio"/></disk>"#,
++    <disk type='file' device="disk"><driver name='qemu' type='raw' cache='none' queues='4' iothread='1'/><source file='/b.raw'/><target dev='vdb' bus="virtio"/></disk>"#,
         ),
         (
             Setting::Disks {
@@ -203,6 +208,8 @@ fn device_examples() -> Vec<(Setting, &'static str)> {
 +    </channel>"#,
         ),
         (Setting::Agent { there: false }, ""),
+        // It is nobody's guest of ours.
+        (Setting::Made { disk: made }, ""),
         (Setting::Balloon, ""),
         (Setting::NoPciHole, ""),
         (Setting::Unseated { devices: vec!["01:00.0".parse().unwrap()] }, ""),

@@ -2,6 +2,7 @@
 
 use super::super::array::ArrayError;
 use super::super::bind::BindError;
+use super::super::command::CommandError;
 use super::super::disk::DiskError;
 use super::super::journal::JournalError;
 use super::super::nic::NicError;
@@ -74,6 +75,9 @@ pub enum StepError {
         /// What is seen of it.
         seen: String,
     },
+    /// Two disks could not be compared.
+    #[error("{0}")]
+    Command(#[from] CommandError),
     /// A signal came while it was waited.
     #[error("{signal} came")]
     Signal {

@@ -71,6 +71,11 @@ impl fmt::Display for Step {
                     "read volume `{name}` of pool `{pool}` back, which has to be {format} of {size}"
                 )
             }
+            Step::CompareDisk { pool, volume, disk, content, .. } => {
+                let how = if *content { "byte for byte" } else { "by its size" };
+                let disk = disk.display();
+                write!(f, "compare volume `{volume}` of pool `{pool}` with {disk} {how}")
+            }
             Step::SealVolume { pool, name, .. } => {
                 write!(f, "write the seed into volume `{name}` of pool `{pool}`")
             }

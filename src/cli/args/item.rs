@@ -1,6 +1,7 @@
 //! Values of the things that `tune` switches: `on`, `off`, `keep`, or a value of its own kind.
 
 use crate::cpuset::{CpuSet, NodeSet};
+use crate::domain::guest::DiskFormat;
 use crate::domain::setting::Rate;
 use crate::memsize::MemSize;
 use crate::placement::GuestTopology;
@@ -105,6 +106,29 @@ pub fn io(text: &str) -> Result<Item<String>, String> {
     word(text, &["native", "io_uring", "threads"])
 }
 
+/// Is the format that a disk gets, or all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Convert {
+    /// The disk's name in the guest, such as `vda`; none: all that the guest writes.
+    pub disk: Option<String>,
+    /// The format.
+    pub format: DiskFormat,
+}
+
+/// Reads the format of a disk, or of all.
+pub fn convert(text: &str) -> Result<Convert, String> {
+    let (disk, format) = match text.split_once('=') {
+        None => (None, text),
+        Some((disk, format)) => (Some(disk.to_owned()).filter(|disk| !disk.is_empty()), format),
+    };
+    let known = [DiskFormat::Raw, DiskFormat::Qcow2].into_iter();
+    let format = known.into_iter().find(|known| known.as_str() == format);
+    match format.filter(|_| disk.is_some() == text.contains('=')) {
+        Some(format) => Ok(Convert { disk, format }),
+        None => Err("it takes raw or qcow2, of one disk as in vda=raw".into()),
+    }
+}
+
 /// Reads the balloon's value.
 pub fn balloon(text: &str) -> Result<Item<Virtio>, String> {
     item(text, ", virtio", |text| (text == "virtio").then_some(Virtio))
@@ -161,6 +185,18 @@ mod tests {
         assert!(switch("yes").is_err() && number("0").is_err() && number("-1").is_err());
         assert!(pcpus("").is_err() && nodes("a").is_err() && bits("31").is_err());
         assert!(cache("fast").unwrap_err().contains("directsync"));
+    }
+
+    #[test]
+    fn a_format_is_of_one_disk_or_of_all() {
+        let of = |disk: Option<&str>, format| Ok(Convert { disk: disk.map(str::to_owned), format });
+        assert_eq!(convert("raw"), of(None, DiskFormat::Raw));
+        assert_eq!(convert("vda=qcow2"), of(Some("vda"), DiskFormat::Qcow2));
+        for text in
+            ["", "=", "=raw", "vda=", "vda", "vda=vmdk", "on", "off", "raw=vda", "vda=raw=raw"]
+        {
+            assert!(convert(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Arguments of `tune`: which domains, and what becomes of each thing.
 
 use super::guest::TakenArgs;
-use super::item;
+use super::item::{self, Convert};
 use super::life::LockArgs;
 use super::wish::AllowArg;
 use crate::cpuset::{CpuSet, NodeSet};
@@ -18,6 +18,7 @@ pub const EXAMPLES: &str = "Examples:
   gpuvm tune train-a --diff
   gpuvm tune train-a --all --huge-pages 2M
   gpuvm tune train-a --disk-queues on --net-queues 8
+  gpuvm tune train-a --convert vda=raw
   gpuvm tune --all-domains --check
   gpuvm tune train-a.xml --host topologies/dgx-2.json >tuned.xml";
 
@@ -106,6 +107,11 @@ pub struct ItemArgs {
     /// Rounding of memory, down to whole pages of each cell
     #[arg(long, value_name = "on|off|2M|1G", value_parser = item::pages)]
     pub memory_rounding: Option<Item<PageSize>>,
+    /// Disks whose format changes, separated by commas: their content is copied into a volume beside the old one, compared,
+    /// and the domain, which has to be off, gets that. The old image stays, so that `undo` can bring it back. Without a name
+    /// all disks that the guest writes. Not part of --all
+    #[arg(long, value_name = "[DISK=]raw|qcow2", value_parser = item::convert, value_delimiter = ',')]
+    pub convert: Vec<Convert>,
     /// How the host caches disks, in libvirt's words
     #[arg(long, value_name = "on|off|none|...", value_parser = item::cache)]
     pub disk_cache: Option<Item<String>>,
@@ -158,6 +164,7 @@ impl ItemArgs {
             self.cells.is_some(),
             self.memory_nodes.is_some(),
             self.memory_rounding.is_some(),
+            !self.convert.is_empty(),
             self.disk_cache.is_some(),
             self.disk_io.is_some(),
             self.disk_queues.is_some(),

@@ -31,7 +31,8 @@ pub struct UndoArgs {
     /// Name of the domain
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Also where the definition was edited since, by whatever means: those edits are lost, --diff shows them
+    /// Also where the definition was edited since, by whatever means: those edits are lost, --diff shows them. Also where the
+    /// guest has written on a disk that was converted: that stays in the new image, which is left
     #[arg(long)]
     pub force: bool,
     /// Do not ask

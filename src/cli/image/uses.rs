@@ -3,8 +3,8 @@
 //! every pool whose domain is off does not tell.
 
 use crate::domain::{DomainXml, Element};
-use crate::hypervisor::storage::Volume;
-use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::hypervisor::storage::{Storage, Volume};
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use anyhow::Context as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,15 +21,7 @@ pub struct Uses {
 impl Uses {
     /// Reads every domain and every active pool.
     pub fn read(hypervisor: &dyn Hypervisor) -> anyhow::Result<Uses> {
-        let storage = hypervisor.storage();
-        let mut volumes: Vec<Volume> = Vec::new();
-        for pool in storage.pools()?.into_iter().filter(|pool| pool.active) {
-            match storage.volumes(&pool.name) {
-                // Forgotten since it was listed.
-                Err(error) if error.kind == HypervisorErrorKind::NoVolume => {}
-                read => volumes.extend(read?),
-            }
-        }
+        let volumes = volumes(hypervisor.storage())?;
         let mut uses = Uses::default();
         for summary in hypervisor.domains()? {
             for which in [XmlOf::Live, XmlOf::Inactive] {
@@ -89,6 +81,19 @@ impl Uses {
         }
         found
     }
+}
+
+/// The volumes of every active pool.
+pub fn volumes(storage: &dyn Storage) -> Result<Vec<Volume>, HypervisorError> {
+    let mut volumes: Vec<Volume> = Vec::new();
+    for pool in storage.pools()?.into_iter().filter(|pool| pool.active) {
+        match storage.volumes(&pool.name) {
+            // Forgotten since it was listed.
+            Err(error) if error.kind == HypervisorErrorKind::NoVolume => {}
+            read => volumes.extend(read?),
+        }
+    }
+    Ok(volumes)
 }
 
 /// Whether two paths are one file. Links are resolved on this machine: where the hypervisor's is another, that may take

@@ -31,6 +31,9 @@ pub struct Domain {
     /// What is changed on the host for it, and of what runs, in words.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     beside: Vec<String>,
+    /// What is left of what was before, and how that goes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stays: Vec<String>,
     /// What is different.
     changes: Vec<Change>,
     /// What is a compromise; with --explain every reason.
@@ -64,6 +67,7 @@ impl Domain {
             waits_for_start: false,
             waits: None,
             beside: Vec::new(),
+            stays: Vec::new(),
             changes: Vec::new(),
             reasons: Vec::new(),
             findings: Vec::new(),
@@ -92,7 +96,8 @@ impl Domain {
         let waits = extra.waits.clone();
         let all_live = waits.as_ref().is_some_and(Vec::is_empty);
         let waits_for_start = self.waits_for_start && !all_live;
-        Domain { beside, waits, waits_for_start, ..self }
+        let stays = extra.stays.clone();
+        Domain { beside, waits, waits_for_start, stays, ..self }
     }
 
     /// The same with the definition.
@@ -124,7 +129,8 @@ impl Domain {
         };
         let line = |Change { item, was, now }: &Change| format!("  {item}: {was} -> {now}");
         let first = std::iter::once(format!("{name}{when}"));
-        first.chain(changes.iter().map(line)).chain(beside).chain(waits).collect()
+        let stays = self.stays.iter().map(|words| format!("  {words}"));
+        first.chain(changes.iter().map(line)).chain(beside).chain(stays).chain(waits).collect()
     }
 }
 

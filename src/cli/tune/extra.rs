@@ -1,5 +1,6 @@
-//! What is changed beside a tuned definition: huge pages that it is missing, and what runs.
+//! What is changed beside a tuned definition: huge pages that it is missing, disks that are converted, and what runs.
 
+use super::convert::Conversion;
 use super::subjects::{Subject, Subjects};
 use crate::apply::Step;
 use crate::cli::args::TuneArgs;
@@ -20,6 +21,8 @@ pub struct Extra {
     pub last: Vec<Step>,
     /// What of the definition waits for the next start; none: nothing was looked at that runs.
     pub waits: Option<Vec<String>>,
+    /// What is left of what was before, in words.
+    pub stays: Vec<String>,
 }
 
 /// What is changed beside each definition, in the order of the domains.
@@ -34,12 +37,15 @@ pub fn of(
     let root = if args.reserve_pages { pages::root(cx)? } else { None };
     let mut pools = Pools::new();
     let mut extras = Vec::new();
-    for (subject, tuned) in subjects.all.iter().zip(tuned) {
+    for (at, (subject, tuned)) in subjects.all.iter().zip(tuned).enumerate() {
         let mut extra = Extra::default();
         if let Ok(tuned) = tuned {
             if args.reserve_pages && !subject.is_file && !subject.running {
                 extra.first = missing(tuned, &mut pools, root.as_ref())?;
             }
+            let conversions = subjects.conversions(at);
+            extra.first.extend(conversions.iter().flat_map(|one| one.steps.clone()));
+            extra.stays = conversions.iter().map(Conversion::stays).collect();
             if let Some(runs) = &subject.live {
                 let changes = live_changes(runs, &tuned.after, &all);
                 extra.last = live::steps(&subject.name, &changes);

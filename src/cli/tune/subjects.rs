@@ -1,5 +1,6 @@
 //! What is tuned: domains of libvirt or files, and what they are tuned by. Changes nothing.
 
+use super::convert::{self, Conversion, Ground};
 use crate::cli::args::{AllowArg, ItemArgs, TuneArgs};
 use crate::cli::check::{is_file, read_file};
 use crate::cli::context::{Context, xml_files};
@@ -52,6 +53,8 @@ pub struct Subjects {
     abilities: Abilities,
     /// What it is.
     versions: Versions,
+    /// The disks of each that are converted, or why they are not.
+    conversions: Vec<Result<Vec<Conversion>, TuneError>>,
 }
 
 /// Whether files are tuned, which are only printed.
@@ -64,6 +67,7 @@ pub fn are_files(args: &TuneArgs, cx: &Context<'_>) -> bool {
 pub fn read(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<Subjects> {
     let recorded = cx.global.host.is_some();
     let files = are_files(args, cx);
+    convert::refuse_files(&args.items.convert, files)?;
     let hypervisor = match files && (recorded || args.taken.assume_empty) {
         true => None,
         false => Some(cx.hypervisor()?),
@@ -81,8 +85,10 @@ pub fn read(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<Subjects> {
         disks: BTreeMap::new(),
         abilities: Abilities::default(),
         versions: Versions::default(),
+        conversions: Vec::new(),
     };
     if let Some(hypervisor) = hypervisor {
+        subjects.conversions = conversions(&subjects.all, args, &*hypervisor, cx)?;
         let passes = |subject: &Subject| subject.xml.root().find("devices/hostdev").is_some();
         let passes = subjects.all.iter().any(passes);
         subjects.abilities = abilities(&*hypervisor, passes);
@@ -150,6 +156,32 @@ fn of_hypervisor(
     chosen.into_iter().map(subject).collect()
 }
 
+/// The disks of each domain that are converted, or why they are not; none at all where that is not asked for.
+fn conversions(
+    all: &[Subject],
+    args: &TuneArgs,
+    hypervisor: &dyn Hypervisor,
+    cx: &Context<'_>,
+) -> anyhow::Result<Vec<Result<Vec<Conversion>, TuneError>>> {
+    let wanted = &args.items.convert;
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut ground = Ground::read(hypervisor)?;
+    let mut conversions = Vec::new();
+    for subject in all {
+        conversions.push(match ground.plan(subject, wanted) {
+            Ok(planned) => Ok(planned),
+            Err(error) => Err(error.downcast::<TuneError>()?),
+        });
+    }
+    let planned: Vec<Conversion> = conversions.iter().flatten().flatten().cloned().collect();
+    for warning in ground.warnings(&planned)? {
+        cx.output.warning(&warning);
+    }
+    Ok(conversions)
+}
+
 /// The domains of files.
 fn of_files(args: &TuneArgs) -> anyhow::Result<Vec<Subject>> {
     let mut files: Vec<String> = args.targets.clone();
@@ -179,6 +211,11 @@ impl Subjects {
         &self.topology
     }
 
+    /// The disks of a domain, by its place, that are converted.
+    pub fn conversions(&self, at: usize) -> &[Conversion] {
+        self.conversions.get(at).and_then(|planned| planned.as_deref().ok()).unwrap_or_default()
+    }
+
     /// Looks how each disk is read and written best.
     fn look_at_disks(&mut self, cx: &Context<'_>) {
         for subject in &self.all {
@@ -200,7 +237,9 @@ impl Subjects {
         args: &TuneArgs,
         cx: &Context<'_>,
     ) -> anyhow::Result<Vec<Result<Tuned, TuneError>>> {
-        let items = items(&args.items, args.all);
+        let mut items = items(&args.items, args.all);
+        let converted = self.conversions.iter().flatten().flatten();
+        items.convert = converted.map(|one| (one.path.clone(), one.converted.clone())).collect();
         let given = Given {
             topology: &self.topology,
             others: &self.occupancy,
@@ -211,7 +250,12 @@ impl Subjects {
             versions: &self.versions,
         };
         let members: Vec<DomainXml> = self.all.iter().map(|subject| subject.xml.clone()).collect();
-        let tuned = together::together(&members, &given);
+        let mut tuned = together::together(&members, &given);
+        for (planned, tuned) in self.conversions.iter().zip(&mut tuned) {
+            if let Err(error) = planned {
+                *tuned = Err(error.clone());
+            }
+        }
         for (subject, tuned) in self.all.iter().zip(&tuned) {
             let Err(error) = tuned else { continue };
             let error = refused(&subject.name, error);
@@ -270,6 +314,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         cells: or(&args.cells, base.cells),
         memory_nodes: or(&args.memory_nodes, base.memory_nodes),
         memory_rounding: or(&args.memory_rounding, base.memory_rounding),
+        convert: base.convert,
         disk_cache: or(&args.disk_cache, base.disk_cache),
         disk_io: or(&args.disk_io, base.disk_io),
         disk_queues: or(&args.disk_queues, base.disk_queues),

@@ -1,8 +1,8 @@
 //! Domains behind libvirt.
 
 use super::super::{
-    AskedBy, Console, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError, Lease,
-    VfPool, XmlOf, storage,
+    AskedBy, Console, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError, Kept,
+    Lease, VfPool, XmlOf, storage,
 };
 use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools};
 use crate::cpuset::CpuSet;
@@ -125,6 +125,30 @@ impl Hypervisor for Libvirt {
 
     fn undefine_but_nvram(&self, name: &str) -> Result<(), HypervisorError> {
         self.undefine_with(name, sys::VIR_DOMAIN_UNDEFINE_KEEP_NVRAM)
+    }
+
+    fn keeps(&self, name: &str) -> Result<Vec<Kept>, HypervisorError> {
+        let doing = format!("look for snapshots of domain `{name}`");
+        let domain = self.find(&doing, name)?;
+        // Not every driver has them.
+        let number = |of: Result<u32, Error>| match of {
+            Err(e) if is_unsupported(&e) => Ok(0),
+            number => number.map_err(|e| error(&doing, &e)),
+        };
+        let mut kept = Vec::new();
+        if number(domain.has_managed_save(0).map(u32::from))? > 0 {
+            let hint = format!("`virsh managedsave-remove {name}` throws it away");
+            kept.push(Kept { what: "a saved state".into(), hint });
+        }
+        match number(domain.num_snapshots(0))? {
+            0 => {}
+            number => {
+                let what = format!("{number} snapshot{}", if number == 1 { "" } else { "s" });
+                let hint = format!("`virsh snapshot-list {name}` shows them");
+                kept.push(Kept { what, hint });
+            }
+        }
+        Ok(kept)
     }
 
     fn start(&self, name: &str) -> Result<(), HypervisorError> {

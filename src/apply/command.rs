@@ -1,4 +1,5 @@
-//! Commands of other programs, with a deadline: a command that touches drives may hang in the kernel for ever.
+//! Commands of other programs, with an end that is set from outside: a command that touches drives may hang in the kernel
+//! for ever, and one that reads a whole disk is broken off by a signal.
 
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
@@ -43,6 +44,16 @@ pub enum CommandError {
 
 /// Runs a command without a terminal, and returns what it printed; nothing of it is read by a shell.
 pub fn output(argv: &[&str], seconds: u64) -> Result<String, CommandError> {
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let out = output_unless(argv, &mut || Instant::now() >= until)?;
+    out.ok_or_else(|| CommandError::Late { command: argv.join(" "), seconds })
+}
+
+/// The same; none where `stops` says that it is to be waited for no longer.
+pub fn output_unless(
+    argv: &[&str],
+    stops: &mut dyn FnMut() -> bool,
+) -> Result<Option<String>, CommandError> {
     let program = argv.first().copied().unwrap_or_default();
     let shown = argv.join(" ");
     let mut command = Command::new(program);
@@ -51,21 +62,20 @@ pub fn output(argv: &[&str], seconds: u64) -> Result<String, CommandError> {
     let unstarted = |source| CommandError::Unstarted { program: program.to_owned(), source };
     let mut child = command.spawn().map_err(unstarted)?;
     let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    let until = Instant::now() + Duration::from_secs(seconds);
     let status = loop {
         if let Some(status) = child.try_wait().map_err(unstarted)? {
             break status;
         }
-        if Instant::now() >= until {
+        if stops() {
             // A process that hangs in the kernel ends when that lets go of it, and is not waited for.
             let _ = child.kill();
-            return Err(CommandError::Late { command: shown, seconds });
+            return Ok(None);
         }
         std::thread::sleep(Duration::from_millis(10));
     };
     let (out, err) = (read(out), read(err));
     if status.success() {
-        return Ok(out);
+        return Ok(Some(out));
     }
     let said = if err.trim().is_empty() { &out } else { &err };
     let last: Vec<&str> =

@@ -1,0 +1,111 @@
+//! Whether a disk that was converted is what it was made from: what a guest would read, every byte of it, whatever the
+//! formats. Changes nothing.
+
+use super::command::{CommandError, output_unless};
+use super::perform::{is_active, row};
+use super::{Observer, Step, StepError, copy};
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
+use std::path::Path;
+
+/// What `qemu-img compare` ends with where two disks differ.
+const DIFFER: i32 = 1;
+
+/// Refuses a volume that is not what a [`Step::CompareDisk`] says. That the domain does not run is seen last: QEMU's
+/// locks keep it from being started while its disk is read.
+pub(super) fn disk(
+    step: &Step,
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
+) -> Result<(), StepError> {
+    let Step::CompareDisk { domain, pool, volume, format, capacity_bytes, .. } = step else {
+        return Ok(());
+    };
+    let seen = copy::seen((pool, volume), (format, *capacity_bytes), hypervisor)?;
+    if let Step::CompareDisk { disk, disk_format, content: true, .. } = step {
+        same((&seen.path, format), (disk, disk_format), observer)?;
+    }
+    if is_active(row(hypervisor, domain)?) {
+        let message = "it runs, so its disk may have been written since".to_owned();
+        let doing = format!("look at domain `{domain}`");
+        let kind = HypervisorErrorKind::WrongState;
+        return Err(HypervisorError { kind, doing, message }.into());
+    }
+    Ok(())
+}
+
+/// Refuses two disks of this machine and of one size, each with its format, of which a guest would not read the same; a
+/// signal breaks off.
+fn same(
+    (one, one_format): (&Path, &str),
+    (other, other_format): (&Path, &str),
+    observer: &mut dyn Observer,
+) -> Result<(), StepError> {
+    let text = |path: &Path| {
+        path.to_str().map(str::to_owned).ok_or_else(|| {
+            copy::other(format!("{} is no path that `qemu-img` can be given", path.display()))
+        })
+    };
+    let (one, other) = (text(one)?, text(other)?);
+    let argv = ["qemu-img", "compare", "-f", other_format, "-F", one_format, "--", &other, &one];
+    let mut signal = None;
+    let compared = output_unless(&argv, &mut || {
+        signal = observer.interrupted();
+        signal.is_some()
+    });
+    if let Some(signal) = signal {
+        return Err(StepError::Signal { signal });
+    }
+    match compared {
+        Ok(_) => Ok(()),
+        Err(CommandError::Failed { status: Some(DIFFER), message, .. }) => {
+            let message = message.trim_end_matches(['!', '.']);
+            Err(copy::other(format!("it is not what {other} is: {message}")))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Watches nothing; a signal came where it says so.
+    struct Watch(Option<&'static str>);
+
+    impl Observer for Watch {
+        fn doing(&mut self, _: &Step) {}
+        fn undoing(&mut self, _: &Step) {}
+        fn interrupted(&mut self) -> Option<String> {
+            self.0.map(str::to_owned)
+        }
+    }
+
+    #[test]
+    fn what_a_guest_reads_is_compared_and_not_the_files() {
+        let there = std::process::Command::new("qemu-img").arg("--version").output();
+        if !there.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: qemu-img is not installed");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| dir.path().join(name);
+        let mut bytes = vec![0; 3 << 20];
+        bytes[1 << 20..2 << 20].fill(7);
+        std::fs::write(file("a.raw"), &bytes).unwrap();
+        let convert = ["qemu-img", "convert", "-O", "qcow2"];
+        let (from, to) = (file("a.raw"), file("a.qcow2"));
+        let argv = [&convert[..], &[from.to_str().unwrap(), to.to_str().unwrap()]].concat();
+        super::super::command::output(&argv, 60).unwrap();
+        let same = |watch: &mut Watch| same((&to, "qcow2"), (&from, "raw"), watch);
+        same(&mut Watch(None)).unwrap();
+        let stopped = same(&mut Watch(Some("SIGINT"))).unwrap_err();
+        assert!(matches!(stopped, StepError::Signal { .. }), "{stopped}");
+        bytes[3 << 19] = 8;
+        std::fs::write(&from, &bytes).unwrap();
+        let error = same(&mut Watch(None)).unwrap_err().to_string();
+        assert!(error.ends_with("Content mismatch at offset 1572864"), "{error}");
+        std::fs::remove_file(&from).unwrap();
+        let error = same(&mut Watch(None)).unwrap_err();
+        assert!(matches!(error, StepError::Command(_)), "{error}");
+    }
+}
