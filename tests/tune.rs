@@ -1,8 +1,6 @@
 //! `tune`: the vendor guide's examples corrected, documents of every shape, many domains at once.
 
 mod convert;
-mod corpus;
-mod domains;
 pub mod corpus;
 pub mod domains;
 mod guide;

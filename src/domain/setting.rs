@@ -1,8 +1,11 @@
 //! One setting of a domain at a time, for `tune`: what it shall be like, and nothing else of the element around it.
 
+mod disk;
+
+pub use disk::DiskTuning;
+
 use super::claims::IothreadSet;
 use super::device::{hostdev_bdf, remembered_path};
-use super::edit::IoThread;
 use super::element::Element;
 use super::fragment::{Fragment, Want};
 use super::guest::Made;
@@ -59,25 +62,6 @@ pub enum AddressBits {
     Passthrough,
     /// So many.
     Emulate(u8),
-}
-
-/// Is what a disk's driver shall be.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct DiskTuning {
-    /// Place among the document's disks, from 0.
-    pub nth: usize,
-    /// Its format: `raw`, `qcow2`.
-    pub format: Put<String>,
-    /// The file that it is on, of a disk that is on a file.
-    pub file: Put<String>,
-    /// libvirt's word for how the host caches it.
-    pub cache: Put<String>,
-    /// libvirt's word for how QEMU reads and writes it.
-    pub io: Put<String>,
-    /// Its queues.
-    pub queues: Put<u32>,
-    /// The I/O threads that serve it; none at all: QEMU's main loop.
-    pub iothreads: Put<Vec<IoThread>>,
 }
 
 /// Is what a NIC shall be.
@@ -322,40 +306,6 @@ fn agent(there: bool) -> Fragment {
     }
     let target = Fragment::new("target").attr("type", "virtio").attr("name", AGENT);
     devices.child(Fragment::new("channel").key(name, AGENT).attr("type", "unix").child(target))
-}
-
-impl DiskTuning {
-    /// What its element shall be like.
-    fn fragment(&self) -> Fragment {
-        let mut driver = Fragment::new("driver");
-        let attributes =
-            [("type", self.format.want()), ("cache", self.cache.want()), ("io", self.io.want())];
-        let wanted = attributes.into_iter().filter_map(|(name, want)| Some((name, want?)));
-        driver.attributes.extend(wanted);
-        driver = match &self.queues {
-            Put::Stays => driver,
-            Put::Gone => shape::with_queues(driver, 1),
-            Put::Is(queues) => shape::with_queues(driver, *queues),
-        };
-        driver = match &self.iothreads {
-            Put::Stays => driver,
-            Put::Gone => shape::with_iothreads(driver, &[]),
-            Put::Is(threads) => shape::with_iothreads(driver, threads),
-        };
-        // A driver that says nothing would name no program either, which libvirt refuses.
-        let says = driver.attributes.iter().any(|(_, want)| matches!(want, Want::Set(_)))
-            || driver.children.iter().any(Fragment::is_made);
-        if says {
-            driver.attributes.insert(0, ("name", Want::Set("qemu".into())));
-        } else {
-            driver = driver.if_there();
-        }
-        let disk = Fragment::new("disk").nth(self.nth).if_there().child(driver);
-        match self.file.want() {
-            None => disk,
-            Some(file) => disk.child(Fragment::new("source").if_there().want("file", file)),
-        }
-    }
 }
 
 impl NicTuning {

@@ -1,0 +1,60 @@
+//! What a disk shall be: its driver's words, and the file that it is on.
+
+use super::Put;
+use crate::domain::edit::IoThread;
+use crate::domain::fragment::{Fragment, Want};
+use crate::domain::shape;
+use serde::Serialize;
+
+/// Is what a disk's driver and its file shall be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct DiskTuning {
+    /// Place among the document's disks, from 0.
+    pub nth: usize,
+    /// Its format: `raw`, `qcow2`.
+    pub format: Put<String>,
+    /// The file that it is on, of a disk that is on a file.
+    pub file: Put<String>,
+    /// libvirt's word for how the host caches it.
+    pub cache: Put<String>,
+    /// libvirt's word for how QEMU reads and writes it.
+    pub io: Put<String>,
+    /// Its queues.
+    pub queues: Put<u32>,
+    /// The I/O threads that serve it; none at all: QEMU's main loop.
+    pub iothreads: Put<Vec<IoThread>>,
+}
+
+impl DiskTuning {
+    /// What its element shall be like.
+    pub(super) fn fragment(&self) -> Fragment {
+        let mut driver = Fragment::new("driver");
+        let attributes =
+            [("type", self.format.want()), ("cache", self.cache.want()), ("io", self.io.want())];
+        let wanted = attributes.into_iter().filter_map(|(name, want)| Some((name, want?)));
+        driver.attributes.extend(wanted);
+        driver = match &self.queues {
+            Put::Stays => driver,
+            Put::Gone => shape::with_queues(driver, 1),
+            Put::Is(queues) => shape::with_queues(driver, *queues),
+        };
+        driver = match &self.iothreads {
+            Put::Stays => driver,
+            Put::Gone => shape::with_iothreads(driver, &[]),
+            Put::Is(threads) => shape::with_iothreads(driver, threads),
+        };
+        // A driver that says nothing would name no program either, which libvirt refuses.
+        let says = driver.attributes.iter().any(|(_, want)| matches!(want, Want::Set(_)))
+            || driver.children.iter().any(Fragment::is_made);
+        if says {
+            driver.attributes.insert(0, ("name", Want::Set("qemu".into())));
+        } else {
+            driver = driver.if_there();
+        }
+        let disk = Fragment::new("disk").nth(self.nth).if_there().child(driver);
+        match self.file.want() {
+            None => disk,
+            Some(file) => disk.child(Fragment::new("source").if_there().want("file", file)),
+        }
+    }
+}
