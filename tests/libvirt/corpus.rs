@@ -57,7 +57,7 @@ fn is_undone(libvirt: &Libvirt, name: &str, before: &str, dgx2: &Topology) -> bo
     }
     let after = libvirt.xml(&name, XmlOf::Inactive).unwrap();
     assert_ne!(after, before);
-    let steps = kept(before, &after, &name).undo(&after, false, "");
+    let steps = kept(before, &after, &name).undo(&after, false, "", true);
     apply(&steps, libvirt, &mut Blind, None).unwrap();
     true
 }

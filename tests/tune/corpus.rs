@@ -61,7 +61,7 @@ pub fn kept(before: &str, after: &str, name: &str) -> Entry {
 /// The definition after a tune and its undoing; neither has a step where nothing was changed.
 pub fn undone(before: &DomainXml, tuned: &Tuned) -> String {
     let mut defined = tuned.after.text().to_owned();
-    for step in kept(before.text(), &defined, &before.name()).undo(&defined, false, "") {
+    for step in kept(before.text(), &defined, &before.name()).undo(&defined, false, "", true) {
         let Step::RedefineDomain { xml, before, .. } = step else { panic!("{step:?}") };
         assert_eq!(before, defined, "the step would find another definition than this");
         defined = xml;
