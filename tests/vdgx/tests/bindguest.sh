@@ -32,7 +32,7 @@ cat >/tmp/l2.xml <<'X'
 <os><type arch='x86_64' machine='q35'>hvm</type><kernel>/var/lib/libvirt/images/l2-probe</kernel>
 <cmdline>hold</cmdline></os><features><acpi/></features>
 <cpu mode='custom' match='exact' check='none'><model>qemu64</model></cpu><on_poweroff>destroy</on_poweroff>
-<devices><serial type='file'><source path='/tmp/l2.log'/></serial></devices></domain>
+<devices><controller type='usb' index='0' model='none'/><memballoon model='none'/><serial type='file'><source path='/tmp/l2.log'/></serial></devices></domain>
 X
 own_driver "${g[1]}"
 # make INDEX NAME ARGS...: a guest that has this GPU, tells of it in /tmp/NAME.log, and stays.

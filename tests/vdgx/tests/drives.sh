@@ -5,6 +5,9 @@
 # Needs 8 NVMe drives. `drives.sh linux` also boots a Linux guest, which takes minutes.
 . /usr/lib/vdgx/env
 start_libvirt || exit 1
+# What the guest boots: Linux works for as long as it is there, the probe waits.
+images=/var/lib/libvirt/images boots="<kernel>$images/l2-probe</kernel><cmdline>hold</cmdline>"
+[[ ${1:-} != linux ]] || boots="<kernel>$images/l2-vmlinuz</kernel><initrd>$images/l2-initrd.gz</initrd><cmdline>console=ttyS0 quiet</cmdline>"
 modprobe -a raid0 raid1 dm-mod dm-crypt 2>/dev/null
 [[ $nvmes -ge 8 ]] || { fail "needs --nvmes 8, has $nvmes"; finish; }
 export LIBVIRT_DEFAULT_URI=qemu:///system
@@ -68,11 +71,10 @@ equal "free drives" 3 "$(free)"
 
 # ---- refusals ----
 make=(gpuvm create --vcpus 1 --memory 512M --virt-type qemu --image none --os-size 16M --template /tmp/guest.xml --no-wait)
-cat >/tmp/guest.xml <<'X'
+cat >/tmp/guest.xml <<X
 <domain type='qemu'><name>g</name><memory unit='MiB'>512</memory><vcpu>1</vcpu>
-<os><type arch='x86_64' machine='q35'>hvm</type><kernel>/var/lib/libvirt/images/l2-vmlinuz</kernel>
-<initrd>/var/lib/libvirt/images/l2-initrd.gz</initrd><cmdline>console=ttyS0 quiet</cmdline></os><features><acpi/></features>
-<devices><serial type='file'><source path='/var/log/libvirt/g.log'/><target port='0'/></serial></devices></domain>
+<os><type arch='x86_64' machine='q35'>hvm</type>$boots</os><features><acpi/></features>
+<devices><controller type='usb' index='0' model='none'/><memballoon model='none'/><serial type='file'><source path='/var/log/libvirt/g.log'/><target port='0'/></serial></devices></domain>
 X
 refused() { # NAME PATTERN ARGS...
   local name=$1 pattern=$2; shift 2

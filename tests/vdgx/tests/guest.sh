@@ -2,7 +2,8 @@
 # A guest with two GPUs, made, started and deleted by gpuvm: the probe in it sees its devices, and threads, memory and
 # drivers of the host are as planned; with pages of 2 MiB, which gpuvm reserves, then of 1 GiB, which are reserved at
 # boot. Afterwards all is as before, the number of pages too.
-# The second guest has an NVMe drive as a PCI function, a partition of another and a virtual function, too.
+# The second guest gets the GPUs that the first had, and finds their memory cleared. It has an NVMe drive as a PCI
+# function, a partition of another and a virtual function, too.
 . /usr/lib/vdgx/guests
 # What the guest gets beside the plan's devices.
 disks=()
@@ -52,6 +53,9 @@ uuid=$(blkid -p -o value -s PART_ENTRY_UUID "${drive}p1")
 disks=(--partition "$uuid")
 if [[ $huge1g != 0 ]]; then
   try one-gib 1048576 --gpus 2 --memory 1G --huge-pages 1G --nvme "${nvme[0]}" --vf 1
+  # Its BARs read 0 before it writes, has_devices saw; so the first guest's words went with the reset between the two.
+  equal "the GPUs of the guest before" "$(planned two-mib ".devices[]")" \
+    "$(planned one-gib ".devices[]" | grep -Fx "$(planned two-mib ".devices[]")")"
   has "the partition is a disk of the guest" /share/one-gib.xml "<source dev='/dev/disk/by-partuuid/$uuid'"
 fi
 sgdisk -Z "$drive" >/dev/null; partprobe "$drive"; udevadm settle
