@@ -34,6 +34,8 @@ pub mod tune;
 
 pub mod verify;
 
+pub mod network;
+
 pub mod holders;
 
 pub mod image;

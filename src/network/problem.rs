@@ -1,0 +1,288 @@
+//! Why a network cannot be as it is asked for, each reason with its numbers.
+
+use super::subnet::{Span, Subnet};
+use std::fmt;
+use std::net::Ipv4Addr;
+
+/// Is one reason.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// The name is taken.
+    #[error("there is a network of this name")]
+    Exists,
+    /// An option is of another kind of network.
+    #[error("{option} is of {of} networks, and this one is {kind}")]
+    Unfit {
+        /// The option.
+        option: &'static str,
+        /// The kinds that have it.
+        of: &'static str,
+        /// The kind.
+        kind: String,
+    },
+    /// An option is missing.
+    #[error("a {kind} network needs {option}")]
+    Missing {
+        /// The option.
+        option: &'static str,
+        /// The kind.
+        kind: String,
+    },
+    /// No such network device.
+    #[error("this host has no network device {name}")]
+    NoLink {
+        /// Its name.
+        name: String,
+    },
+    /// The host's own loop.
+    #[error("{name} is the host's own loop")]
+    Loopback {
+        /// Its name.
+        name: String,
+    },
+    /// A device that is part of another.
+    #[error("{name} is a port of {master}, which has its packets")]
+    Port {
+        /// Its name.
+        name: String,
+        /// What it is a port of.
+        master: String,
+    },
+    /// A device that the host cannot miss.
+    #[error(
+        "{name} carries the host's default route, and in mode passthrough a guest has it for itself"
+    )]
+    DefaultRoute {
+        /// Its name.
+        name: String,
+    },
+    /// A device that a guest of another network may have for itself.
+    #[error("{name} is given away whole by network `{network}`")]
+    GivenAway {
+        /// Its name.
+        name: String,
+        /// The network.
+        network: String,
+    },
+    /// A device that other networks use already.
+    #[error(
+        "{name} is used by network `{network}`, and in mode passthrough a guest has it for itself"
+    )]
+    Shared {
+        /// Its name.
+        name: String,
+        /// The network.
+        network: String,
+    },
+    /// Not a bridge.
+    #[error("{name} is no bridge but {what}")]
+    NoBridge {
+        /// Its name.
+        name: String,
+        /// What it is.
+        what: String,
+    },
+    /// A bridge's name that is not free.
+    #[error("{name} cannot be the name of its bridge: {why}")]
+    BridgeName {
+        /// The name.
+        name: String,
+        /// Who has it, or what is wrong with it.
+        why: String,
+    },
+    /// A bridge that libvirt makes for another network.
+    #[error("bridge {name} is made by network `{network}`: use that")]
+    BridgeOfNetwork {
+        /// The bridge.
+        name: String,
+        /// The network.
+        network: String,
+    },
+    /// A range without room.
+    #[error("range {range} has no room for guests: its prefix has to be 8 to 30 bits")]
+    RangeSize {
+        /// The range.
+        range: Subnet,
+    },
+    /// The host's address is not one that a host can have.
+    #[error("{ip} cannot be the host's address: it is the {end} of {range}")]
+    Own {
+        /// The address.
+        ip: Ipv4Addr,
+        /// Which end.
+        end: &'static str,
+        /// The range.
+        range: Subnet,
+    },
+    /// A range of another network.
+    #[error("range {range} overlaps {other} of network `{network}`")]
+    RangeOfNetwork {
+        /// The range.
+        range: Subnet,
+        /// The other's.
+        other: Subnet,
+        /// The other network.
+        network: String,
+    },
+    /// A range in which the host is.
+    #[error("range {range} overlaps {other}, where the host has {ip} on {link}")]
+    RangeOfHost {
+        /// The range.
+        range: Subnet,
+        /// The host's subnet.
+        other: Subnet,
+        /// The host's address.
+        ip: Ipv4Addr,
+        /// Its network device.
+        link: String,
+    },
+    /// A range to which the host has a route.
+    #[error("range {range} overlaps the host's route to {route} {by}")]
+    RangeOfRoute {
+        /// The range.
+        range: Subnet,
+        /// Where the route leads.
+        route: Subnet,
+        /// By what: "by eth0", "that leads nowhere".
+        by: String,
+    },
+    /// No range is free.
+    #[error("none of 192.168.122.0/24 to 192.168.254.0/24 is free")]
+    NoRange,
+    /// What DHCP is to hand out lies elsewhere.
+    #[error("DHCP cannot hand out {span}: hosts of {range} have {hosts}")]
+    DhcpOutside {
+        /// What it is to hand out.
+        span: Span,
+        /// The range.
+        range: Subnet,
+        /// What hosts of it can have.
+        hosts: Span,
+    },
+    /// DHCP would hand out the host's address.
+    #[error("DHCP cannot hand out {span}: {ip} is the host's own address")]
+    DhcpOwn {
+        /// What it is to hand out.
+        span: Span,
+        /// The host's address.
+        ip: Ipv4Addr,
+    },
+    /// Nothing is left for DHCP.
+    #[error("static addresses leave DHCP nothing of {hosts}")]
+    DhcpFull {
+        /// What hosts can have.
+        hosts: Span,
+    },
+    /// A static address lies elsewhere.
+    #[error("static address {ip} is outside {range}, whose hosts have {hosts}")]
+    StaticOutside {
+        /// The address.
+        ip: Ipv4Addr,
+        /// The range.
+        range: Subnet,
+        /// What hosts of it can have.
+        hosts: Span,
+    },
+    /// A static address is the host's.
+    #[error("static address {ip} is the host's own")]
+    StaticOwn {
+        /// The address.
+        ip: Ipv4Addr,
+    },
+    /// A static address that somebody else may get.
+    #[error("static address {ip} is inside {span}, which DHCP hands out to everybody")]
+    StaticDynamic {
+        /// The address.
+        ip: Ipv4Addr,
+        /// What DHCP hands out.
+        span: Span,
+    },
+    /// Two that are to have one address.
+    #[error("static address {ip} is given to {first} and to {second}")]
+    StaticTwice {
+        /// The address.
+        ip: Ipv4Addr,
+        /// MAC address of the first.
+        first: String,
+        /// MAC address of the second.
+        second: String,
+    },
+    /// One that is to have two addresses.
+    #[error("{mac} is given both {first} and {second}")]
+    MacTwice {
+        /// MAC address.
+        mac: String,
+        /// Its first address.
+        first: Ipv4Addr,
+        /// Its second.
+        second: Ipv4Addr,
+    },
+    /// An MTU that no link has.
+    #[error("an MTU of {mtu} bytes cannot be had: it has to be 576 to 65535")]
+    MtuBounds {
+        /// The MTU.
+        mtu: u32,
+    },
+    /// An MTU that the device has not.
+    #[error("an MTU of {mtu} bytes is above the {link_mtu} of {link}")]
+    MtuAbove {
+        /// The MTU.
+        mtu: u32,
+        /// The network device.
+        link: String,
+        /// Its MTU.
+        link_mtu: u32,
+    },
+}
+
+impl Problem {
+    /// What to do about it; empty: what it says is enough.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Problem::Exists => {
+                "`gpuvm network show NAME` shows it; --replace makes it anew as it is asked for here"
+            }
+            Problem::NoLink { .. } | Problem::NoBridge { .. } => {
+                "`gpuvm nic list` shows network cards, /sys/class/net every network device"
+            }
+            Problem::Port { .. } => "name the bridge or bond itself",
+            Problem::DefaultRoute { .. } => {
+                "take another NIC, a virtual function for one (--kind sriov), or --mode bridge"
+            }
+            Problem::RangeOfNetwork { .. }
+            | Problem::RangeOfHost { .. }
+            | Problem::RangeOfRoute { .. } => {
+                "without --range one that is free is taken; `gpuvm network list` shows the others"
+            }
+            Problem::NoRange => "--range names one of your own, such as 10.77.0.0/24",
+            Problem::StaticDynamic { .. } => {
+                "without --dhcp what is handed out is the longest run without static addresses"
+            }
+            Problem::MtuAbove { .. } => {
+                "each link on the way has to have it: raise that of the network device first"
+            }
+            _ => "",
+        }
+    }
+}
+
+/// Says why a network cannot be as it is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// Its name.
+    pub name: String,
+    /// Every reason; at least one.
+    pub problems: Vec<Problem>,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "network `{}` cannot be made", self.name)?;
+        match &self.problems[..] {
+            [one] => write!(f, ": {one}"),
+            all => all.iter().try_for_each(|problem| write!(f, "\n  {problem}")),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
