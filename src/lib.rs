@@ -8,7 +8,7 @@
 //! args ───resolve───▶ Request ───┘  pure               pure                 pure       └ --dry-run prints here
 //! ```
 //!
-//! Modules in reading order. `topology`, `request`, `placement` and `domain` do no I/O and print nothing; only
+//! Modules in reading order. `topology`, `network`, `request`, `placement` and `domain` do no I/O and print nothing; only
 //! `discover` and `apply` touch the machine; only `cli` prints. Imports point left along the pipe.
 
 pub mod bdf;
@@ -17,8 +17,11 @@ pub mod memsize;
 pub mod versions;
 
 pub mod fsroot;
+pub mod netlink;
 
 pub mod topology;
+
+pub mod network;
 
 pub mod discover;
 
@@ -33,8 +36,6 @@ pub mod check;
 pub mod tune;
 
 pub mod verify;
-
-pub mod network;
 
 pub mod holders;
 

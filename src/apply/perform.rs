@@ -46,6 +46,7 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
         Step::Array(step) => step.expects()?,
         Step::Nic(step) => step.expects()?,
         Step::SetPages(step) => pages::on_this_machine(|pages| pages.expect(step))?,
+        Step::Network(step) => step.expects(hypervisor)?,
         _ => {}
     }
     Ok(())
@@ -154,6 +155,7 @@ pub(super) fn perform(
         Step::Array(step) => step.perform()?,
         Step::Nic(step) => step.perform()?,
         Step::SetPages(step) => pages::on_this_machine(|pages| pages.perform(step))?,
+        Step::Network(step) => step.perform(hypervisor)?,
     }
     Ok(())
 }
@@ -261,6 +263,7 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         }
         Step::Array(step) => step.undo().map_err(StepError::from),
         Step::Nic(step) => step.undo().map_err(StepError::from),
+        Step::Network(step) => step.undo(hypervisor),
         Step::SetPages(step) => {
             pages::on_this_machine(|pages| pages.undo(step)).map_err(StepError::from)
         }

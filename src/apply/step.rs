@@ -7,6 +7,7 @@ pub use error::StepError;
 
 use super::array::ArrayStep;
 use super::disk::Preallocate;
+use super::network::NetworkStep;
 use super::nic::NicStep;
 use super::pages::PagesStep;
 use super::secret::Secret;
@@ -275,6 +276,8 @@ pub enum Step {
     Nic(NicStep),
     /// Changes how many huge pages a node has.
     SetPages(PagesStep),
+    /// Changes a network of the hypervisor's.
+    Network(NetworkStep),
 }
 
 impl Step {
@@ -325,7 +328,8 @@ impl Step {
                 | Step::UndefineDomain { .. }
                 | Step::ReleaseLease { .. }
         );
-        ends || self.is_final()
+        let unlinks = matches!(self, Step::Network(step) if step.takes_away());
+        ends || unlinks || self.is_final()
     }
 
     /// Whether undoing does something.
@@ -339,6 +343,7 @@ impl Step {
             | Step::ResetDevice { .. }
             | Step::DetachDisk { .. } => true,
             Step::Array(step) => !step.is_undone(),
+            Step::Network(step) => !step.is_undone(),
             _ => false,
         };
         !self.is_final() && !nothing

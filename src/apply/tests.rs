@@ -10,6 +10,8 @@ use crate::hypervisor::{
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+mod network;
+
 /// Is a hypervisor in memory: each domain with whether it runs.
 #[derive(Default)]
 struct Fake {
@@ -23,6 +25,8 @@ struct Fake {
     log: RefCell<Vec<String>>,
     /// Whether somebody starts a domain just before it is undefined.
     meddled: bool,
+    /// Its networks.
+    networks: network::FakeNetworks,
 }
 
 impl Fake {
@@ -49,6 +53,9 @@ impl Hypervisor for Fake {
     }
     fn storage(&self) -> &dyn crate::hypervisor::storage::Storage {
         panic!("no step of these tests uses storage")
+    }
+    fn networks(&self) -> &dyn crate::hypervisor::network::Networks {
+        &self.networks
     }
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
         let row = |(name, runs): (&String, &bool)| DomainSummary {

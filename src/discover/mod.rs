@@ -17,6 +17,7 @@ pub mod hugetlb;
 pub mod lstopo;
 mod machine;
 mod memory;
+pub mod network;
 mod nics;
 pub mod openers;
 mod pci;

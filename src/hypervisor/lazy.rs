@@ -3,9 +3,14 @@
 //! Loading `libvirt.so.0` with its 50 libraries costs about 12 ms and 16 MiB, and a program linked to it does not
 //! start where it is not installed. `plan`, `export` and `host` need none of it. So the functions that the binding
 //! calls are jump stubs (`build.rs` makes them from `libvirt.symbols`), and [`load`] fills in where they lead.
-#![allow(unsafe_code)] // a table of code addresses, written once before the first call; one environment variable
+#![allow(unsafe_code)] // a table of code addresses, written once before the first call; one environment variable; one
+// function that not every libvirt has
 
 use std::sync::OnceLock;
+use virt::connect::Connect;
+use virt::error::Error;
+use virt::network::Network;
+use virt::sys;
 
 /// What libvirt's client library is called on every Linux distribution.
 const LIBRARY: &str = "libvirt.so.0";
@@ -28,6 +33,34 @@ pub fn silence_log() {
         // SAFETY: no other thread is there that could read the environment meanwhile.
         unsafe { std::env::set_var(OUTPUTS, "1:file:/dev/null") };
     }
+}
+
+/// libvirt's `virNetworkDefineXMLFlags`, which libvirt before 7.8 does not have, so that it is no stub.
+type DefineNetwork = unsafe extern "C" fn(
+    sys::virConnectPtr,
+    *const std::ffi::c_char,
+    std::ffi::c_uint,
+) -> sys::virNetworkPtr;
+
+/// Defines a network after checking it against libvirt's schema; none where this libvirt cannot check.
+pub fn define_network(connection: &Connect, xml: &str) -> Option<Result<(), Error>> {
+    let document = match std::ffi::CString::new(xml) {
+        Ok(document) => document,
+        Err(error) => return Some(Err(error.into())),
+    };
+    // SAFETY: it is loaded already, as there is a connection.
+    let library = unsafe { libloading::Library::new(LIBRARY) }.ok()?;
+    // SAFETY: the type is that of libvirt's header.
+    let define = unsafe { library.get::<DefineNetwork>(b"virNetworkDefineXMLFlags\0") }.ok()?;
+    // SAFETY: the connection lives, and the text ends with NUL.
+    let made =
+        unsafe { define(connection.as_ptr(), document.as_ptr(), sys::VIR_NETWORK_DEFINE_VALIDATE) };
+    if made.is_null() {
+        return Some(Err(Error::last_error()));
+    }
+    // SAFETY: libvirt hands a network over, which is given back once, when this goes.
+    drop(unsafe { Network::from_ptr(made) });
+    Some(Ok(()))
 }
 
 /// The stubs and their table.

@@ -7,6 +7,7 @@ mod agent;
 mod console;
 mod domain;
 mod leases;
+mod networks;
 mod pin;
 mod pools;
 mod storage;

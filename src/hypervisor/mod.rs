@@ -6,6 +6,7 @@ pub mod emulator;
 pub mod lazy;
 #[cfg(feature = "libvirt")]
 pub mod libvirt;
+pub mod network;
 pub mod none;
 pub mod storage;
 
@@ -192,6 +193,8 @@ pub trait Hypervisor {
     }
     /// Its storage.
     fn storage(&self) -> &dyn storage::Storage;
+    /// Its networks.
+    fn networks(&self) -> &dyn network::Networks;
     /// Every domain, running or defined, by name.
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError>;
     /// One domain; none where there is none of this name.

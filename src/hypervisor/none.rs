@@ -1,5 +1,6 @@
 //! No hypervisor: for changes of the host itself, which journals name by [`URI`]. Every call fails.
 
+use super::network::{NetworkLease, NetworkState, Networks};
 use super::storage::{NewVolume, Pool, Storage, Volume};
 use super::{
     AskedBy, Console, DomainSummary, GuestAddress, Hypervisor, HypervisorError,
@@ -31,6 +32,9 @@ impl Hypervisor for NoHypervisor {
         URI
     }
     fn storage(&self) -> &dyn Storage {
+        self
+    }
+    fn networks(&self) -> &dyn Networks {
         self
     }
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
@@ -132,5 +136,29 @@ impl Storage for NoHypervisor {
         _: &mut dyn Write,
     ) -> Result<(), HypervisorError> {
         none(&format!("read a volume of pool `{pool}`"))
+    }
+}
+
+impl Networks for NoHypervisor {
+    fn all_networks(&self) -> Result<Vec<NetworkState>, HypervisorError> {
+        Ok(Vec::new())
+    }
+    fn define_network(&self, _: &str) -> Result<(), HypervisorError> {
+        none("define a network")
+    }
+    fn undefine_network(&self, name: &str) -> Result<(), HypervisorError> {
+        none(&format!("undefine network `{name}`"))
+    }
+    fn start_network(&self, name: &str) -> Result<(), HypervisorError> {
+        none(&format!("start network `{name}`"))
+    }
+    fn stop_network(&self, name: &str) -> Result<(), HypervisorError> {
+        none(&format!("stop network `{name}`"))
+    }
+    fn autostart_network(&self, name: &str, _: bool) -> Result<(), HypervisorError> {
+        none(&format!("set whether network `{name}` starts by itself"))
+    }
+    fn network_leases(&self, name: &str) -> Result<Vec<NetworkLease>, HypervisorError> {
+        none(&format!("read the leases of network `{name}`"))
     }
 }

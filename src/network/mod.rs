@@ -1,5 +1,5 @@
 //! libvirt networks: what one is, read from its definition and written as one ([`Network`]); which one a request makes
-//! beside the host's links, addresses, routes and other networks, or every reason why not ([`plan`]); and who reaches
+//! beside the host's links, addresses, routes and other networks, or every reason why not ([`plan()`]); and who reaches
 //! whom on it ([`Reach`]). Values only: it asks neither libvirt nor the kernel.
 //!
 //! IPv4 alone: a network's IPv6 addresses are neither made nor judged.
@@ -9,23 +9,25 @@ pub mod host;
 mod plan;
 mod problem;
 mod reach;
+mod request;
 mod subnet;
 mod vendor;
 
-pub use plan::{Dhcp, Planned, Request, plan};
+pub use plan::plan;
 pub use problem::{Problem, Refused};
 pub use reach::Reach;
+pub use request::{Dhcp, Planned, Request};
 pub use subnet::{Range, Span, Subnet};
 pub use vendor::known;
 
 use document::{Bridge, Dev, DhcpHost, DhcpRange, Document, Forward, Ip, Mtu};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::fmt;
 use std::net::Ipv4Addr;
 
 /// Is where the guests of a network are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", content = "mode", rename_all = "kebab-case")]
 pub enum Kind {
     /// Behind the host's address.
     Nat,
@@ -46,7 +48,7 @@ pub enum Kind {
 }
 
 /// Is how the guests of a macvtap network reach each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Directly.
@@ -94,14 +96,13 @@ impl Kind {
 }
 
 /// Is an address that one guest always gets.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Static {
     /// MAC address of its interface, lower case.
     pub mac: String,
     /// The address.
     pub ip: Ipv4Addr,
     /// The host name that it is told; none: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
@@ -113,6 +114,7 @@ pub struct Network {
     /// Its UUID; none of one that is planned.
     pub uuid: Option<String>,
     /// Where its guests are.
+    #[serde(flatten)]
     pub kind: Kind,
     /// Network devices of the host that it leads over; none: whichever the host's routes choose.
     pub nics: Vec<String>,

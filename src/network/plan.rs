@@ -2,8 +2,9 @@
 
 use super::host::{HostNetwork, Link};
 use super::problem::{Problem, Refused};
+use super::request::{Dhcp, Planned, Request};
 use super::subnet::{Range, Span, Subnet};
-use super::{Kind, Mode, Network, Static};
+use super::{Kind, Mode, Network};
 use std::net::Ipv4Addr;
 
 /// Third number of the first range that is tried, 192.168.N.0/24: that of libvirt's `default`.
@@ -18,47 +19,6 @@ const LEAST_MTU: u32 = 576;
 const MOST_MTU: u32 = 65_535;
 /// Longest name of a network device (`IFNAMSIZ`, less the NUL).
 const MOST_NAME: usize = 15;
-
-/// Is what DHCP is to hand out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dhcp {
-    /// The longest run that has no static address.
-    Longest,
-    /// This run.
-    Span(Span),
-    /// Nothing.
-    Off,
-}
-
-/// Is what a network is to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
-    /// Its name.
-    pub name: String,
-    /// Its kind.
-    pub kind: Kind,
-    /// The host's network device: that of macvtap, the card of virtual functions, or the only one that NAT goes by.
-    pub nic: Option<String>,
-    /// The host's bridge, or the name of the one that libvirt makes.
-    pub bridge: Option<String>,
-    /// Its range; none: one that is free.
-    pub range: Option<Range>,
-    /// What DHCP hands out; none: what is usual.
-    pub dhcp: Option<Dhcp>,
-    /// Addresses for one guest each.
-    pub statics: Vec<Static>,
-    /// Largest packet, in bytes; none: libvirt's default.
-    pub mtu: Option<u32>,
-}
-
-/// Is a network that can be made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Planned {
-    /// The network.
-    pub network: Network,
-    /// What is worth knowing before it is made.
-    pub notes: Vec<String>,
-}
 
 /// Is what a network is planned beside.
 struct Planner<'a> {

@@ -1,13 +1,13 @@
 //! IPv4 subnets and runs of addresses.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 /// Is an IPv4 subnet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(into = "String")]
 pub struct Subnet {
     /// Its first address, with every bit behind the prefix 0.
     base: u32,
@@ -68,13 +68,6 @@ impl From<Subnet> for String {
     }
 }
 
-impl TryFrom<String> for Subnet {
-    type Error = String;
-    fn try_from(text: String) -> Result<Subnet, String> {
-        text.parse::<Range>().map(|range| range.subnet)
-    }
-}
-
 /// Is a network's range: its subnet and the host's own address there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
@@ -109,7 +102,7 @@ impl FromStr for Range {
 }
 
 /// Is a run of addresses, both ends included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Span {
     /// The first.
     pub first: Ipv4Addr,

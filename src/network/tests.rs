@@ -64,8 +64,7 @@ const DEFAULT: &str = "<network connections='1'>
 
 /// A request for no more than a kind.
 fn request(name: &str, kind: Kind) -> Request {
-    let (nic, bridge, range, dhcp, mtu) = (None, None, None, None, None);
-    Request { name: name.into(), kind, nic, bridge, range, dhcp, statics: Vec::new(), mtu }
+    Request::bare(name, kind)
 }
 
 /// A static address.

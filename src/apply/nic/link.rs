@@ -1,22 +1,15 @@
 //! What a PF's network device knows of its virtual functions, by the kernel's routing socket (rtnetlink(7)): libvirt
 //! sets their MAC addresses and VLANs itself, but has no element for trust and spoof check.
 
+use crate::netlink;
 use crate::request::Guard;
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
+use netlink_packet_core::NLM_F_ACK;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     LinkAttribute, LinkExtentMask, LinkFlags, LinkMessage, LinkVfInfo, VfInfo, VfInfoSpoofCheck,
     VfInfoTrust,
 };
-use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
-use std::fmt;
 use std::io;
-
-/// Bytes of the largest answer: a PF with 255 virtual functions tells 200 or so of each.
-const ANSWER_BYTES: usize = 256 << 10;
 
 /// Says why a network device could not be read or set.
 #[derive(Debug, thiserror::Error)]
@@ -75,30 +68,10 @@ impl Asked<'_> {
         flags: u16,
         message: RouteNetlinkMessage,
     ) -> Result<Option<LinkMessage>, LinkError> {
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | flags;
-        let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(message));
-        packet.finalize();
-        let mut bytes = vec![0; packet.buffer_len()];
-        packet.serialize(&mut bytes);
-        let mut answer = Vec::with_capacity(ANSWER_BYTES);
-        let mut talk = || {
-            let mut socket = Socket::new(NETLINK_ROUTE)?;
-            socket.bind_auto()?;
-            socket.connect(&SocketAddr::new(0, 0))?;
-            socket.send(&bytes, 0)?;
-            socket.recv(&mut answer, 0)
-        };
-        talk().map_err(|error| self.refused(error))?;
-        let other = |what: &dyn fmt::Display| self.refused(io::Error::other(what.to_string()));
-        let read = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer);
-        match read.map_err(|error| other(&error))?.payload {
-            NetlinkPayload::Error(error) => match error.code {
-                None => Ok(None),
-                Some(_) => Err(self.refused(error.to_io())),
-            },
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => Ok(Some(link)),
-            _ => Err(other(&"the kernel's answer is not understood")),
+        match netlink::ask(flags, message).map_err(|error| self.refused(error))?.pop() {
+            None => Ok(None),
+            Some(RouteNetlinkMessage::NewLink(link)) => Ok(Some(link)),
+            Some(_) => Err(self.refused(io::Error::other("the kernel's answer is not understood"))),
         }
     }
 

@@ -69,6 +69,20 @@ pub enum StepError {
         /// The domain's name.
         name: String,
     },
+    /// A network's definition was not what it had been when the change was planned.
+    #[error("the definition of network `{name}` was changed by somebody else meanwhile")]
+    NetworkEdited {
+        /// The network's name.
+        name: String,
+    },
+    /// A network is not what was planned.
+    #[error("network `{name}` is not what was planned: {seen}")]
+    OtherNetwork {
+        /// Its name.
+        name: String,
+        /// What is seen of it.
+        seen: String,
+    },
     /// A volume is not what it is meant to be.
     #[error("{seen}")]
     OtherVolume {

@@ -111,6 +111,7 @@ impl fmt::Display for Step {
             Step::Array(step) => step.fmt(f),
             Step::Nic(step) => step.fmt(f),
             Step::SetPages(step) => step.fmt(f),
+            Step::Network(step) => step.fmt(f),
         }
     }
 }

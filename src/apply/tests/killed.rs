@@ -3,7 +3,14 @@
 use super::*;
 
 /// Does so many steps of a change, writes that one more begins, does it or not, and is killed: the journal stays.
-fn killed(dir: &std::path::Path, fake: &Fake, verb: &str, steps: &[Step], done: usize, also: bool) {
+pub fn killed(
+    dir: &std::path::Path,
+    fake: &Fake,
+    verb: &str,
+    steps: &[Step],
+    done: usize,
+    also: bool,
+) {
     let mut journal = Journal::begin_in(&dir.join("journal"), verb, "a", fake.uri()).unwrap();
     journal.plan(steps).unwrap();
     for (number, step) in steps.iter().enumerate().take(done + 1) {
@@ -19,7 +26,7 @@ fn killed(dir: &std::path::Path, fake: &Fake, verb: &str, steps: &[Step], done: 
 }
 
 /// Recovers the one change that was killed.
-fn recovered(dir: &std::path::Path, fake: &Fake) -> Recovery {
+pub fn recovered(dir: &std::path::Path, fake: &Fake) -> Recovery {
     let mut orphans = Orphan::all_in(&dir.join("journal")).unwrap();
     assert_eq!(orphans.len(), 1);
     let told = Recovery::of(orphans[0].story.as_ref());

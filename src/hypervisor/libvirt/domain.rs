@@ -2,7 +2,7 @@
 
 use super::super::{
     AskedBy, Console, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError, Kept,
-    Lease, VfPool, XmlOf, storage,
+    Lease, VfPool, XmlOf, network, storage,
 };
 use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools};
 use crate::cpuset::CpuSet;
@@ -54,6 +54,10 @@ impl Hypervisor for Libvirt {
     }
 
     fn storage(&self) -> &dyn storage::Storage {
+        self
+    }
+
+    fn networks(&self) -> &dyn network::Networks {
         self
     }
 

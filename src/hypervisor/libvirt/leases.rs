@@ -1,6 +1,7 @@
 //! DHCP leases of a libvirt network, which the binding does not know.
 #![allow(unsafe_code)] // one call that fills an array of structures
 
+use super::super::network::NetworkLease;
 use super::super::storage::xml;
 use super::super::{HypervisorError, Lease};
 use super::{Libvirt, error, is_unsupported};
@@ -8,7 +9,7 @@ use nix::libc;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::ffi::{CStr, CString};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ptr;
 use virt::error::{Error, ErrorNumber};
 use virt::network::Network;
@@ -69,20 +70,39 @@ struct Ip {
 /// The IPv4 addresses that an interface has from a network.
 fn given(network: &Network, mac: &str) -> Result<Vec<Ipv4Addr>, Error> {
     let Ok(mac) = CString::new(mac) else { return Ok(Vec::new()) };
+    let rows = of_network(network, Some(&mac))?.into_iter();
+    let v4 = |ip| if let IpAddr::V4(ip) = ip { Some(ip) } else { None };
+    Ok(rows.filter_map(|row| v4(row.ip)).collect())
+}
+
+/// What a network has given to an interface, or to all of them.
+pub(super) fn of_network(
+    network: &Network,
+    mac: Option<&CStr>,
+) -> Result<Vec<NetworkLease>, Error> {
     let mut rows: *mut sys::virNetworkDHCPLeasePtr = ptr::null_mut();
-    // SAFETY: the network lives, the text ends with NUL, and libvirt puts an array of its own into `rows`.
-    let count =
-        unsafe { sys::virNetworkGetDHCPLeases(network.as_ptr(), mac.as_ptr(), &mut rows, 0) };
+    let mac = mac.map_or(ptr::null(), CStr::as_ptr);
+    // SAFETY: the network lives, the text is NULL or ends with NUL, and libvirt puts an array of its own into `rows`.
+    let count = unsafe { sys::virNetworkGetDHCPLeases(network.as_ptr(), mac, &mut rows, 0) };
     let Ok(count) = usize::try_from(count) else { return Err(Error::last_error()) };
+    // SAFETY: texts of a row are NULL or end with NUL, and live as long as the row.
+    let text = |text: *const std::ffi::c_char| match text.is_null() {
+        true => None,
+        false => Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()),
+    };
     let mut found = Vec::new();
     for at in 0..count {
-        // SAFETY: the array has `count` rows, each of them one that libvirt made, whose texts are NUL or end with it.
-        let (address, row) = unsafe {
-            let row = *rows.add(at);
-            let text = (*row).ipaddr;
-            (if text.is_null() { c"" } else { CStr::from_ptr(text) }.to_owned(), row)
-        };
-        found.extend(address.to_str().ok().and_then(|text| text.parse::<Ipv4Addr>().ok()));
+        // SAFETY: the array has `count` rows, each of them one that libvirt made.
+        let row = unsafe { *rows.add(at) };
+        // SAFETY: the same.
+        let told = unsafe { &*row };
+        let ip = text(told.ipaddr).and_then(|ip| ip.parse().ok());
+        found.extend(ip.map(|ip| NetworkLease {
+            mac: text(told.mac).unwrap_or_default().to_ascii_lowercase(),
+            ip,
+            host_name: text(told.hostname).filter(|name| !name.is_empty()),
+            expires_s: u64::try_from(told.expirytime).unwrap_or_default(),
+        }));
         // SAFETY: a row is given back once.
         unsafe { sys::virNetworkDHCPLeaseFree(row) };
     }

@@ -1,0 +1,144 @@
+//! The host's network devices, IPv4 addresses and routes, of every table, as the kernel's routing socket tells them: of
+//! the network namespace that this program runs in, which sysfs need not show.
+
+use crate::netlink::ask;
+use crate::network::Subnet;
+use crate::network::host::{HostAddress, HostNetwork, Link, Route};
+use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Reads them. Errors: what the kernel says.
+pub fn network() -> io::Result<HostNetwork> {
+    let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+    let told = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(told) => Some(told),
+        _ => None,
+    });
+    let mut found: Vec<(Link, Option<u32>)> = told.map(link).collect();
+    let names: BTreeMap<u32, String> =
+        found.iter().map(|(link, _)| (link.index, link.name.clone())).collect();
+    for (link, master) in &mut found {
+        link.master = master.and_then(|index| names.get(&index).cloned());
+    }
+    let links = found.into_iter().map(|(link, _)| link).collect();
+    let mut message = AddressMessage::default();
+    message.header.family = AddressFamily::Inet;
+    let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetAddress(message))?;
+    let told = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewAddress(told) => address(&told, &names),
+        _ => None,
+    });
+    let addresses = told.collect();
+    let mut message = RouteMessage::default();
+    message.header.address_family = AddressFamily::Inet;
+    let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetRoute(message))?;
+    let told = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewRoute(told) => route(&told, &names),
+        _ => None,
+    });
+    Ok(HostNetwork { links, addresses, routes: told.collect() })
+}
+
+/// Reads one network device, with the number of what it is a port of.
+fn link(told: LinkMessage) -> (Link, Option<u32>) {
+    let mut link = Link {
+        index: told.header.index,
+        name: String::new(),
+        mtu: 0,
+        kind: None,
+        master: None,
+        up: told.header.flags.contains(LinkFlags::Up),
+        loopback: told.header.flags.contains(LinkFlags::Loopback),
+    };
+    let mut master = None;
+    for attribute in told.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::Controller(index) => master = Some(index),
+            LinkAttribute::LinkInfo(infos) => {
+                let kinds = infos.into_iter().filter_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+                link.kind = kinds.last();
+            }
+            _ => {}
+        }
+    }
+    (link, master)
+}
+
+/// Reads one address.
+fn address(told: &AddressMessage, names: &BTreeMap<u32, String>) -> Option<HostAddress> {
+    let v4 = |ip: &IpAddr| if let IpAddr::V4(ip) = ip { Some(*ip) } else { None };
+    let (mut ip, mut subnet_of) = (None, None);
+    for attribute in &told.attributes {
+        match attribute {
+            AddressAttribute::Local(local) => ip = v4(local),
+            // The peer's, on a link between two.
+            AddressAttribute::Address(address) => subnet_of = v4(address),
+            _ => {}
+        }
+    }
+    Some(HostAddress {
+        link: names.get(&told.header.index)?.clone(),
+        ip: ip.or(subnet_of)?,
+        subnet: Subnet::around(subnet_of.or(ip)?, told.header.prefix_len)?,
+    })
+}
+
+/// Reads one route; none of those that the kernel makes for the host's own addresses and for broadcasts.
+fn route(told: &RouteMessage, names: &BTreeMap<u32, String>) -> Option<Route> {
+    let nowhere = match told.header.kind {
+        RouteType::Unicast => false,
+        RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit => true,
+        _ => return None,
+    };
+    let (mut to, mut by) = (Ipv4Addr::UNSPECIFIED, None);
+    for attribute in &told.attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(ip)) => to = *ip,
+            RouteAttribute::Oif(index) => by = Some(*index),
+            RouteAttribute::MultiPath(hops) => {
+                by = by.or(hops.first().map(|hop| hop.interface_index));
+            }
+            _ => {}
+        }
+    }
+    let by = by.filter(|_| !nowhere);
+    Some(Route {
+        to: Subnet::around(to, told.header.destination_prefix_length)?,
+        link: by.and_then(|index| names.get(&index).cloned()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_tells_of_the_loop() {
+        let host = network().unwrap();
+        let lo = host.link("lo").unwrap();
+        assert!(lo.loopback && lo.index == 1 && lo.mtu > 0 && lo.kind.is_none());
+        // In a fresh namespace it is down, and then it has no address.
+        let of_lo = host.addresses.iter().filter(|address| address.link == "lo");
+        for address in of_lo {
+            assert!(address.ip.is_loopback() && address.subnet.contains(address.ip));
+        }
+        for link in &host.links {
+            let master = link.master.as_ref();
+            assert!(master.is_none_or(|master| host.link(master).is_some()), "{link:?}");
+        }
+        assert!(
+            host.routes.iter().filter(|route| route.is_default()).all(|route| route.link.is_some())
+        );
+    }
+}

@@ -1,0 +1,66 @@
+//! Networks as the rest of the program sees them: what guests' NICs hang on, defined and served by the hypervisor.
+
+use super::HypervisorError;
+use serde::Serialize;
+use std::net::IpAddr;
+
+/// Is a network of the hypervisor's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NetworkState {
+    /// Its name.
+    pub name: String,
+    /// Whether guests can be on it now.
+    pub active: bool,
+    /// Whether it comes up with the hypervisor.
+    pub autostart: bool,
+    /// Whether its definition outlives it.
+    pub persistent: bool,
+    /// Its definition: the one that it comes up by next.
+    pub xml: String,
+    /// The definition that it is up by; none: it is not up.
+    pub live_xml: Option<String>,
+}
+
+impl NetworkState {
+    /// The definition that says most of it now: with virtual functions and what else is known of one that is up alone.
+    pub fn now(&self) -> &str {
+        self.live_xml.as_deref().unwrap_or(&self.xml)
+    }
+}
+
+/// Is an address that a network has given away, for as long as that lasts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NetworkLease {
+    /// MAC address of the interface, lower case.
+    pub mac: String,
+    /// The address.
+    pub ip: IpAddr,
+    /// The host name that the guest said; none: none.
+    pub host_name: Option<String>,
+    /// When it ends, in seconds since 1970.
+    pub expires_s: u64,
+}
+
+/// Is a hypervisor's networks. No method replaces a network of another UUID, and each is an error where the network is
+/// not there.
+pub trait Networks {
+    /// Every network, by name; none of a hypervisor without networks.
+    fn all_networks(&self) -> Result<Vec<NetworkState>, HypervisorError>;
+    /// Defines a network after checking it against libvirt's schema, where libvirt can.
+    fn define_network(&self, xml: &str) -> Result<(), HypervisorError>;
+    /// Removes the definition of a network.
+    fn undefine_network(&self, name: &str) -> Result<(), HypervisorError>;
+    /// Takes a network up.
+    fn start_network(&self, name: &str) -> Result<(), HypervisorError>;
+    /// Takes a network down; the guests on it lose their links, and do not get them back before they are started again.
+    fn stop_network(&self, name: &str) -> Result<(), HypervisorError>;
+    /// Sets whether a network comes up with the hypervisor.
+    fn autostart_network(&self, name: &str, on: bool) -> Result<(), HypervisorError>;
+    /// The addresses that a network has given away; none of one that gives none.
+    fn network_leases(&self, name: &str) -> Result<Vec<NetworkLease>, HypervisorError>;
+
+    /// One network; none where there is none of this name.
+    fn network(&self, name: &str) -> Result<Option<NetworkState>, HypervisorError> {
+        Ok(self.all_networks()?.into_iter().find(|network| network.name == name))
+    }
+}

@@ -1,0 +1,61 @@
+//! The kernel's routing socket (rtnetlink(7)): one request, and all that the kernel says to it. What is asked and what
+//! the answer means are the callers'.
+
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use std::fmt;
+use std::io;
+
+/// Bytes of the largest answer: a card with 255 virtual functions tells 200 or so of each.
+const ANSWER_BYTES: usize = 256 << 10;
+
+/// Sends a request and returns what the kernel answers: one message, many where all of something are asked for
+/// (`NLM_F_DUMP`), none where it says no more than that it is done. Errors: what the kernel says.
+pub fn ask(flags: u16, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | flags;
+    let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(message));
+    packet.finalize();
+    let mut bytes = vec![0; packet.buffer_len()];
+    packet.serialize(&mut bytes);
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.send(&bytes, 0)?;
+    let mut answers = Vec::new();
+    loop {
+        let mut read = Vec::with_capacity(ANSWER_BYTES);
+        let got = socket.recv(&mut read, 0)?;
+        if got == 0 || part(&read, &mut answers)? {
+            return Ok(answers);
+        }
+    }
+}
+
+/// Reads one datagram of an answer; whether it is the last.
+fn part(read: &[u8], answers: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
+    /// That more messages follow (`NLM_F_MULTI`).
+    const MORE: u16 = 2;
+    let other = |what: &dyn fmt::Display| io::Error::other(what.to_string());
+    let mut rest = read;
+    while !rest.is_empty() {
+        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest);
+        let message = message.map_err(|error| other(&error))?;
+        // Messages begin at multiples of four bytes.
+        let length = usize::try_from(message.header.length).unwrap_or(0).next_multiple_of(4);
+        rest = rest.get(length.max(4)..).unwrap_or_default();
+        match message.payload {
+            NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+            NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(true),
+            NetlinkPayload::InnerMessage(inner) => answers.push(inner),
+            NetlinkPayload::Noop => {}
+            _ => return Err(other(&"the kernel's answer is not understood")),
+        }
+        if message.header.flags & MORE == 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
