@@ -13,6 +13,7 @@ mod image;
 mod imagefail;
 mod killed;
 mod life;
+mod network;
 mod pages;
 mod place;
 mod seed;

@@ -15,11 +15,6 @@ enum Why {
 
 use Why::{Cannot, Tested};
 
-/// Why networks are no trap.
-const NO_NETWORKS: Why = Cannot(
-    "gpuvm makes and restarts no network and writes no netplan: guests join networks that are there",
-);
-
 /// Each trap, in order.
 const TRAPS: [Why; 41] = [
     // T1: sysctl.conf is overwritten with a number.
@@ -124,10 +119,15 @@ const TRAPS: [Why; 41] = [
     Tested(&["the_readme_does_what_it_says"]),
     // T35: NUMA balancing until the next boot.
     Tested(&["hosts_that_cost_the_guest_are_found"]),
-    // T36 to T38: networks.
-    NO_NETWORKS,
-    NO_NETWORKS,
-    NO_NETWORKS,
+    // T36: a static address among those for everybody.
+    Tested(&[
+        "static_addresses_shrink_what_is_handed_out",
+        "networks_of_every_kind_are_made_changed_and_deleted",
+    ]),
+    // T37: guests lose their links without a word.
+    Tested(&["who_loses_a_link_is_named"]),
+    // T38: the host's own link is changed over itself.
+    Cannot("gpuvm changes no link of the host's and writes no netplan"),
     // T39: five vCPUs.
     Tested(&[
         "t39_a_guest_of_one_gpu_with_an_odd_number_of_vcpus_keeps_to_its_own_three_cores",

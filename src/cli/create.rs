@@ -8,6 +8,7 @@ use super::diff::Diff;
 use super::error::{EXIT_DONE, hinted};
 use super::guest::{Planned, resolve};
 use super::ip::{Waited, wait_for};
+use super::network;
 use super::output::Output;
 use super::pages;
 use super::render::{Extra, render};
@@ -23,6 +24,9 @@ use crate::versions::Versions;
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
+
+/// The network that `--privateIP` adds.
+const PRIVATE_NET: &str = "private-net";
 
 /// Is a guest that can be made.
 struct Prepared {
@@ -151,12 +155,15 @@ fn prepare(
     let guarded = functions.guarded;
     let mut extra = Extra { disks, made, abilities, bound, guarded, reserved, ..Extra::default() };
     if args.private_ip {
-        extra.networks.push("private-net".into());
+        extra.networks.push(PRIVATE_NET.into());
     }
     // Without a hypervisor the host is a recorded one, whose disks are not on this machine.
     if let Some(hypervisor) = hypervisor {
         let (networks, held) = (&args.guest.network, &planned.occupancy);
         extra.vf_pools = vfs::pools(networks, held, !args.no_start, hypervisor)?;
+        let private = args.private_ip.then_some(PRIVATE_NET);
+        let asked = networks.iter().map(String::as_str).chain(private);
+        steps.extend(network::on_demand(asked, hypervisor, cx)?);
         room::refuse_taken(&steps, hypervisor)?;
         for warning in room::warnings(&steps, hypervisor)? {
             cx.output.warning(&warning);

@@ -236,7 +236,8 @@ fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
         }
         HypervisorErrorKind::WrongState => "`gpuvm list` shows the state of each domain",
         HypervisorErrorKind::NoNetwork => {
-            "`virsh net-list --all` shows the networks, `virsh net-start NETWORK` starts one, --network names another"
+            "`gpuvm network list` shows the networks, `gpuvm network create NAME` makes one, `virsh net-start NAME` starts \
+             one that is down"
         }
         HypervisorErrorKind::Busy | HypervisorErrorKind::BadXml | HypervisorErrorKind::Other => {
             return None;

@@ -27,6 +27,7 @@ pub mod ip;
 pub mod list;
 pub mod live;
 pub mod meta;
+pub mod network;
 pub mod nic;
 pub mod pages;
 pub mod plan;
@@ -82,6 +83,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Gpu(verb) => gpu::run(verb, &cx),
         Verb::Device(verb) => device::run(verb, &cx),
         Verb::Nic(verb) => nic::run(verb, &cx),
+        Verb::Network(verb) => network::run(verb, &cx),
         Verb::Drive(verb) => drive::run(verb, &cx),
         Verb::Image(verb) => image::run(verb, &cx),
         Verb::Plan(args) => plan::run(args, &cx),

@@ -3,7 +3,7 @@
 mod list;
 mod plan;
 
-pub use plan::{functions_of, link_up};
+pub use plan::{functions_of, link_up, vfs as plan_vfs};
 
 use super::args::{EarlyVfs, NicVerb, VfsArgs};
 use super::change::{Reporter, agree, print_steps, refuse_unfinished};

@@ -63,11 +63,11 @@ fn link(told: LinkMessage) -> (Link, Option<u32>) {
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
             LinkAttribute::Controller(index) => master = Some(index),
             LinkAttribute::LinkInfo(infos) => {
-                let kinds = infos.into_iter().filter_map(|info| match info {
+                let mut kinds = infos.into_iter().filter_map(|info| match info {
                     LinkInfo::Kind(kind) => Some(kind.to_string()),
                     _ => None,
                 });
-                link.kind = kinds.last();
+                link.kind = kinds.next();
             }
             _ => {}
         }

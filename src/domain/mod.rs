@@ -30,7 +30,7 @@ pub use edit::DomainEdit;
 pub use edits::{MOST_FILL_THREADS, edits, is_amd, window_edits};
 pub use element::Element;
 use fragment::Fragment;
-pub use nics::pf_of_nic;
+pub use nics::{Hook, hooks, pf_of_nic};
 pub use overrides::Override;
 pub use seated::{is_bound_by_us, seat_edits, unseat_edits};
 use splice::Splicer;

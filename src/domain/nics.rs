@@ -1,11 +1,11 @@
 //! The NICs of a guest: the template's or one per network that is asked for, each with a stable MAC address and as many
 //! queues as the guest has vCPUs.
 
-use super::DomainXmlError;
 use super::edit::{NicSeat, VfNic};
 use super::element::Element;
 use super::guest::{Guest, mac};
 use super::seats::{Seats, has_vhost};
+use super::{DomainXml, DomainXmlError};
 use crate::bdf::Bdf;
 use crate::topology::{PciDevice, Sriov, Topology};
 
@@ -73,6 +73,32 @@ pub(super) fn nics(
         });
     }
     Ok((nics, dropped))
+}
+
+/// Is what an interface of a domain hangs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hook {
+    /// Its MAC address, lower case.
+    pub mac: String,
+    /// libvirt's network.
+    pub network: Option<String>,
+    /// The host's bridge; of a running domain also that of its network.
+    pub bridge: Option<String>,
+}
+
+/// What the interfaces of a domain hang on, in their order.
+pub fn hooks(xml: &DomainXml) -> Vec<Hook> {
+    let devices = xml.root().children("devices");
+    let nics = devices.flat_map(|devices| devices.children("interface"));
+    let attr = |nic: Element<'_>, child: &str, name: &str| {
+        Some(nic.child(child)?.attr(name)?.into_owned())
+    };
+    nics.map(|nic| Hook {
+        mac: attr(nic, "mac", "address").unwrap_or_default().to_ascii_lowercase(),
+        network: attr(nic, "source", "network"),
+        bridge: attr(nic, "source", "bridge"),
+    })
+    .collect()
 }
 
 /// The card of a virtual function that can be set up over it: an Ethernet card with a network device. libvirt sets MAC

@@ -342,7 +342,8 @@ fn what_is_made_anew_keeps_what_libvirt_knows_it_by() {
     let mut request = request("default", Kind::Nat);
     request.statics = vec![fixed(1, "192.168.122.45")];
     let before = Network::read(DEFAULT).unwrap();
-    let Planned { network, .. } = plan(&request, Some(&host()), &[before.clone()], true).unwrap();
+    let Planned { network, .. } =
+        plan(&request, Some(&host()), std::slice::from_ref(&before), true).unwrap();
     assert_eq!((network.uuid, network.bridge), (before.uuid, before.bridge));
     assert_eq!((network.range, network.own), (before.range, before.own));
     assert_eq!(network.dhcp[0].to_string(), "192.168.122.46-192.168.122.254");

@@ -13,7 +13,7 @@ use std::process::{Child, Stdio};
 fn dgx2() -> Option<Place> {
     let daemon = Daemon::own(Some(&host_tree("dgx-2")))?;
     let disks = daemon.fresh_dir("disks");
-    Some(Place { daemon, disks, key: None })
+    Some(Place { daemon, disks, key: None, net: false })
 }
 
 /// Starts a run that waits for its turn as long as it takes.

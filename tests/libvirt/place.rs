@@ -26,6 +26,8 @@ pub struct Place {
     pub disks: PathBuf,
     /// The key of a guest that is made from an image.
     pub key: Option<String>,
+    /// Whether the program runs in the network of its libvirtd, not in that of the tests.
+    pub net: bool,
 }
 
 impl Place {
@@ -36,7 +38,7 @@ impl Place {
         }
         let daemon = Daemon::own(None)?;
         let disks = daemon.fresh_dir("disks");
-        Some(Place { daemon, disks, key: None })
+        Some(Place { daemon, disks, key: None, net: false })
     }
 
     /// Makes it with an image `tiny` of 8 MiB, none of them zero.
@@ -52,9 +54,14 @@ impl Place {
         Some(place)
     }
 
+    /// A program on its machine.
+    fn within(&self, program: &str) -> Command {
+        if self.net { self.daemon.within_net(program) } else { self.daemon.within(program) }
+    }
+
     /// The program with these arguments.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = self.daemon.within(env!("CARGO_BIN_EXE_gpuvm"));
+        let mut command = self.within(env!("CARGO_BIN_EXE_gpuvm"));
         command.args(args).stdin(Stdio::null());
         command
     }
@@ -81,7 +88,7 @@ impl Place {
     /// The program under strace, which tampers with the records that it writes into its journal: only these are brought
     /// to the disk by `fdatasync`.
     fn tampered(&self, tamper: &str, log: &str, args: &[&str]) -> Command {
-        let mut strace = self.daemon.within("strace");
+        let mut strace = self.within("strace");
         strace.args(["-f", "-qq", "-o", log, "-e", "trace=fdatasync", "-e"]);
         strace.arg(format!("inject=fdatasync:{tamper}"));
         strace.arg(env!("CARGO_BIN_EXE_gpuvm")).args(args).stdin(Stdio::null());

@@ -187,6 +187,13 @@ impl Daemon {
         command
     }
 
+    /// The same, in its network.
+    pub fn within_net(&self, program: &str) -> Command {
+        let mut command = self.within("nsenter");
+        command.args(["--net", "--target", &self.first(), program]);
+        command
+    }
+
     /// Where a path of a machine that is a test's own lies.
     pub fn own_path(&self, path: &str) -> PathBuf {
         self.dir.join("own").join(path.trim_start_matches('/'))

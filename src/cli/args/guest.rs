@@ -31,7 +31,7 @@ pub struct GuestArgs {
     #[arg(long, value_name = "TYPE", value_enum, default_value = "kvm")]
     pub virt_type: VirtTypeArg,
     /// libvirt network for a NIC; repeat for more. Default: the template's. One of virtual functions (forward mode hostdev)
-    /// gives one of them at each start
+    /// gives one of them at each start; `create` makes `default`, `private-net` and `macvtap-net` where they are not there
     #[arg(long, value_name = "NETWORK")]
     pub network: Vec<String>,
     /// What is taken.

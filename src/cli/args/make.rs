@@ -61,7 +61,7 @@ pub struct CreateArgs {
     /// Its first settings.
     #[command(flatten)]
     pub seed: SeedArgs,
-    /// Add a second NIC on the network `private-net`
+    /// Add a second NIC on the network `private-net`, which is made where it is not there
     #[arg(long = "privateIP", visible_alias = "private")]
     pub private_ip: bool,
     /// With --huge-pages: reserve the pages that are missing on the nodes of the plan; `delete` gives them back

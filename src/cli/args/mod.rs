@@ -11,6 +11,7 @@ mod item;
 mod life;
 mod make;
 mod meta;
+mod network;
 mod nic;
 mod seed;
 mod storage;
@@ -31,6 +32,10 @@ pub use item::Convert;
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
 pub use make::{CreateArgs, ExportArgs, PlanArgs};
 pub use meta::{CompletionsArgs, ManArgs};
+pub use network::{
+    DhcpArg, ModeArg, NetworkCreateArgs, NetworkDeleteArgs, NetworkKindArg, NetworkShowArgs,
+    NetworkVerb, StaticArg, Who,
+};
 pub use nic::{EarlyVfs, NicListArgs, NicVerb, PfName, VfsArgs};
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
@@ -113,6 +118,9 @@ pub enum Verb {
     /// Show network cards, set how many virtual functions they have
     #[command(subcommand)]
     Nic(NicVerb),
+    /// Show libvirt's networks, make and delete them: NAT, private, macvtap, bridge, SR-IOV
+    #[command(subcommand)]
+    Network(NetworkVerb),
     /// Show drives and who uses them, release a data array and restore it
     #[command(subcommand)]
     Drive(DriveVerb),

@@ -63,7 +63,7 @@ fn switch(word: &str, text: &str) -> Result<bool, String> {
 }
 
 /// Reads a MAC address, which has to be of one interface.
-fn mac(text: &str) -> Result<String, String> {
+pub(super) fn mac(text: &str) -> Result<String, String> {
     let parts: Vec<&str> = text.split(':').collect();
     let byte = |part: &&str| {
         let digits = part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit());

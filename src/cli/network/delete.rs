@@ -1,0 +1,74 @@
+//! `network delete`: a network goes, after the guests on it are named.
+
+use super::super::args::NetworkDeleteArgs;
+use super::super::change::{Reporter, confirm, journal, print_steps, refuse_unfinished};
+use super::super::context::Context;
+use super::super::error::EXIT_DONE;
+use super::find;
+use super::guests::{Guests, told};
+use crate::apply::{NetworkStep, Step, apply};
+use crate::hypervisor::Hypervisor;
+use crate::network::Kind;
+
+/// Is a deletion that can be done.
+struct Deletion {
+    /// Its steps.
+    steps: Vec<Step>,
+    /// What becomes of the guests, a line each.
+    guests: Vec<String>,
+    /// The card whose virtual functions stay.
+    card: Option<String>,
+}
+
+/// Runs the verb.
+pub fn run(args: &NetworkDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("network delete")?;
+    let name = args.network.name.as_str();
+    let mut reporter = Reporter::new(cx.output)?;
+    let hypervisor = cx.hypervisor()?;
+    let Deletion { steps, guests, card } = plan(&*hypervisor, name)?;
+    if args.dry_run {
+        for line in &guests {
+            cx.output.progress(&format!("this would {line}"));
+        }
+        print_steps(&steps, cx)?;
+        return Ok(EXIT_DONE);
+    }
+    refuse_unfinished(&*hypervisor)?;
+    if !args.yes {
+        for line in &guests {
+            cx.output.warning(&format!("this will {line}"));
+        }
+        reporter.ask(|| confirm(&steps, "network", name))?;
+    }
+    let _lock = reporter.lock(&args.lock)?;
+    // Once more: it may have been changed while the question stood.
+    let steps = plan(&*hypervisor, name)?.steps;
+    let journal = journal("network delete", name, &*hypervisor)?;
+    apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
+    cx.output.progress(&format!("network `{name}` is deleted"));
+    if let Some(card) = card {
+        let hint = format!("`gpuvm nic vfs {card} --count 0 --at-boot` takes them away");
+        cx.output.progress(&format!("the virtual functions of {card} stay: {hint}"));
+    }
+    Ok(EXIT_DONE)
+}
+
+/// The steps of a deletion.
+fn plan(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<Deletion> {
+    let (state, network) = find(hypervisor, name)?;
+    let guests = told(&network, &Guests::read(hypervisor)?.on(&network), false);
+    let mut steps = Vec::new();
+    let named = || name.to_owned();
+    if state.autostart {
+        steps.push(NetworkStep::Autostart { name: named(), on: false });
+    }
+    if state.active {
+        steps.push(NetworkStep::Stop { name: named() });
+    }
+    if state.persistent {
+        steps.push(NetworkStep::Undefine { name: named(), xml: state.xml });
+    }
+    let card = if network.kind == Kind::Sriov { network.nics.first().cloned() } else { None };
+    Ok(Deletion { steps: steps.into_iter().map(Step::Network).collect(), guests, card })
+}

@@ -1,0 +1,97 @@
+//! `network list`: every network, where it leads, and how many are on it.
+
+use super::super::context::Context;
+use super::super::error::EXIT_DONE;
+use super::super::output::width;
+use super::guests::{GuestNic, Guests};
+use super::read;
+use crate::hypervisor::network::NetworkState;
+use crate::network::Network;
+use serde::Serialize;
+use tabled::builder::Builder;
+use tabled::settings::{Style, Width};
+
+/// Is one row.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// What it is.
+    #[serde(flatten)]
+    network: Network,
+    /// Whether it is up.
+    active: bool,
+    /// Whether it comes up with libvirt.
+    autostart: bool,
+    /// Whether its definition outlives it.
+    persistent: bool,
+    /// The interfaces on it.
+    guests: Vec<GuestNic>,
+    /// Addresses that it has given away now.
+    leases: usize,
+}
+
+/// Runs the verb.
+pub fn run(cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("network list")?;
+    let hypervisor = cx.hypervisor()?;
+    let networks = hypervisor.networks();
+    let states = networks.all_networks()?;
+    let guests = Guests::read(&*hypervisor)?;
+    let mut rows = Vec::new();
+    for state in states {
+        let network = read(&state)?;
+        let leases = if state.active { networks.network_leases(&state.name)?.len() } else { 0 };
+        let NetworkState { active, autostart, persistent, .. } = state;
+        let guests = guests.on(&network);
+        rows.push(Row { network, active, autostart, persistent, guests, leases });
+    }
+    if cx.output.json {
+        cx.output.json(&rows)?;
+    } else if rows.is_empty() {
+        cx.output.progress("there is no network; `gpuvm network create default` makes one");
+    } else {
+        cx.output.text(&table(&rows))?;
+    }
+    Ok(EXIT_DONE)
+}
+
+/// The rows as a table.
+fn table(rows: &[Row]) -> String {
+    let dash = || "-".to_owned();
+    let mut table = Builder::new();
+    table.push_record([
+        "NAME",
+        "KIND",
+        "STATE",
+        "AUTOSTART",
+        "BRIDGE",
+        "NIC",
+        "MTU",
+        "RANGE",
+        "GUESTS",
+        "LEASES",
+    ]);
+    for Row { network, active, autostart, persistent, guests, leases } in rows {
+        let state = match (active, persistent) {
+            (true, true) => "up",
+            (true, false) => "up, gone when it ends",
+            (false, _) => "down",
+        };
+        let mut names: Vec<&str> = guests.iter().map(|guest| guest.domain.as_str()).collect();
+        names.dedup();
+        table.push_record([
+            network.name.clone(),
+            network.kind.to_string(),
+            state.to_owned(),
+            if *autostart { "yes" } else { "no" }.to_owned(),
+            network.bridge.clone().unwrap_or_else(dash),
+            if network.nics.is_empty() { dash() } else { network.nics.join(",") },
+            network.mtu.map_or_else(dash, |mtu| mtu.to_string()),
+            network.range.map_or_else(dash, |range| range.to_string()),
+            if names.is_empty() { dash() } else { names.join(",") },
+            leases.to_string(),
+        ]);
+    }
+    let mut table = table.build();
+    table.with(Style::blank()).with(Width::wrap(width()).keep_words(true));
+    table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}

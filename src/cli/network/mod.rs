@@ -1,0 +1,47 @@
+//! `network list`, `show`, `create`, `delete`: libvirt's networks.
+
+mod create;
+mod delete;
+mod demand;
+mod guests;
+mod list;
+mod prepare;
+mod show;
+
+pub use demand::on_demand;
+
+use super::args::NetworkVerb;
+use super::context::Context;
+use super::error::hinted;
+use crate::hypervisor::Hypervisor;
+use crate::hypervisor::network::NetworkState;
+use crate::network::Network;
+
+/// Runs the verb.
+pub fn run(verb: &NetworkVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
+    match verb {
+        NetworkVerb::List => list::run(cx),
+        NetworkVerb::Show(args) => show::run(args, cx),
+        NetworkVerb::Create(args) => create::run(args, cx),
+        NetworkVerb::Delete(args) => delete::run(args, cx),
+    }
+}
+
+/// The network of a name, with what its definition says.
+fn find(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<(NetworkState, Network)> {
+    let Some(state) = hypervisor.networks().network(name)? else {
+        let message = format!("{} has no network `{name}`", hypervisor.uri());
+        return Err(hinted(message, "`gpuvm network list` shows those that are there"));
+    };
+    let network = read(&state)?;
+    Ok((state, network))
+}
+
+/// What a network's definition says.
+fn read(state: &NetworkState) -> anyhow::Result<Network> {
+    Network::read(state.now()).map_err(|reason| {
+        let message =
+            format!("the definition of network `{}` is not understood: {reason}", state.name);
+        hinted(message, format!("`virsh net-dumpxml {}` shows it", state.name))
+    })
+}
