@@ -3,6 +3,7 @@
 mod convert;
 pub mod corpus;
 pub mod domains;
+mod edges;
 mod guide;
 mod many;
 mod mutated;

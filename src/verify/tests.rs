@@ -1,3 +1,5 @@
+mod unfound;
+
 use super::guest::{Function, View};
 use super::*;
 use crate::cpuset::NodeId;

@@ -1,0 +1,246 @@
+//! Where a rule of `tune` begins and ends: the value at the edge, and the guest for which it does not hold.
+
+use super::domains::{Wanted, tuned};
+use crate::xml::guests::host;
+use gpuvm::domain::DomainXml;
+use gpuvm::domain::claims::Claims;
+use gpuvm::domain::guest::{Abilities, DiskIo};
+use gpuvm::placement::Occupancy;
+use gpuvm::topology::Topology;
+use gpuvm::tune::together::together;
+use gpuvm::tune::{Given, Item, Items, Tuned, tune};
+use gpuvm::versions::Versions;
+use std::collections::BTreeMap;
+
+/// Tunes a document alone on a DGX-2.
+fn one(text: &str, items: &Items) -> Result<Tuned, String> {
+    let xml = DomainXml::parse(text).unwrap();
+    let done = tuned(&xml, &host("dgx-2"), &Occupancy::default(), items);
+    done.map_err(|error| error.to_string())
+}
+
+/// The document of a guest of the vendor's kind, with replacements.
+fn guest(wanted: &Wanted, replacements: &[(&str, &str)]) -> String {
+    replacements.iter().fold(wanted.xml(&host("dgx-2")), |text, (from, to)| {
+        assert!(text.contains(from), "{from}");
+        text.replacen(from, to, 1)
+    })
+}
+
+/// Items of which one is set.
+fn with(set: fn(&mut Items)) -> Items {
+    let mut items = Items::default();
+    set(&mut items);
+    items
+}
+
+/// The host's CPU, as the guests of the vendor's kind have it.
+const CPU: &str = "<cpu mode='host-passthrough' check='none'/>";
+
+#[test]
+fn a_guest_with_devices_starts_with_all_its_memory() {
+    let less = "<currentMemory unit='GiB'>1</currentMemory>\n  <vcpu placement";
+    let text = guest(&Wanted::vendor(0, 8), &[("<vcpu placement", less)]);
+    let after = one(&text, &Items::all()).unwrap().after;
+    let current = after.root().child("currentMemory").unwrap().text().trim().to_owned();
+    assert_eq!(current, Claims::read(&after).memory.value.kib().to_string());
+    // One without devices may have its balloon.
+    let bare = Wanted { gpus: 0..0, memory_kib: 8 << 20, ..Wanted::vendor(0, 1) };
+    let text = guest(&bare, &[("<vcpu placement", less)]);
+    let after = one(&text, &Items::all()).unwrap().after;
+    assert!(after.text().contains("<currentMemory unit='GiB'>1<"), "{}", after.text());
+    assert!(after.text().contains("<memballoon model='virtio'/>"), "{}", after.text());
+}
+
+#[test]
+fn emulated_guests_need_no_topoext() {
+    let mut parts = host("dgx-2").parts().clone();
+    parts.machine.cpu_vendor = Some("AuthenticAMD".into());
+    let amd = Topology::new(parts).unwrap();
+    for (kind, needs) in [("kvm", true), ("qemu", false)] {
+        let text = guest(&Wanted::vendor(0, 8), &[("type='kvm'", &format!("type='{kind}'"))]);
+        let xml = DomainXml::parse(&text).unwrap();
+        let after = tuned(&xml, &amd, &Occupancy::default(), &Items::all()).unwrap().after;
+        assert_eq!(after.text().contains("topoext"), needs, "{kind}");
+    }
+}
+
+#[test]
+fn cells_that_are_there_are_renewed_and_what_they_lack_is_added() {
+    // Without devices, pins and bindings, one cell is only made where one is there.
+    let bare = Wanted { gpus: 0..0, pins: Vec::new(), memory_kib: 8 << 20, ..Wanted::vendor(0, 2) };
+    let cells = "<cpu><numa><cell id='0' cpus='0-4' memory='4' unit='GiB'/>\
+                 <cell id='1' cpus='5-9' memory='4' unit='GiB'/></numa></cpu>";
+    let items = Items { pins: Item::Off, cells: Item::On, ..Items::default() };
+    let one_cell = "<cpu><numa><cell id='0' cpus='0-8' memory='8' unit='GiB'/></numa></cpu>";
+    let text = one(&guest(&bare, &[(CPU, one_cell)]), &items).unwrap().after.text().to_owned();
+    assert!(text.contains("<cell id='0' cpus='0-9'"), "{text}");
+    assert!(!one(&guest(&bare, &[]), &items).unwrap().after.text().contains("<cell"));
+    // Two that have everything but their distances get these.
+    let two = Wanted::vendor(0, 16);
+    let after = one(&two.xml(&host("dgx-2")), &Items::all()).unwrap().after.text().to_owned();
+    assert!(after.contains("<sibling id='1' value='21'/>"), "{after}");
+    let far = after.replace("<sibling id='1' value='21'/>", "<sibling id='1' value='99'/>");
+    assert_eq!(one(&far, &Items::all()).unwrap().after.text(), after);
+    assert!(one(&guest(&bare, &[(CPU, cells)]), &items).unwrap().changes.is_empty());
+}
+
+#[test]
+fn values_at_the_edge_are_taken_and_beyond_it_refused() {
+    let eight = Wanted::vendor(0, 8).xml(&host("dgx-2"));
+    let mut parts = host("dgx-2").parts().clone();
+    parts.machine.physical_address_bits = Some(46);
+    let known = Topology::new(parts).unwrap();
+    let xml = DomainXml::parse(&eight).unwrap();
+    for (bits, taken) in [(31, false), (32, true), (46, true), (47, false)] {
+        let items = Items { maxphysaddr: Item::To(bits), ..Items::default() };
+        let tuned = tuned(&xml, &known, &Occupancy::default(), &items);
+        assert_eq!(tuned.is_ok(), taken, "{bits} bits");
+    }
+    let queues = |queues| Items { disk_queues: Item::To(queues), ..Items::default() };
+    assert!(one(&eight, &queues(46)).is_ok() && one(&eight, &queues(1)).is_ok());
+    for none in [0, 47] {
+        assert!(one(&eight, &queues(none)).unwrap_err().contains("a disk takes 1 to 46"));
+    }
+    let nodes = with(|items| items.memory_nodes = Item::To("0,2".parse().unwrap()));
+    let cells = "<cpu><numa><cell id='0' cpus='0-45' memory='758456320'/></numa></cpu>";
+    let error = one(&guest(&Wanted::vendor(0, 8), &[(CPU, cells)]), &nodes).unwrap_err();
+    assert!(error.contains("this host has no node 2"), "{error}");
+}
+
+#[test]
+fn disks_are_tuned_where_they_are_written_and_as_their_files_can_take_it() {
+    let direct = "type='qcow2' cache='none' io='native'/>\n      <source file='/raid";
+    let text = guest(
+        &Wanted::vendor(0, 8),
+        &[
+            ("bus='virtio'/>\n", "bus='virtio'/>\n      <readonly/>\n"),
+            ("type='qcow2'/>\n      <source file='/raid", direct),
+        ],
+    );
+    let xml = DomainXml::parse(&text).unwrap();
+    let disks: BTreeMap<String, DiskIo> =
+        [("/raid/dgx-kvm/vol-eight".to_owned(), DiskIo::Threads)].into();
+    let given = Given {
+        topology: &host("dgx-2"),
+        others: &Occupancy::default(),
+        items: &Items::all(),
+        allow_remote: false,
+        disks: &disks,
+        abilities: Abilities::default(),
+        versions: &Versions::default(),
+    };
+    let after = tune(&xml, &given).unwrap().after.text().to_owned();
+    // The file system of the second one does not take direct writes: what says so is mended.
+    let (cache, io) = DiskIo::Threads.words();
+    assert!(after.contains(&format!("cache='{cache}' io='{io}'")), "{after}");
+    assert_eq!(after.matches("queues='32'").count(), 1, "the first is only read:\n{after}");
+}
+
+#[test]
+fn iothreads_lose_the_pins_of_those_that_go_and_gaps_are_refused() {
+    let threads = |more| Wanted { more, ..Wanted::vendor(0, 8) };
+    let pins = "<cputune>\n    <iothreadpin iothread='1' cpuset='22'/>\n    \
+                <iothreadpin iothread='46' cpuset='23'/>";
+    let text = guest(&threads("\n  <iothreads>46</iothreads>"), &[("<cputune>", pins)]);
+    let items = Items { pins: Item::On, iothreads: Item::On, ..Items::default() };
+    let after = one(&text, &items).unwrap().after.text().to_owned();
+    assert!(after.contains("<iothreadpin iothread='1' cpuset='22'/>"), "{after}");
+    assert!(!after.contains("iothread='46'"), "{after}");
+    let gaps =
+        "\n  <iothreadids>\n    <iothread id='2'/>\n    <iothread id='5'/>\n  </iothreadids>";
+    let text = threads(gaps).xml(&host("dgx-2"));
+    let pin = with(|items| items.iothread_pins = Item::To("22".parse().unwrap()));
+    let error = one(&text, &pin).unwrap_err();
+    assert!(error.contains("have the ids 2, 5"), "{error}");
+}
+
+#[test]
+fn old_cores_do_not_outweigh_the_devices_node() {
+    let dgx2 = host("dgx-2");
+    // Pinned to the package that its GPUs are not on.
+    let far = Wanted { pins: (24..29).chain(72..77).collect(), ..Wanted::vendor(0, 2) };
+    let after = one(&far.xml(&dgx2), &Items::all()).unwrap().after;
+    let node = dgx2.node(gpuvm::cpuset::NodeId(0)).unwrap();
+    let claims = Claims::read(&after);
+    assert!(claims.vcpu_pins.iter().all(|pin| pin.cpuset.value.is_subset(&node.pcpus)));
+}
+
+#[test]
+fn where_helpers_float_says_nothing_of_where_a_guest_is() {
+    let near = Wanted {
+        pins: vec![6, 54, 7, 55, 8, 56],
+        vcpus: 6,
+        gpus: 0..0,
+        memory_kib: 8 << 20,
+        ..Wanted::vendor(0, 1)
+    };
+    let pins = "<cputune>\n    <emulatorpin cpuset='9,57'/>\n    \
+                <iothreadpin iothread='1' cpuset='0-23,48-71'/>";
+    let wanted = Wanted { more: "\n  <iothreads>1</iothreads>", ..near };
+    let after = one(&guest(&wanted, &[("<cputune>", pins)]), &Items::all()).unwrap().after;
+    let claims = Claims::read(&after);
+    let own: gpuvm::cpuset::CpuSet = "6-9,54-57".parse().unwrap();
+    assert!(
+        claims.vcpu_pins.iter().all(|pin| pin.cpuset.value.is_subset(&own)),
+        "{}",
+        after.text()
+    );
+}
+
+#[test]
+fn guests_of_32_bits_are_tuned_and_modules_are_not_counted_twice() {
+    let text = guest(&Wanted::vendor(0, 2), &[("arch='x86_64'", "arch='i686'")]);
+    assert!(one(&text, &Items::all()).is_ok());
+    // Of 12 GiB 4 are a module, which stays what it is.
+    let bare = Wanted { gpus: 0..0, memory_kib: 12 << 20, ..Wanted::vendor(0, 2) };
+    let cells = "<cpu><numa><cell id='0' cpus='0-9' memory='8' unit='GiB'/></numa></cpu>";
+    let module = "<memory model='dimm'><target><size unit='GiB'>4</size><node>0</node></target>\
+                  </memory>\n    <console";
+    let more = "\n  <maxMemory slots='4' unit='GiB'>32</maxMemory>";
+    let text = guest(&Wanted { more, ..bare }, &[(CPU, cells), ("<console", module)]);
+    let tuned = one(&text, &Items::all()).unwrap();
+    assert_eq!(tuned.placement.unwrap().memory().kib(), 8 << 20);
+    assert!(tuned.after.text().contains("memory='8' unit='GiB'"), "{}", tuned.after.text());
+}
+
+#[test]
+fn what_runs_keeps_its_place_until_its_next_start() {
+    let dgx2 = host("dgx-2");
+    let one = DomainXml::parse(&Wanted::vendor(0, 1).xml(&dgx2)).unwrap();
+    let two = Wanted { name: "other", gpus: 1..2, ..Wanted::vendor(0, 1) };
+    let two = DomainXml::parse(&two.xml(&dgx2)).unwrap();
+    // The first runs on the cores of the other's GPU, which its new definition leaves.
+    let running = Wanted { pins: vec![3, 51, 4, 52, 5], ..Wanted::vendor(0, 1) };
+    let running = DomainXml::parse(&running.xml(&dgx2)).unwrap().held(true).unwrap();
+    let others = Occupancy { domains: vec![running.clone()], ..Occupancy::default() };
+    let given = Given {
+        topology: &dgx2,
+        others: &others,
+        items: &Items::all(),
+        allow_remote: false,
+        disks: &BTreeMap::new(),
+        abilities: Abilities::default(),
+        versions: &Versions::default(),
+    };
+    let answers = together(&[one, two], &given);
+    let taken: gpuvm::cpuset::CpuSet =
+        running.vcpu_pins.iter().flat_map(|pin| pin.iter()).collect();
+    let other = answers[1].as_ref().unwrap();
+    for pin in Claims::read(&other.after).vcpu_pins {
+        assert!(!pin.cpuset.value.intersects(&taken), "{}", pin.cpuset.value);
+    }
+}
+
+#[test]
+fn what_was_wrong_before_and_is_not_ours_does_not_refuse_the_rest() {
+    // Two domains' worth of one GPU: wrong, but no matter of the disks.
+    let twice = guest(&Wanted::vendor(0, 1), &[]);
+    let hostdev = twice.split("    <hostdev").nth(1).unwrap().split("</hostdev>").next().unwrap();
+    let again = format!("    <hostdev{hostdev}</hostdev>\n    <memballoon");
+    let text = twice.replacen("    <memballoon", &again, 1);
+    let queues = Items { disk_queues: Item::To(2), ..Items::default() };
+    let tuned = one(&text, &queues).unwrap();
+    assert!(tuned.findings.iter().any(|finding| finding.rule == "hostdev-twice"));
+    assert!(tuned.after.text().contains("queues='2'"));
+}
