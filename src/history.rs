@@ -157,6 +157,15 @@ impl History {
         steps.filter(|step| is_pages(step)).filter_map(Step::reversed).collect()
     }
 
+    /// The steps that forget changes of which nothing is left: pages alone, reserved in another boot of the machine.
+    pub fn forget_spent(&self, boot: &str) -> Vec<Step> {
+        let spent = |entry: &&Entry| {
+            let is_same = entry.after.as_ref() == Some(&entry.before);
+            entry.boot != boot && is_same && entry.steps.iter().all(is_pages)
+        };
+        self.entries.iter().filter(spent).map(|entry| self.forget(entry)).collect()
+    }
+
     /// The file of a change.
     fn file(&self, number: u32) -> PathBuf {
         self.directory.join(format!("{number:04}.json"))
@@ -328,6 +337,11 @@ mod tests {
         history.entries.push(entry);
         assert_eq!(history.give_back_pages("one"), [pages(2, 10, 0)]);
         assert_eq!(history.give_back_pages("two"), []);
+        // Nothing is left of it in another boot, unless it changed the definition, too.
+        assert_eq!(history.forget_spent("two"), []);
+        history.entries[0].after = Some("<domain/>".into());
+        assert_eq!(history.forget_spent("one"), []);
+        assert_eq!(history.forget_spent("two"), [history.forget(&history.entries[0])]);
     }
 
     #[test]

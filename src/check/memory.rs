@@ -111,6 +111,25 @@ pub fn page_size(bank: &Bank<'_, '_>, topology: &Topology) -> MemSize {
     bank.page.map_or_else(default, |page| page.value)
 }
 
+/// How many pages of a size a guest's memory needs among which nodes, with the place that names the size; memory that is
+/// not bound: among all.
+pub fn wanted_pages<'t>(
+    banks: &[Bank<'_, 't>],
+    topology: &Topology,
+) -> BTreeMap<(NodeSet, MemSize), (u64, Option<Spot<'t>>)> {
+    let everywhere: NodeSet = topology.nodes().iter().map(|node| node.os_index).collect();
+    let mut wanted: BTreeMap<(NodeSet, MemSize), (u64, Option<Spot<'t>>)> = BTreeMap::new();
+    for bank in banks {
+        let hard = bank.binding.filter(|binding| binding.is_hard());
+        let nodes = hard.map_or(&everywhere, |binding| &binding.nodes.value).clone();
+        let page = page_size(bank, topology);
+        let spot = bank.page.map(|page| page.spot);
+        let entry = wanted.entry((nodes, page)).or_insert((0, spot));
+        entry.0 += bank.memory.value.kib().div_ceil(page.kib());
+    }
+    wanted
+}
+
 /// Checks that memory is a multiple of its pages, in every cell.
 fn multiples<'t>(banks: &[Bank<'_, 't>], topology: &Topology, report: &mut Report<'t>) {
     for bank in banks {
@@ -140,17 +159,8 @@ fn pools<'t>(
         return; // the record does not tell
     }
     let Some(asked) = &guest.huge_pages else { return };
-    let everywhere: NodeSet = topology.nodes().iter().map(|node| node.os_index).collect();
-    let mut wanted: BTreeMap<(NodeSet, MemSize), (u64, Spot<'t>)> = BTreeMap::new();
-    for bank in banks {
-        let hard = bank.binding.filter(|binding| binding.is_hard());
-        let nodes = hard.map_or(&everywhere, |binding| &binding.nodes.value).clone();
-        let page = page_size(bank, topology);
-        let spot = bank.page.map_or(asked.spot, |page| page.spot);
-        let entry = wanted.entry((nodes, page)).or_insert((0, spot));
-        entry.0 += bank.memory.kib().div_ceil(page.kib());
-    }
-    for ((nodes, page), (count, spot)) in wanted {
+    for ((nodes, page), (count, spot)) in wanted_pages(banks, topology) {
+        let spot = spot.unwrap_or(asked.spot);
         let of_size = |pool: &&HugePagePool| pool.page_kib == page;
         let pools = || among(topology, &nodes).flat_map(|n| n.huge_pages.iter()).filter(of_size);
         if pools().next().is_none() {

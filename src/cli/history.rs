@@ -122,6 +122,7 @@ pub fn change_domain(
     entry.what = change.what.clone();
     entry.boot = boot()?;
     entry.steps = change.first.iter().chain(&change.last).cloned().collect();
+    transaction.run(&history.forget_spent(&entry.boot))?;
     transaction.run(&[history.remember(&entry, None)])?;
     transaction.run(&change.steps())?;
     let mut after = entry.clone();

@@ -1,7 +1,8 @@
 //! Huge pages that are reserved for a guest, and go back with it.
 //!
 //! Exactly what is missing is reserved on each node of the plan, and the guest's metadata remembers it together with the
-//! boot of the machine: no pool outlives that, so that after it there is nothing to give back.
+//! boot of the machine: no pool outlives that, so that after it there is nothing to give back. What `start` reserves then
+//! stands in the domain's history, as what `tune` does.
 
 use super::claim::is_local;
 use super::context::Context;
@@ -9,6 +10,8 @@ use super::error::{hinted, usage};
 use super::guest::Planned;
 use crate::apply::Step;
 use crate::apply::pages::PagesStep;
+use crate::check::guest::Guest;
+use crate::check::memory::wanted_pages;
 use crate::cpuset::NodeId;
 use crate::discover::hugetlb;
 use crate::domain::DomainXml;
@@ -17,6 +20,7 @@ use crate::fsroot::FsRoot;
 use crate::memsize::MemSize;
 use crate::placement::NodePages;
 use crate::request::PageSize;
+use crate::topology::Topology;
 use std::collections::BTreeMap;
 
 /// Where the kernel numbers the boots of the machine.
@@ -43,14 +47,14 @@ pub fn reserve(
     let Some(page) = placement.huge_pages.map(PageSize::size) else {
         return Ok(Reservation::default());
     };
-    let missing: Vec<&NodePages> =
-        placement.node_pages.iter().filter(|pages| pages.missing() > 0).collect();
+    let missing = placement.node_pages.iter().filter(|pages| pages.missing() > 0);
+    let missing: Vec<(MemSize, NodePages)> = missing.map(|pages| (page, pages.clone())).collect();
     let lacks = starts && cx.global.host.is_none() && is_local(&cx.global.connect);
     if missing.is_empty() || !(reserve || lacks) {
         return Ok(Reservation::default());
     }
     if !reserve {
-        return Err(short(planned.name.as_str(), page, &missing));
+        return Err(short(planned.name.as_str(), &missing, false));
     }
     let root = root(cx)?;
     let boot = match &root {
@@ -65,6 +69,75 @@ pub fn reserve(
         reservation.reserved.push(Reserved { node, page_kib: page, count, boot: boot.clone() });
     }
     Ok(reservation)
+}
+
+/// What a domain that is off is missing to start, as it is defined and whoever defined it: pages by size and node. What
+/// is bound to several nodes is missing on the one of them with most memory left.
+pub fn missing(
+    xml: &DomainXml,
+    topology: &Topology,
+    root: &FsRoot,
+) -> anyhow::Result<Vec<(MemSize, NodePages)>> {
+    let guest = Guest::read(xml);
+    if guest.huge_pages.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut wanted: Vec<_> = wanted_pages(&guest.banks(), topology).into_iter().collect();
+    // What can be on one node only comes first.
+    wanted.sort_by_key(|((nodes, _), _)| nodes.len());
+    let mut taken: BTreeMap<(NodeId, MemSize), u64> = BTreeMap::new();
+    let mut missing = Vec::new();
+    for ((nodes, page), (mut needed, _)) in wanted {
+        let mut here = Vec::new();
+        for node in topology.nodes().iter().filter(|node| nodes.contains(node.os_index)) {
+            let Some(pool) = node.huge_pages.iter().find(|pool| pool.page_kib == page) else {
+                continue;
+            };
+            let id = node.os_index;
+            let used = taken.entry((id, page)).or_default();
+            let takes = needed.min(pool.free.saturating_sub(*used));
+            *used += takes;
+            needed -= takes;
+            here.push((hugetlb::available(root, id)?, takes, id, pool));
+        }
+        // Where no node has a pool of the size, `check` says more.
+        let most = here.into_iter().max_by_key(|(left, ..)| *left);
+        let Some((_, takes, node, pool)) = most.filter(|_| needed > 0 && !grows(root, page)) else {
+            continue;
+        };
+        let (needed, reserved) = (takes + needed, pool.reserved());
+        missing.push((page, NodePages { node, needed, free: takes, reserved }));
+    }
+    Ok(missing)
+}
+
+/// Whether the kernel adds pages of a size by itself when they are wanted.
+fn grows(root: &FsRoot, page: MemSize) -> bool {
+    let path =
+        format!("sys/kernel/mm/hugepages/hugepages-{}kB/nr_overcommit_hugepages", page.kib());
+    root.read(&path).ok().flatten().is_some_and(|number| number != "0")
+}
+
+/// The steps that reserve what a domain is missing to start; refused, with what would help, where they are not asked for.
+pub fn to_start(
+    name: &str,
+    xml: &DomainXml,
+    reserve: bool,
+    cx: &Context<'_>,
+) -> anyhow::Result<Vec<Step>> {
+    let root = is_local(&cx.global.connect).then(FsRoot::live).transpose()?;
+    let Some(root) = root.filter(|_| Guest::read(xml).huge_pages.is_some()) else {
+        return Ok(Vec::new());
+    };
+    let missing = missing(xml, &cx.topology()?, &root)?;
+    if !reserve && !missing.is_empty() {
+        return Err(short(name, &missing, true));
+    }
+    let (mut pools, mut all) = (Pools::new(), Vec::new());
+    for (page, pages) in missing {
+        all.extend(steps(&[pages], page, &mut pools, Some(&root))?.into_iter().map(Step::SetPages));
+    }
+    Ok(all)
 }
 
 /// How many pages nodes will have of a size, by the steps so far.
@@ -108,16 +181,28 @@ pub fn steps(
     Ok(steps)
 }
 
-/// The error that a guest has fewer pages than it needs.
-fn short(name: &str, page: MemSize, missing: &[&NodePages]) -> anyhow::Error {
-    let mut message = format!("domain `{name}` could not start: pages of {page} are missing");
-    for NodePages { node, needed, free, .. } in missing {
-        message += &format!("\n  {needed} are needed on node {node}, {free} are free");
+/// The error that a guest has fewer pages than it needs, defined or to be made.
+fn short(name: &str, missing: &[(MemSize, NodePages)], defined: bool) -> anyhow::Error {
+    let mut message = format!("domain `{name}` could not start: huge pages are missing");
+    let mut commands = Vec::new();
+    for (page, pages) in missing {
+        let NodePages { node, needed, free, reserved } = pages;
+        message +=
+            &format!("\n  {needed} pages of {page} are needed on node {node}, {free} are free");
+        let (size, count) = (page.typed(), reserved + pages.missing());
+        commands.push(format!("`gpuvm host pages --node {node} --size {size} --count {count}`"));
     }
-    hinted(
-        message,
-        "--reserve-pages reserves those that are missing, --no-start only defines the guest",
-    )
+    let hint = match defined {
+        true => format!(
+            "`gpuvm start {name} --reserve-pages` reserves them for it, {} for whoever comes",
+            commands.join(" and ")
+        ),
+        false => {
+            "--reserve-pages reserves those that are missing, --no-start only defines the guest"
+                .to_owned()
+        }
+    };
+    hinted(message, hint)
 }
 
 /// Refuses to reserve more than the memory that a node has left.

@@ -5,27 +5,56 @@ use super::change::{Reporter, journal, print_steps, refuse_unfinished};
 use super::claim::claim_of;
 use super::context::Context;
 use super::error::EXIT_DONE;
+use super::history::{DomainChange, change_domain};
+use super::pages;
 use super::show::find;
 use crate::apply::{Step, Transaction};
 use crate::domain::DomainXml;
 use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
 
+/// Is what a start takes.
+#[derive(Default)]
+struct Plan {
+    /// The definition, where the domain is off.
+    defined: Option<DomainXml>,
+    /// What reserves the pages that it is missing.
+    pages: Vec<Step>,
+    /// All else, the start itself at last; nothing where it runs.
+    steps: Vec<Step>,
+}
+
 /// Runs the verb.
 pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("start")?;
+    if args.reserve_pages {
+        pages::refuse_elsewhere("start", cx)?;
+    }
     let mut reporter = Reporter::new(cx.output)?;
     let hypervisor = cx.hypervisor()?;
     if args.dry_run {
-        print_steps(&steps(&*hypervisor, args, cx)?, cx)?;
+        let Plan { pages, steps, .. } = plan(&*hypervisor, args, cx)?;
+        print_steps(&[pages, steps].concat(), cx)?;
         return Ok(EXIT_DONE);
     }
     // The definition says what the guest takes, so the start itself needs no lock, and may take long.
     let lock = reporter.lock(&args.lock)?;
     refuse_unfinished(&*hypervisor)?;
-    let steps = steps(&*hypervisor, args, cx)?;
-    let binds = steps.iter().any(Step::is_of_host);
-    let journal = binds.then(|| journal("start", &args.name, &*hypervisor)).transpose()?;
+    let Plan { defined, pages, steps } = plan(&*hypervisor, args, cx)?;
+    let changes = pages.iter().chain(&steps).any(Step::is_of_host);
+    let journal = changes.then(|| journal("start", &args.name, &*hypervisor)).transpose()?;
     let mut transaction = Transaction::new(&*hypervisor, &mut reporter, journal);
+    if let Some(defined) = defined.filter(|_| !pages.is_empty()) {
+        let change = DomainChange {
+            verb: "start",
+            name: &args.name,
+            what: pages.iter().map(Step::to_string).collect(),
+            before: defined.text(),
+            after: &defined,
+            first: pages,
+            last: Vec::new(),
+        };
+        change_domain(&change, &*hypervisor, &mut transaction, cx.output)?;
+    }
     let before = steps.len().saturating_sub(1);
     transaction.run(&steps[..before])?;
     drop(lock);
@@ -37,22 +66,21 @@ pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// The steps of a start; none where it runs.
-fn steps(
-    hypervisor: &dyn Hypervisor,
-    args: &StartArgs,
-    cx: &Context<'_>,
-) -> anyhow::Result<Vec<Step>> {
+/// What a start takes.
+fn plan(hypervisor: &dyn Hypervisor, args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<Plan> {
     let start = Step::StartDomain { name: args.name.clone() };
     Ok(match find(hypervisor, &args.name)?.state {
         DomainState::ShutOff | DomainState::Crashed => {
             let xml = DomainXml::parse(&hypervisor.xml(&args.name, XmlOf::Inactive)?)?;
+            let pages = pages::to_start(&args.name, &xml, args.reserve_pages, cx)?;
             let mut steps = claim_of(&xml, cx)?;
             steps.push(start);
-            steps
+            Plan { defined: Some(xml), pages, steps }
         }
         // A paused or ending domain is not started; libvirt says why.
-        DomainState::Paused | DomainState::ShuttingDown if !args.dry_run => vec![start],
-        _ => Vec::new(),
+        DomainState::Paused | DomainState::ShuttingDown if !args.dry_run => {
+            Plan { steps: vec![start], ..Plan::default() }
+        }
+        _ => Plan::default(),
     })
 }

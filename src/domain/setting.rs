@@ -13,7 +13,7 @@ use super::shape;
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::placement::{GuestCell, GuestTopology};
-use crate::request::PageSize;
+use crate::request::{PageSize, Request};
 use serde::Serialize;
 
 /// The name by which libvirt and a guest's agent find each other.
@@ -170,6 +170,11 @@ pub enum Setting {
         /// The functions.
         devices: Vec<Bdf>,
     },
+    /// What our metadata says was asked for, where there is any.
+    Request {
+        /// The wish.
+        request: Box<Request>,
+    },
 }
 
 impl Setting {
@@ -236,6 +241,10 @@ impl Setting {
                 let seats =
                     names.flat_map(|name| devices.iter().map(move |bdf| (name, bdf))).map(seat);
                 domain.child(Fragment::new("devices").if_there().children(seats))
+            }
+            Setting::Request { request } => {
+                let guest = Fragment::new("gpuvm:guest").if_there().child(shape::request(request));
+                domain.child(Fragment::new("metadata").if_there().child(guest))
             }
             _ => domain.child(self.cpu(Fragment::new("cpu"))),
         }

@@ -9,7 +9,7 @@ use super::pci::PciAddress;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet, PcpuId};
 use crate::placement::{GuestCell, GuestTopology};
-use crate::request::PageSize;
+use crate::request::{PageSize, Request};
 use crate::topology::PartitionId;
 
 impl DiskSeat {
@@ -144,13 +144,18 @@ impl HostdevSeat {
     }
 }
 
+/// What a guest's wish in our metadata shall be like.
+pub(super) fn request(request: &Request) -> Fragment {
+    let request = serde_json::to_string(request).expect("a request has no map");
+    Fragment::new("gpuvm:request").text(request)
+}
+
 /// What `<metadata>` shall be like.
 pub(super) fn metadata(
     record: &Record,
     partition: Option<PartitionId>,
     devices: &[Bdf],
 ) -> Fragment {
-    let request = serde_json::to_string(&record.request).expect("a request has no map");
     let mut plan = Fragment::new("gpuvm:plan");
     plan = match partition {
         Some(partition) => plan.attr("partition", partition),
@@ -186,7 +191,7 @@ pub(super) fn metadata(
     let guarded = Fragment::new("gpuvm:guarded").children(guarded).only("gpuvm:device");
     let guest = Fragment::new("gpuvm:guest")
         .attr("xmlns:gpuvm", NAMESPACE)
-        .child(Fragment::new("gpuvm:request").text(request))
+        .child(request(&record.request))
         .child(plan.children(devices).only("gpuvm:device"))
         .child(Fragment::new("gpuvm:made").children(disks).only("gpuvm:disk").drop_empty())
         .child(Fragment::new("gpuvm:bound").children(bound).only("gpuvm:device").drop_empty())

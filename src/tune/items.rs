@@ -174,7 +174,7 @@ impl Items {
 /// Is the name of one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, clippy::missing_docs_in_private_items)] // The fields of `Items` say it.
+#[allow(missing_docs, clippy::missing_docs_in_private_items)] // The fields of `Items` say it; `Request` follows them.
 pub enum ItemName {
     Pins,
     Topology,
@@ -199,10 +199,11 @@ pub enum ItemName {
     Window,
     Maxphysaddr,
     Balloon,
+    Request,
 }
 
 impl ItemName {
-    /// Its word, which is also its switch.
+    /// Its word, which is also its switch; what was asked for has none.
     pub fn as_str(self) -> &'static str {
         match self {
             ItemName::Pins => "pins",
@@ -228,6 +229,7 @@ impl ItemName {
             ItemName::Window => "window",
             ItemName::Maxphysaddr => "maxphysaddr",
             ItemName::Balloon => "balloon",
+            ItemName::Request => "request",
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod items;
 mod nics;
 mod place;
 mod refuse;
+mod request;
 pub mod together;
 mod wish;
 mod words;
@@ -128,6 +129,7 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
     let mut work = work::Work::new(current, &guest, placement.as_ref(), given);
     cpu::apply(&mut work)?;
     devices::apply(&mut work)?;
+    request::apply(&mut work)?;
     let work::Work { xml: after, mut changes, mut reasons, .. } = work;
     changes.sort_by_key(|change| change.item);
     let judge = |xml| check(xml, given.topology, given.others, given.versions);

@@ -3,6 +3,7 @@
 use super::ItemName;
 use crate::domain::claims::Claims;
 use crate::domain::{DomainXml, Element};
+use crate::request::{CellWish, PinPolicy, Request};
 
 /// How many values are shown before the rest is only counted.
 const MOST: usize = 8;
@@ -128,7 +129,31 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
             let model = devices("memballoon").next().and_then(|balloon| balloon.attr("model"));
             model.unwrap_or_else(|| "libvirt's default".into()).into_owned()
         }
+        ItemName::Request => {
+            let record = xml.record().ok().flatten();
+            record.map_or("nothing".into(), |record| wish(&record.request))
+        }
     }
+}
+
+/// What of a wish an item may change.
+fn wish(request: &Request) -> String {
+    let pins = match request.pins {
+        PinPolicy::Core => "pins by core",
+        PinPolicy::Thread => "pins by thread",
+        PinPolicy::None => "no pins",
+    };
+    let pages = request.huge_pages.map(|page| format!("pages of {}", page.size()));
+    let cells = match request.cells {
+        CellWish::Auto => "cells by node".to_owned(),
+        CellWish::Count(1) => "1 cell".to_owned(),
+        CellWish::Count(number) => format!("{number} cells"),
+    };
+    let threads = request.threads.map(|threads| format!("{threads} threads of a core"));
+    let memory = request.memory_kib.map(|memory| format!("{} KiB", memory.kib()));
+    let pages = pages.unwrap_or_else(|| "normal pages".into());
+    let all = [Some(pins.to_owned()), Some(pages), Some(cells), threads, memory];
+    all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// The name of a disk in the guest.

@@ -5,7 +5,7 @@ use super::Host;
 use super::report::{Between, Report, Wrong};
 use crate::check::Rule;
 use crate::check::guest::{Bank, Guest};
-use crate::check::memory::page_size;
+use crate::check::memory::{page_size, wanted_pages};
 use crate::cpuset::NodeSet;
 use crate::discover::process::{Mapped, Process};
 use crate::memsize::MemSize;
@@ -140,15 +140,7 @@ pub fn next_start(
     if defined.huge_pages.is_none() {
         return;
     }
-    let everywhere: NodeSet = host.topology.nodes().iter().map(|node| node.os_index).collect();
-    let mut wanted: BTreeMap<(NodeSet, MemSize), u64> = BTreeMap::new();
-    for bank in defined.banks() {
-        let hard = bank.binding.filter(|binding| binding.is_hard());
-        let nodes = hard.map_or(&everywhere, |binding| &binding.nodes.value).clone();
-        let page = page_size(&bank, host.topology);
-        *wanted.entry((nodes, page)).or_default() += bank.memory.kib().div_ceil(page.kib());
-    }
-    for ((nodes, page), wanted) in wanted {
+    for ((nodes, page), (wanted, _)) in wanted_pages(&defined.banks(), host.topology) {
         let among = host.topology.nodes().iter().filter(|node| nodes.contains(node.os_index));
         let pools = among.flat_map(|node| &node.huge_pages).filter(|pool| pool.page_kib == page);
         let (free, surplus) = pools.fold((0, 0), |(free, surplus): (u64, u64), pool| {

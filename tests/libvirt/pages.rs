@@ -71,7 +71,8 @@ fn pages_that_lack_are_told_reserved_and_given_back() {
     let (pages, missing) = (pool.pages, pool.pages - free);
     let (code, out, err) = place.gpuvm(&create((&place, &pool), &[]));
     assert!(code == 1 && out.is_empty(), "{code}: {out}{err}");
-    assert!(err.contains(&format!("{pages} are needed on node 0, {free} are free")), "{err}");
+    let lack = format!("{pages} pages of 2 MiB are needed on node 0, {free} are free");
+    assert!(err.contains(&lack), "{err}");
     assert!(err.contains("hint: --reserve-pages reserves"), "{err}");
     let args = create((&place, &pool), &reserve);
     let dry = place.done(&[&args[..], &["--dry-run"]].concat());
@@ -101,14 +102,99 @@ fn a_guest_of_another_boot_gives_nothing_back() {
     place.done(&create((&place, &pool), &["--reserve-pages", "--no-start"]));
     let reserved = total();
     assert!(reserved > pool.total());
+    reboot(&place, &pool);
+    set(reserved);
+    place.done(&["delete", "guest", "--yes"]);
+    assert_eq!(total(), reserved);
+}
+
+/// Makes the guest one of another boot: its pages are gone, and so is what would give them back.
+fn reboot(place: &Place, pool: &Pool) {
     let xml = place.virsh(&["dumpxml", "--inactive", "guest"]);
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     assert!(xml.contains(boot.trim()), "{xml}");
     let file = place.daemon.own_path("other.xml");
     std::fs::write(&file, xml.replace(boot.trim(), "another")).unwrap();
     place.virsh(&["define", file.to_str().unwrap()]);
+    set(pool.total());
+}
+
+#[test]
+fn a_start_after_a_reboot_says_which_pages_are_missing_and_reserves_them() {
+    let Some((place, pool)) = place() else { return };
+    let free = number("free_hugepages").unwrap();
+    place.done(&create((&place, &pool), &["--reserve-pages", "--no-start"]));
+    let (all, missing) = (total(), pool.pages - free);
+    assert_eq!(all, pool.total() + missing);
+    reboot(&place, &pool);
+    let (code, _, err) = place.gpuvm(&["start", "guest"]);
+    assert_eq!(code, 1, "{err}");
+    for words in [
+        format!("{} pages of 2 MiB are needed on node 0, {free} are free", pool.pages),
+        "`gpuvm start guest --reserve-pages`".into(),
+        format!("`gpuvm host pages --node 0 --size 2M --count {all}`"),
+    ] {
+        assert!(err.contains(&words), "{words}: {err}");
+    }
+    let start = ["start", "guest", "--reserve-pages"];
+    let dry = place.done(&[&start[..], &["--dry-run"]].concat());
+    let steps = format!("reserve {missing} pages of 2 MiB on node 0, {all} in all");
+    assert_eq!(dry.lines().collect::<Vec<_>>(), [&*steps, "start domain `guest`"]);
+    assert_eq!(total(), pool.total(), "--dry-run changed something");
+    // A start that is killed takes nothing.
+    assert!(!place.killed(6, &start));
+    place.recover();
+    assert_eq!(total(), pool.total());
+    place.done(&start);
+    assert_eq!((total(), number("free_hugepages")), (all, Some(0)));
+    let said = place.done(&["tune", "guest", "--huge-pages", "2M", "--reserve-pages", "--yes"]);
+    assert!(said.contains("no pages are reserved for it while it runs"), "{said}");
+    let history = place.done(&["history", "guest"]);
+    assert!(history.contains("start") && history.contains("reserve "), "{history}");
+    place.done(&["stop", "guest", "--force"]);
+    place.done(&["undo", "guest", "--yes"]);
+    assert_eq!(total(), pool.total());
+    // Pages that are there already need nothing; those of a start go with the guest.
+    place.done(&start);
+    place.done(&["stop", "guest", "--force"]);
+    assert_eq!(place.done(&["start", "guest", "--dry-run"]).trim(), "start domain `guest`");
     place.done(&["delete", "guest", "--yes"]);
-    assert_eq!(total(), reserved);
+    assert_eq!((total(), place.journal()), (pool.total(), String::new()));
+}
+
+/// The rules by which a guest is not what was asked for.
+fn not_as_asked(place: &Place) -> Vec<String> {
+    let (_, out, err) = place.gpuvm(&["verify", "guest", "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&out).expect(&err);
+    let rules = answer["findings"].as_array().unwrap().iter();
+    let rules = rules.filter(|finding| finding["between"] == "plan");
+    rules.map(|finding| finding["rule"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn what_a_guest_is_tuned_to_is_what_was_asked_for() {
+    let Some((place, pool)) = place() else { return };
+    place.done(&create((&place, &pool), &["--reserve-pages", "--no-start"]));
+    let definition = || place.virsh(&["dumpxml", "--inactive", "--security-info", "guest"]);
+    let before = definition();
+    assert_eq!(not_as_asked(&place), [""; 0]);
+    let tune = ["tune", "guest", "--iothreads", "1", "--huge-pages", "off", "--yes"];
+    let said = place.done(&tune);
+    assert!(said.contains("  request: ") && said.contains("-> no pins, normal pages"), "{said}");
+    assert_eq!(not_as_asked(&place), [""; 0]);
+    assert!(place.done(&tune).contains("nothing to do"));
+    place.done(&["undo", "guest", "--yes"]);
+    assert_eq!(definition(), before);
+    assert_eq!(not_as_asked(&place), [""; 0]);
+    // What somebody else changes was not asked for.
+    let file = place.daemon.own_path("edited.xml");
+    let from = before.find("<memoryBacking>").unwrap()..before.find("</memoryBacking>").unwrap();
+    let edited =
+        format!("{}{}", &before[..from.start], &before[from.end + "</memoryBacking>".len()..]);
+    std::fs::write(&file, edited).unwrap();
+    place.virsh(&["define", file.to_str().unwrap()]);
+    assert_eq!(not_as_asked(&place), ["plan-pages"]);
+    place.done(&["delete", "guest", "--yes"]);
 }
 
 #[test]

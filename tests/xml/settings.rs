@@ -6,10 +6,10 @@ use gpuvm::domain::guest::{Made, Role};
 use gpuvm::domain::setting::{AddressBits, DiskTuning, NicTuning, Put, Rate, Setting};
 use gpuvm::memsize::MemSize;
 use gpuvm::placement::{GuestCell, GuestTopology};
-use gpuvm::request::PageSize;
+use gpuvm::request::{PageSize, Request};
 
 /// How many kinds of settings there are.
-pub const VARIANTS: usize = 19;
+pub const VARIANTS: usize = 20;
 
 /// A number for each variant; without a catch-all arm, so that a new one needs an example.
 pub fn variant(setting: &Setting) -> usize {
@@ -33,6 +33,7 @@ pub fn variant(setting: &Setting) -> usize {
         Setting::Unseated { .. } => 16,
         Setting::IothreadSchedulers { .. } => 17,
         Setting::Made { .. } => 18,
+        Setting::Request { .. } => 19,
     }
 }
 
@@ -213,5 +214,7 @@ fn device_examples() -> Vec<(Setting, &'static str)> {
         (Setting::Balloon, ""),
         (Setting::NoPciHole, ""),
         (Setting::Unseated { devices: vec!["01:00.0".parse().unwrap()] }, ""),
+        // Others' guests are not told what was asked for.
+        (Setting::Request { request: Box::new(Request::for_gpus(1)) }, ""),
     ]
 }

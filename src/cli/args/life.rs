@@ -37,6 +37,9 @@ pub struct StartArgs {
     /// Name of the domain
     #[arg(value_name = "NAME")]
     pub name: String,
+    /// Reserve the huge pages that it is missing, say after a reboot; `undo` and `delete` give them back
+    #[arg(long)]
+    pub reserve_pages: bool,
     /// Print the steps and change nothing
     #[arg(long)]
     pub dry_run: bool,

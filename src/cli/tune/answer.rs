@@ -34,6 +34,9 @@ pub struct Domain {
     /// What is left of what was before, and how that goes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     stays: Vec<String>,
+    /// What was asked for and is not done, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    undone: Option<String>,
     /// What is different.
     changes: Vec<Change>,
     /// What is a compromise; with --explain every reason.
@@ -68,6 +71,7 @@ impl Domain {
             waits: None,
             beside: Vec::new(),
             stays: Vec::new(),
+            undone: None,
             changes: Vec::new(),
             reasons: Vec::new(),
             findings: Vec::new(),
@@ -97,7 +101,8 @@ impl Domain {
         let all_live = waits.as_ref().is_some_and(Vec::is_empty);
         let waits_for_start = self.waits_for_start && !all_live;
         let stays = extra.stays.clone();
-        Domain { beside, waits, waits_for_start, stays, ..self }
+        let undone = extra.undone.clone();
+        Domain { beside, waits, waits_for_start, stays, undone, ..self }
     }
 
     /// The same with the definition.
@@ -114,8 +119,11 @@ impl Domain {
         let beside = self.beside.iter().map(|words| format!("  {words}"));
         let waits = self.waits.iter().filter(|waits| !waits.is_empty());
         let waits = waits.map(|waits| format!("  waits for the next start: {}", waits.join(", ")));
+        let waits = waits.chain(self.undone.iter().map(|why| format!("  {why}")));
         if changes.is_empty() && self.beside.is_empty() {
-            return vec![format!("{name}: nothing to do")];
+            let nothing = format!("{name}: nothing to do");
+            let undone = self.undone.iter().map(|why| format!("  {why}"));
+            return std::iter::once(nothing).chain(undone).collect();
         }
         if changes.is_empty() {
             let is = format!("{name} is defined so already");

@@ -23,6 +23,8 @@ pub struct Extra {
     pub waits: Option<Vec<String>>,
     /// What is left of what was before, in words.
     pub stays: Vec<String>,
+    /// What was asked for and is not done.
+    pub undone: Option<String>,
 }
 
 /// What is changed beside each definition, in the order of the domains.
@@ -46,6 +48,13 @@ pub fn of(
             let conversions = subjects.conversions(at);
             extra.first.extend(conversions.iter().flat_map(|one| one.steps.clone()));
             extra.stays = conversions.iter().map(Conversion::stays).collect();
+            if args.reserve_pages && subject.running && has_pages(tuned) {
+                let name = &subject.name;
+                extra.undone = Some(format!(
+                    "no pages are reserved for it while it runs: `gpuvm verify {name}` says whether its next start \
+                     finds them, `gpuvm start {name} --reserve-pages` reserves them then"
+                ));
+            }
             if let Some(runs) = &subject.live {
                 let changes = live_changes(runs, &tuned.after, &all);
                 extra.last = live::steps(&subject.name, &changes);
@@ -55,6 +64,11 @@ pub fn of(
         extras.push(extra);
     }
     Ok(extras)
+}
+
+/// Whether a domain is to be in huge pages.
+fn has_pages(tuned: &Tuned) -> bool {
+    tuned.after.root().find("memoryBacking/hugepages").is_some()
 }
 
 /// Whether there is something to do for a domain.
