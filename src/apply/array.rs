@@ -5,11 +5,12 @@ mod act;
 mod text;
 
 pub use super::command::{CommandError, output};
+pub(super) use act::replace;
 pub use act::{can_make, content, signature};
 pub use text::{Marked, Names, mark_fstab, mark_mdadm_conf, unmark};
 
 use crate::discover::released::{FileSystem, Released};
-use act::{assemble, check, create, make, mount, replace, stop, unmount, update_initramfs, words};
+use act::{assemble, check, create, make, mount, stop, unmount, update_initramfs, words};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::{fmt, io};

@@ -19,7 +19,9 @@ pub mod pages;
 mod perform;
 mod recover;
 mod secret;
+pub mod setting;
 mod step;
+pub mod text;
 
 pub use disk::{DiskError, Preallocate, Space, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};

@@ -2,7 +2,9 @@
 //! nothing is to be done.
 
 use super::disk::{self, DiskError};
+use super::setting::SettingError;
 use super::{Observer, Step, StepError, bind, compare, copy, detach, lease, pages};
+use crate::fsroot::FsRoot;
 use crate::hypervisor::storage::Progress;
 use crate::hypervisor::{
     AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
@@ -47,6 +49,8 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
         Step::Nic(step) => step.expects()?,
         Step::SetPages(step) => pages::on_this_machine(|pages| pages.expect(step))?,
         Step::Network(step) => step.expects(hypervisor)?,
+        Step::EditText(step) => step.expects()?,
+        Step::Set(step) => step.expects(&FsRoot::live().map_err(SettingError::from)?)?,
         _ => {}
     }
     Ok(())
@@ -156,6 +160,8 @@ pub(super) fn perform(
         Step::Nic(step) => step.perform()?,
         Step::SetPages(step) => pages::on_this_machine(|pages| pages.perform(step))?,
         Step::Network(step) => step.perform(hypervisor)?,
+        Step::EditText(step) => step.perform()?,
+        Step::Set(step) => step.perform()?,
     }
     Ok(())
 }
@@ -267,6 +273,8 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         Step::SetPages(step) => {
             pages::on_this_machine(|pages| pages.undo(step)).map_err(StepError::from)
         }
+        Step::EditText(step) => step.undo().map_err(StepError::from),
+        Step::Set(step) => step.undo().map_err(StepError::from),
         // Nothing to undo, or undone with the volume, or not to be undone.
         Step::ShutDownDomain { .. }
         | Step::ResetDevice { .. }

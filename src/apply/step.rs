@@ -11,6 +11,8 @@ use super::network::NetworkStep;
 use super::nic::NicStep;
 use super::pages::PagesStep;
 use super::secret::Secret;
+use super::setting::SettingStep;
+use super::text::TextStep;
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::guest::VolumeRef;
@@ -278,6 +280,10 @@ pub enum Step {
     SetPages(PagesStep),
     /// Changes a network of the hypervisor's.
     Network(NetworkStep),
+    /// Changes one place of a text file that is others'.
+    EditText(TextStep),
+    /// Changes a setting of the kernel.
+    Set(SettingStep),
 }
 
 impl Step {
@@ -293,6 +299,9 @@ impl Step {
             }
             Step::PinThread { pcpus, was, .. } => std::mem::swap(pcpus, was),
             Step::UpdateDevice { xml, was, .. } => std::mem::swap(xml, was),
+            // Its caller turns it round by what the file holds then.
+            Step::EditText(_) => {}
+            Step::Set(setting) => std::mem::swap(&mut setting.to, &mut setting.was),
             Step::SetPages(pages) => {
                 std::mem::swap(&mut pages.to, &mut pages.was);
                 pages.needed = 0;
@@ -360,6 +369,8 @@ impl Step {
                 | Step::ResetDevice { .. }
                 | Step::SetFile { .. }
                 | Step::SetPages(_)
+                | Step::EditText(_)
+                | Step::Set(_)
                 | Step::Array(_)
                 | Step::Nic(_)
         )

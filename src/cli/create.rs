@@ -7,6 +7,7 @@ use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, hinted};
 use super::guest::{Planned, resolve};
+use super::host::files;
 use super::ip::{Waited, wait_for};
 use super::network;
 use super::output::Output;
@@ -172,6 +173,7 @@ fn prepare(
     let xml = render(&args.guest, &planned, &extra)?;
     let versions = hypervisor.map(Hypervisor::versions).unwrap_or_default();
     judge(&xml, &planned, &versions, reserves, cx.output)?;
+    files::warning(&xml, versions.qemu, cx).iter().for_each(|warning| cx.output.warning(warning));
     // A guest that is only defined gets its devices when it starts.
     if !args.no_start {
         steps.extend(claim.steps);

@@ -1,6 +1,8 @@
-//! `host show`, `host matrix`, `host modules`, `host pages`, `host capture`.
+//! `host show`, `host matrix`, `host modules`, `host pages`, `host files`, `host tuning`, `host undo`, `host capture`.
 
 pub mod capture;
+mod change;
+pub mod files;
 pub mod matrix;
 pub mod modules;
 pub mod names;
@@ -8,6 +10,7 @@ pub mod pages;
 pub mod show;
 pub(super) mod tables;
 mod tree;
+pub mod tuning;
 
 use super::args::HostVerb;
 use super::context::Context;
@@ -21,6 +24,9 @@ pub fn run(verb: &HostVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         HostVerb::Matrix(args) => matrix::run(args, cx),
         HostVerb::Modules(args) => modules::run(args, cx),
         HostVerb::Pages(args) => pages::run(args, cx),
+        HostVerb::Files(args) => files::run(args, cx),
+        HostVerb::Tuning(args) => tuning::run(args, cx),
+        HostVerb::Undo(args) => change::undo(args, cx),
         HostVerb::Capture(args) => capture::run(args, cx),
     }
 }

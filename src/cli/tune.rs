@@ -11,6 +11,7 @@ use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
 use super::history::{DomainChange, change_domain};
+use super::host::files;
 use super::pages;
 use crate::apply::{Step, Transaction};
 use crate::tune::{Change, TuneError, Tuned};
@@ -107,6 +108,9 @@ fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     for (subject, tuned) in subjects.all.iter().zip(&tuned) {
         let Ok(tuned) = tuned else { continue };
         for warning in answer::warnings(subject, tuned, args.explain) {
+            cx.output.warning(&format!("{}: {warning}", subject.name));
+        }
+        if let Some(warning) = files::warning(&tuned.after, hypervisor.versions().qemu, cx) {
             cx.output.warning(&format!("{}: {warning}", subject.name));
         }
     }

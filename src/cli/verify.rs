@@ -8,7 +8,7 @@ use super::args::VerifyArgs;
 use super::context::Context;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, hinted, usage};
 use crate::check::Severity;
-use crate::discover::{process, tuning};
+use crate::discover::{files, process, tuning};
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
 use crate::domain::setting::AGENT;
@@ -177,7 +177,11 @@ impl Machine {
         };
         if is_here {
             let root = FsRoot::live()?;
-            let (tuning, processes) = (tuning::read(&root)?, process::all(&root)?);
+            let (mut tuning, processes) = (tuning::read(&root)?, process::all(&root)?);
+            match files::read(&root) {
+                Ok(files) => tuning.file_limit = files.of_next_guest(machine.versions.qemu),
+                Err(error) => machine.untold.push(format!("the limit of open files ({error})")),
+            }
             machine.here = Some(Here { topology: cx.topology()?, root, tuning, processes });
             match cx.occupancy(false) {
                 Ok(all) => machine.all = all,

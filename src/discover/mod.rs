@@ -12,6 +12,7 @@ pub mod crosscheck;
 pub mod drives;
 pub mod exclusions;
 pub mod fabric;
+pub mod files;
 pub mod holders;
 pub mod hugetlb;
 pub mod lstopo;

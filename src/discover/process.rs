@@ -58,6 +58,8 @@ pub struct Process {
     pub memory: Option<Vec<Mapped>>,
     /// What it has open; none: this user may not see it.
     pub opened: Option<Opened>,
+    /// How many files it may have open; none: this user may not see it.
+    pub file_limit: Option<u64>,
 }
 
 /// The processes that run domains, by the domain's UUID in lower case: libvirt starts each with `-uuid`.
@@ -93,7 +95,8 @@ pub fn read(root: &FsRoot, pid: u32) -> Result<Option<Process>, FsError> {
     let served = opened.as_ref().is_some_and(|opened| opened.vhosts > 0);
     let own = threads.iter().any(|thread| thread.name.starts_with("vhost-"));
     let vhosts = if served && !own { kernel_threads(root, pid)? } else { Vec::new() };
-    Ok(Some(Process { pid, threads, vhosts, memory, opened }))
+    let file_limit = super::files::limit(root, pid).map(|limit| limit.soft);
+    Ok(Some(Process { pid, threads, vhosts, memory, opened, file_limit }))
 }
 
 /// Reads a thread; none where it has ended.

@@ -6,6 +6,11 @@ use crate::fsroot::{FsError, FsRoot};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+/// Where the kernel says when it puts memory on huge pages by itself.
+pub const TRANSPARENT: &str = "sys/kernel/mm/transparent_hugepage/enabled";
+/// Where it says whether it moves memory to the node that uses it.
+pub const BALANCING: &str = "proc/sys/kernel/numa_balancing";
+
 /// Is how the host's kernel is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Tuning {
@@ -13,6 +18,8 @@ pub struct Tuning {
     pub governors: BTreeMap<String, CpuSet>,
     /// When memory is put on huge pages by itself: `always`, `madvise`, `never`; none: this kernel cannot.
     pub transparent_huge_pages: Option<String>,
+    /// How many files a guest that starts now may have open; none: not known.
+    pub file_limit: Option<u64>,
 }
 
 /// Reads how the kernel is set.
@@ -26,9 +33,14 @@ pub fn read(root: &FsRoot) -> Result<Tuning, FsError> {
             tuning.governors.entry(governor).or_default().insert(PcpuId(pcpu));
         }
     }
-    let enabled = root.read("sys/kernel/mm/transparent_hugepage/enabled")?;
-    tuning.transparent_huge_pages = enabled.as_deref().and_then(chosen).map(str::to_owned);
+    tuning.transparent_huge_pages = value(root, TRANSPARENT)?;
     Ok(tuning)
+}
+
+/// The value of a setting of the kernel, of several that it names the one in brackets; none: it has no such setting.
+pub fn value(root: &FsRoot, path: &str) -> Result<Option<String>, FsError> {
+    let text = root.read(path)?;
+    Ok(text.map(|text| chosen(&text).unwrap_or(text.trim()).to_owned()))
 }
 
 /// The word in brackets: `always [madvise] never`.

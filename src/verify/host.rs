@@ -45,7 +45,7 @@ fn governors(defined: &Guest<'_>, tuning: &Tuning, report: &mut Report) {
                 expected: "performance".into(),
                 found: governor.clone(),
                 at: "/sys/devices/system/cpu/cpuN/cpufreq/scaling_governor".into(),
-                hint: "`cpupower frequency-set -g performance`",
+                hint: "`gpuvm host tuning --governor performance --at-boot`",
             };
             report.differs(&GOVERNOR, Between::Host, wrong);
         }
@@ -66,7 +66,7 @@ fn pages(defined: &Guest<'_>, topology: &Topology, tuning: &Tuning, report: &mut
             expected: "1".into(),
             found: "0".into(),
             at: "/proc/sys/kernel/numa_balancing".into(),
-            hint: "`sysctl kernel.numa_balancing=1`, or bind the memory: <numatune>",
+            hint: "`gpuvm host tuning --numa-balancing on`, or bind the memory: `gpuvm tune --cells on --memory-nodes on`",
         };
         report.differs(&BALANCING, Between::Host, wrong);
     }
@@ -76,7 +76,7 @@ fn pages(defined: &Guest<'_>, topology: &Topology, tuning: &Tuning, report: &mut
             expected: "madvise or always".into(),
             found: "never".into(),
             at: "/sys/kernel/mm/transparent_hugepage/enabled".into(),
-            hint: "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, or give the guest huge pages",
+            hint: "`gpuvm host tuning --transparent-huge-pages madvise`, or give the guest huge pages",
         };
         report.differs(&THP, Between::Host, wrong);
     }

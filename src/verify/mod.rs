@@ -5,6 +5,7 @@
 
 mod definition;
 mod devices;
+pub mod files;
 pub mod guest;
 mod host;
 mod memory;
@@ -63,6 +64,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         devices::RULES,
         guest::RULES,
         host::RULES,
+        files::RULES,
         definition::RULES,
         plan::RULES,
     ];
@@ -85,6 +87,7 @@ pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
             guest::compare(&live, view, topology, &mut report);
         }
     }
+    files::compare(subject, &mut report);
     let defined = check::guest::Guest::read(subject.definition);
     plan::compare(subject.definition, &defined, topology, &mut report);
     if let Some(host) = subject.host {

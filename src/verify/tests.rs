@@ -97,6 +97,7 @@ fn good() -> Case {
         vhosts: vec![],
         memory: Some(vec![memory(0), memory(1)]),
         opened: Some(Opened { taps: 2, vhosts: 2, vfio, files }),
+        file_limit: Some(1024),
     };
     let gpu = |cell| Function { vendor: 0x10de, device: 0x1db8, cell: Some(cell) };
     let view = View {
@@ -312,6 +313,9 @@ fn hosts_that_cost_the_guest_are_found() {
         ("transparent-huge-pages-off", "found never", |case| {
             unbound(case);
             case.tuning.transparent_huge_pages = Some("never".into());
+        }),
+        ("open-files", "expected 168 or more, found 128", |case| {
+            case.process.file_limit = Some(128);
         }),
         ("isolated-not-spread", "pcpus of the emulator, which", |case| {
             case.parts.isolated = set("0-20,48-60");

@@ -26,7 +26,11 @@ pub fn content(path: &Path) -> Result<Option<String>, ArrayError> {
 }
 
 /// Puts a text in the place of a file, or removes it: complete or as before, with the mode and owner that it had.
-pub(super) fn replace(path: &Path, text: &Option<String>, units: bool) -> Result<(), ArrayError> {
+pub(in crate::apply) fn replace(
+    path: &Path,
+    text: &Option<String>,
+    units: bool,
+) -> Result<(), ArrayError> {
     let failed = |source| ArrayError::File { path: path.to_owned(), source };
     // A link's target is replaced, not the link.
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());

@@ -7,6 +7,7 @@ use super::super::disk::DiskError;
 use super::super::journal::JournalError;
 use super::super::nic::NicError;
 use super::super::pages::PagesError;
+use super::super::setting::SettingError;
 use super::Step;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use std::path::PathBuf;
@@ -32,6 +33,9 @@ pub enum StepError {
     /// The number of huge pages could not be set.
     #[error("{0}")]
     Pages(#[from] PagesError),
+    /// A setting of the kernel could not be changed.
+    #[error("{0}")]
+    Setting(#[from] SettingError),
     /// The journal could not be written, so the step was not begun.
     #[error("{0}")]
     Journal(#[from] JournalError),
@@ -109,6 +113,7 @@ impl StepError {
             StepError::Hypervisor(error) if step.is_final() => error.kind == NoConnection,
             StepError::Hypervisor(error) => matches!(error.kind, NoConnection | Other),
             StepError::Pages(error) => error.may_have_done(),
+            StepError::Setting(error) => !matches!(error, SettingError::Changed { .. }),
             StepError::Array(ArrayError::Changed { .. }) => false,
             // A command that fails may have done a part, or all but the last of it.
             StepError::Array(_) => !step.is_final(),

@@ -112,6 +112,8 @@ impl fmt::Display for Step {
             Step::Nic(step) => step.fmt(f),
             Step::SetPages(step) => step.fmt(f),
             Step::Network(step) => step.fmt(f),
+            Step::EditText(step) => step.fmt(f),
+            Step::Set(step) => step.fmt(f),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::LockArgs;
 use super::wish::HugePagesArg;
-use clap::{Args, Subcommand, ValueHint};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
 /// Examples of `pages`.
@@ -11,6 +11,16 @@ const PAGES: &str = "Examples:
   gpuvm host pages --node 0 --size 2M --count 40960
   gpuvm host pages --node 1 --size 1G --count 300 --at-boot
   gpuvm host pages --node 1 --size 1G --count 0 --boot-only";
+
+/// Examples of `files`.
+const FILES: &str = "Examples:
+  gpuvm host files
+  gpuvm host files --count 4096";
+/// Examples of `tuning`.
+const TUNING: &str = "Examples:
+  gpuvm host tuning
+  gpuvm host tuning --numa-balancing on --at-boot
+  gpuvm host tuning --governor performance --transparent-huge-pages madvise --dry-run";
 
 /// Is a verb on hosts.
 #[derive(Debug, Subcommand)]
@@ -36,6 +46,26 @@ pub enum HostVerb {
     /// prints the kernel's arguments that do it even before, which is surest for 1 GiB. A count of 0 takes them out of it.
     #[command(after_help = PAGES)]
     Pages(HostPagesArgs),
+    /// Show how many files guests may have open, or set it
+    ///
+    /// Each queue of a NIC takes several files, so guests with many may need more than they may have; `verify` says so.
+    /// --count sets max_files in /etc/libvirt/qemu.conf: one line is changed or added, all else keeps its bytes, and a
+    /// higher limit stays. libvirt's daemon reads it when it starts, and guests that run keep theirs. `host undo` takes
+    /// it back.
+    #[command(after_help = FILES)]
+    Files(HostFilesArgs),
+    /// Show how the kernel is set where guests feel it, or set it
+    ///
+    /// What `verify` judges, each with the reason: NUMA balancing, the governor of frequencies, transparent huge pages.
+    /// What is named is set now, and with --at-boot at every boot by files of our own, /etc/sysctl.d/gpuvm.conf and
+    /// /etc/tmpfiles.d/gpuvm-tuning.conf. `host undo` takes it back.
+    #[command(after_help = TUNING)]
+    Tuning(HostTuningArgs),
+    /// Take the last change of `host files` or `host tuning` back
+    ///
+    /// Files are what they were, to the byte; what was edited beside our line since stays. What somebody else has set
+    /// since stays, too. Run again, it takes back the change before.
+    Undo(HostUndoArgs),
     /// Record this machine in a file that --host takes
     ///
     /// Serial numbers, MAC addresses and the host name are left out unless --identify is given.
@@ -109,6 +139,98 @@ pub struct HostPagesArgs {
     pub yes: bool,
     /// Print the steps and change nothing
     #[arg(long, requires = "count")]
+    pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
+}
+
+/// Is what `host files` takes.
+#[derive(Debug, Args)]
+pub struct HostFilesArgs {
+    /// How many files a guest may have open, at least; a higher limit stays
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(64..))]
+    pub count: Option<u64>,
+    /// Print the steps and change nothing
+    #[arg(long, requires = "count")]
+    pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
+}
+
+/// Is whether something is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnOff {
+    /// It is
+    On,
+    /// It is not
+    Off,
+}
+
+impl OnOff {
+    /// Whether it is.
+    pub fn is_on(self) -> bool {
+        self == OnOff::On
+    }
+}
+
+/// Is when memory is put on huge pages by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TransparentArg {
+    /// All memory
+    Always,
+    /// Memory of programs that ask for it, as QEMU does
+    Madvise,
+    /// Never
+    Never,
+}
+
+impl TransparentArg {
+    /// The kernel's word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TransparentArg::Always => "always",
+            TransparentArg::Madvise => "madvise",
+            TransparentArg::Never => "never",
+        }
+    }
+}
+
+/// Is what `host tuning` takes.
+#[derive(Debug, Args)]
+pub struct HostTuningArgs {
+    /// Whether the kernel moves memory that nothing binds to the node of its vCPUs
+    #[arg(long, value_name = "ON|OFF", value_enum, hide_possible_values = true)]
+    pub numa_balancing: Option<OnOff>,
+    /// What governs the frequency of all pcpus: `performance` suits guests
+    #[arg(long, value_name = "GOVERNOR")]
+    pub governor: Option<String>,
+    /// When memory is put on huge pages by itself
+    #[arg(long, value_name = "WHEN", value_enum)]
+    pub transparent_huge_pages: Option<TransparentArg>,
+    /// Set it at every boot, too
+    #[arg(long)]
+    pub at_boot: bool,
+    /// Print the steps and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
+}
+
+/// Is what `host undo` takes.
+#[derive(Debug, Args)]
+pub struct HostUndoArgs {
+    /// Only forget the change, and leave the host as it is
+    #[arg(long)]
+    pub discard: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Print the steps and change nothing
+    #[arg(long)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]

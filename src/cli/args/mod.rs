@@ -26,7 +26,10 @@ pub use device::{BindArgs, DeviceListArgs, DeviceVerb, Early, ReleaseArgs};
 pub use drive::{DriveVerb, ReleaseArrayArgs, RestoreArrayArgs};
 pub use gpu::{Device, ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
-pub use host::{CaptureArgs, HostPagesArgs, HostShowArgs, HostVerb, MatrixArgs, ModulesArgs};
+pub use host::{
+    CaptureArgs, HostFilesArgs, HostPagesArgs, HostShowArgs, HostTuningArgs, HostUndoArgs,
+    HostVerb, MatrixArgs, ModulesArgs,
+};
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use item::Convert;
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};

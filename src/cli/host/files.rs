@@ -1,0 +1,139 @@
+//! `host files`: how many files guests may have open, and the line of libvirt's qemu.conf that says it.
+
+use super::change::change;
+use super::tables::{Wide, table};
+use crate::apply::Step;
+use crate::apply::text::TextStep;
+use crate::check;
+use crate::cli::args::HostFilesArgs;
+use crate::cli::claim::is_local;
+use crate::cli::context::Context;
+use crate::cli::error::{EXIT_DONE, hinted, usage};
+use crate::cli::output::width;
+use crate::discover::files::{CONF, Files, KEY, Limit, limit, read, with_limit};
+use crate::discover::process;
+use crate::domain::DomainXml;
+use crate::fsroot::FsRoot;
+use crate::verify::files::{advised, needed};
+use crate::versions::Version;
+use anyhow::Context as _;
+use serde::Serialize;
+use std::path::Path;
+
+/// The most that the kernel lets a process have open at all.
+const MOST: &str = "proc/sys/fs/nr_open";
+
+/// Is what `host files` shows.
+#[derive(Debug, Serialize)]
+struct Shown {
+    /// What decides about guests that start.
+    #[serde(flatten)]
+    files: Files,
+    /// QEMU processes of guests that run, with the limit of each.
+    guests: Vec<Guest>,
+}
+
+/// Is a guest that runs.
+#[derive(Debug, Serialize)]
+struct Guest {
+    /// Its UUID.
+    uuid: String,
+    /// Its process.
+    pid: u32,
+    /// Its limit.
+    limit: Limit,
+}
+
+/// Runs the verb.
+pub fn run(args: &HostFilesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("host files")?;
+    if !is_local(&cx.global.connect) {
+        return Err(usage(
+            format!(
+                "the daemon of {} reads the configuration of its own machine",
+                cx.global.connect
+            ),
+            "`gpuvm host files` there",
+        ));
+    }
+    let root = FsRoot::live()?;
+    let Some(count) = args.count else { return show(&root, cx) };
+    let most = root.read(MOST)?.and_then(|text| text.trim().parse::<u64>().ok());
+    if most.is_some_and(|most| count > most) {
+        let message = format!("{count} files: the kernel allows a process {}", most.unwrap_or(0));
+        let hint =
+            format!("no guest would start then; `sysctl fs.nr_open` is that number, in /{MOST}");
+        return Err(hinted(message, hint));
+    }
+    let made = change("host files", (&args.lock, args.dry_run), || steps(count), cx)?;
+    if !made.is_empty() {
+        let names = read(&root)?.daemons.into_iter().map(|daemon| daemon.name);
+        let daemon = names.min().unwrap_or_else(|| "libvirtd".into());
+        cx.output.progress(&format!(
+            "libvirt's daemon reads it when it starts: `systemctl restart {daemon}`; guests that run go on with the \
+             limit that they have, until they are started anew"
+        ));
+    }
+    Ok(EXIT_DONE)
+}
+
+/// What to say of a definition that may need more files than a guest of this machine may have open; none: nothing.
+pub fn warning(xml: &DomainXml, qemu: Option<Version>, cx: &Context<'_>) -> Option<String> {
+    if cx.global.host.is_some() || !is_local(&cx.global.connect) {
+        return None;
+    }
+    // Who may not read the configuration cannot change it either, and `verify` says what is not known.
+    let allowed = read(&FsRoot::live().ok()?).ok()?.of_next_guest(qemu)?;
+    let needed = needed(xml, &check::guest::Guest::read(xml));
+    (needed > allowed).then(|| {
+        format!(
+            "it may need {needed} open files for its queues, and may have {allowed}: `gpuvm host files --count {}`",
+            advised(needed)
+        )
+    })
+}
+
+/// The step that leads there; none where it is so already.
+fn steps(count: u64) -> anyhow::Result<Vec<Step>> {
+    let path = Path::new("/").join(CONF);
+    let failed = || format!("cannot read {}", path.display());
+    let before = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let message = format!("{} is not there", path.display());
+            return Err(hinted(
+                message,
+                "it comes with libvirt's driver for QEMU; is that installed?",
+            ));
+        }
+        text => text.with_context(failed)?,
+    };
+    let after = with_limit(&before, count);
+    let after = after.map_err(|error| hinted(error.to_string(), "mend that line first"))?;
+    let step = after.map(|after| {
+        let what = format!("let guests have {count} files open: {KEY} = {count}");
+        Step::EditText(TextStep { path, before, after, what })
+    });
+    Ok(step.into_iter().collect())
+}
+
+/// Shows what holds.
+fn show(root: &FsRoot, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let files = read(root)?;
+    let mut guests = Vec::new();
+    for (uuid, pid) in process::all(root)? {
+        guests.extend(limit(root, pid).map(|limit| Guest { uuid, pid, limit }));
+    }
+    if cx.output.json {
+        cx.output.json(&Shown { files, guests })?;
+        return Ok(EXIT_DONE);
+    }
+    let set = files.set.map_or("the daemon's own limit".to_owned(), |set| set.to_string());
+    let mut rows = vec![["WHAT", "SOFT", "HARD"].map(str::to_owned).to_vec()];
+    rows.push(vec![format!("{KEY} of /{CONF}"), set, String::new()]);
+    let row =
+        |what: String, limit: Limit| vec![what, limit.soft.to_string(), limit.hard.to_string()];
+    rows.extend(files.daemons.iter().map(|d| row(format!("{} ({})", d.name, d.pid), d.limit)));
+    rows.extend(guests.iter().map(|g| row(format!("guest {} ({})", g.uuid, g.pid), g.limit)));
+    cx.output.text(&table(rows, width(), Wide::Wrap))?;
+    Ok(EXIT_DONE)
+}
