@@ -128,6 +128,19 @@ fn without_partitions_any_guests_may_go_and_the_fewest_gpus_do() {
 }
 
 #[test]
+fn a_guest_that_is_off_makes_room_for_one_that_runs() {
+    let host = dgx2();
+    let domains = occupied(&host, &[(1, 0, true), (4, 12, true), (4, 8, false)]);
+    let capacity = fits(&host, &domains);
+    let (gpus, _, away, restarted) = answer(&capacity);
+    assert_eq!(
+        (gpus, restarted),
+        (8, 1),
+        "the single GPU goes where the guest is that is off: {away:?}"
+    );
+}
+
+#[test]
 fn a_size_or_a_shape_that_is_asked_for_is_counted_alone() {
     let host = dgx2();
     let like = Request { vcpus: Some(22), ..Request::for_gpus(1) };

@@ -238,7 +238,8 @@ impl<'a> Search<'a> {
                 self.sets.set(left);
                 let more = places.iter().map(|&place| others[place]);
                 let set: BTreeSet<usize> = inside.iter().copied().chain(more).collect();
-                // More guests than are needed make no way cheaper.
+                // Where nobody ends, more guests than are needed make no way cheaper; else one that is off may make room
+                // for one that runs.
                 let needless = found.iter().any(|less| less.is_subset(&set));
                 if !needless && !self.is_dearer(&set, best) {
                     alive = true;
@@ -269,7 +270,7 @@ impl<'a> Search<'a> {
         best.as_ref().is_some_and(dearer)
     }
 
-    /// Looks at one set of guests; says whether a place is free without them.
+    /// Looks at one set of guests; says whether a place is free without them and each that runs has another.
     fn consider(
         &self,
         away: &BTreeSet<usize>,
@@ -286,10 +287,11 @@ impl<'a> Search<'a> {
         }
         let Some(placement) = self.place(away, wish) else { return false };
         let way = self.way(away, &placement);
+        let keeps_all = way.keeps_all();
         if best.as_ref().is_none_or(|best| way.cost() < best.cost()) {
             *best = Some(way);
         }
-        true
+        keeps_all
     }
 
     /// Where the guests of a set can go, the largest first; where one that runs finds no place so, those that run first.
