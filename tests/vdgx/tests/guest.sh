@@ -38,7 +38,7 @@ try() {
   equal "$name: pages afterwards, and free ones" "$before" "$(pages_of "$kib")"
 }
 
-refused='pages of 2 MiB are missing' # what gpuvm says of a guest that has not enough of them
+refused='huge pages are missing' # what gpuvm says of a guest that has not enough of them
 if said=$(create too-few --gpus 2 --memory 64M --huge-pages 2M 2>&1); then fail "a guest without its pages is made"; fi
 check "the pages that are missing are told" grep -q "$refused" <<<"$said"
 try two-mib 2048 --gpus 2 --memory 64M --huge-pages 2M --reserve-pages
