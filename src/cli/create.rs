@@ -162,8 +162,9 @@ fn prepare(
     if let Some(hypervisor) = hypervisor {
         let (networks, held) = (&args.guest.network, &planned.occupancy);
         extra.vf_pools = vfs::pools(networks, held, !args.no_start, hypervisor)?;
+        network::refuse_unfit(networks, hypervisor)?;
         let private = args.private_ip.then_some(PRIVATE_NET);
-        let asked = networks.iter().map(String::as_str).chain(private);
+        let asked = networks.iter().map(|wish| wish.network.as_str()).chain(private);
         steps.extend(network::on_demand(asked, hypervisor, cx)?);
         room::refuse_taken(&steps, hypervisor)?;
         for warning in room::warnings(&steps, hypervisor)? {

@@ -3,6 +3,7 @@
 use super::args::ExportArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
+use super::network;
 use super::render::{Extra, render};
 use super::storage::{self, Disks};
 use super::vfs;
@@ -32,7 +33,9 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     // What a recorded host's networks are is not recorded.
     if cx.global.host.is_none() && !args.guest.network.is_empty() {
         let (networks, held) = (&args.guest.network, &planned.occupancy);
-        extra.vf_pools = vfs::pools(networks, held, false, &*cx.hypervisor()?)?;
+        let hypervisor = cx.hypervisor()?;
+        extra.vf_pools = vfs::pools(networks, held, false, &*hypervisor)?;
+        network::refuse_unfit(networks, &*hypervisor)?;
     }
     let xml = render(&args.guest, &planned, &extra)?;
     let exported = Exported { name: planned.name.as_str(), xml: xml.text() };

@@ -6,6 +6,8 @@ use super::guest::Planned;
 use crate::domain::guest::{
     Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, VirtType,
 };
+use crate::domain::nics::MOST_QUEUES;
+use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, edits};
 use anyhow::Context as _;
 use std::path::Path;
@@ -47,6 +49,7 @@ pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Res
         reserved: extra.reserved.clone(),
         guarded: extra.guarded.clone(),
     };
+    refuse_queues(&args.network, planned.placement.vcpus())?;
     let guest = Guest {
         name: planned.name.clone(),
         virt: match args.virt_type {
@@ -63,6 +66,22 @@ pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Res
     let edits = edits(&xml, &guest, &planned.placement, &planned.topology)?;
     xml.apply_all(&edits)?;
     Ok(xml)
+}
+
+/// Refuses more queues than a NIC has vCPUs to serve them, which libvirt would refuse at the start.
+fn refuse_queues(wishes: &[NicWish], vcpus: u32) -> anyhow::Result<()> {
+    let most = vcpus.min(MOST_QUEUES);
+    let Some((wish, queues)) = wishes
+        .iter()
+        .find_map(|wish| Some((wish, wish.settings.queues.filter(|queues| *queues > most)?)))
+    else {
+        return Ok(());
+    };
+    let message = format!(
+        "{queues} queues on network `{}`, and a NIC of {vcpus} vCPUs takes 1 to {most}",
+        wish.network
+    );
+    Err(hinted(message, "leave queues= out: it has as many as vCPUs then"))
 }
 
 /// Reads a template, the built-in one of the host's architecture where no file is named.

@@ -12,6 +12,7 @@ use crate::apply::Step;
 use crate::apply::nic::{NicStep, guard};
 use crate::bdf::Bdf;
 use crate::domain::guest::Guarded;
+use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, pf_of_nic};
 use crate::hypervisor::{Hypervisor, VfPool};
 use crate::placement::Occupancy;
@@ -126,7 +127,7 @@ pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>>
 
 /// Which of these networks hand out virtual functions. Refuses what libvirt could not give, where the guest is to start.
 pub fn pools(
-    networks: &[String],
+    networks: &[NicWish],
     held: &Occupancy,
     starts: bool,
     hypervisor: &dyn Hypervisor,
@@ -136,7 +137,7 @@ pub fn pools(
     }
     let mut pools = Vec::new();
     for pool in hypervisor.vf_pools()? {
-        let asked = networks.iter().filter(|network| **network == pool.name).count();
+        let asked = networks.iter().filter(|network| network.network == pool.name).count();
         if asked == 0 {
             continue;
         }

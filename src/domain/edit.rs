@@ -8,6 +8,7 @@ use super::overrides::Override;
 use super::pci::{Controller, PciAddress};
 use super::setting::Setting;
 use super::shape::{backing, cpu, cputune, metadata, numatune};
+use super::wish::NicSettings;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::memsize::MemSize;
@@ -73,6 +74,9 @@ pub struct NicSeat {
     pub vhost: bool,
     /// Whether its network hands out virtual functions, so that it has neither model nor driver.
     pub is_vf: bool,
+    /// What the admin wishes of it.
+    #[serde(skip_serializing_if = "NicSettings::is_plain")]
+    pub settings: NicSettings,
     /// Its address, where the edit sets one.
     pub address: Option<PciAddress>,
 }

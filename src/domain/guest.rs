@@ -1,6 +1,7 @@
 //! What a guest's XML needs beyond its place: name, kind, disks, networks, and what to remember of how it was made.
 //! Knows no host and no numbers of the plan.
 
+use super::wish::NicWish;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
@@ -240,7 +241,7 @@ pub struct Guest {
     /// Disks that it gets besides the template's, in order. One that the document has already, by path, is set as here.
     pub disks: Vec<Disk>,
     /// libvirt networks of its NICs, which replace the template's; empty: the template's stay.
-    pub networks: Vec<String>,
+    pub networks: Vec<NicWish>,
     /// Networks that get a NIC unless one is there already.
     pub added_networks: Vec<String>,
     /// Those of its networks that hand out virtual functions, so that an interface of theirs is no virtio device.

@@ -24,6 +24,7 @@ mod shape;
 mod splice;
 mod tree;
 mod window;
+pub mod wish;
 
 pub use difference::{Difference, differences};
 pub use edit::DomainEdit;

@@ -5,6 +5,7 @@ use super::edit::{NicSeat, VfNic};
 use super::element::Element;
 use super::guest::{Guest, mac};
 use super::seats::{Seats, has_vhost};
+use super::wish::NicWish;
 use super::{DomainXml, DomainXmlError};
 use crate::bdf::Bdf;
 use crate::topology::{PciDevice, Sriov, Topology};
@@ -30,45 +31,55 @@ pub(super) fn nics(
     let queues = seats.placement.vcpus().min(MOST_QUEUES);
     let vhost = has_vhost(guest);
     let pools = &guest.vf_pools;
-    let is_pool = |network: &String| pools.contains(network);
+    let is_pool = |wish: &NicWish| pools.contains(&wish.network);
     let mut wanted = guest.networks.iter();
     let (mut nics, mut dropped, mut networks) = (Vec::new(), Vec::new(), Vec::new());
     for (nth, nic) in found.iter().enumerate().filter(|(_, nic)| !seats.is_planned(**nic)) {
         let is_network = nic.attr("type").is_some_and(|kind| kind == "network");
-        let network = if is_network { wanted.next() } else { None };
-        if is_network && network.is_none() && !guest.networks.is_empty() {
+        let wish = if is_network { wanted.next() } else { None };
+        if is_network && wish.is_none() && !guest.networks.is_empty() {
             dropped.push(nth);
             continue;
         }
         let now = || nic.child("source")?.attr("network").map(Into::into);
-        let is_vf = network.is_some_and(is_pool);
-        networks.extend(network.cloned().or_else(now));
+        let is_vf = wish.is_some_and(is_pool);
+        let settings = wish.map(|wish| wish.settings.clone()).unwrap_or_default();
+        let network = wish.map(|wish| wish.network.clone());
+        networks.extend(network.clone().or_else(now));
         let needs_mac = is_new || nic.child("mac").is_none();
+        let own = || needs_mac.then(|| mac(name, number(nics.len())));
+        let emulated = is_vf || settings.is_emulated();
+        let takes = !emulated && (wish.is_some() || takes_queues(*nic));
         nics.push(NicSeat {
             nth,
-            network: network.cloned(),
-            mac: needs_mac.then(|| mac(name, number(nics.len()))),
-            queues: (!is_vf && (network.is_some() || takes_queues(*nic))).then_some(queues),
+            network,
+            mac: settings.mac.clone().or_else(own),
+            queues: takes.then_some(settings.queues.unwrap_or(queues)),
             vhost,
             is_vf,
+            settings,
             address: None,
         });
     }
-    let mut new: Vec<String> = wanted.cloned().collect();
+    let mut new: Vec<NicWish> = wanted.cloned().collect();
     for network in &guest.added_networks {
-        if !networks.contains(network) && !new.contains(network) {
-            new.push(network.clone());
+        if !networks.contains(network) && !new.iter().any(|wish| wish.network == *network) {
+            new.push(NicWish::on(network));
         }
     }
-    for (place, network) in (found.len()..).zip(new) {
-        let is_vf = is_pool(&network);
+    for (place, wish) in (found.len()..).zip(new) {
+        let is_vf = is_pool(&wish);
+        let NicWish { network, settings } = wish;
+        let own = || mac(name, number(nics.len()));
+        let takes = !is_vf && !settings.is_emulated();
         nics.push(NicSeat {
             nth: place,
             network: Some(network),
-            mac: Some(mac(name, number(nics.len()))),
-            queues: (!is_vf).then_some(queues),
+            mac: Some(settings.mac.clone().unwrap_or_else(own)),
+            queues: takes.then_some(settings.queues.unwrap_or(queues)),
             vhost,
             is_vf,
+            settings,
             address: seats.port()?,
         });
     }

@@ -14,7 +14,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::placement::{GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The name by which libvirt and a guest's agent find each other.
 pub const AGENT: &str = "org.qemu.guest_agent.0";
@@ -44,7 +44,7 @@ impl<T: ToString> Put<T> {
 }
 
 /// Is the rate of one direction of a NIC, as libvirt has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
     /// Mean rate, in units of 1000 bytes per second.
     pub average_kb_s: u64,
@@ -351,7 +351,7 @@ impl NicTuning {
 
 impl Rate {
     /// What its element shall be like.
-    fn fragment(self, name: &'static str) -> Fragment {
+    pub(super) fn fragment(self, name: &'static str) -> Fragment {
         let or_absent =
             |value: Option<u64>| value.map_or(Want::Absent, |value| Want::Set(value.to_string()));
         Fragment::new(name)

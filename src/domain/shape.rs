@@ -6,6 +6,7 @@ use super::element::Element;
 use super::fragment::{Fragment, KeyOf, Want};
 use super::guest::{DiskKind, Guarded, Made, NAMESPACE, Record};
 use super::pci::PciAddress;
+use super::wish::{NicModel, vlan};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet, PcpuId};
 use crate::placement::{GuestCell, GuestTopology};
@@ -83,11 +84,13 @@ impl NicSeat {
         if let Some(network) = &self.network {
             nic = nic.attr("type", "network");
             nic = nic.child(Fragment::new("source").attr("network", network));
-            nic = nic.child(match self.is_vf {
-                false => Fragment::new("model").attr("type", "virtio"),
-                true => Fragment::gone("model"),
-            });
         }
+        let model = self.settings.model.or(self.network.is_some().then_some(NicModel::Virtio));
+        nic = nic.children(match self.is_vf {
+            false => model.map(|model| Fragment::new("model").attr("type", model.word())),
+            true => Some(Fragment::gone("model")),
+        });
+        nic = self.settings.onto(nic);
         nic = nic.children(self.mac.as_ref().map(|mac| Fragment::new("mac").attr("address", mac)));
         if let Some(queues) = self.queues {
             let name = if self.vhost { Want::Set("vhost".into()) } else { Want::Absent };
@@ -97,7 +100,8 @@ impl NicSeat {
             let plain = [name, count].iter().all(|want| *want == Want::Absent);
             nic = nic.child(Fragment { drop_empty: plain, ..driver });
         }
-        nic.children(self.is_vf.then(|| Fragment::gone("driver")))
+        let emulated = self.is_vf || self.settings.is_emulated();
+        nic.children(emulated.then(|| Fragment::gone("driver")))
             .children(self.address.map(PciAddress::fragment))
     }
 }
@@ -117,10 +121,7 @@ impl HostdevSeat {
             return kept.child(alias).child(self.address.fragment());
         }
         if let Some(nic) = &self.nic {
-            let vlan = nic.vlan.map(|id| {
-                let tag = Fragment::new("tag").attr("id", id);
-                Fragment::new("vlan").want("trunk", Want::Absent).child(tag).only("tag")
-            });
+            let vlan = nic.vlan.map(vlan);
             return Fragment::new("interface")
                 .key(hostdev_bdf, bdf)
                 .attr("type", "hostdev")

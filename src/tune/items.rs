@@ -3,6 +3,7 @@
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::guest::Made;
 use crate::domain::setting::Rate;
+use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::placement::GuestTopology;
 use crate::request::PageSize;
@@ -107,6 +108,8 @@ pub struct Items {
     pub outbound: Item<Rate>,
     /// MTU of NICs.
     pub mtu: Item<u32>,
+    /// NICs that are named by their network, each with whether that hands out virtual functions.
+    pub networks: Vec<(NicWish, bool)>,
     /// Channel of the guest's agent.
     pub agent: Item<Never>,
     /// Places of passed-through functions in the guest's PCIe tree.
@@ -142,6 +145,7 @@ impl Items {
             inbound: Item::Keep,
             outbound: Item::Keep,
             mtu: Item::Keep,
+            networks: Vec::new(),
             agent: Item::On,
             pcie: Item::On,
             window: Item::On,
@@ -194,6 +198,7 @@ pub enum ItemName {
     Inbound,
     Outbound,
     Mtu,
+    Network,
     Agent,
     Pcie,
     Window,
@@ -224,6 +229,7 @@ impl ItemName {
             ItemName::Inbound => "inbound",
             ItemName::Outbound => "outbound",
             ItemName::Mtu => "mtu",
+            ItemName::Network => "network",
             ItemName::Agent => "agent",
             ItemName::Pcie => "pcie",
             ItemName::Window => "window",

@@ -2,9 +2,12 @@
 
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
-use crate::domain::Element;
+use crate::domain::edit::NicSeat;
+use crate::domain::guest::mac;
 use crate::domain::nics::{MOST_QUEUES, takes_queues};
 use crate::domain::setting::{NicTuning, Put, Rate, Setting};
+use crate::domain::wish::NicWish;
+use crate::domain::{DomainEdit, Element, hooks};
 
 /// MTUs that the kernel takes for a NIC.
 const MTUS: std::ops::RangeInclusive<u32> = 68..=65_535;
@@ -13,7 +16,9 @@ const MTUS: std::ops::RangeInclusive<u32> = 68..=65_535;
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     net_queues(work)?;
     rates(work)?;
-    mtu(work)
+    mtu(work)?;
+    // Last, since what is said of one NIC holds before what is said of all.
+    networks(work)
 }
 
 /// Is a kind of NIC.
@@ -100,6 +105,60 @@ fn taps(work: &Work<'_>, item: ItemName) -> Result<Vec<usize>, TuneError> {
         return Err(TuneError::item(item, message, "passed-through NICs are set in the guest"));
     }
     Ok(taps)
+}
+
+/// NICs that are named by their network: those that are on it are set, as many times as it is named; others are new.
+fn networks(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let item = ItemName::Network;
+    let most = work.vcpus().min(MOST_QUEUES);
+    let wishes = &work.given.items.networks;
+    let there = hooks(&work.xml);
+    let mut macs: Vec<String> = there.iter().map(|hook| hook.mac.clone()).collect();
+    let mut taken = Vec::new();
+    let mut seats = Vec::new();
+    for (NicWish { network, settings }, is_vf) in wishes {
+        if settings.queues.is_some_and(|queues| queues > most) {
+            let message = format!(
+                "{} queues on network `{network}`, and a NIC of this guest takes 1 to {most}",
+                settings.queues.unwrap_or_default()
+            );
+            return Err(TuneError::item(item, message, "leave queues= out: it has as many then"));
+        }
+        let found = there
+            .iter()
+            .enumerate()
+            .find(|(nth, hook)| hook.network.as_ref() == Some(network) && !taken.contains(nth));
+        let nth = found.map_or(there.len() + seats.len(), |(nth, _)| nth);
+        let is_new = found.is_none();
+        let mac = settings.mac.clone().or_else(|| is_new.then(|| own_mac(work, &macs)));
+        macs.extend(mac.clone());
+        taken.push(nth);
+        let takes = !is_vf && !settings.is_emulated();
+        let usual = is_new.then_some(most);
+        seats.push(NicSeat {
+            nth,
+            network: is_new.then(|| network.clone()),
+            mac,
+            queues: settings.queues.or(usual).filter(|_| takes),
+            vhost: work.guest.kvm,
+            is_vf: *is_vf,
+            settings: settings.clone(),
+            address: None,
+        });
+    }
+    if seats.is_empty() {
+        return Ok(());
+    }
+    // New ones behind those that are there, in their order.
+    seats.sort_by_key(|seat| seat.nth);
+    work.make(item, &[DomainEdit::SetInterfaces { nics: seats, dropped: Vec::new() }])
+}
+
+/// A MAC address for a new NIC of a guest, which it would get again.
+fn own_mac(work: &Work<'_>, macs: &[String]) -> String {
+    let name = work.xml.name();
+    let mut numbers = (0..).map(|number| mac(&name, number));
+    numbers.find(|mac| !macs.contains(mac)).unwrap_or_default()
 }
 
 /// MTU of NICs.

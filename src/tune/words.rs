@@ -95,6 +95,7 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
             ", ",
             "no NIC",
         ),
+        ItemName::Network => listed(devices("interface").map(on).collect(), "; ", "no NIC"),
         ItemName::Agent => {
             let there = super::devices::has_agent(xml);
             if there { "a channel" } else { "no channel" }.into()
@@ -168,6 +169,26 @@ fn of_driver<'t>(disks: impl Iterator<Item = Element<'t>>, name: &str) -> String
         format!("{} {}", target(disk), value.unwrap_or_else(|| "default".into()))
     };
     listed(disks.map(value).collect(), ", ", "no disk")
+}
+
+/// What a NIC is on, with what is set on it.
+fn on(nic: Element<'_>) -> String {
+    let attr = |child: &str, name: &str| Some(nic.child(child)?.attr(name)?.into_owned());
+    let source = ["network", "bridge", "dev"].into_iter().find_map(|name| attr("source", name));
+    let place = source.unwrap_or_else(|| nic.attr("type").unwrap_or_default().into_owned());
+    let rate = |name: &str| nic.child("bandwidth")?.child(name)?.attr("average");
+    let vlan = || nic.child("vlan")?.child("tag")?.attr("id");
+    let said = [
+        attr("mac", "address").map(|mac| format!("mac {mac}")),
+        attr("model", "type").map(|model| format!("model {model}")),
+        attr("driver", "queues").map(|queues| format!("{queues} queues")),
+        attr("mtu", "size").map(|mtu| format!("mtu {mtu}")),
+        rate("inbound").map(|rate| format!("inbound {rate} kB/s")),
+        rate("outbound").map(|rate| format!("outbound {rate} kB/s")),
+        vlan().map(|id| format!("vlan {id}")),
+    ];
+    let all = std::iter::once(place).chain(said.into_iter().flatten());
+    all.collect::<Vec<_>>().join(" ")
 }
 
 /// A rate of each NIC.

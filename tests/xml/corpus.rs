@@ -6,6 +6,7 @@ use gpuvm::domain::DomainXml;
 use gpuvm::domain::edit::{CpuModel, DevicePlace, DiskSeat, DomainEdit, IoThread, NicSeat};
 use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Record, Reserved, VirtType};
 use gpuvm::domain::pci::{Controller, PciAddress};
+use gpuvm::domain::wish::NicSettings;
 use gpuvm::memsize::MemSize;
 use gpuvm::placement::GuestTopology;
 use gpuvm::request::{PageSize, Request};
@@ -140,6 +141,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
             queues: Some(2),
             vhost,
             is_vf: false,
+            settings: NicSettings::default(),
             address: None,
         }],
         dropped: vec![],

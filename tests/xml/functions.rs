@@ -2,6 +2,7 @@
 
 use super::examples::at;
 use gpuvm::domain::edit::{DomainEdit, HostdevSeat, NicSeat, VfNic};
+use gpuvm::domain::wish::NicSettings;
 
 /// The edits, each with its diff.
 pub fn examples() -> Vec<(DomainEdit, &'static str)> {
@@ -15,6 +16,7 @@ pub fn examples() -> Vec<(DomainEdit, &'static str)> {
                     queues: None,
                     vhost: true,
                     is_vf: true,
+                    settings: NicSettings::default(),
                     address: Some(at(9)),
                 }],
                 dropped: vec![],

@@ -1,9 +1,11 @@
 //! What describes a guest on the command line, on every verb that plans one.
 
+use super::guestnic::{NIC_VALUE, nic};
 use super::vf::VfArg;
 use super::wish::{
     AllowArg, CellsArg, HugePagesArg, NearArg, PinsArg, PolicyArg, ProfileArg, Which,
 };
+use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::request::DomainName;
 use clap::{Args, ValueEnum, ValueHint};
@@ -30,10 +32,14 @@ pub struct GuestArgs {
     /// Kind of virtual machine: kvm, or qemu for emulation without /dev/kvm
     #[arg(long, value_name = "TYPE", value_enum, default_value = "kvm")]
     pub virt_type: VirtTypeArg,
-    /// libvirt network for a NIC; repeat for more. Default: the template's. One of virtual functions (forward mode hostdev)
-    /// gives one of them at each start; `create` makes `default`, `private-net` and `macvtap-net` where they are not there
-    #[arg(long, value_name = "NETWORK")]
-    pub network: Vec<String>,
+    /// libvirt network for a NIC; repeat for more. Default: the template's
+    ///
+    /// One of virtual functions (forward mode hostdev) gives one of them at each start; `create` makes `default`,
+    /// `private-net` and `macvtap-net` where they are not there. mac= is made from the guest's name if it is not given;
+    /// queues= are as many as vCPUs, 256 at most; bandwidth= limits both directions, inbound= and outbound= one, each mean
+    /// and if wanted highest rate and burst: 1Gbit/s or 100MB/s:200MB/s:4M; model= is virtio, e1000e, e1000, igb or rtl8139.
+    #[arg(long, value_name = NIC_VALUE, value_parser = nic)]
+    pub network: Vec<NicWish>,
     /// What is taken.
     #[command(flatten)]
     pub taken: TakenArgs,

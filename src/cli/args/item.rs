@@ -150,7 +150,7 @@ pub fn rate(text: &str) -> Result<Item<Rate>, String> {
 }
 
 /// Reads a rate with its unit, in units of 1000 bytes per second, which libvirt counts in.
-fn speed(text: &str) -> Option<u64> {
+pub(super) fn speed(text: &str) -> Option<u64> {
     /// Units, each with how many bits per second it is.
     const UNITS: [(&str, u64); 6] = [
         ("kbit/s", 1000),

@@ -5,6 +5,7 @@ mod device;
 mod drive;
 mod gpu;
 mod guest;
+mod guestnic;
 mod host;
 mod image;
 mod item;

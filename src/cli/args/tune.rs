@@ -1,11 +1,13 @@
 //! Arguments of `tune`: which domains, and what becomes of each thing.
 
 use super::guest::TakenArgs;
+use super::guestnic::{NIC_VALUE, nic};
 use super::item::{self, Convert};
 use super::life::LockArgs;
 use super::wish::AllowArg;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::setting::Rate;
+use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::placement::GuestTopology;
 use crate::request::PageSize;
@@ -133,6 +135,9 @@ pub struct ItemArgs {
     /// MTU of NICs; every link on the way has to take it
     #[arg(long, value_name = "off|BYTES", value_parser = item::number)]
     pub mtu: Option<Item<u32>>,
+    /// NIC on this network, as for `create`: one that is there is set as said, else a new one comes; repeat for more
+    #[arg(long, value_name = NIC_VALUE, value_parser = nic)]
+    pub network: Vec<NicWish>,
     /// Channel of the guest's agent
     #[arg(long, value_name = "on|off", value_parser = item::switch)]
     pub agent: Option<Item<Never>>,
@@ -172,6 +177,7 @@ impl ItemArgs {
             self.inbound.is_some(),
             self.outbound.is_some(),
             self.mtu.is_some(),
+            !self.network.is_empty(),
             self.agent.is_some(),
             self.pcie.is_some(),
             self.window.is_some(),

@@ -48,7 +48,7 @@ pub fn settings(vfs: &[VfArg]) -> Vec<VfSettings> {
 }
 
 /// Reads a VLAN.
-fn vlan(text: &str) -> Result<u16, String> {
+pub(super) fn vlan(text: &str) -> Result<u16, String> {
     let vlan = text.parse().ok().filter(|vlan| (1..=4094).contains(vlan));
     vlan.ok_or_else(|| format!("VLAN `{text}` is not a number from 1 to 4094"))
 }

@@ -7,8 +7,10 @@ mod guests;
 mod list;
 mod prepare;
 mod show;
+mod wishes;
 
 pub use demand::on_demand;
+pub use wishes::refuse_unfit;
 
 use super::args::NetworkVerb;
 use super::context::Context;

@@ -5,8 +5,10 @@ use crate::cli::args::{AllowArg, ItemArgs, TuneArgs};
 use crate::cli::check::{is_file, read_file};
 use crate::cli::context::{Context, xml_files};
 use crate::cli::error::{EXIT_FAILED, Hinted, hinted, usage};
+use crate::cli::network;
 use crate::cli::storage::{abilities, best_io};
 use crate::domain::guest::{Abilities, DiskIo};
+use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, Element};
 use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
 use crate::placement::{Occupancy, PlanError};
@@ -55,6 +57,8 @@ pub struct Subjects {
     versions: Versions,
     /// The disks of each that are converted, or why they are not.
     conversions: Vec<Result<Vec<Conversion>, TuneError>>,
+    /// NICs that are asked for, each with whether its network hands out virtual functions.
+    networks: Vec<(NicWish, bool)>,
 }
 
 /// Whether files are tuned, which are only printed.
@@ -86,18 +90,39 @@ pub fn read(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<Subjects> {
         abilities: Abilities::default(),
         versions: Versions::default(),
         conversions: Vec::new(),
+        networks: args.items.network.iter().map(|wish| (wish.clone(), false)).collect(),
     };
     if let Some(hypervisor) = hypervisor {
         subjects.conversions = conversions(&subjects.all, args, &*hypervisor, cx)?;
         let passes = |subject: &Subject| subject.xml.root().find("devices/hostdev").is_some();
         let passes = subjects.all.iter().any(passes);
         subjects.abilities = abilities(&*hypervisor, passes);
+        subjects.networks = networks(&args.items.network, &*hypervisor)?;
         subjects.versions = hypervisor.versions();
         if hypervisor.uri().contains(":///") && !recorded {
             subjects.look_at_disks(cx);
         }
     }
     Ok(subjects)
+}
+
+/// NICs that are asked for, each with whether its network hands out virtual functions. Refuses what networks cannot do.
+fn networks(
+    wishes: &[NicWish],
+    hypervisor: &dyn Hypervisor,
+) -> anyhow::Result<Vec<(NicWish, bool)>> {
+    if wishes.is_empty() {
+        return Ok(Vec::new());
+    }
+    network::refuse_unfit(wishes, hypervisor)?;
+    let there = hypervisor.networks().all_networks()?;
+    if let Some(wish) = wishes.iter().find(|wish| there.iter().all(|n| n.name != wish.network)) {
+        let message = format!("{} has no network `{}`", hypervisor.uri(), wish.network);
+        return Err(hinted(message, "`gpuvm network list` shows those that are there"));
+    }
+    let pools = hypervisor.vf_pools()?;
+    let is_pool = |wish: &NicWish| pools.iter().any(|pool| pool.name == wish.network);
+    Ok(wishes.iter().map(|wish| (wish.clone(), is_pool(wish))).collect())
 }
 
 /// The domains of a hypervisor that are named, or all.
@@ -238,6 +263,7 @@ impl Subjects {
         cx: &Context<'_>,
     ) -> anyhow::Result<Vec<Result<Tuned, TuneError>>> {
         let mut items = items(&args.items, args.all);
+        items.networks = self.networks.clone();
         let converted = self.conversions.iter().flatten().flatten();
         items.convert = converted.map(|one| (one.path.clone(), one.converted.clone())).collect();
         let given = Given {
@@ -322,6 +348,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         inbound: or(&args.inbound, base.inbound),
         outbound: or(&args.outbound, base.outbound),
         mtu: or(&args.mtu, base.mtu),
+        networks: base.networks,
         agent: or(&args.agent, base.agent),
         pcie: or(&args.pcie, base.pcie),
         window: or(&args.window, base.window),

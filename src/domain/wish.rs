@@ -1,0 +1,132 @@
+//! What an admin wishes of one NIC of a guest: its network, and what is to be set on it beyond the plan.
+
+use super::fragment::{Fragment, Want};
+use super::setting::Rate;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Is the device that a guest sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NicModel {
+    /// virtio: the fast one, with queues.
+    Virtio,
+    /// An Intel 82574L, for guests without virtio drivers.
+    E1000e,
+    /// An Intel 82540EM, for older ones.
+    E1000,
+    /// An Intel 82576.
+    Igb,
+    /// A Realtek RTL8139, for the oldest ones.
+    Rtl8139,
+}
+
+impl NicModel {
+    /// Every one.
+    pub const ALL: [NicModel; 5] =
+        [NicModel::Virtio, NicModel::E1000e, NicModel::E1000, NicModel::Igb, NicModel::Rtl8139];
+
+    /// libvirt's word.
+    pub fn word(self) -> &'static str {
+        match self {
+            NicModel::Virtio => "virtio",
+            NicModel::E1000e => "e1000e",
+            NicModel::E1000 => "e1000",
+            NicModel::Igb => "igb",
+            NicModel::Rtl8139 => "rtl8139",
+        }
+    }
+}
+
+/// Is what is set on a NIC; what is none is as the plan or the document has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NicSettings {
+    /// Its MAC address, lower case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    /// What the guest sees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<NicModel>,
+    /// Its queues, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u32>,
+    /// Its largest packet, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// Rate of what the guest gets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inbound: Option<Rate>,
+    /// Rate of what the guest sends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outbound: Option<Rate>,
+    /// The VLAN of its frames, 1 to 4094.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+}
+
+impl NicSettings {
+    /// Whether nothing is set.
+    pub fn is_plain(&self) -> bool {
+        *self == NicSettings::default()
+    }
+
+    /// Whether the guest is to see a device that is not virtio, which has no queues.
+    pub fn is_emulated(&self) -> bool {
+        self.model.is_some_and(|model| model != NicModel::Virtio)
+    }
+
+    /// The words on the command line of those that are set.
+    pub fn words(&self) -> Vec<&'static str> {
+        let set = [
+            ("mac=", self.mac.is_some()),
+            ("model=", self.model.is_some()),
+            ("queues=", self.queues.is_some()),
+            ("mtu=", self.mtu.is_some()),
+            ("inbound=", self.inbound.is_some()),
+            ("outbound=", self.outbound.is_some()),
+            ("vlan=", self.vlan.is_some()),
+        ];
+        set.into_iter().filter_map(|(word, is_set)| is_set.then_some(word)).collect()
+    }
+
+    /// An interface on which they are set, but for MAC address, model and queues, which are not theirs alone to say.
+    pub(super) fn onto(&self, mut nic: Fragment) -> Fragment {
+        let rates = [("inbound", self.inbound), ("outbound", self.outbound)];
+        let rates = rates.into_iter().filter_map(|(name, rate)| Some(rate?.fragment(name)));
+        let rates: Vec<Fragment> = rates.collect();
+        if !rates.is_empty() {
+            nic = nic.child(Fragment::new("bandwidth").children(rates));
+        }
+        nic.children(self.vlan.map(vlan))
+            .children(self.mtu.map(|mtu| Fragment::new("mtu").attr("size", mtu)))
+    }
+}
+
+/// Is a NIC of a guest on a network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NicWish {
+    /// libvirt's network.
+    pub network: String,
+    /// What is set on it.
+    #[serde(flatten)]
+    pub settings: NicSettings,
+}
+
+impl NicWish {
+    /// A NIC on a network of which nothing else is said.
+    pub fn on(network: impl Into<String>) -> NicWish {
+        NicWish { network: network.into(), settings: NicSettings::default() }
+    }
+}
+
+impl fmt::Display for NicWish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.network)
+    }
+}
+
+/// What the `<vlan>` of an interface whose frames are in one VLAN shall be like.
+pub(super) fn vlan(id: u16) -> Fragment {
+    let tag = Fragment::new("tag").attr("id", id);
+    Fragment::new("vlan").want("trunk", Want::Absent).child(tag).only("tag")
+}
