@@ -7,6 +7,9 @@ use crate::network::host::{HostAddress, HostNetwork, Link, Route};
 use netlink_packet_core::NLM_F_DUMP;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use std::collections::BTreeMap;
@@ -20,11 +23,12 @@ pub fn network() -> io::Result<HostNetwork> {
         RouteNetlinkMessage::NewLink(told) => Some(told),
         _ => None,
     });
-    let mut found: Vec<(Link, Option<u32>)> = told.map(link).collect();
+    let mut found: Vec<(Link, Kin)> = told.map(link).collect();
     let names: BTreeMap<u32, String> =
         found.iter().map(|(link, _)| (link.index, link.name.clone())).collect();
-    for (link, master) in &mut found {
-        link.master = master.and_then(|index| names.get(&index).cloned());
+    for (link, kin) in &mut found {
+        let named = |index: Option<u32>| index.and_then(|index| names.get(&index).cloned());
+        (link.master, link.over) = (named(kin.master), named(kin.over));
     }
     let links = found.into_iter().map(|(link, _)| link).collect();
     let mut message = AddressMessage::default();
@@ -45,8 +49,48 @@ pub fn network() -> io::Result<HostNetwork> {
     Ok(HostNetwork { links, addresses, routes: told.collect() })
 }
 
-/// Reads one network device, with the number of what it is a port of.
-fn link(told: LinkMessage) -> (Link, Option<u32>) {
+/// MAC address by which an IPv4 neighbour on a network device answers; none: it has not answered, or was not asked.
+pub fn neighbour(index: u32, ip: Ipv4Addr) -> io::Result<Option<String>> {
+    let mut message = NeighbourMessage::default();
+    message.header.family = AddressFamily::Inet;
+    let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetNeighbour(message))?;
+    let mut told = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewNeighbour(told) if told.header.ifindex == index => Some(told),
+        _ => None,
+    });
+    Ok(told.find_map(|told| answered(&told, ip)))
+}
+
+/// The MAC address of an entry of the table of neighbours, where it is about this one and that has answered.
+fn answered(told: &NeighbourMessage, ip: Ipv4Addr) -> Option<String> {
+    use NeighbourState::{Delay, Permanent, Probe, Reachable, Stale};
+    if !matches!(told.header.state, Reachable | Stale | Delay | Probe | Permanent) {
+        return None;
+    }
+    let asked = NeighbourAttribute::Destination(NeighbourAddress::Inet(ip));
+    let mut macs = told.attributes.iter().filter_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(bytes) => Some(mac(bytes)),
+        _ => None,
+    });
+    told.attributes.contains(&asked).then(|| macs.next()).flatten()
+}
+
+/// A MAC address as text.
+fn mac(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+}
+
+/// Is what a network device belongs to, by number.
+#[derive(Debug, Default)]
+struct Kin {
+    /// What it is a port of.
+    master: Option<u32>,
+    /// What it stands on, where that is in the same namespace.
+    over: Option<u32>,
+}
+
+/// Reads one network device, with what it belongs to.
+fn link(told: LinkMessage) -> (Link, Kin) {
     let mut link = Link {
         index: told.header.index,
         name: String::new(),
@@ -55,13 +99,20 @@ fn link(told: LinkMessage) -> (Link, Option<u32>) {
         master: None,
         up: told.header.flags.contains(LinkFlags::Up),
         loopback: told.header.flags.contains(LinkFlags::Loopback),
+        mac: None,
+        most_mtu: None,
+        over: None,
     };
-    let mut master = None;
+    let (mut kin, mut elsewhere) = (Kin::default(), false);
     for attribute in told.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
-            LinkAttribute::Controller(index) => master = Some(index),
+            LinkAttribute::Controller(index) => kin.master = Some(index),
+            LinkAttribute::Link(index) => kin.over = Some(index),
+            LinkAttribute::LinkNetNsId(_) => elsewhere = true,
+            LinkAttribute::MaxMtu(most) => link.most_mtu = Some(most).filter(|most| *most > 0),
+            LinkAttribute::Address(bytes) if bytes.len() == 6 => link.mac = Some(mac(&bytes)),
             LinkAttribute::LinkInfo(infos) => {
                 let mut kinds = infos.into_iter().filter_map(|info| match info {
                     LinkInfo::Kind(kind) => Some(kind.to_string()),
@@ -72,7 +123,11 @@ fn link(told: LinkMessage) -> (Link, Option<u32>) {
             _ => {}
         }
     }
-    (link, master)
+    if elsewhere || link.kind.as_deref() == Some("veth") {
+        // The other end of a pair, which nothing stands on.
+        kin.over = None;
+    }
+    (link, kin)
 }
 
 /// Reads one address.
@@ -101,11 +156,12 @@ fn route(told: &RouteMessage, names: &BTreeMap<u32, String>) -> Option<Route> {
         RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit => true,
         _ => return None,
     };
-    let (mut to, mut by) = (Ipv4Addr::UNSPECIFIED, None);
+    let (mut to, mut by, mut gateway) = (Ipv4Addr::UNSPECIFIED, None, None);
     for attribute in &told.attributes {
         match attribute {
             RouteAttribute::Destination(RouteAddress::Inet(ip)) => to = *ip,
             RouteAttribute::Oif(index) => by = Some(*index),
+            RouteAttribute::Gateway(RouteAddress::Inet(ip)) => gateway = Some(*ip),
             RouteAttribute::MultiPath(hops) => {
                 by = by.or(hops.first().map(|hop| hop.interface_index));
             }
@@ -116,6 +172,7 @@ fn route(told: &RouteMessage, names: &BTreeMap<u32, String>) -> Option<Route> {
     Some(Route {
         to: Subnet::around(to, told.header.destination_prefix_length)?,
         link: by.and_then(|index| names.get(&index).cloned()),
+        gateway,
     })
 }
 

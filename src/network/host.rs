@@ -33,6 +33,12 @@ pub struct Link {
     pub up: bool,
     /// Whether it is the host's own loop.
     pub loopback: bool,
+    /// Its MAC address, lower case; none of one that has none.
+    pub mac: Option<String>,
+    /// The largest MTU that it can have, in bytes; none: it does not say.
+    pub most_mtu: Option<u32>,
+    /// The network device that it stands on, as a VLAN or a macvtap does.
+    pub over: Option<String>,
 }
 
 impl Link {
@@ -60,6 +66,8 @@ pub struct Route {
     pub to: Subnet,
     /// The network device that it goes by; none of one that leads nowhere.
     pub link: Option<String>,
+    /// The router that it leads over; none: what is there is reached directly.
+    pub gateway: Option<Ipv4Addr>,
 }
 
 impl Route {

@@ -14,6 +14,9 @@ fn host() -> HostNetwork {
         master: master.map(Into::into),
         up: name != "eth1",
         loopback: name == "lo",
+        mac: None,
+        most_mtu: None,
+        over: None,
     };
     let subnet = |text: &str| text.parse::<Range>().unwrap().subnet;
     let address = |link: &str, text: &str| HostAddress {
@@ -21,7 +24,11 @@ fn host() -> HostNetwork {
         ip: text.split('/').next().unwrap().parse().unwrap(),
         subnet: subnet(text),
     };
-    let route = |to: &str, link: Option<&str>| Route { to: subnet(to), link: link.map(Into::into) };
+    let route = |to: &str, link: Option<&str>| Route {
+        to: subnet(to),
+        link: link.map(Into::into),
+        gateway: None,
+    };
     HostNetwork {
         links: vec![
             link(1, "lo", 65_536, None, None),
