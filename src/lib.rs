@@ -8,8 +8,8 @@
 //! args ───resolve───▶ Request ───┘  pure               pure                 pure       └ --dry-run prints here
 //! ```
 //!
-//! Modules in reading order. `topology`, `network`, `request`, `placement` and `domain` do no I/O and print nothing; only
-//! `discover` and `apply` touch the machine; only `cli` prints. Imports point left along the pipe.
+//! Modules in reading order. `topology`, `network`, `hostnet`, `request`, `placement` and `domain` do no I/O and print
+//! nothing; only `discover` and `apply` touch the machine; only `cli` prints. Imports point left along the pipe.
 
 pub mod bdf;
 pub mod cpuset;
@@ -22,6 +22,8 @@ pub mod netlink;
 pub mod topology;
 
 pub mod network;
+
+pub mod hostnet;
 
 pub mod discover;
 

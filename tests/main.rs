@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::missing_docs_in_private_items)]
 
 mod gpus;
+mod hostbridge;
 mod support;
 
 mod check;

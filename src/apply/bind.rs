@@ -13,7 +13,7 @@ mod files;
 mod tests;
 
 pub use child::{Kernel, Live, readable};
-pub use files::{set_file, set_private_file};
+pub use files::{set_file, set_private_file, set_root_file};
 
 use crate::bdf::Bdf;
 use crate::discover::binding::binding;

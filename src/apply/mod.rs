@@ -9,6 +9,7 @@ mod copy;
 mod detach;
 mod disk;
 mod exclusions;
+pub mod hostnet;
 mod interrupt;
 mod journal;
 mod lease;

@@ -6,6 +6,7 @@ pub mod boot;
 mod count;
 mod link;
 
+pub(super) use link::delete as delete_link;
 pub use link::{LinkError, guard};
 
 use super::bind::{BindError, Live};

@@ -50,6 +50,7 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
         Step::SetPages(step) => pages::on_this_machine(|pages| pages.expect(step))?,
         Step::Network(step) => step.expects(hypervisor)?,
         Step::EditText(step) => step.expects()?,
+        Step::HostNet(step) => step.expects()?,
         Step::Set(step) => step.expects(&FsRoot::live().map_err(SettingError::from)?)?,
         _ => {}
     }
@@ -162,6 +163,7 @@ pub(super) fn perform(
         Step::Network(step) => step.perform(hypervisor)?,
         Step::EditText(step) => step.perform()?,
         Step::Set(step) => step.perform()?,
+        Step::HostNet(step) => step.perform(observer)?,
     }
     Ok(())
 }
@@ -275,6 +277,7 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         }
         Step::EditText(step) => step.undo().map_err(StepError::from),
         Step::Set(step) => step.undo().map_err(StepError::from),
+        Step::HostNet(step) => step.undo().map_err(StepError::from),
         // Nothing to undo, or undone with the volume, or not to be undone.
         Step::ShutDownDomain { .. }
         | Step::ResetDevice { .. }

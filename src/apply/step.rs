@@ -7,6 +7,7 @@ pub use error::StepError;
 
 use super::array::ArrayStep;
 use super::disk::Preallocate;
+use super::hostnet::HostNetStep;
 use super::network::NetworkStep;
 use super::nic::NicStep;
 use super::pages::PagesStep;
@@ -284,6 +285,8 @@ pub enum Step {
     EditText(TextStep),
     /// Changes a setting of the kernel.
     Set(SettingStep),
+    /// Changes the host's own network.
+    HostNet(HostNetStep),
 }
 
 impl Step {
@@ -353,6 +356,7 @@ impl Step {
             | Step::DetachDisk { .. } => true,
             Step::Array(step) => !step.is_undone(),
             Step::Network(step) => !step.is_undone(),
+            Step::HostNet(step) => !step.is_undone(),
             _ => false,
         };
         !self.is_final() && !nothing
@@ -371,6 +375,7 @@ impl Step {
                 | Step::SetPages(_)
                 | Step::EditText(_)
                 | Step::Set(_)
+                | Step::HostNet(_)
                 | Step::Array(_)
                 | Step::Nic(_)
         )

@@ -1,7 +1,7 @@
 //! `host show`, `host matrix`, `host modules`, `host pages`, `host files`, `host tuning`, `host undo`, `host capture`.
 
 pub mod capture;
-mod change;
+pub(super) mod change;
 pub mod files;
 pub mod matrix;
 pub mod modules;

@@ -17,6 +17,7 @@ pub mod holders;
 pub mod hugetlb;
 pub mod lstopo;
 mod machine;
+pub mod manager;
 mod memory;
 pub mod network;
 mod nics;

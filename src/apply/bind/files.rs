@@ -26,6 +26,13 @@ pub fn set_private_file(path: &Path, text: Option<&str>) -> Result<(), BindError
     done.map_err(|source| BindError::Configuration { path: path.to_owned(), source })
 }
 
+/// As [`set_file`], for a file that nobody else may read, in a directory that is the system's.
+pub fn set_root_file(path: &Path, text: Option<&str>) -> Result<(), BindError> {
+    let modes = Modes { directory: 0o755, file: 0o600 };
+    set(path, text, &modes)
+        .map_err(|source| BindError::Configuration { path: path.to_owned(), source })
+}
+
 /// Is who may read a file and a directory that is made for it.
 struct Modes {
     /// Mode of the directory.

@@ -93,6 +93,16 @@ pub(super) fn set_up(netdev: &str, up: bool) -> Result<(), LinkError> {
     asked.ask(NLM_F_ACK, RouteNetlinkMessage::SetLink(message)).map(drop)
 }
 
+/// Removes a network device that is none of hardware, where it is there.
+pub fn delete(netdev: &str) -> Result<(), LinkError> {
+    let asked = Asked { netdev, doing: "remove it".into() };
+    let message = asked.message();
+    match asked.ask(NLM_F_ACK, RouteNetlinkMessage::DelLink(message)).map(drop) {
+        Err(LinkError::Absent { .. }) => Ok(()),
+        done => done,
+    }
+}
+
 /// What a PF lets a virtual function do now; what its driver does not tell is none.
 pub fn guard(netdev: &str, vf: u32) -> Result<Guard, LinkError> {
     let asked = Asked { netdev, doing: "read its virtual functions".into() };

@@ -4,6 +4,7 @@ use super::super::array::ArrayError;
 use super::super::bind::BindError;
 use super::super::command::CommandError;
 use super::super::disk::DiskError;
+use super::super::hostnet::HostNetError;
 use super::super::journal::JournalError;
 use super::super::nic::NicError;
 use super::super::pages::PagesError;
@@ -36,6 +37,9 @@ pub enum StepError {
     /// A setting of the kernel could not be changed.
     #[error("{0}")]
     Setting(#[from] SettingError),
+    /// The host's network could not be changed, or is not as it is to be.
+    #[error("{0}")]
+    HostNet(#[from] HostNetError),
     /// The journal could not be written, so the step was not begun.
     #[error("{0}")]
     Journal(#[from] JournalError),
@@ -114,6 +118,8 @@ impl StepError {
             StepError::Hypervisor(error) => matches!(error.kind, NoConnection | Other),
             StepError::Pages(error) => error.may_have_done(),
             StepError::Setting(error) => !matches!(error, SettingError::Changed { .. }),
+            // What netplan has put in force of a change that it could not do whole is not known.
+            StepError::HostNet(error) => !matches!(error, HostNetError::Changed { .. }),
             StepError::Array(ArrayError::Changed { .. }) => false,
             // A command that fails may have done a part, or all but the last of it.
             StepError::Array(_) => !step.is_final(),

@@ -114,6 +114,7 @@ impl fmt::Display for Step {
             Step::Network(step) => step.fmt(f),
             Step::EditText(step) => step.fmt(f),
             Step::Set(step) => step.fmt(f),
+            Step::HostNet(step) => step.fmt(f),
         }
     }
 }

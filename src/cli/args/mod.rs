@@ -1,5 +1,6 @@
 //! The command line, as types. Man pages and completions are made from these; help text is written here only.
 
+mod bridge;
 mod capacity;
 mod device;
 mod drive;
@@ -22,6 +23,10 @@ mod verify;
 mod vf;
 mod wish;
 
+pub use bridge::{
+    ConfirmWithinArgs, HostBridgeConfirmArgs, HostBridgeCreateArgs, HostBridgeDeleteArgs,
+    HostBridgeShowArgs, HostBridgeVerb, ManagerArg,
+};
 pub use capacity::CapacityArgs;
 pub use device::{BindArgs, DeviceListArgs, DeviceVerb, Early, ReleaseArgs};
 pub use drive::{DriveVerb, ReleaseArrayArgs, RestoreArrayArgs};
@@ -122,7 +127,7 @@ pub enum Verb {
     /// Show network cards, set how many virtual functions they have
     #[command(subcommand)]
     Nic(NicVerb),
-    /// Show libvirt's networks, make and delete them: NAT, private, macvtap, bridge, SR-IOV
+    /// Show libvirt's networks, make and delete them: NAT, private, macvtap, bridge, SR-IOV; make bridges of the host
     #[command(subcommand)]
     Network(NetworkVerb),
     /// Show drives and who uses them, release a data array and restore it

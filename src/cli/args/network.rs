@@ -2,7 +2,7 @@
 
 use super::nic::PfName;
 use super::vf::mac;
-use super::{LockArgs, NameArgs};
+use super::{HostBridgeVerb, LockArgs, NameArgs};
 use crate::network::{Dhcp, Mode, Range};
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::Ipv4Addr;
@@ -54,6 +54,9 @@ pub enum NetworkVerb {
     /// of a card stay: `gpuvm nic vfs` takes them away.
     #[command(after_help = DELETE)]
     Delete(NetworkDeleteArgs),
+    /// Make bridges of the host over its own NICs, by netplan, without being cut off
+    #[command(subcommand)]
+    HostBridge(HostBridgeVerb),
 }
 
 /// Is a network's kind on the command line.

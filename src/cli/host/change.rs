@@ -1,12 +1,13 @@
 //! Changes of the host itself that `host undo` takes back: each is kept, as those of a domain are, until then.
 
 use crate::apply::text::TextStep;
-use crate::apply::{Journal, Step, Transaction};
-use crate::cli::args::{HostUndoArgs, LockArgs};
+use crate::apply::{Journal, Step, Transaction, apply};
+use crate::cli::args::{ConfirmWithinArgs, HostBridgeDeleteArgs, HostUndoArgs, LockArgs};
 use crate::cli::change::{Reporter, agree, print_steps, refuse_unfinished};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
 use crate::cli::history::{boot, when};
+use crate::cli::network::{delete_bridge, made_bridge};
 use crate::discover::tuning::value;
 use crate::fsroot::FsRoot;
 use crate::history::{Entry, History};
@@ -15,7 +16,9 @@ use anyhow::Context as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where changes of the host are kept, in place of a domain's UUID.
-const HOST: &str = "host";
+pub const HOST: &str = "host";
+/// How long a confirmation of undoing is waited for, in seconds.
+const CONFIRM_S: u64 = 120;
 
 /// Makes a change that `steps` plans, or says what it would do; the steps that were made.
 pub fn change(
@@ -52,9 +55,34 @@ pub fn change(
     Ok(steps)
 }
 
+/// Makes a change that takes an earlier one back, and so is not kept itself.
+pub fn take_back(
+    verb: &str,
+    lock: &LockArgs,
+    steps: impl Fn() -> anyhow::Result<Vec<Step>>,
+    cx: &Context<'_>,
+) -> anyhow::Result<()> {
+    let mut reporter = Reporter::new(cx.output)?;
+    let _lock = reporter.lock(lock)?;
+    refuse_unfinished(&NoHypervisor)?;
+    through(verb, &steps()?, &mut reporter)
+}
+
+/// Does steps, or none of them.
+fn through(verb: &str, steps: &[Step], reporter: &mut Reporter) -> anyhow::Result<()> {
+    let journal = Journal::begin(verb, "", URI)?;
+    Ok(apply(steps, &NoHypervisor, reporter, Some(journal))?)
+}
+
 /// Runs `host undo`.
 pub fn undo(args: &HostUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("host undo")?;
+    if let Some(bridge) = last_bridge()?.filter(|_| !args.discard) {
+        let (lock, yes, dry_run) = (args.lock.clone(), args.yes, args.dry_run);
+        let within = ConfirmWithinArgs { confirm_within: CONFIRM_S };
+        let asked = HostBridgeDeleteArgs { name: bridge, within, yes, dry_run, guard: false, lock };
+        return delete_bridge(&asked, cx);
+    }
     let plan = || back(args.discard);
     if args.dry_run {
         print_steps(&plan()?.1, cx)?;
@@ -69,13 +97,17 @@ pub fn undo(args: &HostUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let _lock = reporter.lock(&args.lock)?;
     // Once more: it may have been changed while the question stood.
     let (entry, steps) = plan()?;
-    let journal = Journal::begin("host undo", "", URI)?;
-    let mut transaction = Transaction::new(&NoHypervisor, &mut reporter, Some(journal));
-    transaction.run(&steps)?;
-    transaction.close()?;
+    through("host undo", &steps, &mut reporter)?;
     let end = if args.discard { "forgotten; the host stays as it is" } else { "undone" };
     cx.output.progress(&format!("{} is {end}", named(&entry)));
     Ok(EXIT_DONE)
+}
+
+/// The bridge that the last change of the host made; none: it did something else. Taking it back may cut a login off, and
+/// has its own way.
+fn last_bridge() -> anyhow::Result<Option<String>> {
+    let history = History::of(HOST)?;
+    Ok(history.entries.last().and_then(made_bridge).cloned())
 }
 
 /// A change in words.

@@ -1,5 +1,6 @@
-//! `network list`, `show`, `create`, `delete`: libvirt's networks.
+//! `network list`, `show`, `create`, `delete`: libvirt's networks; `network host-bridge`: the host's own bridges.
 
+mod bridge;
 mod create;
 mod delete;
 mod demand;
@@ -9,6 +10,7 @@ mod prepare;
 mod show;
 mod wishes;
 
+pub use bridge::{delete as delete_bridge, made as made_bridge};
 pub use demand::on_demand;
 pub use wishes::refuse_unfit;
 
@@ -26,6 +28,7 @@ pub fn run(verb: &NetworkVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         NetworkVerb::Show(args) => show::run(args, cx),
         NetworkVerb::Create(args) => create::run(args, cx),
         NetworkVerb::Delete(args) => delete::run(args, cx),
+        NetworkVerb::HostBridge(verb) => bridge::run(verb, cx),
     }
 }
 

@@ -1,0 +1,181 @@
+//! The wait for a confirmation. Who waits holds a lock on a file that says until when; who answers writes another beside
+//! it. A wait whose run was killed has lost its lock, so nobody can answer it.
+
+use super::HostNetError;
+use crate::apply::journal::state_directory;
+use crate::apply::{Observer, StepError};
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How often an answer is looked for.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How the name of a file ends that says until when is waited.
+const WAIT: &str = "wait";
+/// How that of the file with the answer ends.
+const ANSWER: &str = "answer";
+
+/// Is a wait for a confirmation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// The bridge.
+    pub bridge: String,
+    /// Until when, in seconds since 1970, UTC.
+    pub until_s: u64,
+}
+
+impl Waiting {
+    /// Seconds that are left.
+    pub fn left_s(&self) -> u64 {
+        self.until_s.saturating_sub(now_s())
+    }
+}
+
+/// Is what is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// The host can be reached: it is kept.
+    Keep,
+    /// It is taken back.
+    TakeBack,
+}
+
+impl Answer {
+    /// It in a word, as it stands in its file.
+    fn word(self) -> &'static str {
+        match self {
+            Answer::Keep => "keep",
+            Answer::TakeBack => "take-back",
+        }
+    }
+}
+
+/// The directory of these files.
+fn directory() -> PathBuf {
+    state_directory("host-bridge")
+}
+
+/// Seconds since 1970, UTC.
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Makes our error of the system's.
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> HostNetError + '_ {
+    move |source| HostNetError::File { path: path.to_owned(), source }
+}
+
+/// A file of a bridge's wait, by how its name ends.
+fn file(bridge: &str, end: &str) -> PathBuf {
+    directory().join(format!("{bridge}.{end}"))
+}
+
+/// Removes the files of a wait with its end.
+struct Over<'a>(&'a str);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        // The next wait begins with removing what is left.
+        for end in [ANSWER, WAIT] {
+            let _ = fs::remove_file(file(self.0, end));
+        }
+        // Another bridge's wait keeps it.
+        let _ = fs::remove_dir(directory());
+    }
+}
+
+/// Waits until somebody confirms. Errors: nobody does in time, or somebody wants it back.
+pub(super) fn wait(
+    bridge: &str,
+    within_s: u64,
+    observer: &mut dyn Observer,
+) -> Result<(), StepError> {
+    let dir = directory();
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+    made.map_err(failed(&dir))?;
+    let (wait, answer) = (file(bridge, WAIT), file(bridge, ANSWER));
+    let _over = Over(bridge);
+    let _ = fs::remove_file(&answer);
+    let waiting = Waiting { bridge: bridge.to_owned(), until_s: now_s() + within_s };
+    let made = File::create(&wait).map_err(failed(&wait))?;
+    // Those who look for waits hold it for a moment.
+    let _held = Flock::lock(made, FlockArg::LockExclusive)
+        .map_err(|(_, errno)| failed(&wait)(errno.into()))?;
+    let text = serde_json::to_string(&waiting).expect("plain values");
+    fs::write(&wait, text).map_err(failed(&wait))?;
+    let until = Instant::now() + Duration::from_secs(within_s);
+    loop {
+        match fs::read_to_string(&answer).as_deref() {
+            Ok(word) if word == Answer::Keep.word() => return Ok(()),
+            Ok(word) if word == Answer::TakeBack.word() => {
+                return Err(HostNetError::Declined.into());
+            }
+            // Not there yet, or not whole.
+            _ => {}
+        }
+        if let Some(signal) = observer.interrupted() {
+            return Err(StepError::Signal { signal });
+        }
+        if Instant::now() >= until {
+            return Err(HostNetError::Unconfirmed { within_s }.into());
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// The waits of this host, by bridge.
+pub fn waiting() -> Result<Vec<Waiting>, HostNetError> {
+    let dir = directory();
+    let entries = match fs::read_dir(&dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed(&dir))?,
+    };
+    let mut all = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed(&dir))?.path();
+        if path.extension().is_none_or(|end| end != WAIT) {
+            continue;
+        }
+        // It may end at any time.
+        let (Ok(file), Ok(text)) = (File::open(&path), fs::read_to_string(&path)) else { continue };
+        let is_held = Flock::lock(file, FlockArg::LockSharedNonblock).is_err();
+        if let (true, Ok(waiting)) = (is_held, serde_json::from_str::<Waiting>(&text)) {
+            all.push(waiting);
+        }
+    }
+    all.sort_by(|a, b| a.bridge.cmp(&b.bridge));
+    Ok(all)
+}
+
+/// Removes what waits have left whose runs were killed; to be called under the host's lock.
+pub(super) fn sweep() {
+    let held = waiting().unwrap_or_default();
+    for entry in fs::read_dir(directory()).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let bridge = path.file_stem().unwrap_or_default();
+        if !held.iter().any(|waiting| bridge == waiting.bridge.as_str()) {
+            let _ = fs::remove_file(&path);
+        }
+    }
+    let _ = fs::remove_dir(directory());
+}
+
+/// Answers a wait, and waits until that is over; whether it is.
+pub fn answer(bridge: &str, answer: Answer, limit: Duration) -> Result<bool, HostNetError> {
+    let path = file(bridge, ANSWER);
+    fs::write(&path, answer.word()).map_err(failed(&path))?;
+    let until = Instant::now() + limit;
+    while waiting()?.iter().any(|waiting| waiting.bridge == bridge) {
+        if Instant::now() >= until {
+            return Ok(false);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    // One that came too late is nobody's.
+    let _ = fs::remove_file(&path);
+    Ok(true)
+}
