@@ -54,11 +54,11 @@ equal "makes them again" 2 "$(number)"
 
 say "a guest with one that is set up on its card, and one of the other card out of a pool"
 of_vf0 "spoof checking on.*trust off" "as the driver has it"
-check "make 1 of the other card" vfs "$other" --count 1
-virsh -q net-define /dev/stdin <<X
-<network><name>pool</name><forward mode='hostdev' managed='yes'><pf dev='$other'/></forward></network>
-X
-virsh -q net-start pool
+gpuvm network create pool --kind sriov --nic "$other" --vfs 8 >/tmp/out 2>&1; equal "a network of more than the card has" 1 $?
+has "a network of more than the card has: numbers" /tmp/out "8.*7|7.*8"
+check "a network of the other card's, with 1" gpuvm network create pool --kind sriov --nic "$other" --vfs 1
+has "the unit of the next boot names it" $unit "^# Functions: .*=1$"
+gpuvm network list >/tmp/out; has "it is listed" /tmp/out "pool .*sriov"
 phase "create own" create own --vf "1,vlan=5,trust=on,spoof=off" --network pool --vcpus 1 --memory 64M --pins none ||
   { fail "create own"; tail -n 20 /var/log/libvirt/qemu/own.log; }
 virsh dumpxml --inactive own >/tmp/own.xml
@@ -75,12 +75,12 @@ equal "no more than the pool has" 1 $?
 has "no more than the pool has: numbers" /tmp/out "1 virtual function of network .pool. asked for, 0 of 1 are left"
 check "the guest sees both" wait_for 240 bash -c "[[ \$(grep -ac 8086:10ca /share/own.log) == 2 ]]"
 phase "delete own" gpuvm delete own --yes || fail "delete own"
-virsh -q net-destroy pool; virsh -q net-undefine pool
+check "delete the network" gpuvm network delete pool --yes
 of_vf0 "spoof checking on.*trust off" "as before the guest"
 check "its MAC address is taken back" bash -c "! ip -d link show $net | grep -q '$mac\|vlan 5'"
 equal "its driver is as before" - "$(driver_of "$vf0")"
 phase "take them away" vfs "$pf" --count 0 --at-boot --yes || fail "take them away"
-check "and the other's" vfs "$other" --count 0 --yes
+check "and the other's" vfs "$other" --count 0 --at-boot --yes
 equal "there are none" 0 "$(number)"
 check "nor at boot" test ! -e $unit
 [[ $other_was_up == 1 ]] || ip link set "$other" down
