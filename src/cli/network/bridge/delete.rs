@@ -14,6 +14,7 @@ use crate::history::{Entry, History};
 use crate::hostnet::netplan::{self, NOTHING};
 use crate::hypervisor::none::NoHypervisor;
 use anyhow::Context as _;
+use std::path::Path;
 
 /// Is a deletion that can be done.
 struct Deletion {
@@ -67,16 +68,12 @@ pub fn run(args: &HostBridgeDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
 fn plan(args: &HostBridgeDeleteArgs) -> anyhow::Result<Deletion> {
     let name = &args.name;
     let (kept, tried) = paths(name);
-    let text = match std::fs::read_to_string(&kept) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let message =
-                format!("no bridge {name} of gpuvm is kept: {} is not there", kept.display());
-            return Err(hinted(
-                message,
-                "`gpuvm network host-bridge show` says who made which bridge",
-            ));
-        }
-        text => text.with_context(|| format!("cannot read {}", kept.display()))?,
+    // One that holds until the next boot alone is left where a killed change was forgotten (`recover --discard`).
+    let (is_kept, was_tried) = (read(&kept)?, read(&tried)?);
+    let Some(text) = is_kept.clone().or_else(|| was_tried.clone()) else {
+        let message = format!("no bridge {name} of gpuvm is kept: {} is not there", kept.display());
+        let hint = "`gpuvm network host-bridge show` says who made which bridge";
+        return Err(hinted(message, hint));
     };
     if netplan::made(&text) != Some(name) {
         let message =
@@ -113,13 +110,13 @@ fn plan(args: &HostBridgeDeleteArgs) -> anyhow::Result<Deletion> {
             what: format!("take bridge {name} away"),
             path: tried.clone(),
             text: NOTHING.to_owned(),
-            was: None,
+            was: was_tried,
             makes: Vec::new(),
             takes: links,
         },
         HostNetStep::Check(wanted),
         HostNetStep::Await { bridge: name.clone(), within_s },
-        HostNetStep::Write { path: kept, text: None, was: Some(text) },
+        HostNetStep::Write { path: kept, text: None, was: is_kept },
         HostNetStep::Write { path: tried, text: None, was: hidden() },
     ];
     let mut steps: Vec<Step> = steps.into_iter().map(Step::HostNet).collect();
@@ -128,6 +125,14 @@ fn plan(args: &HostBridgeDeleteArgs) -> anyhow::Result<Deletion> {
         steps.push(history.forget(entry));
     }
     Ok(Deletion { lost, steps })
+}
+
+/// The text of a file; none: it is not there.
+fn read(path: &Path) -> anyhow::Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        text => Ok(Some(text.with_context(|| format!("cannot read {}", path.display()))?)),
+    }
 }
 
 /// The bridge that a change of the host made; none: it made none.

@@ -54,7 +54,8 @@ pub fn follow(mut words: Vec<OsString>, cx: &Context<'_>) -> anyhow::Result<u8> 
 fn start(words: &[OsString]) -> std::io::Result<Child> {
     let program = std::env::current_exe()?;
     let scoped = Path::new(SYSTEMD).is_dir() && {
-        let probe: Vec<&str> = SCOPE.into_iter().chain(["true"]).collect();
+        let path = program.to_string_lossy();
+        let probe: Vec<&str> = SCOPE.into_iter().chain([&*path, "--version"]).collect();
         output(&probe, SCOPE_S).is_ok()
     };
     let mut command = match scoped {
