@@ -20,6 +20,7 @@ mod pages;
 mod place;
 mod seed;
 mod storage;
+mod traffic;
 mod tune;
 mod undo;
 mod vendor;

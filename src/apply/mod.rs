@@ -3,7 +3,7 @@
 
 pub mod array;
 pub mod bind;
-mod command;
+pub mod command;
 mod compare;
 mod copy;
 mod detach;

@@ -1,10 +1,13 @@
-//! `ip`: where a guest answers, and who says so. And the waiting for it, which `create` does too.
+//! `ip`: where a guest answers, and who says so. And the waiting for it, which `create` does too. While it waits it listens
+//! to what the guest says of itself by ARP: on a bridge or macvtap neither a lease nor the host's own table may know it.
 
 use super::args::IpArgs;
+use super::claim::is_local;
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted};
 use super::show::find;
 use super::view::View;
+use crate::discover::ear::Ear;
 use crate::domain::DomainXml;
 use crate::hypervisor::{AddressSource, DomainState, GuestAddress, Hypervisor, XmlOf};
 use serde::Serialize;
@@ -53,8 +56,8 @@ pub fn run(args: &IpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     // What cannot be read at all is an error, and no reason to wait.
     hypervisor.addresses(name, &macs)?;
     let seconds = args.wait.unwrap_or_default();
-    let waited =
-        wait_for(&*hypervisor, name, &macs, Duration::from_secs(seconds), || anyhow::Ok(()))?;
+    let wait = Wait { name, macs: &macs, wait: Duration::from_secs(seconds), each: args.all };
+    let (waited, heard) = wait.run(&*hypervisor, || anyhow::Ok(()))?;
     let found = match waited {
         Waited::Found(found) => found,
         Waited::Ended => {
@@ -64,13 +67,80 @@ pub fn run(args: &IpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         Waited::Over => return Err(none(name, &macs, seconds)),
     };
     if args.all {
-        all(merged(&macs, hypervisor.addresses(name, &[])?), cx)?;
+        let mut known = hypervisor.addresses(name, &[])?;
+        add(&mut known, &heard);
+        all(merged(&macs, known), cx)?;
     } else if cx.output.json {
         cx.output.json(&NicAddress::from(found))?;
     } else {
+        let GuestAddress { mac, ip, source } = &found;
+        cx.output.progress(&format!("{ip} of {mac}, by {}", source_word(*source)));
         cx.output.text(&found.ip.to_string())?;
     }
     Ok(EXIT_DONE)
+}
+
+/// Is a wait for addresses.
+struct Wait<'a> {
+    /// The domain.
+    name: &'a str,
+    /// MAC addresses of its NICs.
+    macs: &'a [String],
+    /// How long.
+    wait: Duration,
+    /// Whether each NIC has to have one, not any.
+    each: bool,
+}
+
+impl Wait<'_> {
+    /// Waits; returns how it ended, and what was heard on the wire. `go_on` is asked twice a second.
+    fn run<E>(
+        &self,
+        hypervisor: &dyn Hypervisor,
+        mut go_on: impl FnMut() -> Result<(), E>,
+    ) -> Result<(Waited, Vec<GuestAddress>), E> {
+        let Wait { name, macs, wait, each } = *self;
+        let until = Instant::now() + wait;
+        // Guests of another host are not heard here; whoever may not listen does without.
+        let listens = !wait.is_zero() && is_local(hypervisor.uri());
+        let ear = if listens { Ear::open().ok() } else { None };
+        let mut heard: Vec<GuestAddress> = Vec::new();
+        loop {
+            let mut addresses = hypervisor.addresses(name, macs).unwrap_or_default();
+            for (mac, ip) in ear.as_ref().map(|ear| ear.hear(macs)).unwrap_or_default() {
+                heard.retain(|address| address.mac != mac);
+                heard.push(GuestAddress { mac, ip: ip.into(), source: AddressSource::Arp });
+            }
+            add(&mut addresses, &heard);
+            let over = Instant::now() >= until;
+            let has = |mac: &String| {
+                addresses.iter().any(|address| address.mac == *mac && address.ip.is_ipv4())
+            };
+            let enough = !each || macs.iter().all(has);
+            let best = best(macs, addresses);
+            if let Some(found) = best.filter(|found| (found.ip.is_ipv4() && enough) || over) {
+                return Ok((Waited::Found(found), heard));
+            }
+            if over {
+                return Ok((Waited::Over, heard));
+            }
+            let rows = hypervisor.domains().unwrap_or_default();
+            if rows.iter().any(|row| row.name == name && row.state == DomainState::ShutOff) {
+                return Ok((Waited::Ended, heard));
+            }
+            go_on()?;
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+}
+
+/// Adds what was heard of NICs that no other source knows.
+fn add(known: &mut Vec<GuestAddress>, heard: &[GuestAddress]) {
+    for address in heard {
+        if known.iter().all(|other| other.mac != address.mac) {
+            known.push(address.clone());
+        }
+    }
 }
 
 /// Waits until one of these NICs has an address, the first NIC before the others and IPv4 before IPv6, which is taken
@@ -80,25 +150,10 @@ pub fn wait_for<E>(
     name: &str,
     macs: &[String],
     wait: Duration,
-    mut go_on: impl FnMut() -> Result<(), E>,
+    go_on: impl FnMut() -> Result<(), E>,
 ) -> Result<Waited, E> {
-    let until = Instant::now() + wait;
-    loop {
-        let addresses = hypervisor.addresses(name, macs).unwrap_or_default();
-        let over = Instant::now() >= until;
-        if let Some(found) = best(macs, addresses).filter(|found| found.ip.is_ipv4() || over) {
-            return Ok(Waited::Found(found));
-        }
-        if over {
-            return Ok(Waited::Over);
-        }
-        let rows = hypervisor.domains().unwrap_or_default();
-        if rows.iter().any(|row| row.name == name && row.state == DomainState::ShutOff) {
-            return Ok(Waited::Ended);
-        }
-        go_on()?;
-        std::thread::sleep(Duration::from_millis(500));
-    }
+    let wait = Wait { name, macs, wait, each: false };
+    Ok(wait.run(hypervisor, go_on)?.0)
 }
 
 /// The address to reach a guest by: one of its own NICs. An agent also tells of bridges inside the guest.

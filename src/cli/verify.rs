@@ -1,6 +1,6 @@
 //! `verify`: whether guests are what they should be, once or again and again. The comparison is [`crate::verify`]'s.
 
-mod agent;
+pub mod agent;
 mod metrics;
 mod watch;
 
@@ -239,7 +239,7 @@ impl Machine {
 }
 
 /// Whether a running guest's agent listens.
-fn has_agent(live: &DomainXml) -> bool {
+pub fn has_agent(live: &DomainXml) -> bool {
     let channels = live.root().child("devices").into_iter().flat_map(|d| d.children("channel"));
     let mut targets = channels.filter_map(|channel| channel.child("target"));
     targets.any(|target| {

@@ -6,7 +6,7 @@ use crate::network::Subnet;
 use crate::network::host::{HostAddress, HostNetwork, Link, Route};
 use netlink_packet_core::NLM_F_DUMP;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
@@ -18,19 +18,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// Reads them. Errors: what the kernel says.
 pub fn network() -> io::Result<HostNetwork> {
-    let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
-    let told = answers.into_iter().filter_map(|answer| match answer {
-        RouteNetlinkMessage::NewLink(told) => Some(told),
-        _ => None,
-    });
-    let mut found: Vec<(Link, Kin)> = told.map(link).collect();
-    let names: BTreeMap<u32, String> =
-        found.iter().map(|(link, _)| (link.index, link.name.clone())).collect();
-    for (link, kin) in &mut found {
-        let named = |index: Option<u32>| index.and_then(|index| names.get(&index).cloned());
-        (link.master, link.over) = (named(kin.master), named(kin.over));
-    }
-    let links = found.into_iter().map(|(link, _)| link).collect();
+    let links = links(&link_messages(&[])?);
+    let names = links.iter().map(|link| (link.index, link.name.clone())).collect();
     let mut message = AddressMessage::default();
     message.header.family = AddressFamily::Inet;
     let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetAddress(message))?;
@@ -47,6 +36,32 @@ pub fn network() -> io::Result<HostNetwork> {
         _ => None,
     });
     Ok(HostNetwork { links, addresses, routes: told.collect() })
+}
+
+/// What the kernel says of each network device; `more`: what it has to tell besides. Errors: what the kernel says.
+pub(super) fn link_messages(more: &[LinkExtentMask]) -> io::Result<Vec<LinkMessage>> {
+    let mut message = LinkMessage::default();
+    if !more.is_empty() {
+        message.attributes.push(LinkAttribute::ExtMask(more.to_vec()));
+    }
+    let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetLink(message))?;
+    let told = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(told) => Some(told),
+        _ => None,
+    });
+    Ok(told.collect())
+}
+
+/// Network devices out of what the kernel says of them, in its order.
+pub(super) fn links(told: &[LinkMessage]) -> Vec<Link> {
+    let mut found: Vec<(Link, Kin)> = told.iter().map(link).collect();
+    let names: BTreeMap<u32, String> =
+        found.iter().map(|(link, _)| (link.index, link.name.clone())).collect();
+    for (link, kin) in &mut found {
+        let named = |index: Option<u32>| index.and_then(|index| names.get(&index).cloned());
+        (link.master, link.over) = (named(kin.master), named(kin.over));
+    }
+    found.into_iter().map(|(link, _)| link).collect()
 }
 
 /// MAC address by which an IPv4 neighbour on a network device answers; none: it has not answered, or was not asked.
@@ -76,7 +91,7 @@ fn answered(told: &NeighbourMessage, ip: Ipv4Addr) -> Option<String> {
 }
 
 /// A MAC address as text.
-fn mac(bytes: &[u8]) -> String {
+pub(super) fn mac(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }
 
@@ -90,7 +105,7 @@ struct Kin {
 }
 
 /// Reads one network device, with what it belongs to.
-fn link(told: LinkMessage) -> (Link, Kin) {
+fn link(told: &LinkMessage) -> (Link, Kin) {
     let mut link = Link {
         index: told.header.index,
         name: String::new(),
@@ -104,17 +119,17 @@ fn link(told: LinkMessage) -> (Link, Kin) {
         over: None,
     };
     let (mut kin, mut elsewhere) = (Kin::default(), false);
-    for attribute in told.attributes {
+    for attribute in &told.attributes {
         match attribute {
-            LinkAttribute::IfName(name) => link.name = name,
-            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
-            LinkAttribute::Controller(index) => kin.master = Some(index),
-            LinkAttribute::Link(index) => kin.over = Some(index),
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Controller(index) => kin.master = Some(*index),
+            LinkAttribute::Link(index) => kin.over = Some(*index),
             LinkAttribute::LinkNetNsId(_) => elsewhere = true,
-            LinkAttribute::MaxMtu(most) => link.most_mtu = Some(most).filter(|most| *most > 0),
-            LinkAttribute::Address(bytes) if bytes.len() == 6 => link.mac = Some(mac(&bytes)),
+            LinkAttribute::MaxMtu(most) => link.most_mtu = Some(*most).filter(|most| *most > 0),
+            LinkAttribute::Address(bytes) if bytes.len() == 6 => link.mac = Some(mac(bytes)),
             LinkAttribute::LinkInfo(infos) => {
-                let mut kinds = infos.into_iter().filter_map(|info| match info {
+                let mut kinds = infos.iter().filter_map(|info| match info {
                     LinkInfo::Kind(kind) => Some(kind.to_string()),
                     _ => None,
                 });

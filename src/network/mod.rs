@@ -1,10 +1,13 @@
 //! libvirt networks: what one is, read from its definition and written as one ([`Network`]); which one a request makes
 //! beside the host's links, addresses, routes and other networks, or every reason why not ([`plan()`]); and who reaches
-//! whom on it ([`Reach`]). Values only: it asks neither libvirt nor the kernel.
+//! whom on it ([`Reach`]); and what breaks the path of a guest's NIC ([`doctor`]). Values only: it asks neither libvirt nor
+//! the kernel.
 //!
 //! IPv4 alone: a network's IPv6 addresses are neither made nor judged.
 
+pub mod doctor;
 mod document;
+pub mod firewall;
 pub mod host;
 mod plan;
 mod problem;

@@ -325,8 +325,10 @@ fn make() -> Result<PathBuf, String> {
         std::fs::create_dir(root.path().join(below)).unwrap();
     }
     std::fs::copy(busybox, root.path().join("bin/busybox")).unwrap();
-    std::fs::copy(project().join("tests/tiny/init"), root.path().join("init")).unwrap();
-    let mut names = String::from(".\nbin\nbin/busybox\ninit\nmodules\n");
+    for script in ["init", "net"] {
+        std::fs::copy(project().join("tests/tiny").join(script), root.path().join(script)).unwrap();
+    }
+    let mut names = String::from(".\nbin\nbin/busybox\ninit\nnet\nmodules\n");
     for module in std::fs::read_dir(dir.join("modules")).unwrap() {
         let module = module.unwrap().path();
         let name = module.file_name().unwrap().to_str().unwrap();

@@ -82,7 +82,8 @@ pub struct IpArgs {
     /// Name of the domain
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Wait until it has an address, up to so many seconds; 120 where no number is given
+    /// Wait until it has an address, with --all until each of its NICs has one, up to so many seconds; 120 where no number is
+    /// given
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "120")]
     pub wait: Option<u64>,
     /// One line for each address of each NIC: MAC address, address, where it was found

@@ -42,8 +42,8 @@ pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
 pub use make::{CreateArgs, ExportArgs, PlanArgs};
 pub use meta::{CompletionsArgs, ManArgs};
 pub use network::{
-    DhcpArg, ModeArg, NetworkCreateArgs, NetworkDeleteArgs, NetworkKindArg, NetworkShowArgs,
-    NetworkVerb, StaticArg, Who,
+    DhcpArg, ModeArg, NetworkCreateArgs, NetworkDeleteArgs, NetworkDoctorArgs, NetworkKindArg,
+    NetworkShowArgs, NetworkVerb, StaticArg, Who,
 };
 pub use nic::{EarlyVfs, NicListArgs, NicVerb, PfName, VfsArgs};
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
@@ -186,7 +186,9 @@ pub enum Verb {
     /// Print the address of a running guest
     ///
     /// Asks for DHCP leases of libvirt's networks, then the guest's agent, then the host's ARP table, and prints the
-    /// first address of the guest's first NIC that has one, IPv4 before IPv6. Ends with 1 when there is none.
+    /// first address of the guest's first NIC that has one, IPv4 before IPv6; who knew it is said beside it. With --wait it
+    /// listens meanwhile to what the guest says by ARP, as root and on the guest's own host: on a bridge or macvtap nobody
+    /// else may know. Ends with 1 when there is none.
     #[command(after_help = life::IP)]
     Ip(IpArgs),
     /// Attach to the serial console of a running guest

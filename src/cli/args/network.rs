@@ -29,6 +29,11 @@ const DELETE: &str = "Examples:
   gpuvm network delete lab --dry-run
   gpuvm network delete lab --yes";
 
+/// Examples of `doctor`.
+const DOCTOR: &str = "Examples:
+  gpuvm network doctor train-a
+  gpuvm network doctor train-a --json";
+
 /// Is a verb on networks.
 #[derive(Debug, Subcommand)]
 pub enum NetworkVerb {
@@ -57,6 +62,16 @@ pub enum NetworkVerb {
     /// Make bridges of the host over its own NICs, by netplan, without being cut off
     #[command(subcommand)]
     HostBridge(HostBridgeVerb),
+    /// Walk from each of a guest's NICs to the host's NIC, and name what breaks the path
+    ///
+    /// Each hop is ok, broken or not checked: the guest's own NIC (by its agent, where that answers), the link, the libvirt
+    /// network, tap or macvtap or virtual function, bridge and what its spanning tree protocol waits for, bonds, VLANs and
+    /// NICs below it, MTU on each, DHCP server, forwarding, firewall (nftables and iptables; DNS, DHCP and what guests send
+    /// out are walked through the rules), and the address. Each finding says what was expected, what was found, where, and
+    /// what to do. Nothing is changed and no packet is sent. Ends with 3 where the path is broken; a warning alone does not.
+    /// The firewall is seen by root alone.
+    #[command(after_help = DOCTOR)]
+    Doctor(NetworkDoctorArgs),
 }
 
 /// Is a network's kind on the command line.
@@ -185,6 +200,17 @@ pub struct NetworkDeleteArgs {
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
+}
+
+/// Is what `network doctor` takes.
+#[derive(Debug, Args)]
+pub struct NetworkDoctorArgs {
+    /// Name of the guest
+    #[arg(value_name = "GUEST")]
+    pub name: String,
+    /// How long the guest's agent may take to answer all questions, in seconds; 0 asks none
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub agent_wait: u64,
 }
 
 /// Is what DHCP hands out, on the command line.

@@ -1,9 +1,11 @@
-//! `network list`, `show`, `create`, `delete`: libvirt's networks; `network host-bridge`: the host's own bridges.
+//! `network list`, `show`, `create`, `delete`: libvirt's networks; `network host-bridge`: the host's own bridges; `network
+//! doctor`: the paths of a guest's NICs.
 
 mod bridge;
 mod create;
 mod delete;
 mod demand;
+mod doctor;
 mod guests;
 mod list;
 mod prepare;
@@ -29,6 +31,7 @@ pub fn run(verb: &NetworkVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         NetworkVerb::Create(args) => create::run(args, cx),
         NetworkVerb::Delete(args) => delete::run(args, cx),
         NetworkVerb::HostBridge(verb) => bridge::run(verb, cx),
+        NetworkVerb::Doctor(args) => doctor::run(args, cx),
     }
 }
 

@@ -13,7 +13,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 const MOST: usize = 64 << 10;
 
 /// Is a conversation with a guest's agent.
-struct Agent<'h> {
+pub struct Agent<'h> {
     /// Whom to ask for it.
     hypervisor: &'h dyn Hypervisor,
     /// The domain.
@@ -29,8 +29,7 @@ pub fn view(
     live: &Claims<'_>,
     wait: Duration,
 ) -> Option<View> {
-    let agent = Agent { hypervisor, name, until: Instant::now() + wait };
-    agent.ask("guest-ping", &json!({})).ok()?;
+    let agent = Agent::greet(hypervisor, name, wait)?;
     let mut view = View::default();
     match agent.ask("guest-get-vcpus", &json!({})) {
         Ok(answer) => view.vcpus = online(&answer),
@@ -48,9 +47,20 @@ pub fn view(
     Some(view)
 }
 
-impl Agent<'_> {
+impl<'h> Agent<'h> {
+    /// Begins to talk with a guest's agent; none: it does not answer.
+    pub fn greet(
+        hypervisor: &'h dyn Hypervisor,
+        name: &'h str,
+        wait: Duration,
+    ) -> Option<Agent<'h>> {
+        let agent = Agent { hypervisor, name, until: Instant::now() + wait };
+        agent.ask("guest-ping", &json!({})).ok()?;
+        Some(agent)
+    }
+
     /// Gives a command and returns what it returns.
-    fn ask(&self, command: &str, arguments: &Value) -> Result<Value, Untold> {
+    pub fn ask(&self, command: &str, arguments: &Value) -> Result<Value, Untold> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.as_secs() == 0 {
             return Err(Untold::Late);
@@ -62,7 +72,7 @@ impl Agent<'_> {
     }
 
     /// Reads a file of the guest.
-    fn read(&self, path: &str) -> Result<String, Untold> {
+    pub fn read(&self, path: &str) -> Result<String, Untold> {
         let opened = self.ask("guest-file-open", &json!({ "path": path, "mode": "r" }))?;
         let handle = opened.as_i64().ok_or(Untold::Nonsense)?;
         let mut bytes = Vec::new();
@@ -129,7 +139,7 @@ const LATE: &str = "all of the guest's own view (its agent took too long: --agen
 
 /// Is why a guest does not tell something.
 #[derive(Debug)]
-enum Untold {
+pub enum Untold {
     /// The time is over.
     Late,
     /// The hypervisor or the agent says no.

@@ -1,0 +1,124 @@
+//! A tap in a bridge, the bridge, and what leads out of it.
+
+use super::report::Hops;
+use super::wires::{self, up};
+use super::{Case, Device, HostSide, PortState, mtu, routed, rules};
+use crate::network::Kind;
+
+/// Judges the path from the tap outwards.
+pub(super) fn judge(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
+    tap(case, host, bridge, hops);
+    let own = case.on.network().is_some_and(|network| network.kind.has_own_bridge());
+    // A bridge that a network of libvirt's has is that network's; one that a domain names itself may be, too.
+    let Some(found) = host.device(bridge) else {
+        let at = format!("bridge {bridge}");
+        let hint = match (&case.on.network(), own) {
+            (Some(network), true) => format!("`virsh net-start {}` makes it", network.name),
+            _ => format!(
+                "make it in the host's network configuration, or `ip link add {bridge} type bridge`"
+            ),
+        };
+        let hop = hops.hop(&at);
+        return hop.wrong(
+            &rules::BRIDGE_MISSING,
+            "the bridge is",
+            ("there", "not there"),
+            &at,
+            hint,
+        );
+    };
+    let ports: Vec<&Device> = host.ports(bridge).collect();
+    let hop = hops.hop(&format!("bridge {bridge}"));
+    let has_address = host.network.addresses.iter().any(|address| address.link == bridge);
+    mtu::judge_bridge(hop, found, mtu_at_tap(case, host), has_address);
+    if !found.link.up {
+        let hint = format!("`ip link set {bridge} up`");
+        hop.wrong(&rules::BRIDGE_DOWN, "it is", ("up", "down"), bridge, hint);
+    } else {
+        hop.says("up");
+    }
+    if !found.link.is_bridge() && found.link.kind.as_deref() != Some("openvswitch") {
+        let kind = found.link.kind.clone().unwrap_or_else(|| "a NIC".into());
+        let hint = "name a bridge in the domain's <source bridge=>";
+        hop.wrong(&rules::BRIDGE_MISSING, "it is", ("a bridge", kind), bridge, hint);
+    }
+    if own {
+        return routed::judge(case, host, bridge, hops);
+    }
+    if ports.is_empty() {
+        let hint = format!(
+            "`ip link set NIC master {bridge}`, and in the host's network configuration; a bridge for host and guests alone needs none"
+        );
+        hop.wrong(&rules::BRIDGE_ALONE, "NICs of the host in it", ("one", "none"), bridge, hint);
+    }
+    let wanted = mtu_at_tap(case, host);
+    wires::judge(host, bridge, &ports, wanted, hops);
+    if ports.iter().any(|port| up(port)) {
+        routed::bridged(case, host, found, hops);
+    }
+}
+
+/// The MTU that the guest uses, as far as its tap tells.
+fn mtu_at_tap(case: &Case<'_>, host: &HostSide) -> Option<u32> {
+    mtu::wanted(case, case.nic.device.as_deref().and_then(|name| host.device(name)))
+}
+
+/// The tap.
+fn tap(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
+    let Some(name) = case.nic.device.as_deref().filter(|_| case.running) else {
+        return hops.unchecked("tap", "the guest is off, so it has none");
+    };
+    let hop = hops.hop(&format!("tap {name}"));
+    let Some(tap) = host.device(name) else {
+        let hint = format!("start the guest again: `gpuvm restart {}`", case.guest);
+        return hop.wrong(&rules::TAP_MISSING, "the tap is", ("there", "not there"), name, hint);
+    };
+    mtu::judge(hop, tap, mtu::wanted(case, Some(tap)));
+    if !tap.link.up {
+        let hint = format!("`ip link set {name} up`");
+        return hop.wrong(&rules::TAP_DOWN, "it is", ("up", "down"), name, hint);
+    }
+    hop.says("up");
+    match tap.link.master.as_deref() {
+        Some(master) if master == bridge => hop.says(format!("in {bridge}")),
+        master => {
+            let found = master.map_or("in none".to_owned(), |master| format!("in {master}"));
+            let hint = format!(
+                "`ip link set {name} master {bridge}`; a network that was restarted under a running guest leaves it out"
+            );
+            let expected = format!("in {bridge}");
+            return hop.wrong(&rules::TAP_LOOSE, "it is", (expected, found), name, hint);
+        }
+    }
+    // One whose link is down is out as a port, too.
+    if case.nic.link_down {
+        return;
+    }
+    let waits = host.device(bridge).and_then(|bridge| bridge.forward_delay_s);
+    let (found, hint) = match tap.port {
+        None | Some(PortState::Forwarding) => return,
+        Some(PortState::Waiting) => {
+            let delay = waits.map_or(String::new(), |delay| format!(" for {} s in all", 2 * delay));
+            let hint = format!(
+                "wait: the bridge's spanning tree protocol listens and learns{delay}; `ip link set {bridge} type bridge forward_delay 0` or stp_state 0 ends that"
+            );
+            ("not yet".to_owned(), hint)
+        }
+        Some(PortState::Blocking) => {
+            let hint = format!(
+                "`bridge link show dev {name}`: it is disabled, or the spanning tree protocol cut a loop"
+            );
+            ("no".to_owned(), hint)
+        }
+    };
+    hop.wrong(&rules::PORT_STATE, "the bridge passes packets to it:", ("yes", found), name, hint);
+}
+
+/// Whether a kind of network hands out addresses by a server of libvirt's.
+pub(super) fn has_dhcp(case: &Case<'_>) -> bool {
+    let serves = |network: &crate::network::Network| {
+        matches!(network.kind, Kind::Nat | Kind::Private | Kind::Routed)
+            && !(network.dhcp.is_empty() && network.statics.is_empty())
+    };
+    case.on.network().is_some_and(serves)
+}

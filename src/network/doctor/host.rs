@@ -1,0 +1,134 @@
+//! The host's side of a path, as values; `discover::path` reads it.
+
+use super::super::Mode;
+use super::super::firewall::Ruleset;
+use super::super::host::{HostNetwork, Link};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+/// Is whether a bridge passes packets to a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PortState {
+    /// It does.
+    Forwarding,
+    /// Not yet: it listens for other bridges, or learns who is there.
+    Waiting,
+    /// It does not: the port is out, or would close a loop.
+    Blocking,
+}
+
+/// Is what a card says of one of its virtual functions; none: its driver does not tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Vf {
+    /// Its MAC address, lower case.
+    pub mac: Option<String>,
+    /// The VLAN that the card puts it on; 0: none.
+    pub vlan: Option<u32>,
+    /// Whether it may send with its own MAC address alone.
+    pub spoof_check: Option<bool>,
+    /// Whether its link is held down.
+    pub disabled: bool,
+}
+
+/// Is a network device with what a path needs to know of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// What any verb knows of it.
+    pub link: Link,
+    /// Whether something is at the other end.
+    pub carrier: bool,
+    /// The device that it stands on (VLAN, macvtap) or is the other end of (veth), by its number; that may be of another
+    /// network namespace.
+    pub lower: Option<u32>,
+    /// As a port of a bridge: whether it gets packets.
+    pub port: Option<PortState>,
+    /// As a bridge with the spanning tree protocol: for how long a new port waits, in each of two states.
+    pub forward_delay_s: Option<u32>,
+    /// As a bridge: whether the firewall of IPv4 sees what it passes, by its own setting.
+    pub calls_iptables: bool,
+    /// As a macvtap: its mode.
+    pub mode: Option<Mode>,
+    /// As a card: its virtual functions by their numbers.
+    pub vfs: BTreeMap<u32, Vf>,
+}
+
+impl Device {
+    /// Whether it is a guest's end of something.
+    pub fn is_guests(&self) -> bool {
+        matches!(self.link.kind.as_deref(), Some("tun" | "macvtap"))
+    }
+
+    /// Whether it is a bond or a team.
+    pub fn is_bond(&self) -> bool {
+        matches!(self.link.kind.as_deref(), Some("bond" | "team"))
+    }
+}
+
+/// Is who answers for an IPv4 address, as the kernel heard it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The network device that it was heard by.
+    pub link: String,
+    /// The address.
+    pub ip: Ipv4Addr,
+    /// MAC address, lower case.
+    pub mac: String,
+}
+
+/// Is how the kernel is set; none: not told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kernel {
+    /// Whether packets are passed on between any devices.
+    pub ip_forward: Option<bool>,
+    /// Whether they are passed on from a device, by its name.
+    pub forwarding: BTreeMap<String, bool>,
+    /// Whether bridged packets go through the firewall of IPv4; none: the kernel's part for it is not loaded.
+    pub bridge_calls_iptables: Option<bool>,
+}
+
+/// Is the host's side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostSide {
+    /// Its network devices.
+    pub devices: Vec<Device>,
+    /// Its addresses and routes.
+    pub network: HostNetwork,
+    /// Who answers for which address.
+    pub neighbours: Vec<Neighbour>,
+    /// The port of a bridge that a MAC address was heard on, by bridge and MAC address.
+    pub heard: BTreeMap<(String, String), String>,
+    /// How the kernel is set.
+    pub kernel: Kernel,
+    /// Its packet filter, or why it cannot be asked.
+    pub firewall: Result<Ruleset, String>,
+    /// Networks whose DHCP server runs; none: processes cannot be seen.
+    pub served: Option<BTreeSet<String>>,
+}
+
+impl HostSide {
+    /// The network device of a name.
+    pub fn device(&self, name: &str) -> Option<&Device> {
+        self.devices.iter().find(|device| device.link.name == name)
+    }
+
+    /// The device that one stands on, where it is of this network namespace.
+    pub fn below(&self, device: &Device) -> Option<&Device> {
+        let lower = device.lower.filter(|_| device.link.kind.as_deref() != Some("veth"))?;
+        self.devices.iter().find(|other| other.link.index == lower)
+    }
+
+    /// The ports of a bridge or bond that are no guest's.
+    pub fn ports<'h>(&'h self, master: &'h str) -> impl Iterator<Item = &'h Device> {
+        let is_port = move |device: &&Device| device.link.master.as_deref() == Some(master);
+        self.devices.iter().filter(is_port).filter(|device| !device.is_guests())
+    }
+
+    /// The network device that the host sends packets for an address by.
+    pub fn way_to(&self, ip: Ipv4Addr) -> Option<&str> {
+        let routes = self.network.routes.iter().filter(|route| route.to.contains(ip));
+        let own = self.network.addresses.iter().filter(|address| address.subnet.contains(ip));
+        let own = own.map(|address| (address.subnet.prefix(), Some(address.link.as_str())));
+        let all = own.chain(routes.map(|route| (route.to.prefix(), route.link.as_deref())));
+        all.max_by_key(|(prefix, _)| *prefix).and_then(|(_, link)| link)
+    }
+}

@@ -1,0 +1,147 @@
+//! What breaks the path of a guest's NIC: [`examine`] walks from the guest to the host's NIC, hop by hop, and judges what
+//! is known of each ([`Case`]) by what that hop has to be. Values in, findings out; who reads them is not known here.
+//!
+//! IPv4 alone, and no packet is sent: a switch that throws packets away is not seen from here.
+
+mod address;
+mod bridged;
+mod function;
+mod host;
+mod macvtap;
+mod mtu;
+mod nic;
+mod report;
+mod routed;
+mod rules;
+mod wires;
+
+pub use host::{Device, HostSide, Kernel, Neighbour, PortState, Vf};
+pub use nic::{Attached, Nic};
+pub use report::{Diagnosis, Finding, Hop, Verdict};
+pub use rules::RULES;
+
+use super::Network;
+use crate::hypervisor::GuestAddress;
+use report::Hops;
+
+/// Is what the guest itself says of a NIC, by its agent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inside {
+    /// Its name there; none: the guest has no NIC of this MAC address.
+    pub name: Option<String>,
+    /// Largest packet that it sends, in bytes; none: not told.
+    pub mtu: Option<u32>,
+    /// Whether it is up; none: not told.
+    pub up: Option<bool>,
+}
+
+/// Is the libvirt network that a NIC is on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum On {
+    /// None: the domain names a bridge or a network device itself.
+    None,
+    /// One of this name that is not there.
+    Gone(String),
+    /// One that cannot be asked.
+    Unknown(String),
+    /// This one, and whether it is up.
+    Known(Box<Network>, bool),
+}
+
+impl On {
+    /// It, where it is known.
+    pub fn network(&self) -> Option<&Network> {
+        match self {
+            On::Known(network, _) => Some(network),
+            _ => None,
+        }
+    }
+}
+
+/// Is the physical function behind a NIC that is a virtual one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Behind {
+    /// Its network device; none: it has none, or the NIC is no virtual function.
+    pub pf: Option<String>,
+    /// The virtual function's number on it.
+    pub vf: Option<u32>,
+}
+
+/// Is all that is known of a NIC and its path.
+#[derive(Debug)]
+pub struct Case<'a> {
+    /// The guest's name, for hints.
+    pub guest: &'a str,
+    /// Whether the guest runs.
+    pub running: bool,
+    /// The NIC as the domain has it.
+    pub nic: &'a Nic,
+    /// Its network.
+    pub on: On,
+    /// Addresses that it is known to have.
+    pub known: &'a [GuestAddress],
+    /// What the guest says; none: its agent does not answer.
+    pub inside: Option<Inside>,
+    /// The physical function behind it.
+    pub behind: Behind,
+    /// The host; none: it is another machine.
+    pub host: Option<&'a HostSide>,
+}
+
+/// Judges a NIC's path.
+pub fn examine(case: &Case<'_>) -> Diagnosis {
+    let mut hops = Hops::default();
+    nic::judge(case, &mut hops);
+    network(case, &mut hops);
+    let mut notes = Vec::new();
+    match (case.host, &case.nic.attached) {
+        (None, _) => hops.unchecked("host", "the host is another machine"),
+        (Some(host), Attached::Bridge(bridge)) => bridged::judge(case, host, bridge, &mut hops),
+        (Some(host), Attached::Macvtap(nic, mode)) => {
+            macvtap::judge(case, host, (nic, *mode), &mut hops);
+            notes.extend(macvtap::notes(*mode));
+        }
+        (Some(host), Attached::Function(bdf)) => function::judge(case, host, bdf, &mut hops),
+        (_, Attached::Pending) => {
+            hops.unchecked("host", "where the network leads is seen when the guest runs");
+        }
+        (_, Attached::Other(kind)) => {
+            hops.unchecked(
+                "host",
+                &format!("a NIC of type `{kind}` has no path that is known here"),
+            );
+        }
+    }
+    address::judge(case, &mut hops);
+    Diagnosis { nic: case.nic.number, mac: case.nic.mac.clone(), hops: hops.finish(), notes }
+}
+
+/// The libvirt network, which has to be up.
+fn network(case: &Case<'_>, hops: &mut Hops) {
+    let (name, active, says) = match &case.on {
+        On::None => return,
+        On::Unknown(name) => {
+            return hops.unchecked(&format!("network {name}"), "libvirt does not tell");
+        }
+        On::Gone(name) => (name, None, String::new()),
+        On::Known(network, active) => (&network.name, Some(*active), network.kind.to_string()),
+    };
+    let hop = hops.hop(&format!("network {name}"));
+    let at = format!("libvirt network `{name}`");
+    match active {
+        Some(true) => hop.says(says + ", up"),
+        Some(false) => {
+            let hint = format!(
+                "`virsh net-start {name}`; a guest that ran on it meanwhile has to be started again"
+            );
+            hop.wrong(&rules::NETWORK_DOWN, "the network is", ("up", "down"), at, hint);
+        }
+        None => {
+            let hint = format!("`gpuvm network create {name} --kind KIND` makes it");
+            hop.wrong(&rules::NETWORK_MISSING, "the network is", ("there", "not there"), at, hint);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+//! The largest packet on each hop of one link layer: the guest's own is the measure.
+
+use super::report::Hop;
+use super::{Case, Device, rules};
+use crate::check::Rule;
+
+/// The largest packet that the guest may send, in bytes, by what says it first: the guest itself, where that is more, its
+/// NIC, its network, its device on the host.
+pub(super) fn wanted(case: &Case<'_>, device: Option<&Device>) -> Option<u32> {
+    let network = case.on.network().and_then(|network| network.mtu);
+    let offered = case.nic.mtu.or(network).or(device.map(|device| device.link.mtu));
+    let inside = case.inside.as_ref().and_then(|inside| inside.mtu);
+    offered.max(inside)
+}
+
+/// Judges the MTU of a hop that packets are sent out by: the kernel drops those that are larger.
+pub(super) fn judge(hop: &mut Hop, device: &Device, wanted: Option<u32>) {
+    compare(hop, device, wanted, &rules::MTU_SMALLER, false);
+}
+
+/// Judges that of a bridge, whose own the kernel does not look at between two ports; `from_host`: the host has an address
+/// there, so that what it sends may be too large for the guest.
+pub(super) fn judge_bridge(hop: &mut Hop, device: &Device, wanted: Option<u32>, from_host: bool) {
+    compare(hop, device, wanted, &rules::BRIDGE_MTU, from_host);
+}
+
+/// Judges an MTU: `smaller` is the rule of one that is too small.
+fn compare(
+    hop: &mut Hop,
+    device: &Device,
+    wanted: Option<u32>,
+    smaller: &'static Rule,
+    from_host: bool,
+) {
+    let (name, mtu) = (&device.link.name, device.link.mtu);
+    hop.says(format!("MTU {mtu}"));
+    let Some(wanted) = wanted else { return };
+    let hint =
+        format!("`ip link set {name} mtu {wanted}`, and in the host's network configuration");
+    let rule = match mtu {
+        mtu if mtu < wanted => smaller,
+        mtu if mtu > wanted && from_host => &rules::MTU_LARGER,
+        _ => return,
+    };
+    hop.wrong(rule, "its MTU is", (wanted, mtu), name, hint);
+}

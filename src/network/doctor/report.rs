@@ -1,0 +1,145 @@
+//! Hops with their verdicts and findings. Knows no rule.
+
+use crate::check::{Rule, Severity};
+use serde::Serialize;
+
+/// Is how a hop was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It lets packets pass; a warning may stand there.
+    Ok,
+    /// It does not.
+    Broken,
+    /// That could not be asked.
+    NotChecked,
+}
+
+/// Is one thing that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Id of the rule.
+    pub rule: &'static str,
+    /// How bad it is: an error breaks the path.
+    pub severity: Severity,
+    /// What it is about: `the tap is`.
+    pub what: String,
+    /// What should be.
+    pub expected: String,
+    /// What is.
+    pub found: String,
+    /// Where.
+    pub at: String,
+    /// What to do.
+    pub hint: String,
+}
+
+/// Is a stage of the path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Hop {
+    /// Its name: `tap vnet0`.
+    pub name: String,
+    /// How it was found.
+    pub verdict: Verdict,
+    /// What it is, or why it was not checked; half a sentence, or empty.
+    pub says: String,
+    /// What is wrong with it.
+    pub findings: Vec<Finding>,
+}
+
+impl Hop {
+    /// Adds to what it says of itself.
+    pub fn says(&mut self, what: impl AsRef<str>) {
+        if !self.says.is_empty() {
+            self.says += ", ";
+        }
+        self.says += what.as_ref();
+    }
+
+    /// Adds a finding: what is about, what should be and what is, where, what to do.
+    pub fn wrong(
+        &mut self,
+        rule: &'static Rule,
+        what: impl Into<String>,
+        (expected, found): (impl ToString, impl ToString),
+        at: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        let Rule { id, severity, .. } = *rule;
+        if severity == Severity::Error {
+            self.verdict = Verdict::Broken;
+        }
+        self.findings.push(Finding {
+            rule: id,
+            severity,
+            what: what.into(),
+            expected: expected.to_string(),
+            found: found.to_string(),
+            at: at.into(),
+            hint: hint.into(),
+        });
+    }
+}
+
+/// Is what was found of a NIC.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Diagnosis {
+    /// The NIC's number in its domain, from 1.
+    pub nic: usize,
+    /// Its MAC address.
+    pub mac: String,
+    /// The hops from the guest to the host's NIC.
+    pub hops: Vec<Hop>,
+    /// What is so by design, and no fault.
+    pub notes: Vec<String>,
+}
+
+impl Diagnosis {
+    /// Whether a hop is broken.
+    pub fn is_broken(&self) -> bool {
+        self.hops.iter().any(|hop| hop.verdict == Verdict::Broken)
+    }
+}
+
+/// Collects hops in their order.
+#[derive(Debug, Default)]
+pub(super) struct Hops(Vec<Hop>);
+
+impl Hops {
+    /// Adds a hop that is well so far.
+    pub(super) fn hop(&mut self, name: &str) -> &mut Hop {
+        self.add(name, Verdict::Ok, String::new())
+    }
+
+    /// Adds a hop that was not checked, and why.
+    pub(super) fn unchecked(&mut self, name: &str, why: &str) {
+        self.add(name, Verdict::NotChecked, why.to_owned());
+    }
+
+    /// Adds a hop.
+    fn add(&mut self, name: &str, verdict: Verdict, says: String) -> &mut Hop {
+        let at = self.0.len();
+        self.0.push(Hop { name: name.to_owned(), verdict, says, findings: Vec::new() });
+        &mut self.0[at]
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Those from a number on.
+    pub(super) fn since(&mut self, first: usize) -> &mut [Hop] {
+        self.0.get_mut(first..).unwrap_or_default()
+    }
+
+    /// The last one.
+    pub(super) fn last(&mut self) -> Option<&mut Hop> {
+        self.0.last_mut()
+    }
+
+    /// The hops.
+    pub(super) fn finish(self) -> Vec<Hop> {
+        self.0
+    }
+}

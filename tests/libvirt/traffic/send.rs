@@ -1,0 +1,60 @@
+//! Data from one to the other, counted where it arrives.
+
+use super::lan::{Lan, Side};
+use crate::support::run;
+use std::process::Stdio;
+
+/// A command that connects to an address and sends so many bytes; it tries again while nobody listens there. `nc` itself
+/// moves 1 KiB at a time, which takes an emulated guest ten times as long.
+fn send(on: &str, ip: &str, bytes: u64) -> String {
+    let send = format!("dd if=/dev/zero bs=65536 count={} 2>/dev/null", bytes >> 16);
+    let send = format!("{on} busybox nc {ip} 5000 -e sh -c '{send}'");
+    format!("for try in 1 2 3 4 5 6 7 8 9 10; do {send} && break; sleep 0.3; done")
+}
+
+/// A command that takes one connection and writes into a file how many bytes came.
+fn count(on: &str, file: &str) -> String {
+    format!("{on} busybox nc -l -p 5000 -e sh -c 'wc -c >{file}'")
+}
+
+impl Lan {
+    /// Lets the guest count what comes to a NIC.
+    fn hear(&mut self, nic: &str) {
+        self.guest(&format!("{{ {} & }}", count(&format!("on {nic}"), "/got")));
+    }
+
+    /// What it has counted, once nothing more comes.
+    fn heard(&mut self) -> u64 {
+        self.guest("wait $!; cat /got").1.parse().unwrap()
+    }
+
+    /// Sends bytes from a side to the guest; how many arrive.
+    pub fn to_guest(&mut self, nic: &'static str, from: Side, bytes: u64) -> u64 {
+        let ip = self.address(nic).unwrap();
+        self.hear(nic);
+        let (code, _, err) = run(self.on_side(from, "sh").args(["-c", &send("", &ip, bytes)]));
+        assert_eq!(code, 0, "{err}");
+        self.heard()
+    }
+
+    /// Sends bytes from the guest to a side at an address; how many arrive.
+    pub fn from_guest(&mut self, nic: &str, (to, ip): (Side, &str), bytes: u64) -> u64 {
+        let file = self.dir.join("got");
+        let line = count("", file.to_str().unwrap());
+        let mut hear =
+            self.on_side(to, "sh").args(["-c", &line]).stdin(Stdio::null()).spawn().unwrap();
+        let sent = self.guest(&send(&format!("on {nic}"), ip, bytes));
+        assert_eq!(sent.0, 0, "{}", sent.1);
+        assert!(hear.wait().unwrap().success());
+        std::fs::read_to_string(file).unwrap().trim().parse().unwrap()
+    }
+
+    /// Sends bytes from one NIC of the guest to another; how many arrive.
+    pub fn between(&mut self, from: &str, to: &'static str, bytes: u64) -> u64 {
+        let ip = self.address(to).unwrap();
+        self.hear(to);
+        let sent = self.guest(&send(&format!("on {from}"), &ip, bytes));
+        assert_eq!(sent.0, 0, "{}", sent.1);
+        self.heard()
+    }
+}
