@@ -101,21 +101,19 @@ fn kind(device: &mut Device, info: &LinkInfo) {
             device.forward_delay_s = stp.then_some(delay);
         }
         LinkInfo::Data(InfoData::MacVtap(told)) => {
-            let modes = told.iter().filter_map(|value| match value {
+            device.mode = told.iter().find_map(|value| match value {
                 InfoMacVtap::Mode(told) => mode(told),
                 _ => None,
             });
-            device.mode = modes.last();
         }
         LinkInfo::Data(InfoData::MacVlan(told)) => {
-            let modes = told.iter().filter_map(|value| match value {
+            device.mode = told.iter().find_map(|value| match value {
                 InfoMacVlan::Mode(told) => mode(told),
                 _ => None,
             });
-            device.mode = modes.last();
         }
         LinkInfo::PortData(InfoPortData::BridgePort(told)) => {
-            let states = told.iter().filter_map(|value| match value {
+            device.port = told.iter().find_map(|value| match value {
                 InfoBridgePort::State(state) => Some(match state {
                     BridgePortState::Forwarding => PortState::Forwarding,
                     BridgePortState::Listening | BridgePortState::Learning => PortState::Waiting,
@@ -123,7 +121,6 @@ fn kind(device: &mut Device, info: &LinkInfo) {
                 }),
                 _ => None,
             });
-            device.port = states.last();
         }
         _ => {}
     }

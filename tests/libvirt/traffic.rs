@@ -154,9 +154,14 @@ fn transfers(lan: &mut Lan) {
         let mut ways = 0;
         if matches!(net.name, "lab" | "alone" | "lan" | "bonded") {
             ways += 2;
-            assert_eq!(lan.to_guest(one, Side::Host, bytes), bytes, "{}: host to guest", net.name);
             assert_eq!(
-                lan.from_guest(one, (Side::Host, net.host), bytes),
+                lan.guest_gets(one, Side::Host, bytes),
+                bytes,
+                "{}: host to guest",
+                net.name
+            );
+            assert_eq!(
+                lan.guest_sends(one, (Side::Host, net.host), bytes),
                 bytes,
                 "{}: guest to host",
                 net.name
@@ -165,7 +170,7 @@ fn transfers(lan: &mut Lan) {
         if net.name != "alone" {
             ways += 1;
             assert_eq!(
-                lan.from_guest(one, (Side::Lan, net.lan), bytes),
+                lan.guest_sends(one, (Side::Lan, net.lan), bytes),
                 bytes,
                 "{}: guest to LAN",
                 net.name
@@ -173,7 +178,7 @@ fn transfers(lan: &mut Lan) {
         }
         if matches!(net.name, "lan" | "mv" | "mp" | "bonded") {
             ways += 1;
-            assert_eq!(lan.to_guest(one, Side::Lan, bytes), bytes, "{}: LAN to guest", net.name);
+            assert_eq!(lan.guest_gets(one, Side::Lan, bytes), bytes, "{}: LAN to guest", net.name);
         }
         if net.name != "mp" {
             ways += 1;
@@ -209,8 +214,8 @@ fn limits(lan: &mut Lan) {
         }
         let begun = Instant::now();
         let got = match what {
-            "inbound" => lan.to_guest("01", Side::Host, bytes),
-            _ => lan.from_guest("01", (Side::Host, "10.88.0.1"), bytes),
+            "inbound" => lan.guest_gets("01", Side::Host, bytes),
+            _ => lan.guest_sends("01", (Side::Host, "10.88.0.1"), bytes),
         };
         let found = bytes as f64 / 1024.0 / begun.elapsed().as_secs_f64();
         eprintln!("traffic: {what} limit {rate} KiB/s, found {found:.0}");

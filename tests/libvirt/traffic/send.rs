@@ -29,7 +29,7 @@ impl Lan {
     }
 
     /// Sends bytes from a side to the guest; how many arrive.
-    pub fn to_guest(&mut self, nic: &'static str, from: Side, bytes: u64) -> u64 {
+    pub fn guest_gets(&mut self, nic: &'static str, from: Side, bytes: u64) -> u64 {
         let ip = self.address(nic).unwrap();
         self.hear(nic);
         let (code, _, err) = run(self.on_side(from, "sh").args(["-c", &send("", &ip, bytes)]));
@@ -38,7 +38,7 @@ impl Lan {
     }
 
     /// Sends bytes from the guest to a side at an address; how many arrive.
-    pub fn from_guest(&mut self, nic: &str, (to, ip): (Side, &str), bytes: u64) -> u64 {
+    pub fn guest_sends(&mut self, nic: &str, (to, ip): (Side, &str), bytes: u64) -> u64 {
         let file = self.dir.join("got");
         let line = count("", file.to_str().unwrap());
         let mut hear =
