@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Mebibytes of each transfer: few, so that the whole suite stays short, unless `GPUVM_MIB` says more.
 fn mib() -> u64 {
-    std::env::var("GPUVM_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(8)
+    std::env::var("GPUVM_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
 }
 
 /// Is a network with two NICs of the guest on it.
