@@ -86,7 +86,8 @@ fn dhcp(case: &Case<'_>, network: &Network, host: &HostSide, bridge: &str, hops:
             } else {
                 let at = format!("/var/lib/libvirt/dnsmasq/{name}.conf");
                 let hint = format!(
-                    "`virsh net-destroy {name}`, `virsh net-start {name}`, and start its guests again; a server of the host's own on port 53 or 67 keeps it from starting"
+                    "`virsh net-destroy {name}`, `virsh net-start {name}`, and start its guests again; \
+                     a server of the host's own on port 53 or 67 keeps it from starting"
                 );
                 hop.wrong(&rules::DNSMASQ, "dnsmasq for it", ("runs", "does not run"), at, hint);
             }

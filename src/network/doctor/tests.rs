@@ -69,10 +69,11 @@ const NAT: &[Break] = &[
     (
         nat,
         |p| {
-            p.host
-                .network
-                .routes
-                .push(Route { to: subnet("192.168.122.0/28"), link: Some("eth0".into()), gateway: None })
+            p.host.network.routes.push(Route {
+                to: subnet("192.168.122.0/28"),
+                link: Some("eth0".into()),
+                gateway: None,
+            })
         },
         "address",
         "route-elsewhere",

@@ -117,8 +117,10 @@ const NFT: &str = r#"{"nftables": [{"metainfo": {"version": "1.0.6", "json_schem
 {"rule": {"family": "ip", "table": "libvirt_network", "chain": "forward", "handle": 3,
  "expr": [{"counter": {"packets": 0, "bytes": 0}}, {"jump": {"target": "guest_output"}}]}},
 {"rule": {"family": "ip", "table": "libvirt_network", "chain": "guest_output", "handle": 4, "expr": [
- {"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}}, "right": {"prefix": {"addr": "192.168.122.0", "len": 24}}}},
- {"match": {"op": "==", "left": {"meta": {"key": "iif"}}, "right": "virbr0"}}, {"counter": {"packets": 1, "bytes": 2}}, {"accept": null}]}},
+ {"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}},
+  "right": {"prefix": {"addr": "192.168.122.0", "len": 24}}}},
+ {"match": {"op": "==", "left": {"meta": {"key": "iif"}}, "right": "virbr0"}},
+ {"counter": {"packets": 1, "bytes": 2}}, {"accept": null}]}},
 {"rule": {"family": "ip", "table": "libvirt_network", "chain": "guest_output", "handle": 5, "expr": [
  {"match": {"op": "==", "left": {"meta": {"key": "iif"}}, "right": "virbr0"}}, {"reject": null}]}},
 {"chain": {"family": "inet", "table": "firewalld", "name": "filter_FORWARD", "handle": 1, "type": "filter",
