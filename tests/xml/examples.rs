@@ -7,7 +7,6 @@ use gpuvm::domain::edit::{
 };
 use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Made, Record, Role, VirtType};
 use gpuvm::domain::pci::{Controller, PciAddress};
-use gpuvm::domain::wish::NicSettings;
 use gpuvm::memsize::MemSize;
 use gpuvm::placement::{GuestCell, GuestTopology};
 use gpuvm::request::{PageSize, Request};
@@ -249,7 +248,7 @@ fn device_examples() -> Vec<(DomainEdit, &'static str)> {
         ),
         (
             DomainEdit::SetInterfaces {
-                nics: vec![NicSeat { nth: 0, network: Some("net".into()), mac: Some("52:54:00:00:00:01".into()), queues: Some(1), vhost: false, is_vf: false, settings: NicSettings::default(), address: None }],
+                nics: vec![NicSeat { nth: 0, network: Some("net".into()), mac: Some("52:54:00:00:00:01".into()), queues: Some(1), vhost: false, is_vf: false, settings: Default::default(), address: None }],
                 dropped: vec![],
             },
             r"
@@ -262,7 +261,7 @@ fn device_examples() -> Vec<(DomainEdit, &'static str)> {
         ),
         (
             DomainEdit::SetInterfaces {
-                nics: vec![NicSeat { nth: 1, network: Some("net".into()), mac: None, queues: Some(4), vhost: true, is_vf: false, settings: NicSettings::default(), address: Some(at(9)) }],
+                nics: vec![NicSeat { nth: 1, network: Some("net".into()), mac: None, queues: Some(4), vhost: true, is_vf: false, settings: Default::default(), address: Some(at(9)) }],
                 dropped: vec![],
             },
             r#"
