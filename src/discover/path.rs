@@ -56,7 +56,6 @@ fn device(link: Link, told: &LinkMessage) -> Device {
     let mut device = Device {
         link,
         carrier: false,
-        lower: None,
         port: None,
         forward_delay_s: None,
         calls_iptables: false,
@@ -66,7 +65,6 @@ fn device(link: Link, told: &LinkMessage) -> Device {
     for attribute in &told.attributes {
         match attribute {
             LinkAttribute::Carrier(on) => device.carrier = *on == 1,
-            LinkAttribute::Link(lower) => device.lower = Some(*lower),
             LinkAttribute::LinkInfo(infos) => infos.iter().for_each(|info| kind(&mut device, info)),
             LinkAttribute::VfInfoList(functions) => {
                 functions.iter().for_each(|LinkVfInfo(infos)| function(&mut device, infos));

@@ -34,7 +34,7 @@ pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
                 format!("the bridge never heard it: does the guest take this NIC up? `gpuvm console {}`", case.guest)
             }
             _ => "ask for one in the guest (`dhclient`, `networkctl renew`); `journalctl -t dnsmasq-dhcp` shows what the \
-                  server heard"
+                  server heard. One that was given by hand is known once the guest speaks with the host: ping it from there"
                 .to_owned(),
         };
         let at = "DHCP leases, agent, ARP";

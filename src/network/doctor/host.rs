@@ -37,9 +37,6 @@ pub struct Device {
     pub link: Link,
     /// Whether something is at the other end.
     pub carrier: bool,
-    /// The device that it stands on (VLAN, macvtap) or is the other end of (veth), by its number; that may be of another
-    /// network namespace.
-    pub lower: Option<u32>,
     /// As a port of a bridge: whether it gets packets.
     pub port: Option<PortState>,
     /// As a bridge with the spanning tree protocol: for how long a new port waits, in each of two states.
@@ -113,8 +110,7 @@ impl HostSide {
 
     /// The device that one stands on, where it is of this network namespace.
     pub fn below(&self, device: &Device) -> Option<&Device> {
-        let lower = device.lower.filter(|_| device.link.kind.as_deref() != Some("veth"))?;
-        self.devices.iter().find(|other| other.link.index == lower)
+        self.device(device.link.over.as_deref()?)
     }
 
     /// The ports of a bridge or bond that are no guest's.

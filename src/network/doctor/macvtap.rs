@@ -32,9 +32,9 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, (nic, mode): (&str, Mode),
                         hop.wrong(&rules::TAP_DOWN, "it is", ("up", "down"), name, hint);
                     }
                     hop.says(format!("mode {}", tap.mode.unwrap_or(mode).word()));
-                    if tap.lower.is_some_and(|lower| lower != found.link.index) {
-                        let below = host.below(tap);
-                        let below = below.map_or("another", |below| below.link.name.as_str());
+                    if let Some(below) =
+                        tap.link.over.as_ref().filter(|over| **over != found.link.name)
+                    {
                         let hint = again.clone();
                         hop.wrong(&rules::MACVTAP_NIC, "it stands on", (nic, below), name, hint);
                     }

@@ -105,7 +105,7 @@ const OTHERS: &[Break] = &[
     (|| macvtap(Mode::Bridge), |p| p.device(TAP).link.up = false, "macvtap vnet0", "tap-down"),
     (
         || macvtap(Mode::Bridge),
-        |p| p.device(TAP).lower = Some(3),
+        |p| p.device(TAP).link.over = Some("eth1".into()),
         "macvtap vnet0",
         "macvtap-elsewhere",
     ),
@@ -193,7 +193,8 @@ fn what_needs_more_than_one_change() {
     // A VLAN leads on to what it stands on.
     let mut place = bridged();
     place.device("bond0").link.master = None;
-    let vlan = Device { lower: Some(5), ..device(9, "bond0.7", Some("vlan"), Some("br0")) };
+    let mut vlan = device(9, "bond0.7", Some("vlan"), Some("br0"));
+    vlan.link.over = Some("bond0".into());
     place.host.devices.push(vlan);
     assert_eq!(found(&place), [("VLAN bond0.7".into(), "mtu-smaller")]);
     assert!(place.look().hops.iter().any(|hop| hop.name == "NIC eth1"));

@@ -82,7 +82,6 @@ pub fn device(index: u32, name: &str, kind: Option<&str>, master: Option<&str>) 
     Device {
         link,
         carrier: true,
-        lower: None,
         port,
         forward_delay_s: None,
         calls_iptables: false,
@@ -173,7 +172,8 @@ pub fn bridged() -> Place {
 
 /// A guest's macvtap on eth0.
 pub fn macvtap(mode: Mode) -> Place {
-    let tap = Device { lower: Some(2), mode: Some(mode), ..device(4, TAP, Some("macvtap"), None) };
+    let mut tap = Device { mode: Some(mode), ..device(4, TAP, Some("macvtap"), None) };
+    tap.link.over = Some("eth0".into());
     let host = host(vec![device(2, "eth0", None, None), tap, device(3, "eth1", None, None)]);
     let nic = nic(Attached::Macvtap("eth0".into(), mode));
     Place { nic, on: On::None, known: Vec::new(), inside: None, host, ..nat() }
