@@ -6,8 +6,7 @@ use super::guest::Planned;
 use crate::domain::guest::{
     Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, VirtType,
 };
-use crate::domain::nics::MOST_QUEUES;
-use crate::domain::wish::NicWish;
+use crate::domain::wish::{NicWish, QUEUES_HINT};
 use crate::domain::{DomainXml, edits};
 use anyhow::Context as _;
 use std::path::Path;
@@ -70,18 +69,10 @@ pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Res
 
 /// Refuses more queues than a NIC has vCPUs to serve them, which libvirt would refuse at the start.
 fn refuse_queues(wishes: &[NicWish], vcpus: u32) -> anyhow::Result<()> {
-    let most = vcpus.min(MOST_QUEUES);
-    let Some((wish, queues)) = wishes
-        .iter()
-        .find_map(|wish| Some((wish, wish.settings.queues.filter(|queues| *queues > most)?)))
-    else {
-        return Ok(());
-    };
-    let message = format!(
-        "{queues} queues on network `{}`, and a NIC of {vcpus} vCPUs takes 1 to {most}",
-        wish.network
-    );
-    Err(hinted(message, "leave queues= out: it has as many as vCPUs then"))
+    match wishes.iter().find_map(|wish| wish.too_many_queues(vcpus)) {
+        Some(message) => Err(hinted(message, QUEUES_HINT)),
+        None => Ok(()),
+    }
 }
 
 /// Reads a template, the built-in one of the host's architecture where no file is named.

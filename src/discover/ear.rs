@@ -2,6 +2,7 @@
 //! on a bridge or macvtap shows whose lease is of another server and whom the host itself never spoke with. Of the network
 //! namespace that this program runs in; only root may listen.
 
+use super::network::mac;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
 use std::io;
@@ -54,8 +55,7 @@ fn said(frame: &[u8]) -> Option<(String, Ipv4Addr)> {
     }
     let ip: [u8; 4] = frame.get(28..32)?.try_into().ok()?;
     let ip = Ipv4Addr::from(ip);
-    let mac: Vec<String> = said.iter().map(|byte| format!("{byte:02x}")).collect();
-    (!ip.is_unspecified()).then(|| (mac.join(":"), ip))
+    (!ip.is_unspecified()).then(|| (mac(said), ip))
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ use crate::topology::{PciDevice, Sriov, Topology};
 
 /// Queues of a tap device at most (`MAX_TAP_QUEUES` of the kernel).
 pub const MOST_QUEUES: u32 = 256;
+/// MTUs that the kernel takes for a NIC.
+pub const MTUS: std::ops::RangeInclusive<u32> = 68..=65_535;
 
 /// Number of the first virtual function among a guest's NICs, as far as MAC addresses go: they do not change when a NIC
 /// comes or goes.

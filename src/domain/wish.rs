@@ -1,9 +1,9 @@
 //! What an admin wishes of one NIC of a guest: its network, and what is to be set on it beyond the plan.
 
 use super::fragment::{Fragment, Want};
+use super::nics::MOST_QUEUES;
 use super::setting::Rate;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// Is the device that a guest sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,6 +102,9 @@ impl NicSettings {
     }
 }
 
+/// What to do where more queues are asked for than a NIC takes.
+pub const QUEUES_HINT: &str = "leave queues= out: it has as many as vCPUs then";
+
 /// Is a NIC of a guest on a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicWish {
@@ -117,11 +120,15 @@ impl NicWish {
     pub fn on(network: impl Into<String>) -> NicWish {
         NicWish { network: network.into(), settings: NicSettings::default() }
     }
-}
 
-impl fmt::Display for NicWish {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.network)
+    /// Why a guest of so many vCPUs cannot have it, which libvirt would say at the start; none: it can.
+    pub fn too_many_queues(&self, vcpus: u32) -> Option<String> {
+        let most = vcpus.min(MOST_QUEUES);
+        let queues = self.settings.queues.filter(|queues| *queues > most)?;
+        let network = &self.network;
+        Some(format!(
+            "{queues} queues on network `{network}`, and a NIC of {vcpus} vCPUs takes 1 to {most}"
+        ))
     }
 }
 

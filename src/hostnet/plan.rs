@@ -3,15 +3,10 @@
 use super::problem::{Problem, Refused};
 use super::{Addressing, Bond, HostBridge, HostIp, Request, Vlan};
 use crate::network::host::{HostNetwork, Link};
+use crate::network::{LEAST_MTU, MOST_MTU, MOST_NAME};
 use serde::Serialize;
 use std::net::Ipv4Addr;
 
-/// Smallest MTU that every IPv4 host takes (RFC 791).
-const LEAST_MTU: u32 = 576;
-/// Largest MTU that a bridge has.
-const MOST_MTU: u32 = 65_535;
-/// Longest name of a network device (`IFNAMSIZ`, less the NUL).
-const MOST_NAME: usize = 15;
 /// Longest prefix of a subnet with room for the host, a gateway and a broadcast address.
 const LONGEST_PREFIX: u8 = 30;
 

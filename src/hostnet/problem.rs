@@ -1,7 +1,7 @@
 //! Why a bridge of the host cannot be as it is asked for, each reason with its numbers.
 
 use super::HostIp;
-use crate::network::Subnet;
+use crate::network::{Subnet, reasons};
 use std::fmt;
 use std::net::Ipv4Addr;
 
@@ -230,10 +230,7 @@ pub struct Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "bridge `{}` cannot be made", self.name)?;
-        match &self.problems[..] {
-            [one] => write!(f, ": {one}"),
-            all => all.iter().try_for_each(|problem| write!(f, "\n  {problem}")),
-        }
+        reasons(&self.problems, f)
     }
 }
 

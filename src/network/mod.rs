@@ -16,8 +16,8 @@ mod request;
 mod subnet;
 mod vendor;
 
-pub use plan::plan;
-pub use problem::{Problem, Refused};
+pub use plan::{LEAST_MTU, MOST_MTU, MOST_NAME, plan};
+pub use problem::{Problem, Refused, reasons};
 pub use reach::Reach;
 pub use request::{Dhcp, Planned, Request};
 pub use subnet::{Range, Span, Subnet};

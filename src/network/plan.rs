@@ -14,11 +14,11 @@ const FIRST: u8 = 123;
 /// Third number of the last.
 const LAST: u8 = 254;
 /// Smallest MTU that every IPv4 host takes (RFC 791).
-const LEAST_MTU: u32 = 576;
+pub const LEAST_MTU: u32 = 576;
 /// Largest MTU that a bridge has.
-const MOST_MTU: u32 = 65_535;
+pub const MOST_MTU: u32 = 65_535;
 /// Longest name of a network device (`IFNAMSIZ`, less the NUL).
-const MOST_NAME: usize = 15;
+pub const MOST_NAME: usize = 15;
 
 /// Is what a network is planned beside.
 struct Planner<'a> {

@@ -278,11 +278,16 @@ pub struct Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "network `{}` cannot be made", self.name)?;
-        match &self.problems[..] {
-            [one] => write!(f, ": {one}"),
-            all => all.iter().try_for_each(|problem| write!(f, "\n  {problem}")),
-        }
+        reasons(&self.problems, f)
     }
 }
 
 impl std::error::Error for Refused {}
+
+/// Writes the reasons of a refusal: one behind it, several in lines of their own.
+pub fn reasons(problems: &[impl fmt::Display], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match problems {
+        [one] => write!(f, ": {one}"),
+        all => all.iter().try_for_each(|problem| write!(f, "\n  {problem}")),
+    }
+}

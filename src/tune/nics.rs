@@ -4,13 +4,10 @@ use super::work::Work;
 use super::{Item, ItemName, TuneError};
 use crate::domain::edit::NicSeat;
 use crate::domain::guest::mac;
-use crate::domain::nics::{MOST_QUEUES, takes_queues};
+use crate::domain::nics::{MOST_QUEUES, MTUS, takes_queues};
 use crate::domain::setting::{NicTuning, Put, Rate, Setting};
-use crate::domain::wish::NicWish;
+use crate::domain::wish::{NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, Element, hooks};
-
-/// MTUs that the kernel takes for a NIC.
-const MTUS: std::ops::RangeInclusive<u32> = 68..=65_535;
 
 /// Makes them.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
@@ -115,21 +112,19 @@ fn networks(work: &mut Work<'_>) -> Result<(), TuneError> {
     let there = hooks(&work.xml);
     let mut macs: Vec<String> = there.iter().map(|hook| hook.mac.clone()).collect();
     let mut taken = Vec::new();
-    let mut seats = Vec::new();
-    for (NicWish { network, settings }, is_vf) in wishes {
-        if settings.queues.is_some_and(|queues| queues > most) {
-            let message = format!(
-                "{} queues on network `{network}`, and a NIC of this guest takes 1 to {most}",
-                settings.queues.unwrap_or_default()
-            );
-            return Err(TuneError::item(item, message, "leave queues= out: it has as many then"));
+    let (mut seats, mut new) = (Vec::new(), 0);
+    for (wish, is_vf) in wishes {
+        if let Some(message) = wish.too_many_queues(work.vcpus()) {
+            return Err(TuneError::item(item, message, QUEUES_HINT));
         }
+        let NicWish { network, settings } = wish;
         let found = there
             .iter()
             .enumerate()
             .find(|(nth, hook)| hook.network.as_ref() == Some(network) && !taken.contains(nth));
-        let nth = found.map_or(there.len() + seats.len(), |(nth, _)| nth);
         let is_new = found.is_none();
+        let nth = found.map_or(there.len() + new, |(nth, _)| nth);
+        new += usize::from(is_new);
         let mac = settings.mac.clone().or_else(|| is_new.then(|| own_mac(work, &macs)));
         macs.extend(mac.clone());
         taken.push(nth);

@@ -2,6 +2,7 @@
 
 use super::item::speed;
 use super::vf::{mac, vlan};
+use crate::domain::nics::{MOST_QUEUES, MTUS};
 use crate::domain::setting::Rate;
 use crate::domain::wish::{NicModel, NicSettings, NicWish};
 use crate::memsize::MemSize;
@@ -9,10 +10,8 @@ use crate::memsize::MemSize;
 /// What stands behind the network, for the help and for errors.
 pub const NIC_VALUE: &str =
     "NETWORK[,mac=MAC][,queues=N][,mtu=BYTES][,bandwidth=RATE][,vlan=ID][,model=MODEL]";
-/// MTUs that the kernel takes for a NIC.
-pub const MTUS: std::ops::RangeInclusive<u32> = 68..=65_535;
-/// Queues of a NIC at most.
-const QUEUES: std::ops::RangeInclusive<u32> = 1..=crate::domain::nics::MOST_QUEUES;
+/// Queues that a NIC may have.
+const QUEUES: std::ops::RangeInclusive<u32> = 1..=MOST_QUEUES;
 
 /// Reads one: `NETWORK[,mac=][,queues=][,mtu=][,bandwidth=][,inbound=][,outbound=][,vlan=][,model=]`.
 pub fn nic(text: &str) -> Result<NicWish, String> {

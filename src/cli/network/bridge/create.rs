@@ -60,7 +60,10 @@ fn guarded(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
     guard::leave_terminal();
     let steps = || match prepare(args)?.made {
         Some(made) => Ok(made.steps),
-        None => Err(hinted("netplan does not configure this host any more", "")),
+        None => Err(hinted(
+            "netplan does not configure this host any more",
+            "nothing is done; `--print-for netplan` prints the file",
+        )),
     };
     change::change(CREATED, (&args.lock, false), steps, cx)?;
     show::print(Some(&args.name), cx)?;
