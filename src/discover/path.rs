@@ -56,6 +56,7 @@ fn device(link: Link, told: &LinkMessage) -> Device {
     let mut device = Device {
         link,
         carrier: false,
+        packets_in: 0,
         port: None,
         forward_delay_s: None,
         calls_iptables: false,
@@ -65,6 +66,7 @@ fn device(link: Link, told: &LinkMessage) -> Device {
     for attribute in &told.attributes {
         match attribute {
             LinkAttribute::Carrier(on) => device.carrier = *on == 1,
+            LinkAttribute::Stats64(stats) => device.packets_in = stats.rx_packets,
             LinkAttribute::LinkInfo(infos) => infos.iter().for_each(|info| kind(&mut device, info)),
             LinkAttribute::VfInfoList(functions) => {
                 functions.iter().for_each(|LinkVfInfo(infos)| function(&mut device, infos));

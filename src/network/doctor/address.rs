@@ -1,6 +1,6 @@
 //! The address of a NIC, and whether the host would look for it there.
 
-use super::report::Hops;
+use super::report::{Hop, Hops};
 use super::{Attached, Case, HostSide, bridged, rules};
 use crate::hypervisor::AddressSource;
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,18 +27,7 @@ pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
         };
         hop.says(format!("{ip}, by {by}"));
     } else if bridged::has_dhcp(case) {
-        let heard = heard(case, bridge);
-        let hop = hops.hop("address");
-        let hint = match heard {
-            Some(false) => {
-                format!("the bridge never heard it: does the guest take this NIC up? `gpuvm console {}`", case.guest)
-            }
-            _ => "ask for one in the guest (`dhclient`, `networkctl renew`); `journalctl -t dnsmasq-dhcp` shows what the \
-                  server heard. One that was given by hand is known once the guest speaks with the host: ping it from there"
-                .to_owned(),
-        };
-        let at = "DHCP leases, agent, ARP";
-        hop.wrong(&rules::NO_ADDRESS, "its address:", ("one", "none known"), at, hint);
+        unknown(case, hops.hop("address"));
     } else {
         let why = "no lease, agent or ARP entry tells it; the server of addresses is not libvirt's";
         hops.unchecked("address", why);
@@ -48,10 +37,29 @@ pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
     }
 }
 
-/// Whether the bridge has heard the NIC; none: not known.
-fn heard(case: &Case<'_>, bridge: Option<&str>) -> Option<bool> {
-    let key = (bridge?.to_owned(), case.nic.mac.clone());
-    Some(case.host?.heard.contains_key(&key))
+/// Nobody knows its address where DHCP gives one. A guest that sent nothing has no NIC that is up; one that sends may have
+/// an address that was given to it by hand.
+fn unknown(case: &Case<'_>, hop: &mut Hop) {
+    let device = case.nic.device.as_deref().zip(case.host).and_then(|(tap, host)| host.device(tap));
+    let at = "DHCP leases, agent, ARP";
+    match device.map(|tap| tap.packets_in) {
+        Some(0) => {
+            let hint =
+                format!("does the guest take this NIC up? `gpuvm console {}` shows", case.guest);
+            let found = "none, and the guest has sent nothing by this NIC";
+            hop.wrong(&rules::NO_ADDRESS, "its address:", ("one", found), at, hint);
+        }
+        sent => {
+            let found = match sent {
+                Some(sent) => format!("none known, and {sent} packets came from the guest"),
+                None => "none known".to_owned(),
+            };
+            let hint = "one that was given by hand is known once the guest speaks with the host: ping the host from it; else \
+                        ask for one in the guest (`dhclient`, `networkctl renew`): `journalctl -t dnsmasq-dhcp` shows what \
+                        the server heard";
+            hop.wrong(&rules::ADDRESS_UNKNOWN, "its address:", ("one", found), at, hint);
+        }
+    }
 }
 
 /// Another one with its MAC address or its IP address, and another way of the host's to it.

@@ -37,6 +37,8 @@ pub struct Device {
     pub link: Link,
     /// Whether something is at the other end.
     pub carrier: bool,
+    /// Packets that came in by it since it was made; by a guest's tap, those that the guest sent.
+    pub packets_in: u64,
     /// As a port of a bridge: whether it gets packets.
     pub port: Option<PortState>,
     /// As a bridge with the spanning tree protocol: for how long a new port waits, in each of two states.

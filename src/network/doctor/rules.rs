@@ -67,9 +67,14 @@ pub const NO_ROUTE: Rule = Rule::warning("host-without-route", "a host without a
 /// It ended, or never came up.
 pub const DNSMASQ: Rule =
     Rule::error("dnsmasq-missing", "a network with DHCP whose server does not run");
-/// The guest asked nobody, or nobody answered.
-pub const NO_ADDRESS: Rule =
-    Rule::error("no-address", "a guest that has no address where DHCP gives one");
+/// Its NIC is down inside, or has no driver there.
+pub const NO_ADDRESS: Rule = Rule::error(
+    "no-address",
+    "a guest that has no address where DHCP gives one, and has sent nothing",
+);
+/// It has one that was given by hand and is quiet, or DHCP gives it none.
+pub const ADDRESS_UNKNOWN: Rule =
+    Rule::warning("address-unknown", "a guest that sends, and has no lease where DHCP gives one");
 /// Two have the same.
 pub const CONFLICT: Rule =
     Rule::error("address-twice", "an address that another MAC address answers for");
@@ -130,6 +135,7 @@ pub const RULES: &[Rule] = &[
     NO_ROUTE,
     DNSMASQ,
     NO_ADDRESS,
+    ADDRESS_UNKNOWN,
     CONFLICT,
     MAC_ELSEWHERE,
     ROUTE,

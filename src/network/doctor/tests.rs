@@ -59,6 +59,15 @@ const NAT: &[Break] = &[
     (nat, |p| p.device("eth0").link.up = false, "NIC eth0", "nic-down"),
     (nat, |p| p.device("eth0").carrier = false, "NIC eth0", "nic-no-carrier"),
     (nat, |p| p.known.clear(), "address", "no-address"),
+    (
+        nat,
+        |p| {
+            p.known.clear();
+            p.device(TAP).packets_in = 7;
+        },
+        "address",
+        "address-unknown",
+    ),
     (nat, |p| p.host.neighbours[0].mac = "52:54:00:00:00:99".into(), "address", "address-twice"),
     (
         nat,

@@ -82,6 +82,7 @@ pub fn device(index: u32, name: &str, kind: Option<&str>, master: Option<&str>) 
     Device {
         link,
         carrier: true,
+        packets_in: 0,
         port,
         forward_delay_s: None,
         calls_iptables: false,
