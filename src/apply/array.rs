@@ -10,7 +10,7 @@ pub use act::{can_make, content, signature};
 pub use text::{Marked, Names, mark_fstab, mark_mdadm_conf, unmark};
 
 use crate::discover::released::{FileSystem, Released};
-use act::{assemble, check, create, make, mount, stop, unmount, update_initramfs, words};
+use act::{add, assemble, check, create, make, mount, stop, unmount, update_initramfs, words};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::{fmt, io};
@@ -40,6 +40,13 @@ pub enum ArrayStep {
     Stop(Assembly),
     /// Assembles an array of members that carry its superblocks.
     Assemble(Assembly),
+    /// Adds drives to an array that runs without them; what is on these is lost, and the kernel fills them.
+    Add {
+        /// Its device: `/dev/md1`.
+        device: String,
+        /// Paths of the drives.
+        members: Vec<String>,
+    },
     /// Makes an array anew; what is on its members is lost.
     Create {
         /// Its device: `/dev/md1`.
@@ -87,6 +94,9 @@ pub struct Assembly {
     pub uuid: String,
     /// Paths of its members.
     pub members: Vec<String>,
+    /// Whether it runs without its other members.
+    #[serde(default)]
+    pub degraded: bool,
 }
 
 /// Says why a step on an array was not possible.
@@ -138,9 +148,15 @@ impl fmt::Display for ArrayStep {
             ArrayStep::Stop(Assembly { device, .. }) => {
                 write!(f, "stop array {device}; its superblocks stay")
             }
-            ArrayStep::Assemble(Assembly { device, members, .. }) => {
-                write!(f, "assemble array {device} of {}", members.join(", "))
+            ArrayStep::Assemble(Assembly { device, members, degraded, .. }) => {
+                let without = if *degraded { ", without its others" } else { "" };
+                write!(f, "assemble array {device} of {}{without}", members.join(", "))
             }
+            ArrayStep::Add { device, members } => write!(
+                f,
+                "add {} to array {device}, which destroys what is on them and fills them again",
+                members.join(", ")
+            ),
             ArrayStep::Create { device, array } => {
                 let members: Vec<&str> = array.members.iter().map(|m| m.id.as_str()).collect();
                 write!(
@@ -166,7 +182,8 @@ impl fmt::Display for ArrayStep {
 impl ArrayStep {
     /// Whether there is no way back from it.
     pub(super) fn is_final(&self) -> bool {
-        matches!(self, ArrayStep::Create { .. } | ArrayStep::MakeFileSystem { .. })
+        use ArrayStep::{Add, Create, MakeFileSystem};
+        matches!(self, Add { .. } | Create { .. } | MakeFileSystem { .. })
     }
 
     /// Whether undoing does something.
@@ -193,6 +210,7 @@ impl ArrayStep {
             ArrayStep::Mount(mounting) => mount(mounting),
             ArrayStep::Stop(assembly) => stop(assembly),
             ArrayStep::Assemble(assembly) => assemble(assembly),
+            ArrayStep::Add { device, members } => add(device, members),
             ArrayStep::Create { device, array } => create(device, array),
             ArrayStep::MakeFileSystem { device, file_system } => make(device, file_system),
             ArrayStep::CheckFileSystem { device, file_system } => check(device, file_system),
@@ -217,7 +235,8 @@ impl ArrayStep {
             ArrayStep::Mount(mounting) => unmount(mounting),
             ArrayStep::Stop(assembly) => assemble(assembly),
             ArrayStep::Assemble(assembly) => stop(assembly),
-            ArrayStep::Create { .. }
+            ArrayStep::Add { .. }
+            | ArrayStep::Create { .. }
             | ArrayStep::MakeFileSystem { .. }
             | ArrayStep::CheckFileSystem { .. }
             | ArrayStep::UpdateInitramfs => Ok(()),

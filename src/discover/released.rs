@@ -57,6 +57,21 @@ pub struct Released {
     pub array_lines: Vec<String>,
 }
 
+impl Released {
+    /// How many members it can lose, whichever they are, with all data kept (md(4)).
+    pub fn spares(&self) -> usize {
+        let copies = |layout: &String| layout.get(1..)?.parse::<usize>().ok();
+        match self.level.as_str() {
+            "raid1" => self.members.len().saturating_sub(1),
+            "raid4" | "raid5" => 1,
+            "raid6" => 2,
+            // Each block lies as often as the number behind `n`, `f` or `o` says.
+            "raid10" => self.layout.as_ref().and_then(copies).unwrap_or(1).saturating_sub(1),
+            _ => 0,
+        }
+    }
+}
+
 /// Is a member of a released array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -135,4 +150,40 @@ pub fn uuids(root: &FsRoot) -> BTreeSet<String> {
 /// A UUID without punctuation, in lower case: mdadm groups the digits by eights with colons, udev as other UUIDs.
 pub fn plain(uuid: &str) -> String {
     uuid.chars().filter(char::is_ascii_hexdigit).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_can_lose_what_its_level_and_layout_keep_elsewhere() {
+        let of = |level: &str, layout: Option<&str>| {
+            let member = Member { id: "/dev/disk/by-id/a".into(), name: "a".into() };
+            let array = Released {
+                format: FORMAT.into(),
+                version: VERSION,
+                name: "md1".into(),
+                uuid: String::new(),
+                md_name: None,
+                level: level.into(),
+                metadata: "1.2".into(),
+                layout: layout.map(str::to_owned),
+                chunk_bytes: None,
+                bytes: 0,
+                members: vec![member; 4],
+                file_system: None,
+                mounts: Vec::new(),
+                fstab: Vec::new(),
+                mdadm_conf: String::new(),
+                array_lines: Vec::new(),
+            };
+            array.spares()
+        };
+        assert_eq!([of("raid0", None), of("linear", None), of("raid1", None)], [0, 0, 3]);
+        let striped = ["raid4", "raid5", "raid6"].map(|level| of(level, Some("left-symmetric")));
+        assert_eq!(striped, [1, 1, 2]);
+        assert_eq!(["n2", "f3", "o1"].map(|layout| of("raid10", Some(layout))), [1, 2, 0]);
+        assert_eq!(of("raid10", None), 0);
+    }
 }

@@ -5,7 +5,7 @@ use crate::discover::released::{FileSystem, Released, plain};
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Seconds that mdadm may take: stopping waits for writes under way.
 const MDADM_S: u64 = 120;
@@ -97,13 +97,29 @@ pub(super) fn mount(mounting: &Mounting) -> Result<(), ArrayError> {
     Ok(())
 }
 
+/// The kernel's name of a device, which a link may lead to.
+fn kernel_name(device: &str) -> Option<String> {
+    let path = Path::new(device).canonicalize().ok();
+    let name = path.as_deref().unwrap_or(Path::new(device)).file_name()?;
+    name.to_str().map(str::to_owned)
+}
+
+/// The directory of what an array of this device is made of.
+fn slaves(device: &str) -> Option<PathBuf> {
+    kernel_name(device).map(|name| Path::new("/sys/class/block").join(name).join("slaves"))
+}
+
 /// Whether an array of this device runs; its members are held then.
 fn runs(device: &str) -> bool {
-    let name = Path::new(device).canonicalize().ok();
-    let name = name.as_deref().unwrap_or(Path::new(device)).file_name();
-    let Some(name) = name.and_then(|name| name.to_str()) else { return false };
-    fs::read_dir(format!("/sys/class/block/{name}/slaves"))
-        .is_ok_and(|mut slaves| slaves.next().is_some())
+    slaves(device)
+        .and_then(|dir| fs::read_dir(dir).ok())
+        .is_some_and(|mut slaves| slaves.next().is_some())
+}
+
+/// Whether a drive is in an array.
+fn is_member(device: &str, member: &str) -> bool {
+    let link = slaves(device).zip(kernel_name(member)).map(|(dir, name)| dir.join(name));
+    link.is_some_and(|link| link.exists())
 }
 
 /// Stops an array, unless it does not run.
@@ -117,14 +133,28 @@ pub(super) fn stop(assembly: &Assembly) -> Result<(), ArrayError> {
 
 /// Assembles an array, unless it runs. mdadm's configuration is left out: it may say that the array is to be ignored.
 pub(super) fn assemble(assembly: &Assembly) -> Result<(), ArrayError> {
-    let Assembly { device, uuid, members } = assembly;
+    let Assembly { device, uuid, members, degraded } = assembly;
     if !runs(device) {
         let uuid = format!("--uuid={uuid}");
         let mut argv = vec!["mdadm", "--assemble", "--config=none", device, &uuid];
+        argv.extend(degraded.then_some("--run"));
         argv.extend(members.iter().map(String::as_str));
         output(&argv, MDADM_S)?;
         settle();
     }
+    Ok(())
+}
+
+/// Adds drives to an array, unless they are in it.
+pub(super) fn add(device: &str, members: &[String]) -> Result<(), ArrayError> {
+    for member in members {
+        if is_member(device, member) {
+            continue;
+        }
+        output(&["wipefs", "--all", "--quiet", member], MDADM_S)?;
+        output(&["mdadm", "--manage", device, "--add", member], MDADM_S)?;
+    }
+    settle();
     Ok(())
 }
 
@@ -291,6 +321,7 @@ mod tests {
             device: "/dev/md-gpuvm-none".into(),
             uuid: String::new(),
             members: Vec::new(),
+            degraded: false,
         };
         ArrayStep::Stop(assembly.clone()).perform().unwrap();
         ArrayStep::Assemble(assembly).undo().unwrap();
@@ -317,6 +348,7 @@ mod tests {
             device: "/dev/md1".into(),
             uuid: "u".into(),
             members: vec!["/dev/disk/by-id/a".into()],
+            degraded: false,
         }));
         let text = serde_json::to_string(&step).unwrap();
         assert!(text.starts_with(r#"{"step":"array","do":"stop","device":"/dev/md1""#), "{text}");

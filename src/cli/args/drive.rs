@@ -17,6 +17,7 @@ const RELEASE: &str = "Examples:
 /// Examples of `restore-array`.
 const RESTORE: &str = "Examples:
   gpuvm drive restore-array md1
+  gpuvm drive restore-array md1 --rebuild
   gpuvm drive restore-array md1 --create --mkfs";
 
 /// Is a verb on drives.
@@ -40,8 +41,10 @@ pub enum DriveVerb {
     /// Bring a released array back, with its mounts and its lines in /etc/fstab and mdadm.conf
     ///
     /// Assembled, where its drives still carry its superblocks and its file system is the one that was released. Where
-    /// a guest has written over them, --create makes the array anew with its old UUID and --mkfs a file system with its
-    /// old UUID and label; both destroy what is on the drives. Names everything first, then asks, or takes --yes.
+    /// a guest has written over some of them, and the level keeps its data without those, --rebuild assembles it of the
+    /// others and adds these again, which the kernel then fills. Else --create makes the array anew with its old UUID
+    /// and --mkfs a file system with its old UUID and label; both destroy what is on the drives. Names everything first,
+    /// then asks, or takes --yes.
     #[command(after_help = RESTORE)]
     RestoreArray(RestoreArrayArgs),
 }
@@ -83,6 +86,9 @@ pub struct RestoreArrayArgs {
     /// Name of the array as it was released: md1
     #[arg(value_name = "NAME")]
     pub name: String,
+    /// Add drives that a guest has written over again, where the others still have all data; destroys what is on those
+    #[arg(long, conflicts_with_all = ["create", "mkfs"])]
+    pub rebuild: bool,
     /// Make the array anew where a guest has written over its superblocks; destroys what is on its drives
     #[arg(long)]
     pub create: bool,

@@ -347,7 +347,7 @@ fn steps(found: &Found<'_>) -> anyhow::Result<Vec<Step>> {
     // The innermost mount goes first.
     steps.extend(mounts.into_iter().rev().map(ArrayStep::Unmount));
     let members = members.into_iter().map(|member| member.id).collect();
-    steps.push(ArrayStep::Stop(Assembly { device, uuid, members }));
+    steps.push(ArrayStep::Stop(Assembly { device, uuid, members, degraded: false }));
     Ok(steps.into_iter().map(Step::Array).collect())
 }
 

@@ -82,8 +82,12 @@ fn plan(
         ));
     }
     let mut steps = Vec::new();
+    let lost = match running {
+        Some(_) => Vec::new(),
+        None => lost(&record)?,
+    };
     if running.is_none() {
-        steps.push(bring_up(args, &record, &device)?);
+        steps.push(bring_up(args, &record, &device, &lost)?);
     }
     let file_system = record.file_system.clone().map(|file_system| (device.clone(), file_system));
     steps.extend(file_system.map(|(device, file_system)| match args.mkfs {
@@ -109,6 +113,9 @@ fn plan(
         what: "forget that the array was released".to_owned(),
         units: false,
     });
+    if args.rebuild && !lost.is_empty() {
+        steps.push(ArrayStep::Add { device, members: lost });
+    }
     steps.extend(args.common.initramfs.then_some(ArrayStep::UpdateInitramfs));
     Ok((record, steps.into_iter().map(Step::Array).collect()))
 }
@@ -181,41 +188,61 @@ fn uuid_of(how: &str, device: &str) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("MD_UUID=")).map(plain)
 }
 
-/// The step that makes the array run: assembled where every member still belongs to it.
-fn bring_up(args: &RestoreArrayArgs, record: &Released, device: &str) -> anyhow::Result<ArrayStep> {
+/// The members that carry the array's superblocks no more.
+fn lost(record: &Released) -> anyhow::Result<Vec<String>> {
     if let Err(error @ CommandError::Unstarted { .. }) = output(&["mdadm", "--version"], EXAMINE_S)
     {
         return Err(hinted(error.to_string(), "install it: apt install mdadm"));
     }
     let is_of = |id: &str| uuid_of("--examine", id) == Some(plain(&record.uuid));
-    let lost: Vec<&str> = record
-        .members
-        .iter()
-        .filter(|member| !is_of(&member.id))
-        .map(|member| member.id.as_str())
-        .collect();
+    let ids = record.members.iter().map(|member| &member.id);
+    Ok(ids.filter(|id| !is_of(id)).cloned().collect())
+}
+
+/// The step that makes the array run: assembled where every member still belongs to it, or enough of them do.
+fn bring_up(
+    args: &RestoreArrayArgs,
+    record: &Released,
+    device: &str,
+    lost: &[String],
+) -> anyhow::Result<ArrayStep> {
     let (name, all) = (&record.name, record.members.len());
-    match (lost.is_empty(), args.create) {
-        (true, false) => Ok(ArrayStep::Assemble(Assembly {
+    let keeps = lost.len() <= record.spares();
+    let assemble = || {
+        let ids = record.members.iter().map(|member| &member.id);
+        ArrayStep::Assemble(Assembly {
             device: device.to_owned(),
             uuid: record.uuid.clone(),
-            members: record.members.iter().map(|member| member.id.clone()).collect(),
-        })),
+            members: ids.filter(|id| !lost.contains(id)).cloned().collect(),
+            degraded: !lost.is_empty(),
+        })
+    };
+    match (lost.is_empty(), args.create) {
+        (true, false) => Ok(assemble()),
         (true, true) => Err(usage(
             format!("all {all} drives of `{name}` still carry its superblocks"),
             "leave --create out: the array is assembled with what is on it",
         )),
+        (false, false) if args.rebuild && keeps => Ok(assemble()),
         (false, false) => {
             let lines: String = lost.iter().map(|id| format!("\n  {id}")).collect();
+            let anew = format!(
+                "`gpuvm drive restore-array {name} --create --mkfs` makes array and file system anew and destroys what is \
+                 on all {all} drives"
+            );
+            let hint = match keeps {
+                true => format!(
+                    "`gpuvm drive restore-array {name} --rebuild` keeps what is on it, which the other drives still have; \
+                     {anew}"
+                ),
+                false => anew,
+            };
             Err(hinted(
                 format!(
                     "{} of {all} drives of `{name}` carry its superblocks no more: a guest has written over them{lines}",
                     lost.len()
                 ),
-                format!(
-                    "`gpuvm drive restore-array {name} --create --mkfs` makes array and file system anew and \
-                     destroys what is on all {all} drives"
-                ),
+                hint,
             ))
         }
         (false, true) if record.file_system.is_some() && !args.mkfs => Err(usage(
