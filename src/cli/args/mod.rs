@@ -43,7 +43,7 @@ pub use make::{CreateArgs, ExportArgs, PlanArgs};
 pub use meta::{CompletionsArgs, ManArgs};
 pub use network::{
     DhcpArg, ModeArg, NetworkCreateArgs, NetworkDeleteArgs, NetworkDoctorArgs, NetworkKindArg,
-    NetworkShowArgs, NetworkVerb, StaticArg, Who,
+    NetworkShowArgs, NetworkUndoArgs, NetworkVerb, StaticArg, Who,
 };
 pub use nic::{EarlyVfs, NicListArgs, NicVerb, PfName, VfsArgs};
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};

@@ -29,6 +29,10 @@ const DELETE: &str = "Examples:
   gpuvm network delete lab --dry-run
   gpuvm network delete lab --yes";
 
+/// Examples of `undo`.
+const UNDO: &str = "Examples:
+  gpuvm network undo lab --diff
+  gpuvm network undo lab --yes";
 /// Examples of `doctor`.
 const DOCTOR: &str = "Examples:
   gpuvm network doctor train-a
@@ -59,6 +63,14 @@ pub enum NetworkVerb {
     /// of a card stay: `gpuvm nic vfs` takes them away.
     #[command(after_help = DELETE)]
     Delete(NetworkDeleteArgs),
+    /// Take the last change or the deletion of a network back
+    ///
+    /// `create --replace` and `delete` keep the network as it was, in /var/lib/gpuvm/networks. It gets its definition
+    /// back, to the UUID, and is up, and starts with libvirt, if it was and did. Refused where somebody has edited it
+    /// since, unless --force. Guests that lose their links are named, then it asks, or takes --yes. Virtual functions
+    /// stay as they are.
+    #[command(after_help = UNDO)]
+    Undo(NetworkUndoArgs),
     /// Make bridges of the host over its own NICs, by netplan, without being cut off
     #[command(subcommand)]
     HostBridge(HostBridgeVerb),
@@ -197,6 +209,29 @@ pub struct NetworkDeleteArgs {
     /// Print the steps and change nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
+}
+
+/// Is what `network undo` takes.
+#[derive(Debug, Args)]
+pub struct NetworkUndoArgs {
+    /// Name of the network
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Undo it also where it was edited since
+    #[arg(long)]
+    pub force: bool,
+    /// Do not ask before guests lose their links
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Print the steps and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print how its definition would change, and change nothing
+    #[arg(long, conflicts_with = "dry_run")]
+    pub diff: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,

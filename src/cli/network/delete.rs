@@ -6,6 +6,7 @@ use super::super::context::Context;
 use super::super::error::EXIT_DONE;
 use super::find;
 use super::guests::{Guests, told};
+use super::kept;
 use crate::apply::{NetworkStep, Step, apply};
 use crate::hypervisor::Hypervisor;
 use crate::network::Kind;
@@ -46,7 +47,9 @@ pub fn run(args: &NetworkDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let steps = plan(&*hypervisor, name)?.steps;
     let journal = journal("network delete", name, &*hypervisor)?;
     apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
-    cx.output.progress(&format!("network `{name}` is deleted"));
+    cx.output.progress(&format!(
+        "network `{name}` is deleted; `gpuvm network undo {name}` makes it again"
+    ));
     if let Some(card) = card {
         let hint = format!("`gpuvm nic vfs {card} --count 0 --at-boot` takes them away");
         cx.output.progress(&format!("the virtual functions of {card} stay: {hint}"));
@@ -58,6 +61,10 @@ pub fn run(args: &NetworkDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn plan(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<Deletion> {
     let (state, network) = find(hypervisor, name)?;
     let guests = told(&network, &Guests::read(hypervisor)?.on(&network), false);
+    let kept = match state.persistent {
+        true => kept::keep(&state, hypervisor.uri(), None)?,
+        false => Vec::new(),
+    };
     let mut steps = Vec::new();
     let named = || name.to_owned();
     if state.autostart {
@@ -70,5 +77,6 @@ fn plan(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<Deletion> {
         steps.push(NetworkStep::Undefine { name: named(), xml: state.xml });
     }
     let card = if network.kind == Kind::Sriov { network.nics.first().cloned() } else { None };
-    Ok(Deletion { steps: steps.into_iter().map(Step::Network).collect(), guests, card })
+    let steps = kept.into_iter().chain(steps.into_iter().map(Step::Network)).collect();
+    Ok(Deletion { steps, guests, card })
 }

@@ -1,4 +1,4 @@
-//! `network list`, `show`, `create`, `delete`: libvirt's networks; `network host-bridge`: the host's own bridges; `network
+//! `network list`, `show`, `create`, `delete`, `undo`: libvirt's networks; `network host-bridge`: the host's own bridges; `network
 //! doctor`: the paths of a guest's NICs.
 
 mod bridge;
@@ -7,9 +7,11 @@ mod delete;
 mod demand;
 mod doctor;
 mod guests;
+mod kept;
 mod list;
 mod prepare;
 mod show;
+mod undo;
 mod wishes;
 
 pub use bridge::{delete as delete_bridge, made as made_bridge};
@@ -30,6 +32,7 @@ pub fn run(verb: &NetworkVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         NetworkVerb::Show(args) => show::run(args, cx),
         NetworkVerb::Create(args) => create::run(args, cx),
         NetworkVerb::Delete(args) => delete::run(args, cx),
+        NetworkVerb::Undo(args) => undo::run(args, cx),
         NetworkVerb::HostBridge(verb) => bridge::run(verb, cx),
         NetworkVerb::Doctor(args) => doctor::run(args, cx),
     }

@@ -7,6 +7,7 @@ use super::super::context::Context;
 use super::super::error::{hinted, usage};
 use super::super::nic::plan_vfs;
 use super::guests::{Guests, told};
+use super::kept::keep_before;
 use super::read;
 use crate::apply::nic::NicStep;
 use crate::apply::{NetworkStep, Step};
@@ -72,6 +73,7 @@ pub fn prepare(
     if let (Some(before), true) = (before, stops) {
         lost.extend(told(before, &guests.on(before), true));
     }
+    steps.extend(keep_before(&changes, state.as_ref(), hypervisor.uri())?);
     steps.extend(changes.into_iter().map(Step::Network));
     Ok(Prepared { network, notes, before: state.map(|state| state.xml), steps, lost })
 }

@@ -1,0 +1,123 @@
+//! `network undo`: the last change or the deletion of a network is taken back, if nobody has edited it since.
+
+use super::super::args::NetworkUndoArgs;
+use super::super::change::{Reporter, agree, journal, print_steps, refuse_unfinished};
+use super::super::context::Context;
+use super::super::diff::Diff;
+use super::super::error::{EXIT_DONE, hinted};
+use super::super::history::when;
+use super::guests::{Guests, told};
+use super::kept::{self, Kept, Record};
+use crate::apply::{NetworkStep, Step, apply};
+use crate::hypervisor::Hypervisor;
+use crate::network::Network;
+
+/// Is an undoing that can be done.
+struct Undo {
+    /// What is put back.
+    kept: Kept,
+    /// The definition now; none: the network is not there.
+    now: Option<String>,
+    /// What undoes it.
+    steps: Vec<Step>,
+    /// What guests lose, a line each.
+    lost: Vec<String>,
+}
+
+/// Runs the verb.
+pub fn run(args: &NetworkUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("network undo")?;
+    let name = args.name.as_str();
+    let mut reporter = Reporter::new(cx.output)?;
+    let hypervisor = cx.hypervisor()?;
+    let previews = args.diff || args.dry_run;
+    let Undo { kept, now, steps, lost } = plan(&*hypervisor, name, args.force || previews)?;
+    if args.diff {
+        Diff::of(name, now.as_deref(), Some(&kept.before)).print(cx.output)?;
+        return Ok(EXIT_DONE);
+    }
+    if args.dry_run {
+        for line in &lost {
+            cx.output.progress(&format!("this would {line}"));
+        }
+        print_steps(&steps, cx)?;
+        return Ok(EXIT_DONE);
+    }
+    refuse_unfinished(&*hypervisor)?;
+    if !lost.is_empty() && !args.yes {
+        reporter.ask(|| agree(&lost, "undo it?", &format!("undoing {}", named(&kept))))?;
+    }
+    let _lock = reporter.lock(&args.lock)?;
+    // Once more: it may have been changed while the question stood.
+    let steps = plan(&*hypervisor, name, args.force)?.steps;
+    let journal = journal("network undo", name, &*hypervisor)?;
+    apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
+    cx.output.progress(&format!("{} is undone", named(&kept)));
+    Ok(EXIT_DONE)
+}
+
+/// The change in words.
+fn named(kept: &Kept) -> String {
+    let what = if kept.after.is_some() { "change" } else { "deletion" };
+    format!("the {what} of network `{}` ({})", kept.name, when(kept.at_s))
+}
+
+/// Finds what undoes the last change of a network; `force`: also where it was edited since.
+fn plan(hypervisor: &dyn Hypervisor, name: &str, force: bool) -> anyhow::Result<Undo> {
+    let Some(record) = kept::find(hypervisor.uri(), name)? else {
+        let hint = "`network create --replace` and `network delete` keep what they change; what `create` made goes with \
+                    `network delete`";
+        return Err(hinted(format!("there is no change of network `{name}` to undo"), hint));
+    };
+    let kept = &record.kept;
+    let state = hypervisor.networks().network(name)?;
+    let network = state.as_ref().map(super::read).transpose()?;
+    if !force && let Some(since) = since(kept, network.as_ref()) {
+        let hint = format!(
+            "`gpuvm network undo {name} --diff` shows what would be lost; --force undoes it nevertheless"
+        );
+        return Err(hinted(format!("{since} since {}", named(kept)), hint));
+    }
+    let named = || name.to_owned();
+    let xml = kept.before.clone();
+    let (mut steps, mut lost) = (Vec::new(), Vec::new());
+    match &state {
+        Some(state) => {
+            if state.active {
+                steps.push(NetworkStep::Stop { name: named() });
+                if let Some(network) = &network {
+                    lost = told(network, &Guests::read(hypervisor)?.on(network), kept.active);
+                }
+            }
+            let (xml, before) = (xml.clone(), state.xml.clone());
+            steps.push(NetworkStep::Redefine { name: named(), xml, before });
+        }
+        None => steps.push(NetworkStep::Define { name: named(), xml: xml.clone() }),
+    }
+    if kept.autostart != state.as_ref().is_some_and(|state| state.autostart) {
+        steps.push(NetworkStep::Autostart { name: named(), on: kept.autostart });
+    }
+    if kept.active {
+        steps.push(NetworkStep::Start { name: named() });
+    }
+    steps.push(NetworkStep::Check { name: named(), xml, active: kept.active });
+    let mut steps: Vec<Step> = steps.into_iter().map(Step::Network).collect();
+    steps.push(record.forget());
+    let now = state.map(|state| state.xml);
+    let Record { kept, .. } = record;
+    Ok(Undo { kept, now, steps, lost })
+}
+
+/// What somebody did with the network after the change; none: nothing.
+fn since(kept: &Kept, now: Option<&Network>) -> Option<String> {
+    let name = &kept.name;
+    match (&kept.after, now) {
+        (None, None) => None,
+        (None, Some(_)) => Some(format!("network `{name}` was made again")),
+        (Some(_), None) => Some(format!("network `{name}` was deleted by another program")),
+        (Some(after), Some(now)) => {
+            let same = Network::read(after).is_ok_and(|after| after.differences(now).is_empty());
+            (!same).then(|| format!("network `{name}` was edited"))
+        }
+    }
+}
