@@ -4,6 +4,7 @@ pub mod daemon;
 pub mod pool;
 pub mod shared;
 pub mod tree;
+pub mod uml;
 
 pub use tree::host_tree;
 

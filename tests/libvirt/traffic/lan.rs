@@ -1,6 +1,6 @@
 //! The place: the host's NICs, the LAN behind them, the guest, and what each of them is told to do.
 
-use super::{BONDED, NETS, Net};
+use super::{BONDED, Net};
 use crate::support::daemon::{Daemon, Tiny, skip};
 use crate::support::run;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub const GUEST: &str = "talker";
 /// The LAN's side of the veth pairs; `$LAN` is its namespace. All of it carries packets of 9000 bytes.
 const LAN: &str = "
-for n in 0 1 2 3 4; do
+for n in 0 1 2 3; do
   ip link add nic$n mtu 9000 type veth peer name far$n mtu 9000
   ip link set far$n netns $LAN
   ip link set nic$n up
@@ -33,19 +33,6 @@ ip address add 10.50.2.2/24 dev nic2
 ip address add 10.50.3.2/24 dev nic3
 sysctl -qw net.ipv4.ip_forward=1 net.bridge.bridge-nf-call-iptables=0
 ";
-/// A bond of one of them below a bridge; fails where the kernel has no bonds.
-const BOND: &str = "
-ip link add bond0 mtu 9000 type bond mode active-backup miimon 100
-ip link set nic4 down
-ip link set nic4 master bond0
-ip link set nic4 up
-ip link set bond0 up
-ip link add br2 mtu 9000 type bridge
-ip link set bond0 master br2
-ip address add 10.50.4.2/24 dev br2
-ip link set br2 up
-";
-
 /// Is somebody who is no guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -67,8 +54,8 @@ pub struct Lan {
     console: Option<UnixStream>,
     /// Addresses of its NICs, by their last bytes.
     addresses: BTreeMap<&'static str, String>,
-    /// Whether the kernel has bonds.
-    bonds: bool,
+    /// The networks that the guest is on.
+    nets: Vec<&'static Net>,
 }
 
 impl Drop for Lan {
@@ -81,8 +68,8 @@ impl Drop for Lan {
 }
 
 impl Lan {
-    /// Makes it; none, with the reason told, where the machine cannot have it.
-    pub fn new() -> Option<Lan> {
+    /// Makes it, for a guest on these networks; none, with the reason told, where the machine cannot have it.
+    pub fn new(nets: &[&'static Net]) -> Option<Lan> {
         let daemon = Daemon::own(None)?;
         let dir = daemon.fresh_dir("traffic");
         Tiny::new(&dir)?;
@@ -97,18 +84,16 @@ impl Lan {
             dir,
             console: None,
             addresses: BTreeMap::new(),
-            bonds: false,
+            nets: nets.to_vec(),
         };
         lan.wait_for_namespace(&pid);
-        let (code, out, err) = lan.net("bash", &["-ec", LAN], &pid);
+        let (code, out, err) = lan.net("bash", &["-ec", LAN]);
         if code != 0 && err.contains("Unknown device type") {
             return skip("the kernel has no veth pairs");
         }
         assert_eq!(code, 0, "{out}{err}");
-        let (code, _, err) = lan.net("bash", &["-ec", BOND], &pid);
-        lan.bonds = code == 0;
-        if !lan.bonds {
-            skip::<()>(&format!("bond and bridge: {}", err.trim()));
+        if lan.on(&BONDED) {
+            lan.first_bond();
         }
         lan.serve(&pid);
         lan.networks();
@@ -126,8 +111,9 @@ impl Lan {
     }
 
     /// A program in the host's network, which has the LAN's namespace as `$LAN`.
-    fn net(&self, program: &str, args: &[&str], pid: &str) -> (i32, String, String) {
-        run(self.daemon.enter(&["--net"], program).args(args).env("LAN", pid))
+    pub fn net(&self, program: &str, args: &[&str]) -> (i32, String, String) {
+        let lan = self.others[0].id().to_string();
+        run(self.daemon.enter(&["--net"], program).args(args).env("LAN", lan))
     }
 
     /// Starts the LAN's DHCP server.
@@ -162,42 +148,32 @@ impl Lan {
 
     /// Makes the networks.
     fn networks(&self) {
-        let mut lines = vec![
-            "lab --kind nat --range 10.88.0.0/24 --bridge labbr --nic nic0 --mtu 9000",
-            "alone --kind private --range 10.89.0.0/24 --bridge alonebr",
-            "lan --kind bridge --bridge br1",
-            "mv --kind macvtap --nic nic2 --mode bridge",
-            "mp --kind macvtap --nic nic3 --mode private",
-        ];
-        if self.bonds {
-            lines.push("bonded --kind bridge --bridge br2");
-        }
-        for line in lines {
-            let args: Vec<&str> = "network create".split(' ').chain(line.split(' ')).collect();
+        for net in &self.nets {
+            let line = format!("network create {} {}", net.name, net.kind);
+            let args: Vec<&str> = line.split(' ').collect();
             let (code, out, err) = self.gpuvm(&args);
             assert_eq!(code, 0, "{line}: {out}{err}");
         }
     }
 
-    /// The networks that the guest is on.
-    pub fn nets(&self) -> Vec<&'static Net> {
-        let bonded = self.bonds.then_some(&BONDED);
-        NETS.iter().chain(bonded).collect()
+    /// Whether the guest is on a network.
+    fn on(&self, net: &Net) -> bool {
+        self.nets.iter().any(|one| one.name == net.name)
     }
 
     /// Its NICs, by the last bytes of their MAC addresses, with their networks.
     pub fn nics(&self) -> Vec<(&'static Net, &'static str)> {
-        self.nets().into_iter().flat_map(|net| net.nics.map(|nic| (net, nic))).collect()
+        self.nets.iter().flat_map(|&net| net.nics.map(|nic| (net, nic))).collect()
     }
 
     /// Defines and starts the guest, and waits until its console answers.
-    pub fn boot(&mut self) {
+    pub fn boot(&mut self, vcpus: u32) {
         let dir = self.dir.display();
         let mut nics = String::new();
         // None of them behind a port of its own, which takes an emulated guest seconds.
         for (slot, (net, nic)) in (8..).zip(self.nics()) {
             let queues = if net.name == "lan" { " queues='2'" } else { "" };
-            let mtu = if net.name == "lan" { "<mtu size='9000'/>" } else { "" };
+            let mtu = if matches!(net.name, "lan" | "bonded") { "<mtu size='9000'/>" } else { "" };
             write!(
                 nics,
                 "<interface type='network'><mac address='52:54:00:77:00:{nic}'/><source network='{}'/>\
@@ -208,9 +184,9 @@ impl Lan {
             .unwrap();
         }
         let xml = format!(
-            "<domain type='qemu'><name>{GUEST}</name><memory unit='MiB'>256</memory><vcpu>2</vcpu><os>\
+            "<domain type='qemu'><name>{GUEST}</name><memory unit='MiB'>256</memory><vcpu>{vcpus}</vcpu><os>\
              <type arch='x86_64' machine='q35'>hvm</type><kernel>{dir}/vmlinuz</kernel><initrd>{dir}/initramfs</initrd>\
-             <cmdline>rdinit=/net console=ttyS0 quiet loglevel=3</cmdline></os><features><acpi/><apic/></features>\
+             <cmdline>rdinit=/net console=ttyS0 quiet loglevel=3 mitigations=off</cmdline></os><features><acpi/><apic/></features>\
              <cpu mode='custom' match='exact'><model fallback='forbid'>Skylake-Client-v1</model></cpu><devices>\
              <serial type='unix'><source mode='bind' path='{dir}/console.sock'/><target port='0'/></serial>\
              <memballoon model='none'/>{nics}</devices></domain>"

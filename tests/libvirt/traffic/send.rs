@@ -1,8 +1,25 @@
 //! Data from one to the other, counted where it arrives.
 
+use super::NETS;
 use super::lan::{Lan, Side};
 use crate::support::run;
 use std::process::Stdio;
+
+/// Prints the time, in seconds, and the bytes that a network device (`$1`) has received or sent (`$2`: `rx`, `tx`), once they
+/// are so many more (`$3`), and again when they are more by `$4`.
+const METER: &str = r#"
+look() {
+  while read -r name rx _ _ _ _ _ _ _ tx _; do
+    if [[ $name == "$1:" ]]; then bytes=${!2}; fi
+  done </proc/net/dev
+}
+look $1 $2
+begun=$bytes
+for more in $3 $4; do
+  until look $1 $2; ((bytes - begun >= more)); do sleep 0.05; done
+  echo $EPOCHREALTIME $bytes
+done
+"#;
 
 /// A command that connects to an address and sends so many bytes; it tries again while nobody listens there. `nc` itself
 /// moves 1 KiB at a time, which takes an emulated guest ten times as long.
@@ -56,5 +73,26 @@ impl Lan {
         let sent = self.guest(&send(&format!("on {from}"), &ip, bytes));
         assert_eq!(sent.0, 0, "{}", sent.1);
         self.heard()
+    }
+
+    /// How fast data come from the host to the guest's first NIC (`inbound`) or go there, in kB/s of 1000 bytes.
+    pub fn speed(&mut self, inbound: bool) -> f64 {
+        // What the host's side of the NIC receives is counted before it is limited, what the bridge gets from it after that.
+        let (device, way) = if inbound { (self.tap("01"), "tx") } else { ("labbr".into(), "rx") };
+        // At first a limit lets more pass, until its burst is used up.
+        let mut meter = self.on_side(Side::Host, "bash");
+        meter.args(["-c", METER, "meter", &device, way, "1200000", "4000000"]);
+        let meter = meter.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let bytes = 4 << 20;
+        let got = if inbound {
+            self.guest_gets("01", Side::Host, bytes)
+        } else {
+            self.guest_sends("01", (Side::Host, NETS[0].host), bytes)
+        };
+        assert_eq!(got, bytes);
+        let seen = String::from_utf8(meter.wait_with_output().unwrap().stdout).unwrap();
+        let seen: Vec<f64> = seen.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        let [begun, before, ended, after] = seen[..] else { panic!("{seen:?}") };
+        (after - before) / 1000.0 / (ended - begun)
     }
 }

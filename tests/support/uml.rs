@@ -1,0 +1,53 @@
+//! A test run again on user-mode Linux (`tests/uml/run`), where this machine's kernel lacks what the test is about.
+
+use super::daemon::skip;
+use super::{project, run};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+/// Makes a bond, and limits that are made as libvirt makes them, on network devices that end with the shell.
+const PROBE: &str = "
+ip link add probe0 type veth peer name probe1
+ip link add probe2 type bond
+tc qdisc add dev probe0 root handle 1: htb default 1
+tc class add dev probe0 parent 1: classid 1:1 htb rate 1000kbps
+tc qdisc add dev probe0 parent 1:1 handle 2: sfq perturb 10
+tc qdisc add dev probe0 ingress
+tc filter add dev probe0 parent ffff: protocol all u32 match u32 0 0 police rate 1000kbps burst 64kb mtu 64kb drop flowid :1
+";
+
+/// The first command for bonds and bandwidth limits that this machine's kernel refuses; none: it has them.
+pub fn refused() -> Option<String> {
+    let (code, _, err) = run(Command::new("unshare").args(["--net", "bash", "-exc", PROBE]));
+    // Each command stands before what it says.
+    let last = err.lines().rev().find_map(|line| line.strip_prefix("+ "));
+    (code != 0).then(|| last.unwrap_or(&err).to_owned())
+}
+
+/// Runs a test of this binary, by its module and name, on user-mode Linux with one more environment variable, shows what it
+/// says, and fails if it fails; where this machine cannot have user-mode Linux, it says so.
+pub fn passes(module: &str, test: &str, (variable, value): (&str, &str)) {
+    let path = module.split_once("::").map_or(test.to_owned(), |(_, m)| format!("{m}::{test}"));
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(project().join("tests/uml/run"));
+    // In one stream, so that it is read as it comes.
+    command.args(["sh", "-c", "exec \"$@\" 2>&1", "sh"]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", &path, "--nocapture", "--test-threads=1"]).env(variable, value);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (mut begun, mut passed) = (false, false);
+    for line in BufReader::new(child.stdout.take().unwrap()).split(b'\n') {
+        let line = String::from_utf8_lossy(&line.unwrap()).into_owned();
+        eprintln!("uml: {line}");
+        begun = true;
+        // A name of no test passes too.
+        passed |= line.starts_with("test result: ok. 1 passed");
+    }
+    let rest = child.wait_with_output().unwrap();
+    let (status, why) = (rest.status, String::from_utf8_lossy(&rest.stderr));
+    if status.code() == Some(125) && !begun {
+        skip::<()>(why.trim());
+        return;
+    }
+    assert!(status.success() && passed, "on user-mode Linux: {status}: {why}");
+}
