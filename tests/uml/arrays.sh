@@ -1,0 +1,202 @@
+#!/usr/bin/env bash
+# md arrays of every level on a real kernel: released, restored, a drive of one overwritten; gpuvm is killed before and after
+# each command that it runs, and `recover` makes it whole. Drives of multipath and of ZFS are told and not given away.
+#   tests/uml/run --disk 64M --disk 64M --disk 64M --disk 64M tests/uml/arrays.sh GPUVM [all|short]
+# short: one level, and nothing is killed.
+# Writes to /etc and to every drive: only where all is thrown away afterwards.
+set -uo pipefail
+[[ $(uname -v) && -b /dev/ubdd && ! -b /dev/ubde ]] || { echo "arrays: not on user-mode Linux with four drives" >&2; exit 125; }
+gpuvm=$1 set=${2:-}
+mkdir -p /share/vdgx && : >/share/vdgx/machine # the rig of the virtual DGX says here what it is
+. "$(dirname "$0")/../vdgx/l1/env"
+cd /
+ln -sfn /proc/self/fd /dev/fd
+echo '<node/>' >/tmp/node.xml # libvirt's test driver, without a domain
+gpuvm() { "$gpuvm" -c test:///tmp/node.xml "$@"; }
+
+modprobe -a md-mod raid0 raid1 raid10 raid456 dm-mod dm-multipath dm-round-robin || exit 125
+# Drives have a serial number, for which Debian's rules know no name.
+mkdir -p /run/udev/rules.d
+cat >/run/udev/rules.d/61-uml.rules <<'X'
+SUBSYSTEM=="block", KERNEL=="ubd?", ATTR{serial}=="?*", SYMLINK+="disk/by-id/uml-$attr{serial}"
+X
+/usr/lib/systemd/systemd-udevd --daemon 2>/dev/null
+settle() { udevadm trigger --subsystem-match=block --action=change; udevadm settle --timeout=60; }
+settle
+drives=(/dev/disk/by-id/uml-*)
+equal "drives" 4 ${#drives[@]}
+mkdir -p /raid /etc/mdadm
+rm -rf /var/lib/gpuvm /etc/mdadm.conf
+
+# state: what a release and a restore, or a run that was killed and recovered, leave as it was.
+state() {
+  grep -A1 '^md' /proc/mdstat | tr -s ' ' '\n' | sort | paste -sd' '
+  awk '$2 ~ "^/raid" { print "mount", $1, $2, $3, $4 }' /proc/mounts
+  cksum /etc/fstab /etc/mdadm/mdadm.conf
+  find /var/lib/gpuvm /run/gpuvm -type f ! -name '*lock' 2>/dev/null | sort
+  [[ ! -e /raid/file ]] || md5sum /raid/file
+}
+# make LEVEL COUNT: an array with a file system that is mounted, and the lines of the host's files.
+make() {
+  local level=$1 count=$2 fs
+  for d in "${drives[@]}"; do wipefs -qa "$d"; done
+  mdadm -q --create /dev/md1 --run --level="$level" --metadata=1.2 --homehost=dgx --name=raid --assume-clean \
+    --raid-devices="$count" "${drives[@]:0:count}" 2>/dev/null || return
+  mkfs.ext4 -q -F -L raid /dev/md1; settle
+  fs=$(blkid -p -o value -s UUID /dev/md1)
+  printf '%s\n' '# the table' "UUID=$fs"$'\t/raid\text4 defaults,nofail 0 2' '/dev/vda / ext4 defaults 0 1' >/etc/fstab
+  { echo 'HOMEHOST <system>'; mdadm --detail --scan; printf 'MAILADDR root'; } >/etc/mdadm/mdadm.conf
+  mount /raid && head -c 300000 /dev/urandom >/raid/file
+}
+# is_full: whether the kernel has filled every drive of the array.
+is_full() { [[ $(</sys/class/block/md1/md/sync_action) == idle && $(</sys/class/block/md1/md/degraded) == 0 ]]; }
+# held: the arrays that hold a drive.
+held() { ls -d /sys/class/block/ubd?/holders/* 2>/dev/null; }
+# gone: takes the array away for good.
+gone() {
+  umount /raid; mdadm -q --stop /dev/md1
+  for d in "${drives[@]}"; do mdadm -q --zero-superblock "$d" 2>/dev/null; wipefs -qa "$d"; done
+  settle
+}
+release=(drive release-array /dev/md1 --unmount --yes) restore=(drive restore-array md1 --yes)
+
+say "every level"
+shapes=(5:3)
+[[ $set == short ]] || shapes=(0:3 1:2 5:3 6:4 10:4)
+for shape in "${shapes[@]}"; do
+  level=${shape%:*} count=${shape#*:}
+  make "$level" "$count" || { fail "raid$level: made"; continue; }
+  state >/tmp/before
+  gpuvm "${release[@]}" >/tmp/out 2>&1; equal "raid$level: released" 0 $?
+  equal "raid$level: its drives are held by nothing" "" "$(held)"
+  check "raid$level: it is gone" test ! -e /sys/class/block/md1/md/level
+  gpuvm drive list >/tmp/list; equal "raid$level: drives to give away" 4 "$(grep -c ' free ' /tmp/list)"
+  gpuvm "${restore[@]}" >/tmp/out 2>&1; equal "raid$level: restored" 0 $?
+  check "raid$level: all is as before" diff /tmp/before <(state)
+  # One drive is overwritten by a guest meanwhile.
+  gpuvm "${release[@]}" >/tmp/out 2>&1
+  dd if=/dev/urandom of="${drives[1]}" bs=1M count=4 conv=fsync status=none; settle
+  gpuvm "${restore[@]}" >/tmp/out 2>&1; equal "raid$level: not restored over what a guest wrote" 1 $?
+  has "raid$level: the drive is named" /tmp/out "^  ${drives[1]}$"
+  if [[ $level == 0 ]]; then
+    check "raid$level: nothing is left of what was on it" bash -c "! grep -q -- --rebuild /tmp/out"
+    gpuvm "${restore[@]}" --rebuild >/tmp/out 2>&1; equal "raid$level: not rebuilt of the others" 1 $?
+  else
+    has "raid$level: what is on it can be kept" /tmp/out "gpuvm drive restore-array md1 --rebuild"
+    gpuvm "${restore[@]}" --rebuild >/tmp/out 2>&1; equal "raid$level: rebuilt" 0 $?
+    check "raid$level: by the kernel" wait_for 60 is_full
+    check "raid$level: all is as before it" diff <(tail -n +2 /tmp/before) <(state | tail -n +2)
+    gpuvm "${release[@]}" >/tmp/out 2>&1
+    dd if=/dev/urandom of="${drives[1]}" bs=1M count=4 conv=fsync status=none; settle
+  fi
+  gpuvm "${restore[@]}" --create --mkfs >/tmp/out 2>&1; equal "raid$level: made anew" 0 $?
+  equal "raid$level: as it was" "raid$level $count" "$(</sys/class/block/md1/md/level) $(</sys/class/block/md1/md/raid_disks)"
+  check "raid$level: files of the host are as before" diff <(grep -E '^[0-9]+ [0-9]+ ' /tmp/before) <(state | grep -E '^[0-9]+ [0-9]+ ')
+  check "raid$level: it is mounted" mountpoint -q /raid
+  gone
+done
+
+if [[ $set != short ]]; then
+say "killed"
+mkdir -p /tmp/kill /usr/local/sbin # where gpuvm looks first
+: >/tmp/kill/at
+for program in mdadm umount mount mkfs.ext4 wipefs udevadm; do
+  real=$(command -v $program)
+  cat >/usr/local/sbin/$program <<X
+#!/bin/bash
+[[ -s /tmp/kill/at ]] || exec $real "\$@"
+n=\$((\$(</tmp/kill/n) + 1)); echo \$n >/tmp/kill/n
+[[ \$n.before != "\$(</tmp/kill/at)" ]] || { kill -KILL \$PPID; exit 1; }
+$real "\$@"; status=\$?
+[[ \$n.after != "\$(</tmp/kill/at)" ]] || kill -KILL \$PPID
+exit \$status
+X
+  chmod +x /usr/local/sbin/$program
+done
+# killed AT ARGS...: runs gpuvm until its command AT (`3.before`); succeeds when it was killed.
+killed() {
+  echo 0 >/tmp/kill/n; echo "$1" >/tmp/kill/at; shift
+  gpuvm "$@" >/tmp/out 2>&1
+  local status=$?
+  : >/tmp/kill/at
+  [[ $status == 137 ]]
+}
+# each NAME LEAST ENDS ARGS...: kills it at each of its commands. `prepare` makes what it needs, `recovered` looks at what
+# `recover` left; ENDS is run when nothing killed it.
+each() {
+  local name=$1 least=$2 ends=$3 at when; shift 3
+  for ((at = 1; at < 60; at++)); do
+    for when in before after; do
+      $prepare || { fail "$name: prepare"; return; }
+      state >/tmp/prepared
+      if ! killed $at.$when "$@"; then
+        check "$name: $((at - 1)) commands, at least $least" test $((at - 1)) -ge "$least"
+        $ends
+        return
+      fi
+      gpuvm recover >/tmp/said 2>&1 || { fail "$name $at.$when: recover"; cat /tmp/said; }
+      $recovered "$name $at.$when"
+    done
+  done
+  fail "$name: never comes to its end"
+}
+# back NAME: all is as before, or, where only the last look was killed, as it should become.
+back() {
+  state >/tmp/now
+  check "$1: as before, or done" bash -c 'cmp -s /tmp/prepared /tmp/now || cmp /tmp/done /tmp/now'
+}
+record=/var/lib/gpuvm/arrays/md1.json recovered=back
+is_done() { check "at last it is done" diff /tmp/done <(state); }
+restored() { [[ ! -e $record ]] || gpuvm "${restore[@]}" >/tmp/said 2>&1; }
+released() { [[ -e $record ]] || gpuvm "${release[@]}" >/tmp/said 2>&1; }
+make 5 3
+state >/tmp/before
+released && state >/tmp/done
+prepare=restored
+each release 4 is_done "${release[@]}"
+cp /tmp/before /tmp/done
+prepare=released
+each restore 4 is_done "${restore[@]}"
+
+# There is no way back from what destroys; what was begun is ended by `recover` or by running it again.
+lose() {
+  wait_for 60 is_full
+  released || return
+  dd if=/dev/urandom of="${drives[1]}" bs=1M count=4 conv=fsync status=none; settle
+}
+whole() {
+  local again=("${restore[@]}")
+  [[ ! -e $record ]] || gpuvm "${again[@]}" --rebuild >/tmp/said 2>&1 ||
+    gpuvm "${again[@]}" --create --mkfs >/tmp/said 2>&1 || gpuvm "${again[@]}" --mkfs >/tmp/said 2>&1
+  equal "$1: whole in the end" "0 raid5 3" "$? $(</sys/class/block/md1/md/level) $(</sys/class/block/md1/md/raid_disks)" || cat /tmp/said
+  check "$1: mounted in the end" mountpoint -q /raid
+  check "$1: files of the host" diff <(grep -E '^[0-9]+ [0-9]+ ' /tmp/before) <(state | grep -E '^[0-9]+ [0-9]+ ')
+}
+prepare=lose
+same_content() { whole "$1"; equal "$1: what was on it" "$(tail -n 1 /tmp/before)" "$(md5sum /raid/file)"; }
+recovered=same_content
+each "rebuilt" 6 "same_content at-last" "${restore[@]}" --rebuild
+recovered=whole
+each "made anew" 6 "whole at-last" "${restore[@]}" --create --mkfs
+wait_for 60 is_full
+gone
+fi
+
+say "what is not given away"
+create=(create --name r --image none --vcpus 1 --memory 64M --pins none --os-size 1M --dry-run)
+dmsetup create mpatha -u mpath-UML0 --table "0 $(blockdev --getsz "${drives[0]}") multipath 0 0 1 1 round-robin 0 1 1 ${drives[0]} 1"
+settle
+gpuvm drive list >/tmp/list; has "multipath: told" /tmp/list 'ubda .*dm-0 \(multipath mpatha\)'
+gpuvm "${create[@]}" --drive "${drives[0]}" >/tmp/out 2>&1; equal "multipath: refused" 1 $?
+has "multipath: the holder is named" /tmp/out 'ubda is part of dm-0 \(multipath mpatha\)'
+dmsetup remove mpatha
+# The marks of a member of a ZFS pool: uberblocks.
+for i in {0..15}; do
+  printf '\x0c\xb1\xba\0\0\0\0\0' | dd of="${drives[1]}" bs=1 seek=$((131072 + i * 1024)) conv=notrunc status=none
+done
+settle
+gpuvm drive list >/tmp/list; has "ZFS: told" /tmp/list 'ubdb .*ZFS'
+gpuvm "${create[@]}" --drive "${drives[1]}" >/tmp/out 2>&1; equal "ZFS: refused" 1 $?
+has "ZFS: the pool is named" /tmp/out 'ubdb is a member of .*ZFS'
+[[ $fails != 0 ]] || echo "arrays: no failures"
+finish
