@@ -43,7 +43,7 @@ if said=$(create too-few --gpus 2 --memory 64M --huge-pages 2M 2>&1); then fail 
 check "the pages that are missing are told" grep -q "$refused" <<<"$said"
 try two-mib 2048 --gpus 2 --memory 64M --huge-pages 2M --reserve-pages
 # libvirt takes pages only where a hugetlbfs of their size is mounted, which the rig has done.
-nic=$(bdfs 0200 8086 0)
+read -r nic < <(bdfs 0200 8086 0)
 net=$(ls "$pci/$nic/net") && was_up=$(($(<"/sys/class/net/$net/flags") & 1))
 check "virtual functions" gpuvm nic vfs "$nic" --count 2
 mapfile -t nvme < <(bdfs 0108)
