@@ -2,7 +2,8 @@
 //! in them.
 //!
 //! GPUs of an id are bound by that id where all of the host are meant: the module's options do it before any other driver
-//! is loaded. Single functions, and all that are no GPUs, are bound by a unit before udev loads drivers; NVSwitches by
+//! is loaded. The module is named to be loaded, too, since nothing else loads it on a host without a driver of its GPUs;
+//! where the kernel has it built in, it has no options, and the unit does it. Single functions, and all that are no GPUs, are bound by a unit before udev loads drivers; NVSwitches by
 //! their id never, since those of a shared board belong to the host. The unit names the ids too, so that it takes nothing
 //! that came to stand at an address later.
 
@@ -18,6 +19,8 @@ pub const OPTIONS: &str = "etc/modprobe.d/gpuvm-vfio.conf";
 pub const UNIT: &str = "etc/systemd/system/gpuvm-vfio.service";
 /// What makes the boot want the unit, where a link would do the same.
 pub const WANTED: &str = "etc/systemd/system/sysinit.target.d/gpuvm-vfio.conf";
+/// What has systemd load the module, whose options do nothing before.
+pub const MODULES: &str = "etc/modules-load.d/gpuvm-vfio.conf";
 /// Where other files of options are.
 const MODPROBE: &str = "etc/modprobe.d";
 /// What stands before the list of functions.
@@ -63,6 +66,12 @@ pub fn has_other_ids(root: &FsRoot) -> Result<bool, FsError> {
     Ok(false)
 }
 
+/// Whether vfio-pci is built into a kernel, as Ubuntu 20.04 has it: options of modules do not reach it there.
+pub fn is_built_in(root: &FsRoot, kernel_release: &str) -> Result<bool, FsError> {
+    let list = root.read(&format!("lib/modules/{kernel_release}/modules.builtin"))?;
+    Ok(list.unwrap_or_default().lines().any(|path| path.ends_with("/vfio-pci.ko")))
+}
+
 /// The files that bind these functions at boot, each with its text or none where it must not be. `program`: what the unit
 /// runs. `by_id`: whether vfio-pci may be given ids.
 pub fn files(
@@ -70,7 +79,7 @@ pub fn files(
     functions: &BTreeSet<Bdf>,
     program: &str,
     by_id: bool,
-) -> [(&'static str, Option<String>); 3] {
+) -> [(&'static str, Option<String>); 4] {
     let mut of_id: BTreeMap<(u16, u16), Vec<&PciDevice>> = BTreeMap::new();
     for device in topology.devices() {
         of_id.entry((device.vendor, device.device)).or_default().push(device);
@@ -88,6 +97,7 @@ pub fn files(
         (OPTIONS, (!by_id.is_empty()).then(|| options(&by_id))),
         (UNIT, (!single.is_empty()).then(|| unit(&single, program))),
         (WANTED, (!single.is_empty()).then(|| format!("{HEAD}{wanted}"))),
+        (MODULES, (!by_id.is_empty()).then(|| format!("{HEAD}vfio-pci\n"))),
     ]
 }
 
@@ -158,8 +168,10 @@ mod tests {
         let text = all[0].1.as_deref().unwrap();
         assert!(text.contains("\noptions vfio-pci ids=10de:1db8\nsoftdep nvidia pre: vfio-pci\n"));
         assert_eq!((&all[1].1, &all[2].1, back(&all)), (&None, &None, gpus.clone()));
+        assert_eq!(all[3].0, "etc/modules-load.d/gpuvm-vfio.conf");
+        assert!(all[3].1.as_deref().unwrap().ends_with("\nvfio-pci\n"));
         let by_unit = files(&host, &gpus, "/usr/bin/gpuvm", false);
-        assert!(by_unit[0].1.is_none());
+        assert!(by_unit[0].1.is_none() && by_unit[3].1.is_none());
         assert_eq!(back(&by_unit), gpus);
         let some: BTreeSet<Bdf> = gpus.into_iter().skip(1).collect();
         let single = files(&host, &some, "/usr/bin/gpuvm", true);
@@ -178,10 +190,25 @@ mod tests {
         let host = dgx2();
         let both = host.gpus().chain(host.of_kind(DeviceKind::NvSwitch));
         let both: BTreeSet<Bdf> = both.map(|device| device.bdf).collect();
-        let [(_, options), (_, unit), _] = files(&host, &both, "/usr/bin/gpuvm", true);
+        let [(_, options), (_, unit), ..] = files(&host, &both, "/usr/bin/gpuvm", true);
         let (options, unit) = (options.unwrap(), unit.unwrap());
         assert!(options.contains("10de:1db8") && !options.contains("1ac2"), "{options}");
         assert!(unit.contains("=10de:1ac2") && !unit.contains("1db8"), "{unit}");
+    }
+
+    #[test]
+    fn a_driver_that_is_built_in_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = FsRoot::at(dir.path()).unwrap();
+        let built_in = |release| is_built_in(&root, release).unwrap();
+        assert!(!built_in("5.4.0-generic"));
+        let list = "kernel/drivers/vfio/vfio.ko\nkernel/drivers/vfio/pci/vfio-pci.ko\n";
+        let at = dir.path().join("lib/modules/5.4.0-generic/modules.builtin");
+        super::super::set_file(&at, Some(list)).unwrap();
+        assert!(built_in("5.4.0-generic") && !built_in("6.8.0-generic"));
+        let other = dir.path().join("lib/modules/6.8.0-generic/modules.builtin");
+        super::super::set_file(&other, Some("kernel/drivers/vfio/pci/vfio-pci-core.ko\n")).unwrap();
+        assert!(!built_in("6.8.0-generic"));
     }
 
     #[test]

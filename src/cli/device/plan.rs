@@ -39,7 +39,9 @@ impl Host {
 
     /// The files that have to change for these functions to be bound at boot.
     fn at_boot(&self, wanted: &BTreeSet<Bdf>) -> anyhow::Result<Vec<Step>> {
-        let by_id = !boot::has_other_ids(&self.root)?;
+        let kernel = self.topology.machine().kernel_release.as_deref().unwrap_or_default();
+        let built_in = boot::is_built_in(&self.root, kernel)?;
+        let by_id = !built_in && !boot::has_other_ids(&self.root)?;
         file_steps(boot::files(&self.topology, wanted, &program()?, by_id))
     }
 }
