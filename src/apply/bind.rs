@@ -4,7 +4,7 @@
 //! A driver may never let go: NVIDIA's waits without end while its device is in use (spec/nvswitch.md 6.7), and what the
 //! kernel holds meanwhile no signal ends. So every write that can wait is made by a process of its own, which is left
 //! behind when its time is over (`child`). New ids are never given to a driver: that would catch all functions of the
-//! id.
+//! id. Those that vfio-pci has by its options are taken from it where it would else take back what it has to let go of.
 
 pub mod boot;
 mod child;
@@ -243,7 +243,14 @@ impl Binder<'_> {
             let _ = self.kernel.load(&alias);
         }
         self.probe(bdf)?;
-        let got = self.now(bdf)?;
+        let mut got = self.now(bdf)?;
+        if let Some(driver) = got.driver.clone().filter(|driver| is_vfio(driver))
+            && self.forget_id(bdf, &driver).is_ok()
+        {
+            self.unbind(bdf, Some(&driver))?;
+            self.probe(bdf)?;
+            got = self.now(bdf)?;
+        }
         match got.driver.as_deref().filter(|driver| is_vfio(driver)) {
             None => Ok(()),
             Some(driver) => Err(BindError::NotTaken {
@@ -252,6 +259,17 @@ impl Binder<'_> {
                 now: format!("{driver}, which knows its ids by its options,"),
             }),
         }
+    }
+
+    /// Takes the ids of a function from those that a driver was given by its options, until it is loaded again. It keeps the
+    /// functions that it has.
+    fn forget_id(&self, bdf: Bdf, driver: &str) -> Result<(), BindError> {
+        let function = self.root.dir(&format!("sys/bus/pci/devices/{bdf}"))?;
+        let function = function.ok_or(BindError::Absent { bdf })?;
+        let ids = function.hex::<u16>("vendor")?.zip(function.hex::<u16>("device")?);
+        let (vendor, device) = ids.ok_or(BindError::Absent { bdf })?;
+        let path = format!("sys/bus/pci/drivers/{driver}/remove_id");
+        self.kernel.write(&path, &format!("{vendor:04x} {device:04x}"), RESERVE_S)
     }
 
     /// Resets a function that nobody uses.

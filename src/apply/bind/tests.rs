@@ -15,6 +15,8 @@ struct Played {
     dir: tempfile::TempDir,
     /// Drivers that a function gets which is not reserved, in this order.
     natural: Vec<&'static str>,
+    /// Whether vfio-pci has its ids by its options, and so gets it before these.
+    by_id: Cell<bool>,
     /// Drivers that take nothing.
     refusing: Vec<&'static str>,
     /// Drivers that never let go.
@@ -36,13 +38,18 @@ impl Played {
         let function = dir.path().join("sys/bus/pci/devices").join(BDF);
         fs::create_dir_all(&function).unwrap();
         fs::write(function.join("driver_override"), reserved.unwrap_or("(null)")).unwrap();
-        fs::write(function.join("modalias"), "pci:v000010DE").unwrap();
+        for (file, text) in
+            [("modalias", "pci:v000010DE"), ("vendor", "0x10de\n"), ("device", "0x1db8\n")]
+        {
+            fs::write(function.join(file), text).unwrap();
+        }
         for driver in ["nvidia", "vfio-pci", "nouveau"] {
             fs::create_dir_all(dir.path().join("sys/bus/pci/drivers").join(driver)).unwrap();
         }
         let played = Played {
             dir,
             natural: vec!["nvidia"],
+            by_id: Cell::new(false),
             refusing: Vec::new(),
             stuck: Vec::new(),
             fails: None,
@@ -111,7 +118,8 @@ impl Kernel for Played {
             }
             "drivers_probe" if link.symlink_metadata().is_err() => {
                 let reserved = self.seen().driver_override;
-                let natural = || self.natural.first().map(|name| (*name).to_owned());
+                let by_id = self.by_id.get().then_some(&"vfio-pci");
+                let natural = || by_id.or(self.natural.first()).map(|name| (*name).to_owned());
                 let driver = reserved.or_else(natural);
                 let good = |name: &String| {
                     let there = self.dir.path().join("sys/bus/pci/drivers").join(name).is_dir();
@@ -122,6 +130,11 @@ impl Kernel for Played {
                 }
             }
             "drivers_probe" => {}
+            "remove_id" if self.by_id.get() => {
+                assert_eq!((parent, text), ("vfio-pci", "10de 1db8"));
+                self.by_id.set(false);
+            }
+            "remove_id" => return Err(refused()),
             "reset" => fs::write(file, text).unwrap(),
             other => panic!("{other}: new ids and other files are never written"),
         }
@@ -279,6 +292,20 @@ fn a_release_takes_what_the_kernel_chooses_but_not_vfio() {
     let error = played.bind(|b, bdf| b.release(bdf, &Binding::vfio())).unwrap_err();
     assert!(error.to_string().contains("knows its ids by its options"), "{error}");
     assert_eq!(played.seen(), Binding::vfio());
+}
+
+#[test]
+fn a_release_of_what_was_bound_by_its_id_takes_the_id_from_the_driver() {
+    for (natural, driver) in [(vec!["nvidia"], Some("nvidia")), (vec![], None)] {
+        let mut played = Played::new(Some("vfio-pci"), None);
+        played.natural = natural;
+        played.by_id.set(true);
+        let was = bound(Some("vfio-pci"), None);
+        played.bind(|b, bdf| b.release(bdf, &was)).unwrap();
+        assert_eq!((played.seen(), played.by_id.get()), (bound(driver, None), false));
+        played.bind(|b, bdf| b.set(bdf, &was)).unwrap();
+        assert_eq!(played.seen(), was);
+    }
 }
 
 #[test]
