@@ -1,6 +1,6 @@
 //! Drives: whole block devices with their partitions, and what the host uses them for as [`super::holders`] finds it.
 
-use super::holders::Uses;
+use super::holders::{self, Uses};
 use super::pci::place;
 use crate::bdf::Bdf;
 use crate::fsroot::{Dir, FsError, FsRoot};
@@ -162,21 +162,31 @@ pub(super) struct Udev {
 impl Udev {
     /// Reads the links in /dev/disk.
     fn read(root: &FsRoot) -> Result<Udev, FsError> {
-        let mut udev = Udev::default();
-        if let Some(dir) = root.dir("dev/disk/by-id")? {
-            for link in dir.names()? {
-                if let Some(name) = dir.link_name(&link)? {
-                    udev.ids.entry(name).or_default().push(link);
-                }
-            }
-        }
-        if let Some(dir) = root.dir("dev/disk/by-partuuid")? {
-            for link in dir.names()? {
-                if let Some(name) = dir.link_name(&link)? {
-                    udev.partuuids.insert(name, link);
-                }
-            }
-        }
-        Ok(udev)
+        let first = |(name, links): (String, Vec<String>)| Some((name, links.into_iter().next()?));
+        Ok(Udev {
+            ids: links(root, "disk/by-id")?,
+            partuuids: links(root, "disk/by-partuuid")?.into_iter().filter_map(first).collect(),
+        })
     }
+}
+
+/// The links of a directory below /dev, by the kernel's name of the device that they lead to. Udev does not always take away
+/// what led to a partition that was made anew; where its database says which links of this directory a device has, only these
+/// count.
+fn links(root: &FsRoot, directory: &str) -> Result<BTreeMap<String, Vec<String>>, FsError> {
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let Some(dir) = root.dir(&format!("dev/{directory}"))? else { return Ok(found) };
+    for link in dir.names()? {
+        if let Some(name) = dir.link_name(&link)? {
+            found.entry(name).or_default().push(link);
+        }
+    }
+    for (name, links) in &mut found {
+        let known = holders::links(root, name)?;
+        let is_known = |link: &String| known.contains(&format!("{directory}/{link}"));
+        if links.iter().any(is_known) {
+            links.retain(is_known);
+        }
+    }
+    Ok(found)
 }

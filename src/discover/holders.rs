@@ -275,15 +275,26 @@ fn mapper(dm: &Dir<'_>) -> Result<String, FsError> {
 
 /// What udev knows of a block device: the `E:` lines of its database, which anyone may read.
 pub fn udev(root: &FsRoot, name: &str) -> Result<BTreeMap<String, String>, FsError> {
-    let Some(number) = root.read(&format!("{BLOCK}/{name}/dev"))? else {
-        return Ok(BTreeMap::new());
-    };
-    let text = root.read(&format!("run/udev/data/b{number}"))?.unwrap_or_default();
+    let text = database(root, name)?;
     let entry = |line: &str| {
         let (key, value) = line.strip_prefix("E:")?.split_once('=')?;
         Some((key.to_owned(), value.to_owned()))
     };
     Ok(text.lines().filter_map(entry).collect())
+}
+
+/// The links below /dev that udev's database gives a block device: `disk/by-id/ata-A`.
+pub fn links(root: &FsRoot, name: &str) -> Result<Vec<String>, FsError> {
+    let text = database(root, name)?;
+    Ok(text.lines().filter_map(|line| line.strip_prefix("S:")).map(str::to_owned).collect())
+}
+
+/// Udev's database of a block device; empty where it has none.
+fn database(root: &FsRoot, name: &str) -> Result<String, FsError> {
+    let Some(number) = root.read(&format!("{BLOCK}/{name}/dev"))? else {
+        return Ok(String::new());
+    };
+    Ok(root.read(&format!("run/udev/data/b{number}"))?.unwrap_or_default())
 }
 
 /// The name of a device below /dev: the kernel's, or `mapper/NAME`; none for other sources of a mount.

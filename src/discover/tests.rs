@@ -182,6 +182,30 @@ fn what_identifies_a_host_is_read_on_request_only() {
 }
 
 #[test]
+fn a_link_that_udev_forgot_names_nothing() {
+    let block = "sys/devices/x/block/sda";
+    let dir = host(&[
+        PCPU,
+        (&format!("{block}/dev"), "8:0"),
+        (&format!("{block}/sda1/partition"), "1"),
+        (&format!("{block}/sda1/dev"), "8:1"),
+        ("sys/class/block/sda", "-> ../../devices/x/block/sda"),
+        ("sys/class/block/sda1", "-> ../../devices/x/block/sda/sda1"),
+        ("dev/disk/by-id/ata-A", "-> ../../sda"),
+        ("dev/disk/by-id/ata-B", "-> ../../sda"),
+        ("dev/disk/by-partuuid/1-new", "-> ../../sda1"),
+        ("dev/disk/by-partuuid/2-old", "-> ../../sda1"),
+        ("run/udev/data/b8:0", "E:ID_MODEL=x"),
+        ("run/udev/data/b8:1", "S:disk/by-partuuid/1-new\nS:disk/by-label/x\nE:A=b"),
+    ]);
+    let (_, identified) = both(&dir);
+    let drive = &identified.drives[0];
+    assert_eq!(drive.partitions[0].partuuid.as_deref(), Some("1-new"));
+    // Of the whole drive it says nothing.
+    assert_eq!(drive.stable_ids, ["ata-A", "ata-B"]);
+}
+
+#[test]
 fn drives_are_whole_and_know_their_uses() {
     let nvme = "sys/devices/pci0000:00/0000:00:04.0/nvme/nvme0";
     let dir = host(&[

@@ -26,6 +26,7 @@ uuid_of() { blkid -p -o value -s PART_ENTRY_UUID "$1"; }
 
 # ---- the drives of a host in use ----
 say "setting up"
+ls -l /dev/disk/by-partuuid
 cp -a /etc/fstab /tmp/fstab.orig 2>/dev/null || : >/etc/fstab
 mkdir -p /mnt/a /mnt/part /raid /etc/mdadm
 # 0: a mounted partition and one in dm-crypt; 1: LVM and swap; 2: a free partition, a mounted one, two of md0; 3: free;
@@ -101,8 +102,8 @@ exec 7<"$(dev 3)"
 refused "a drive that a process has open" 'is open by process [0-9]+ \(' --drive "$(id 3)"
 exec 7<&-
 vgchange -q -an vg0 >/dev/null; settle
-pv=$(uuid_of "${one}1") # udev's name for it was once not there, for a reason that is not known
-[[ -e /dev/disk/by-partuuid/$pv ]] || { udevadm info "${one}1"; ls -l /dev/disk/by-partuuid /run/udev; }
+pv=$(uuid_of "${one}1")
+ls -l /dev/disk/by-partuuid # more of them may lead to it than udev knows of
 check "udev names the PV" wait_for 60 test -e "/dev/disk/by-partuuid/$pv"
 refused "a PV of a group that is not active" 'an LVM volume group that is not active' --partition "$pv"
 vgchange -q -ay vg0 >/dev/null; settle

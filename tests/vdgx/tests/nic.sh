@@ -111,6 +111,8 @@ equal "no more than the pool has" 1 $?
 has "no more than the pool has: numbers" /tmp/out "1 virtual function of network .pool. asked for, 0 of 1 are left"
 phase "delete own" gpuvm delete own --yes || fail "delete own"
 check "delete the network" gpuvm network delete pool --yes
+check "it is kept for undo" grep -q '"name": "pool"' /var/lib/gpuvm/networks/*.json
+rm -r /var/lib/gpuvm/networks
 of_vf0 "spoof checking on.*trust off" "as before the guest"
 check "its MAC address is taken back" bash -c "! ip -d link show $net | grep -q '$mac\|vlan 5'"
 equal "its driver is as before" - "$(driver_of "$vf0")"

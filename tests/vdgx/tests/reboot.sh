@@ -71,6 +71,7 @@ case $boot in
     say "all but the GPUs of an id taken back"
     phase "delete own" gpuvm delete own --yes || fail "delete own"
     check "delete the network" gpuvm network delete pool --yes
+    rm -r /var/lib/gpuvm/networks # what undo would take
     for n in "${nic[@]}"; do check "no virtual functions" gpuvm nic vfs "$n" --count 0 --at-boot --yes; done
     check "release the others" gpuvm device release "${a100[0]}" "${drive[1]}" --at-boot
     check "no pages" gpuvm host pages --node 0 --size 2M --count 0 --at-boot --yes
