@@ -1,11 +1,11 @@
 //! What binds functions when the machine boots: files that are ours alone, made from the list of functions, which stands
 //! in them.
 //!
-//! GPUs of an id are bound by that id where all of the host are meant: the module's options do it before any other driver
-//! is loaded. The module is named to be loaded, too, since nothing else loads it on a host without a driver of its GPUs;
-//! where the kernel has it built in, it has no options, and the unit does it. Single functions, and all that are no GPUs, are bound by a unit before udev loads drivers; NVSwitches by
-//! their id never, since those of a shared board belong to the host. The unit names the ids too, so that it takes nothing
-//! that came to stand at an address later.
+//! GPUs of an id are bound by that id where all of the host are meant: the module's options do it before any other driver is
+//! loaded. The module is named to be loaded, too, since nothing else loads it on a host without a driver of its GPUs; where
+//! the kernel has it built in, it has no options, and the unit does it. Single functions, and all that are no GPUs, are bound
+//! by a unit before udev loads drivers; NVSwitches by their id never, since those of a shared board belong to the host. The
+//! unit names the ids too, so that it takes nothing that came to stand at an address later.
 
 use crate::bdf::Bdf;
 use crate::fsroot::{FsError, FsRoot, not};
