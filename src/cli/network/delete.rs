@@ -47,9 +47,13 @@ pub fn run(args: &NetworkDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let steps = plan(&*hypervisor, name)?.steps;
     let journal = journal("network delete", name, &*hypervisor)?;
     apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
-    cx.output.progress(&format!(
-        "network `{name}` is deleted; `gpuvm network undo {name}` makes it again"
-    ));
+    // One that was defined nowhere is gone for good.
+    let is_kept = steps.iter().any(|step| matches!(step, Step::Remember { text: Some(_), .. }));
+    let again = match is_kept {
+        true => format!("; `gpuvm network undo {name}` makes it again"),
+        false => String::new(),
+    };
+    cx.output.progress(&format!("network `{name}` is deleted{again}"));
     if let Some(card) = card {
         let hint = format!("`gpuvm nic vfs {card} --count 0 --at-boot` takes them away");
         cx.output.progress(&format!("the virtual functions of {card} stay: {hint}"));
