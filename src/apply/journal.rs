@@ -13,6 +13,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The version of the records.
 const FORMAT: u32 = 1;
@@ -139,6 +140,11 @@ pub fn state_directory(kind: &str) -> PathBuf {
         Some(own) if !nix::unistd::geteuid().is_root() => own.join("gpuvm").join(kind),
         _ => Path::new(SHARED).join(kind),
     }
+}
+
+/// The time now, in seconds since 1970, UTC.
+pub fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// The directory of the journals.

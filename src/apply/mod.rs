@@ -27,7 +27,7 @@ pub mod text;
 pub use disk::{DiskError, Preallocate, Space, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};
 pub use interrupt::Interrupt;
-pub use journal::{Change, Journal, JournalError, Orphan, Progress, Story, state_directory};
+pub use journal::{Change, Journal, JournalError, Orphan, Progress, Story, now_s, state_directory};
 pub use lease::is_of_this_machine;
 pub use lock::{HostLock, LockError};
 pub use network::NetworkStep;

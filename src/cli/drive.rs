@@ -10,11 +10,10 @@ use super::context::Context;
 use super::error::{hinted, usage};
 use crate::apply::Step;
 use crate::bdf::Bdf;
-use crate::discover::drives::function_of;
+use crate::discover::drives::{function_of, kernel_name};
 use crate::domain::DomainXml;
 use crate::fsroot::FsRoot;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
-use std::path::Path;
 
 /// Runs the verb.
 pub fn run(verb: &DriveVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -43,17 +42,6 @@ pub fn functions_of_disks(xml: &DomainXml) -> anyhow::Result<Vec<Bdf>> {
     functions.sort();
     functions.dedup();
     Ok(functions)
-}
-
-/// The kernel's name of a block device of this machine, by a path to it; none where there is none.
-pub fn kernel_name(path: &Path) -> Option<String> {
-    use nix::sys::stat::{major, minor};
-    use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-    let meta = path.metadata().ok().filter(|meta| meta.file_type().is_block_device())?;
-    // By number: a node may have any name.
-    let number = format!("{}:{}", major(meta.rdev()), minor(meta.rdev()));
-    let target = std::fs::read_link(format!("/sys/dev/block/{number}")).ok()?;
-    Some(target.file_name()?.to_str()?.to_owned())
 }
 
 /// Names what will be done, and asks for a name to be typed.

@@ -5,6 +5,7 @@ use super::args::{AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, Whi
 use super::context::Context;
 use super::error::{Refused, usage};
 use super::options::changes;
+use crate::apply::now_s;
 use crate::bdf::Bdf;
 use crate::placement::{Occupancy, Placement, nearest, plan};
 use crate::request::{
@@ -12,7 +13,6 @@ use crate::request::{
 };
 use crate::topology::Topology;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Is a guest with its place and its name, and what they were made from.
 #[derive(Debug, Clone)]
@@ -226,7 +226,7 @@ fn called_as_vendor() -> bool {
 /// UTC: no library here knows the local one.
 fn vendor_base() -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = now_s();
     stamped_base(&user, now)
 }
 

@@ -7,12 +7,12 @@ use super::error::{EXIT_DONE, usage};
 use super::output::{Output, width};
 use super::pages::BOOT;
 use super::show::find;
-use crate::apply::{ApplyError, Step, Transaction};
+use crate::apply::{ApplyError, Step, Transaction, now_s};
 use crate::domain::{DomainXml, differences};
 use crate::fsroot::FsRoot;
 use crate::history::{Entry, History};
 use crate::hypervisor::{Hypervisor, XmlOf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 use tabled::builder::Builder;
 use tabled::settings::{Style, Width};
 
@@ -116,7 +116,7 @@ pub fn change_domain(
     output: Output,
 ) -> anyhow::Result<()> {
     let history = History::of(&find(hypervisor, change.name)?.uuid)?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = now_s();
     let before = change.before.to_owned();
     let mut entry = history.next(change.verb, hypervisor.uri(), change.name, now, before);
     entry.what = change.what.clone();

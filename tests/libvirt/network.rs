@@ -175,17 +175,26 @@ fn undone(place: &Place, lab: &str) {
     let (code, _, err) = gpuvm(place, "network undo lab");
     assert!(code == 1 && err.contains("no change of network `lab` to undo"), "{err}");
     done(place, lab);
-    let changed = virsh(place, "net-dumpxml lab");
     let (host, other) = ("ip-dhcp-host", "<host mac='52:54:00:aa:00:09' ip='10.88.0.99'/>");
-    let edit = |what: &str| {
-        let (edited, said) =
-            place.daemon.virsh(&["net-update", "lab", what, host, other, "--live", "--config"]);
-        assert!(edited, "{said}");
-    };
-    edit("add");
+    let (edited, said) =
+        place.daemon.virsh(&["net-update", "lab", "add", host, other, "--live", "--config"]);
+    assert!(edited, "{said}");
     let (code, _, err) = gpuvm(place, "network undo lab");
     assert!(code == 1 && err.contains("network `lab` was edited since the change"), "{err}");
-    edit("delete");
+    let steps = done(place, "network undo lab --force --dry-run");
+    assert!(steps.contains("change the definition of network `lab`"), "{steps}");
+    done(place, "network undo lab --force");
+    assert_eq!(virsh(place, "net-dumpxml lab"), back);
+    // Nothing is left of one that another program has deleted.
+    done(place, lab);
+    virsh(place, "net-destroy lab");
+    virsh(place, "net-undefine lab");
+    let (code, _, err) = gpuvm(place, "network undo lab");
+    assert!(code == 1 && err.contains("--force"), "{err}");
+    done(place, "network undo lab --force");
+    assert_eq!(virsh(place, "net-dumpxml lab"), back);
+    done(place, lab);
+    let changed = virsh(place, "net-dumpxml lab");
     done(place, "network delete lab --yes");
     let steps = done(place, "network undo lab --dry-run");
     assert!(steps.starts_with("define network `lab`\nlet network `lab` start"), "{steps}");

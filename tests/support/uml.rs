@@ -26,22 +26,22 @@ pub fn refused() -> Option<String> {
 
 /// Runs a test of this binary, by its module and name, on user-mode Linux with one more environment variable, shows what it
 /// says, and fails if it fails; where this machine cannot have user-mode Linux, it says so.
-pub fn passes(module: &str, test: &str, (variable, value): (&str, &str)) {
+pub fn passes(module: &str, test: &str, variable: (&str, &str)) {
     let path = module.split_once("::").map_or(test.to_owned(), |(_, m)| format!("{m}::{test}"));
     let program = std::env::current_exe().unwrap();
     let words = [program.to_str().unwrap(), "--exact", &path, "--nocapture", "--test-threads=1"];
     // A name of no test passes too.
-    succeeds(&[], &words, (variable, value), "test result: ok. 1 passed");
+    succeeds(&[], &words, &[variable], "test result: ok. 1 passed");
 }
 
-/// Runs a command on user-mode Linux, after options of `tests/uml/run` and with one more environment variable, shows what it
+/// Runs a command on user-mode Linux, after options of `tests/uml/run` and with more environment variables, shows what it
 /// says, and fails if it fails or says no line that begins so; where this machine cannot have user-mode Linux, it says so.
-pub fn succeeds(options: &[&str], words: &[&str], (variable, value): (&str, &str), last: &str) {
+pub fn succeeds(options: &[&str], words: &[&str], variables: &[(&str, &str)], last: &str) {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]).arg(project().join("tests/uml/run")).args(options);
     // In one stream, so that it is read as it comes.
-    command.args(["sh", "-c", "exec \"$@\" 2>&1", "sh"]).args(words).env(variable, value);
-    command.current_dir(project());
+    command.args(["sh", "-c", "exec \"$@\" 2>&1", "sh"]).args(words);
+    command.envs(variables.iter().copied()).current_dir(project());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let (mut begun, mut passed) = (false, false);

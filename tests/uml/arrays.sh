@@ -6,7 +6,8 @@
 # Writes to /etc and to every drive: only where all is thrown away afterwards.
 set -uo pipefail
 [[ $(uname -v) && -b /dev/ubdd && ! -b /dev/ubde ]] || { echo "arrays: not on user-mode Linux with four drives" >&2; exit 125; }
-gpuvm=$1 set=${2:-}
+gpuvm=$1 set=${2:-all}
+[[ $set == all || $set == short ]] || { echo "arrays: no set \`$set\`: all or short" >&2; exit 2; }
 mkdir -p /share/vdgx && : >/share/vdgx/machine # the rig of the virtual DGX says here what it is
 . "$(dirname "$0")/../vdgx/l1/env"
 cd /
@@ -60,6 +61,12 @@ gone() {
 }
 release=(drive release-array /dev/md1 --unmount --yes) restore=(drive restore-array md1 --yes)
 
+# overwritten: released, and a guest has overwritten one of its drives.
+overwritten() {
+  gpuvm "${release[@]}" >/tmp/out 2>&1
+  dd if=/dev/urandom of="${drives[1]}" bs=1M count=4 conv=fsync status=none; settle
+}
+
 say "every level"
 shapes=(5:3)
 [[ $set == short ]] || shapes=(0:3 1:2 5:3 6:4 10:4)
@@ -73,9 +80,7 @@ for shape in "${shapes[@]}"; do
   gpuvm drive list >/tmp/list; equal "raid$level: drives to give away" 4 "$(grep -c ' free ' /tmp/list)"
   gpuvm "${restore[@]}" >/tmp/out 2>&1; equal "raid$level: restored" 0 $?
   check "raid$level: all is as before" diff /tmp/before <(state)
-  # One drive is overwritten by a guest meanwhile.
-  gpuvm "${release[@]}" >/tmp/out 2>&1
-  dd if=/dev/urandom of="${drives[1]}" bs=1M count=4 conv=fsync status=none; settle
+  overwritten
   gpuvm "${restore[@]}" >/tmp/out 2>&1; equal "raid$level: not restored over what a guest wrote" 1 $?
   has "raid$level: the drive is named" /tmp/out "^  ${drives[1]}$"
   if [[ $level == 0 ]]; then
@@ -86,8 +91,16 @@ for shape in "${shapes[@]}"; do
     gpuvm "${restore[@]}" --rebuild >/tmp/out 2>&1; equal "raid$level: rebuilt" 0 $?
     check "raid$level: by the kernel" wait_for 60 is_full
     check "raid$level: all is as before it" diff <(tail -n +2 /tmp/before) <(state | tail -n +2)
-    gpuvm "${release[@]}" >/tmp/out 2>&1
-    dd if=/dev/urandom of="${drives[1]}" bs=1M count=4 conv=fsync status=none; settle
+    # Somebody has assembled it of the others.
+    overwritten
+    mdadm -q --assemble --run /dev/md1 "${drives[0]}" "${drives[@]:2:count - 2}"; settle
+    gpuvm "${restore[@]}" >/tmp/out 2>&1; equal "raid$level: it runs, without a drive: refused" 1 $?
+    has "raid$level: what lacks" /tmp/out "runs as /dev/md1 without ${drives[1]}$"
+    has "raid$level: the way" /tmp/out "gpuvm drive restore-array md1 --rebuild. adds them"
+    gpuvm "${restore[@]}" --rebuild >/tmp/out 2>&1; equal "raid$level: what lacks is added" 0 $?
+    check "raid$level: and filled" wait_for 60 is_full
+    check "raid$level: all is as before that" diff <(tail -n +2 /tmp/before) <(state | tail -n +2)
+    overwritten
   fi
   gpuvm "${restore[@]}" --create --mkfs >/tmp/out 2>&1; equal "raid$level: made anew" 0 $?
   equal "raid$level: as it was" "raid$level $count" "$(</sys/class/block/md1/md/level) $(</sys/class/block/md1/md/raid_disks)"

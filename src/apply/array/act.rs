@@ -1,6 +1,7 @@
 //! How steps on arrays and file systems are done: files of /etc replaced, and commands of mdadm and util-linux.
 
 use super::{ArrayError, Assembly, CommandError, Mounting, output};
+use crate::discover::drives::kernel_name;
 use crate::discover::released::{FileSystem, Released, plain};
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind, Write as _};
@@ -97,16 +98,10 @@ pub(super) fn mount(mounting: &Mounting) -> Result<(), ArrayError> {
     Ok(())
 }
 
-/// The kernel's name of a device, which a link may lead to.
-fn kernel_name(device: &str) -> Option<String> {
-    let path = Path::new(device).canonicalize().ok();
-    let name = path.as_deref().unwrap_or(Path::new(device)).file_name()?;
-    name.to_str().map(str::to_owned)
-}
-
 /// The directory of what an array of this device is made of.
 fn slaves(device: &str) -> Option<PathBuf> {
-    kernel_name(device).map(|name| Path::new("/sys/class/block").join(name).join("slaves"))
+    kernel_name(Path::new(device))
+        .map(|name| Path::new("/sys/class/block").join(name).join("slaves"))
 }
 
 /// Whether an array of this device runs; its members are held then.
@@ -118,7 +113,7 @@ fn runs(device: &str) -> bool {
 
 /// Whether a drive is in an array.
 fn is_member(device: &str, member: &str) -> bool {
-    let link = slaves(device).zip(kernel_name(member)).map(|(dir, name)| dir.join(name));
+    let link = slaves(device).zip(kernel_name(Path::new(member))).map(|(dir, name)| dir.join(name));
     link.is_some_and(|link| link.exists())
 }
 

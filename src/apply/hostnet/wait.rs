@@ -2,7 +2,7 @@
 //! it. A wait whose run was killed has lost its lock, so nobody can answer it.
 
 use super::HostNetError;
-use crate::apply::journal::state_directory;
+use crate::apply::journal::{now_s, state_directory};
 use crate::apply::{Observer, StepError};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// How often an answer is looked for.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -57,11 +57,6 @@ impl Answer {
 /// The directory of these files.
 fn directory() -> PathBuf {
     state_directory("host-bridge")
-}
-
-/// Seconds since 1970, UTC.
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Makes our error of the system's.

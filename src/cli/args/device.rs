@@ -58,8 +58,8 @@ pub struct BindArgs {
     /// PCI addresses
     #[arg(value_name = "BDF", required_unless_present = "early")]
     pub devices: Vec<Bdf>,
-    /// Bind them at every boot, too: by a file in /etc/modprobe.d where all GPUs of an id are meant, else by a systemd
-    /// unit
+    /// Bind them at every boot, too: by files in /etc/modprobe.d and /etc/modules-load.d where all GPUs of an id are meant,
+    /// else by a systemd unit
     #[arg(long)]
     pub at_boot: bool,
     /// Take what a process has open, too, or a NIC that only has an address. A driver may never let go of what is open;

@@ -1,6 +1,6 @@
 //! `drive release-array`: stops a data array that nothing uses, and keeps what restores it.
 
-use super::{confirm, kernel_name};
+use super::confirm;
 use crate::apply::array::{
     ArrayStep, Assembly, Mounting, Names, content, mark_fstab, mark_mdadm_conf, output, signature,
 };
@@ -11,7 +11,7 @@ use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
 use crate::cli::image::uses::Uses as Disks;
 use crate::discover::arrays::{Array, array, layout};
-use crate::discover::drives::{best_id, stable_ids};
+use crate::discover::drives::{best_id, kernel_name, stable_ids};
 use crate::discover::holders::{Mount, Uses};
 use crate::discover::openers::{Sought, openers};
 use crate::discover::released::{self, FORMAT, Member, MountedAt, Released, VERSION};

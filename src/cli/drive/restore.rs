@@ -1,8 +1,8 @@
 //! `drive restore-array`: brings a released array back.
 
+use super::confirm;
 use super::release::{FSTAB, tell_initramfs};
 use super::state::{Reason, State};
-use super::{confirm, kernel_name};
 use crate::apply::array::{
     ArrayStep, Assembly, CommandError, Mounting, can_make, content, output, unmark,
 };
@@ -12,6 +12,7 @@ use crate::cli::change::{Reporter, journal, print_steps, refuse_unfinished};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted, usage};
 use crate::discover::arrays::array;
+use crate::discover::drives::kernel_name;
 use crate::discover::holders::Uses;
 use crate::discover::released::{self, Released, plain};
 use crate::fsroot::FsRoot;
@@ -83,11 +84,20 @@ fn plan(
     }
     let mut steps = Vec::new();
     let lost = match running {
-        Some(_) => Vec::new(),
+        Some(_) => outside(&root, &record, &device)?,
         None => lost(&record)?,
     };
-    if running.is_none() {
-        steps.push(bring_up(args, &record, &device, &lost)?);
+    match running {
+        None => steps.push(bring_up(args, &record, &device, &lost)?),
+        Some(_) if !lost.is_empty() && !args.rebuild => {
+            return Err(hinted(
+                format!("array `{name}` runs as {device} without {}", lost.join(", ")),
+                format!(
+                    "`gpuvm drive restore-array {name} --rebuild` adds them, which destroys what is on them"
+                ),
+            ));
+        }
+        Some(_) => {}
     }
     let file_system = record.file_system.clone().map(|file_system| (device.clone(), file_system));
     steps.extend(file_system.map(|(device, file_system)| match args.mkfs {
@@ -197,6 +207,18 @@ fn lost(record: &Released) -> anyhow::Result<Vec<String>> {
     let is_of = |id: &str| uuid_of("--examine", id) == Some(plain(&record.uuid));
     let ids = record.members.iter().map(|member| &member.id);
     Ok(ids.filter(|id| !is_of(id)).cloned().collect())
+}
+
+/// The members that an array which runs does without.
+fn outside(root: &FsRoot, record: &Released, device: &str) -> anyhow::Result<Vec<String>> {
+    let running = kernel_name(Path::new(device)).map(|name| array(root, &name)).transpose()?;
+    let inside = running.flatten().map(|array| array.members).unwrap_or_default();
+    let is_in = |id: &str| {
+        let name = kernel_name(Path::new(id));
+        inside.iter().any(|(_, member)| name.as_ref() == Some(member))
+    };
+    let ids = record.members.iter().map(|member| &member.id);
+    Ok(ids.filter(|id| !is_in(id)).cloned().collect())
 }
 
 /// The step that makes the array run: assembled where every member still belongs to it, or enough of them do.

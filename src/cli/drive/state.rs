@@ -1,12 +1,11 @@
 //! Whether a drive or a partition of this host can be given to a guest: free, or who uses it and for what.
 
-use super::kernel_name;
 use crate::apply::array::signature;
 use crate::bdf::Bdf;
 use crate::cli::context::Context;
 use crate::cli::image::uses::Uses as Disks;
 use crate::discover::discover_identified;
-use crate::discover::drives::best_id;
+use crate::discover::drives::{best_id, kernel_name};
 use crate::discover::holders::Uses;
 use crate::discover::openers::{Opener, Sought, openers};
 use crate::discover::source::load;

@@ -1,7 +1,7 @@
 //! Changes of the host itself that `host undo` takes back: each is kept, as those of a domain are, until then.
 
 use crate::apply::text::TextStep;
-use crate::apply::{Journal, Step, Transaction, apply};
+use crate::apply::{Journal, Step, Transaction, apply, now_s};
 use crate::cli::args::{ConfirmWithinArgs, HostBridgeDeleteArgs, HostUndoArgs, LockArgs};
 use crate::cli::change::{Reporter, agree, print_steps, refuse_unfinished};
 use crate::cli::context::Context;
@@ -13,7 +13,6 @@ use crate::fsroot::FsRoot;
 use crate::history::{Entry, History};
 use crate::hypervisor::none::{NoHypervisor, URI};
 use anyhow::Context as _;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where changes of the host are kept, in place of a domain's UUID.
 pub const HOST: &str = "host";
@@ -41,7 +40,7 @@ pub fn change(
         return Ok(steps);
     }
     let history = History::of(HOST)?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = now_s();
     let mut entry = history.next(verb, URI, "", now, String::new());
     entry.what = steps.iter().map(Step::to_string).collect();
     entry.boot = boot()?;

@@ -10,10 +10,11 @@ use super::prepare::{Prepared, prepare};
 use super::show::{facts, reach};
 use super::{find, show};
 use crate::apply::{Step, apply};
+use crate::hypervisor::Hypervisor;
 use crate::network::{Network, Reach};
 use serde::Serialize;
 
-/// Is what `network create` answers.
+/// Is what `network create` and `network undo` answer.
 #[derive(Debug, Serialize)]
 struct Created {
     /// The network as it is now.
@@ -73,14 +74,25 @@ pub fn run(args: &NetworkCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let journal = journal("network create", &args.name, &*hypervisor)?;
         apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     }
-    let (_, network) = find(&*hypervisor, &args.name)?;
-    let created = Created { changed: !steps.is_empty(), reach: Reach::of(network.kind), network };
+    answer(&args.name, !steps.is_empty(), &*hypervisor, cx)?;
+    Ok(EXIT_DONE)
+}
+
+/// Prints a network as it is now.
+pub(super) fn answer(
+    name: &str,
+    changed: bool,
+    hypervisor: &dyn Hypervisor,
+    cx: &Context<'_>,
+) -> anyhow::Result<()> {
+    let (_, network) = find(hypervisor, name)?;
+    let created = Created { changed, reach: Reach::of(network.kind), network };
     if cx.output.json {
         cx.output.json(&created)?;
     } else {
         cx.output.text(&(facts(&created.network) + &reach(created.reach)))?;
     }
-    Ok(EXIT_DONE)
+    Ok(())
 }
 
 /// Prints what would be done.

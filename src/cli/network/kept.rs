@@ -1,14 +1,14 @@
 //! What a network was before our last change of it, so that `network undo` can take that back: one file for each network, by
 //! its UUID, written and removed by steps as every other.
 
-use crate::apply::{NetworkStep, Step, state_directory};
+use crate::apply::array::content;
+use crate::apply::{NetworkStep, Step, now_s, state_directory};
 use crate::hypervisor::network::NetworkState;
 use crate::network::Network;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The version of the files.
 const FORMAT: u32 = 1;
@@ -60,8 +60,8 @@ impl Record {
 pub fn keep(state: &NetworkState, uri: &str, after: Option<&str>) -> anyhow::Result<Vec<Step>> {
     let network = Network::read(&state.xml).map_err(anyhow::Error::msg)?;
     let uuid = network.uuid.unwrap_or_else(|| state.name.clone());
-    let path = state_directory(DIRECTORY).join(uuid).with_extension("json");
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let path = state_directory(DIRECTORY).join(format!("{uuid}.json"));
+    let now = now_s();
     let kept = Kept {
         format: FORMAT,
         uri: uri.to_owned(),
@@ -127,15 +127,6 @@ fn find_in(directory: &Path, uri: &str, name: &str) -> anyhow::Result<Option<Rec
         }
     }
     Ok(found)
-}
-
-/// Reads a file; none where it is not there.
-fn content(path: &Path) -> anyhow::Result<Option<String>> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| path.display().to_string()),
-    }
 }
 
 #[cfg(test)]

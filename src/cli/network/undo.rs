@@ -6,6 +6,7 @@ use super::super::context::Context;
 use super::super::diff::Diff;
 use super::super::error::{EXIT_DONE, hinted};
 use super::super::history::when;
+use super::create::answer;
 use super::guests::{Guests, told};
 use super::kept::{self, Kept, Record};
 use crate::apply::{NetworkStep, Step, apply};
@@ -53,6 +54,7 @@ pub fn run(args: &NetworkUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let journal = journal("network undo", name, &*hypervisor)?;
     apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     cx.output.progress(&format!("{} is undone", named(&kept)));
+    answer(name, true, &*hypervisor, cx)?;
     Ok(EXIT_DONE)
 }
 

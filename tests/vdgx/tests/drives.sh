@@ -26,7 +26,6 @@ uuid_of() { blkid -p -o value -s PART_ENTRY_UUID "$1"; }
 
 # ---- the drives of a host in use ----
 say "setting up"
-ls -l /dev/disk/by-partuuid
 cp -a /etc/fstab /tmp/fstab.orig 2>/dev/null || : >/etc/fstab
 mkdir -p /mnt/a /mnt/part /raid /etc/mdadm
 # 0: a mounted partition and one in dm-crypt; 1: LVM and swap; 2: a free partition, a mounted one, two of md0; 3: free;
@@ -103,9 +102,14 @@ refused "a drive that a process has open" 'is open by process [0-9]+ \(' --drive
 exec 7<&-
 vgchange -q -an vg0 >/dev/null; settle
 pv=$(uuid_of "${one}1")
-ls -l /dev/disk/by-partuuid # more of them may lead to it than udev knows of
 check "udev names the PV" wait_for 60 test -e "/dev/disk/by-partuuid/$pv"
 refused "a PV of a group that is not active" 'an LVM volume group that is not active' --partition "$pv"
+# A link that udev has left behind, and does not know of.
+old=/dev/disk/by-partuuid/00000000-0000-4000-8000-000000000000
+ln -s "../../$(basename "${one}1")" $old
+refused "with an old link to it" 'an LVM volume group that is not active' --partition "$pv"
+refused "by the old link" 'no partition' --partition "$(basename $old)"
+rm $old
 vgchange -q -ay vg0 >/dev/null; settle
 trace >/tmp/after
 check "nothing was touched" diff /tmp/before /tmp/after
