@@ -253,7 +253,8 @@ fn a_bond_under_the_bridge() {
         ip -n lan link add lag type bond mode 802.3ad miimon 100; ip -n lan link set lag master sw
         for n in 0 1; do ip -n lan link set far$n down; ip -n lan link set far$n master lag; done
         ip -n lan link set lag up
-        $bridge $make 802.3ad --yes & made=$!; until_so waits; pings
+        # A port carries packets when both ends have agreed on it.
+        $bridge $make 802.3ad --yes & made=$!; until_so waits; until_so pings
         grep -A1 'Mode\|Partner Mac' /proc/net/bonding/bond0
         kill -TERM $made; fails wait $made; echo whole"#,
     );
