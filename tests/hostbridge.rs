@@ -1,7 +1,7 @@
 //! Bridges of the host, on a machine that is a test's own: its network with veth pairs for NICs, netplan and
 //! systemd-networkd as on a real host, and a LAN behind the pairs. Only `systemctl` is a stand-in, since systemd itself
 //! does not run here: netplan asks it for nothing that these tests are about. Bonds are on user-mode Linux (`tests/uml/run`)
-//! where this machine's kernel lacks them.
+//! where this machine's kernel lacks them; `GPUVM_BONDS=here` keeps them on this one's.
 
 use crate::support::daemon::{namespaces, skip};
 use crate::support::{run, uml};

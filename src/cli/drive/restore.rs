@@ -89,6 +89,12 @@ fn plan(
     };
     match running {
         None => steps.push(bring_up(args, &record, &device, &lost)?),
+        Some(_) if args.create => {
+            return Err(usage(
+                format!("array `{name}` runs as {device}"),
+                "leave --create out: it makes the array anew, and --mkfs alone makes a file system on the one that runs",
+            ));
+        }
         Some(_) if !lost.is_empty() && !args.rebuild => {
             return Err(hinted(
                 format!("array `{name}` runs as {device} without {}", lost.join(", ")),
