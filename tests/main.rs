@@ -1,6 +1,7 @@
 //! The one integration binary: the program from outside, and the library on recorded hosts.
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::missing_docs_in_private_items)]
 
+mod abuse;
 mod arrays;
 mod gpus;
 mod hostbridge;

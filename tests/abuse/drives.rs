@@ -1,0 +1,1 @@
+//! Drives, arrays and block devices that the host or others need.

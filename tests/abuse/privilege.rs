@@ -1,0 +1,1 @@
+//! Locks, private files, secrets, terminal escapes and endless inputs.

@@ -1,0 +1,1 @@
+//! Disks, volumes and NVRAM that others need, and metadata that lies.

@@ -1,0 +1,1 @@
+//! What is said of isolation, nodes and memory, and changes that come back.
