@@ -10,6 +10,7 @@ mod detach;
 mod disk;
 mod exclusions;
 pub mod hostnet;
+pub mod identity;
 mod interrupt;
 mod journal;
 mod lease;

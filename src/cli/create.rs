@@ -17,11 +17,14 @@ use super::seed::{self, FirstBoot};
 use super::storage::{self, Disks, room};
 use super::vfs;
 use super::view::View;
+use crate::apply::identity::random_uuid;
 use crate::apply::{ApplyError, Step, Transaction};
 use crate::check::{Finding, HUGE_PAGES_SHORT, Severity, check};
+use crate::domain::edit::DomainEdit;
 use crate::domain::{DomainXml, differences};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::versions::Versions;
+use anyhow::Context as _;
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -171,7 +174,13 @@ fn prepare(
             cx.output.warning(&warning);
         }
     }
-    let xml = render(&args.guest, &planned, &extra)?;
+    let mut xml = render(&args.guest, &planned, &extra)?;
+    // A dry run prints the same each time, so it chooses none.
+    if hypervisor.is_some() && !(args.dry_run || args.diff) {
+        // What is undone, and what goes with the guest later, is told by it.
+        let uuid = xml.uuid().map_or_else(random_uuid, Ok).context("cannot choose a UUID")?;
+        xml.apply(&DomainEdit::SetUuid { uuid })?;
+    }
     let versions = hypervisor.map(Hypervisor::versions).unwrap_or_default();
     judge(&xml, &planned, &versions, reserves, cx.output)?;
     files::warning(&xml, versions.qemu, cx).iter().for_each(|warning| cx.output.warning(warning));

@@ -130,6 +130,12 @@ pub enum DomainEdit {
         /// The name.
         name: String,
     },
+    /// Sets the domain's UUID, also as that of the domain that our metadata is about, where there is any: a copy of the
+    /// definition gets another UUID, and what was made for this one is not the copy's.
+    SetUuid {
+        /// The UUID.
+        uuid: String,
+    },
     /// Sets what is remembered of how the guest was made.
     SetMetadata {
         /// Wish and what was made.
@@ -261,6 +267,11 @@ impl DomainEdit {
                 .child(Fragment::new("name").text(name))
                 .child(Fragment::gone("uuid"))
                 .child(Fragment::new("os").child(Fragment::gone("nvram"))),
+            DomainEdit::SetUuid { uuid } => {
+                let guest = Fragment::new("gpuvm:guest").if_there().attr("uuid", uuid);
+                let metadata = Fragment::new("metadata").if_there().child(guest);
+                domain.child(Fragment::new("uuid").text(uuid)).child(metadata)
+            }
             DomainEdit::SetMetadata { record, partition, devices } => {
                 domain.child(metadata(record, *partition, devices))
             }

@@ -31,6 +31,12 @@ impl DomainXml {
         Ok(Some(Record { request: parsed, made, bound, reserved, guarded }))
     }
 
+    /// The UUID of the domain that our metadata is about; none: there is none, or it was made by a version that did not
+    /// write it. Where it is not the domain's own, the definition was copied, and what is remembered is not its own.
+    pub fn recorded_uuid(&self) -> Option<String> {
+        Some(self.ours()?.attr("uuid")?.into_owned())
+    }
+
     /// The disks that were made for the guest, also where the rest of our metadata cannot be read.
     pub fn made(&self) -> Vec<Made> {
         self.ours().map(made).unwrap_or_default()

@@ -156,6 +156,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
     let edit = prop_oneof![
         Just(DomainEdit::SetType { virt: VirtType::Kvm }),
         "[a-z<&' ]{1,6}".prop_map(|name| DomainEdit::SetName { name }),
+        "[0-9a-f<&' ]{1,6}".prop_map(|uuid| DomainEdit::SetUuid { uuid }),
         record.prop_map(|record| DomainEdit::SetMetadata {
             record: Box::new(record),
             partition: None,

@@ -52,7 +52,7 @@ fn each_edit_changes_its_lines_only() {
 fn every_edit_has_an_example() {
     let seen: BTreeSet<usize> = examples().iter().map(|(edit, _)| variant(edit)).collect();
     assert!(seen.iter().copied().eq(0..seen.len()), "an edit without example: {seen:?}");
-    assert_eq!(seen.len(), 20 + super::settings::VARIANTS, "number of variants");
+    assert_eq!(seen.len(), 21 + super::settings::VARIANTS, "number of variants");
 }
 
 #[test]

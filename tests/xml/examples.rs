@@ -55,7 +55,8 @@ pub fn variant(edit: &DomainEdit) -> usize {
         DomainEdit::SetOverrides { .. } => 17,
         DomainEdit::DropDisk { .. } => 18,
         DomainEdit::SetFirmwareWindow { .. } => 19,
-        DomainEdit::Set { setting } => 20 + super::settings::variant(setting),
+        DomainEdit::SetUuid { .. } => 20,
+        DomainEdit::Set { setting } => 21 + super::settings::variant(setting),
     }
 }
 
@@ -92,6 +93,12 @@ fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
 -  <uuid>11111111-2222-3333-4444-555555555555</uuid>
 +  <name>new</name>  <!-- its name -->
 -    <nvram>/old_VARS.fd</nvram>",
+        ),
+        (
+            DomainEdit::SetUuid { uuid: "11111111-2222-4333-8444-666666666666".into() },
+            r"
+-  <uuid>11111111-2222-3333-4444-555555555555</uuid>
++  <uuid>11111111-2222-4333-8444-666666666666</uuid>",
         ),
         (
             DomainEdit::SetMetadata {
