@@ -7,13 +7,15 @@ mod agent;
 mod console;
 mod domain;
 mod leases;
+mod machine;
 mod networks;
 mod pin;
 mod pools;
 mod storage;
 
+use super::machine::Machine;
 use super::{HypervisorError, HypervisorErrorKind, lazy};
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -34,6 +36,8 @@ pub struct Libvirt {
     seen: RefCell<BTreeMap<String, Domain>>,
     /// Whether the guests' agents answer.
     agents: address::Agents,
+    /// The machine, once it was asked for.
+    machine: OnceCell<Machine>,
 }
 
 impl Libvirt {
@@ -60,28 +64,22 @@ impl Libvirt {
         if events {
             run_event_loop().map_err(|e| error(&doing, &e))?;
         }
+        let opened = |connection, read_only| Libvirt {
+            connection,
+            uri: uri.to_owned(),
+            read_only,
+            seen: RefCell::default(),
+            agents: address::Agents::default(),
+            machine: OnceCell::new(),
+        };
         let denied = match Connect::open(Some(uri)) {
-            Ok(connection) => {
-                return Ok(Libvirt {
-                    connection,
-                    uri: uri.to_owned(),
-                    read_only: None,
-                    seen: RefCell::default(),
-                    agents: address::Agents::default(),
-                });
-            }
+            Ok(connection) => return Ok(opened(connection, None)),
             Err(e) => error(&doing, &e),
         };
         if denied.kind == HypervisorErrorKind::Denied
             && let Ok(connection) = Connect::open_read_only(Some(uri))
         {
-            return Ok(Libvirt {
-                connection,
-                uri: uri.to_owned(),
-                read_only: Some(denied),
-                seen: RefCell::default(),
-                agents: address::Agents::default(),
-            });
+            return Ok(opened(connection, Some(denied)));
         }
         Err(denied)
     }

@@ -6,6 +6,7 @@ pub mod emulator;
 pub mod lazy;
 #[cfg(feature = "libvirt")]
 pub mod libvirt;
+pub mod machine;
 pub mod network;
 pub mod none;
 pub mod storage;
@@ -14,6 +15,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::live::GuestThread;
 use crate::versions::Versions;
+use machine::{Identity, Machine};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -183,6 +185,19 @@ pub struct Kept {
 pub trait Hypervisor {
     /// The URI of the connection, for messages.
     fn uri(&self) -> &str;
+    /// The machine that its domains are on.
+    fn machine(&self) -> Machine {
+        Machine::Here
+    }
+    /// What tells that machine from others, for a journal.
+    fn identity(&self) -> Identity {
+        Identity::of_this_machine()
+    }
+    /// Whether its guests run on this machine, so that they have its devices and pages; those of libvirt's `test` driver
+    /// run nowhere.
+    fn has_guests_here(&self) -> bool {
+        self.machine().is_here() && !self.uri().starts_with("test:")
+    }
     /// The versions of what guests run on; nothing of what it does not tell.
     fn versions(&self) -> Versions {
         Versions::default()

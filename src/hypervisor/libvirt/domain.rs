@@ -1,5 +1,6 @@
 //! Domains behind libvirt.
 
+use super::super::machine::{Identity, Machine};
 use super::super::{
     AskedBy, Console, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError, Kept,
     Lease, VfPool, XmlOf, network, storage,
@@ -32,6 +33,14 @@ impl Hypervisor for Libvirt {
         &self.uri
     }
 
+    fn machine(&self) -> Machine {
+        self.its_machine().clone()
+    }
+
+    fn identity(&self) -> Identity {
+        self.its_identity()
+    }
+
     fn versions(&self) -> Versions {
         // libvirt's test driver answers with its own version for QEMU's.
         let is_qemu = self.uri.starts_with("qemu");
@@ -41,8 +50,7 @@ impl Hypervisor for Libvirt {
     }
 
     fn emulator(&self) -> Option<PathBuf> {
-        // A host in the URI is another machine.
-        if !self.uri.contains(":///") {
+        if !self.its_machine().is_here() {
             return None;
         }
         let path = |virt| {

@@ -1,0 +1,101 @@
+//! Tests of which machine a connection is of.
+
+use super::*;
+
+/// Is a connection that tells this.
+struct Fake {
+    /// Its URI.
+    uri: &'static str,
+    /// Its host name.
+    name: Option<String>,
+}
+
+impl Told for Fake {
+    fn uri(&self) -> String {
+        self.uri.into()
+    }
+    fn host_name(&self) -> Option<String> {
+        self.name.clone()
+    }
+    fn uuid(&self) -> Option<String> {
+        Some("11111111-2222-3333-4444-555555555555".into())
+    }
+    fn own_name(&self) -> Option<String> {
+        None
+    }
+}
+
+#[test]
+fn a_uri_that_may_lead_elsewhere_has_to_prove_itself() {
+    let elsewhere = |host: &str| Machine::Elsewhere { host: host.into() };
+    let ours = Some(host_name());
+    let other = Some("another-host".to_owned());
+    for (uri, name, machine) in [
+        ("qemu:///system", &ours, Machine::Here),
+        ("qemu:///system", &None, Machine::Here),
+        ("qemu:///system", &other, elsewhere("another-host")),
+        ("qemu+unix:///session", &ours, Machine::Here),
+        ("qemu+unix:///system?socket=/run/libvirt/virtqemud-sock", &ours, Machine::Here),
+        ("qemu:///embed?root=/tmp/x", &other, Machine::Here),
+        ("test:///default", &other, Machine::Here),
+        ("host:", &None, Machine::Here),
+        // Of the same name by chance: its UUID is another.
+        ("qemu+ssh://root@dgx:22/system", &ours, elsewhere("dgx")),
+        ("qemu+ssh:///system", &ours, elsewhere(&host_name())),
+        ("qemu+tcp://[::1]:16509/system", &ours, elsewhere("::1")),
+        ("qemu+unix:///system?socket=/nowhere", &other, elsewhere("another-host")),
+        ("qemu+unix:///system?socket=/nowhere", &ours, elsewhere(&host_name())),
+        ("qemu://dgx/system", &None, elsewhere("dgx")),
+        ("qemu+ext:///system?command=/bin/x", &ours, elsewhere(&host_name())),
+        ("test+tcp://dgx/default", &ours, elsewhere("dgx")),
+        ("qemu+tcp://dgx/embed", &ours, elsewhere("dgx")),
+    ] {
+        assert_eq!(decide(&Fake { uri, name: name.clone() }), machine, "{uri} {name:?}");
+    }
+}
+
+#[test]
+fn names_are_the_same_where_one_lacks_its_domain() {
+    for (one, other, same) in [
+        ("dgx", "dgx", true),
+        ("DGX", "dgx.", true),
+        ("dgx", "dgx.example.com", true),
+        ("dgx.a.com", "dgx.b.com", false),
+        ("dgx", "dgx1", false),
+        ("", "", false),
+    ] {
+        assert_eq!(is_same_name(one, other), same, "{one} {other}");
+    }
+}
+
+#[test]
+fn a_uri_is_taken_apart() {
+    let uri = Uri::parse("qemu+ssh://me@[fe80::1%25eth0]:2222/system?socket=/a%20b&x=1").unwrap();
+    assert_eq!(
+        (uri.driver, uri.transport, uri.user, uri.host, uri.port),
+        ("qemu", Some("ssh"), Some("me"), Some("fe80::1%25eth0"), Some("2222"))
+    );
+    assert_eq!(uri.parameter("socket").as_deref(), Some("/a b"));
+    assert!(uri.may_ask() && !uri.is_plain());
+    assert_eq!(Uri::parse("dgx"), None);
+    assert!(!is_plain("dgx") && is_plain("qemu:///system") && is_plain("host:"));
+}
+
+#[test]
+fn machines_are_told_apart_by_uuid_first() {
+    let of = |host: &str, uuid: Option<&str>| Identity {
+        host: host.into(),
+        uuid: uuid.map(str::to_owned),
+    };
+    assert!(of("a", Some("12-AB")).is_same(&of("b", Some("12ab"))));
+    assert!(!of("a", Some("12")).is_same(&of("a", Some("13"))));
+    assert!(of("a", None).is_same(&of("a", Some("13"))));
+    assert!(!of("a", None).is_same(&of("b", None)));
+}
+
+#[test]
+fn no_host_is_taken_for_an_option() {
+    assert_eq!(command_there("dgx", "list"), "ssh dgx gpuvm list");
+    assert_eq!(command_there("-oProxyCommand=x", "list"), "ssh HOST gpuvm list");
+    assert_eq!(command_there("a;b", "list"), "ssh HOST gpuvm list");
+}
