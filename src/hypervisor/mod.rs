@@ -10,6 +10,7 @@ pub mod machine;
 pub mod network;
 pub mod none;
 pub mod storage;
+pub mod uses;
 
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;

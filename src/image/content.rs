@@ -171,7 +171,11 @@ fn refuse<'m>(
 }
 
 /// Reads up to so many bytes from an offset on.
-fn read_at(image: &mut (impl Read + Seek), offset: u64, most: usize) -> io::Result<Vec<u8>> {
+pub(super) fn read_at(
+    image: &mut (impl Read + Seek),
+    offset: u64,
+    most: usize,
+) -> io::Result<Vec<u8>> {
     image.seek(SeekFrom::Start(offset))?;
     let mut bytes = Vec::with_capacity(most);
     image.take(most as u64).read_to_end(&mut bytes)?;
@@ -233,11 +237,11 @@ fn qcow2(head: &[u8], file_bytes: u64) -> Result<Content, ContentError> {
 }
 
 /// Four bytes at a place; 0 past the end.
-fn word(head: &[u8], at: usize) -> u32 {
+pub(super) fn word(head: &[u8], at: usize) -> u32 {
     head.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes)
 }
 
 /// Eight bytes at a place; 0 past the end.
-fn long(head: &[u8], at: usize) -> u64 {
+pub(super) fn long(head: &[u8], at: usize) -> u64 {
     head.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_be_bytes)
 }

@@ -1,9 +1,11 @@
 //! What a disk image is, told by its own bytes and never by its name, and whether it is the one that was published.
 //! It reads bytes that it is given and knows no file, no pool and no guest.
 
+mod below;
 mod content;
 mod sums;
 
+pub use below::{Below, BelowError, below};
 pub use content::{Content, ContentError, Format, Found, HEAD, content, disk, kept};
 pub use sums::{Sha256, SumError, Summing, Sums};
 

@@ -216,7 +216,7 @@ impl Found<'_> {
         let members: BTreeSet<&str> =
             self.array.members.iter().map(|(_, member)| member.as_str()).collect();
         let mut reasons = Vec::new();
-        for (domain, files) in disks.files() {
+        for (domain, files) in &disks.files() {
             for file in files {
                 let real = file.canonicalize().unwrap_or_else(|_| file.clone());
                 let is_device = kernel_name(file).is_some_and(|device| {

@@ -119,7 +119,7 @@ impl State {
             state.add_openers(&root)?;
             if root.is_live() {
                 let disks = Disks::read(&*cx.hypervisor()?)?;
-                for (domain, files) in disks.files() {
+                for (domain, files) in &disks.files() {
                     let names = files.iter().filter_map(|file| kernel_name(file));
                     state.disks.extend(names.map(|name| (domain.clone(), name)));
                 }
