@@ -124,7 +124,7 @@ pub(super) fn perform(
         }
         Step::ReleaseLease { server, ip, mac } => lease::give_back(*server, *ip, mac, observer),
         Step::DeleteDisk { path } => disk::delete(path)?,
-        Step::MakePool { name, path } => hypervisor.storage().make_pool(name, path)?,
+        Step::MakePool { name, path } => hypervisor.storage().make_pool(name, path, None)?,
         Step::MakeVolume { pool, volume, from: None } => {
             hypervisor.storage().make_volume(pool, volume)?;
         }

@@ -161,10 +161,6 @@ impl Fragment {
         self.text = other.text.or(self.text.take());
         self.only.extend(other.only);
         for child in other.children {
-            if child.name == "uuid" {
-                // There is only one: the last wish counts.
-                self.children.retain(|mine| mine.name != "uuid");
-            }
             match self.children.iter_mut().find(|mine| both(mine, &child)) {
                 Some(mine) => mine.join(child),
                 None => self.children.push(child),

@@ -18,16 +18,19 @@ use super::{HypervisorError, HypervisorErrorKind, lazy};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use virt::connect::Connect;
 use virt::domain::Domain;
 use virt::error::{Error, ErrorNumber};
 use virt::event;
 
+/// How long a libvirtd that has ended may take to come back while a change is undone.
+const RECONNECT_WAIT: Duration = Duration::from_secs(10);
+
 /// Is a connection to libvirt.
 pub struct Libvirt {
-    /// The connection.
-    connection: Connect,
+    /// The connection; another one where it was lost meanwhile.
+    connected: RefCell<Connect>,
     /// Its URI as it was asked for.
     uri: String,
     /// Why the connection is only for reading; none: it is for everything.
@@ -65,7 +68,7 @@ impl Libvirt {
             run_event_loop().map_err(|e| error(&doing, &e))?;
         }
         let opened = |connection, read_only| Libvirt {
-            connection,
+            connected: RefCell::new(connection),
             uri: uri.to_owned(),
             read_only,
             seen: RefCell::default(),
@@ -84,9 +87,32 @@ impl Libvirt {
         Err(denied)
     }
 
+    /// The connection.
+    fn connection(&self) -> Connect {
+        self.connected.borrow().clone()
+    }
+
+    /// Connects anew where the connection is lost: libvirtd has ended and comes back, for one.
+    fn connect_again(&self) -> Result<(), HypervisorError> {
+        let until = Instant::now() + RECONNECT_WAIT;
+        loop {
+            match Connect::open(Some(&self.uri)) {
+                Ok(connection) => {
+                    self.seen.borrow_mut().clear();
+                    self.connected.replace(connection);
+                    return Ok(());
+                }
+                Err(e) if Instant::now() > until => {
+                    return Err(error(&format!("connect to {} again", self.uri), &e));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(200)),
+            }
+        }
+    }
+
     /// Finds a domain.
     fn find(&self, doing: &str, name: &str) -> Result<Domain, HypervisorError> {
-        self.connection.lookup_domain_by_name(name).map_err(|e| error(doing, &e))
+        self.connection().lookup_domain_by_name(name).map_err(|e| error(doing, &e))
     }
 
     /// Finds a domain that is to be changed.

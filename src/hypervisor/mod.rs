@@ -207,6 +207,14 @@ pub trait Hypervisor {
     fn emulator(&self) -> Option<PathBuf> {
         None
     }
+    /// Connects anew where the connection was lost.
+    fn reconnect(&self) -> Result<(), HypervisorError> {
+        Ok(())
+    }
+    /// The number that a domain has while it runs, another at each start; none: it does not run, or there is no telling.
+    fn run_id(&self, _name: &str) -> Result<Option<u32>, HypervisorError> {
+        Ok(None)
+    }
     /// Its storage.
     fn storage(&self) -> &dyn storage::Storage;
     /// Its networks.

@@ -1,7 +1,7 @@
 //! No hypervisor: for changes of the host itself, which journals name by [`URI`]. Every call fails.
 
 use super::network::{NetworkLease, NetworkState, Networks};
-use super::storage::{NewVolume, Pool, Storage, Volume};
+use super::storage::{NewVolume, Pool, Storage, Volume, VolumeId};
 use super::{
     AskedBy, Console, DomainSummary, GuestAddress, Hypervisor, HypervisorError,
     HypervisorErrorKind, Lease, XmlOf,
@@ -93,11 +93,14 @@ impl Storage for NoHypervisor {
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError> {
         Ok(Vec::new())
     }
-    fn make_pool(&self, name: &str, _: &Path) -> Result<(), HypervisorError> {
+    fn make_pool(&self, name: &str, _: &Path, _: Option<&str>) -> Result<(), HypervisorError> {
         none(&format!("make pool `{name}`"))
     }
     fn forget_pool(&self, name: &str) -> Result<(), HypervisorError> {
         none(&format!("forget pool `{name}`"))
+    }
+    fn volume_id(&self, pool: &str, name: &str) -> Result<Option<VolumeId>, HypervisorError> {
+        none(&format!("look for volume `{name}` of pool `{pool}`"))
     }
     fn volumes(&self, pool: &str) -> Result<Vec<Volume>, HypervisorError> {
         none(&format!("list pool `{pool}`"))

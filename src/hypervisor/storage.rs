@@ -45,6 +45,17 @@ pub struct Volume {
     pub modified_ns: Option<u64>,
 }
 
+/// Is what tells a volume from another of its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeId {
+    /// libvirt's key: its path in a pool of files, its own number elsewhere.
+    pub key: String,
+    /// Where it is on the hypervisor's machine.
+    pub path: PathBuf,
+    /// Size that a guest sees, in bytes.
+    pub capacity_bytes: u64,
+}
+
 /// Is what a new volume is to be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewVolume {
@@ -73,8 +84,15 @@ pub trait Storage {
     }
     /// Every pool, by name.
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError>;
-    /// Makes a pool over a directory, which is made where it is not there: defined, started, and again at boot.
-    fn make_pool(&self, name: &str, dir: &Path) -> Result<(), HypervisorError>;
+    /// Makes a pool over a directory, which is made where it is not there: defined, started, and again at boot; of this
+    /// UUID, where one is given.
+    fn make_pool(&self, name: &str, dir: &Path, uuid: Option<&str>) -> Result<(), HypervisorError>;
+    /// The UUID of a pool; none: there is no such pool, or it has none.
+    fn pool_uuid(&self, _name: &str) -> Result<Option<String>, HypervisorError> {
+        Ok(None)
+    }
+    /// What tells a volume from another of its name; none: there is no such volume.
+    fn volume_id(&self, pool: &str, name: &str) -> Result<Option<VolumeId>, HypervisorError>;
     /// Stops a pool and forgets it. Its volumes stay where they are; its directory goes where nothing is in it.
     fn forget_pool(&self, name: &str) -> Result<(), HypervisorError>;
     /// The volumes of a pool, by name, as they are now.
@@ -179,6 +197,9 @@ pub(super) mod xml {
         pub kind: String,
         /// Its name.
         pub name: String,
+        /// Its UUID.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub uuid: Option<String>,
         /// Where it is.
         #[serde(default)]
         pub target: Target,
@@ -227,13 +248,14 @@ pub(super) mod xml {
     }
 
     /// The document of a pool over a directory.
-    pub fn new_pool(name: &str, dir: &Path) -> String {
+    pub fn new_pool(name: &str, dir: &Path, uuid: Option<&str>) -> String {
+        let uuid = uuid.map(str::to_owned);
         let target = Target {
             path: Some(dir.to_string_lossy().into_owned()),
             permissions: Some(Permissions { mode: Some("0711".into()) }),
             ..Target::default()
         };
-        write(&Pool { kind: "dir".into(), name: name.into(), target })
+        write(&Pool { kind: "dir".into(), name: name.into(), uuid, target })
     }
 
     /// The document of a new volume.
@@ -289,7 +311,7 @@ pub(super) mod xml {
             assert_eq!(back.target.permissions.unwrap().mode.unwrap(), "0600");
             let backing = back.backing.unwrap();
             assert_eq!(backing.path.as_deref(), Some("/p/base&.img"));
-            let pool = new_pool("x", Path::new("/var/lib/x"));
+            let pool = new_pool("x", Path::new("/var/lib/x"), None);
             let back: Pool = read(&pool).unwrap();
             assert_eq!((&back.kind[..], back.target.path.as_deref()), ("dir", Some("/var/lib/x")));
         }

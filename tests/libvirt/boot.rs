@@ -115,7 +115,7 @@ fn create(daemon: &'static Daemon, built: &Path) -> Guest {
     std::fs::create_dir(dir.join("data")).unwrap();
     let libvirt = Libvirt::open(&daemon.uri()).unwrap();
     for (pool, dir) in [("boot-images", &images), ("boot-guests", &guests)] {
-        libvirt.storage().make_pool(pool, dir).unwrap();
+        libvirt.storage().make_pool(pool, dir, None).unwrap();
     }
     let mut keygen = Command::new("ssh-keygen");
     keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(dir.join("key"));

@@ -37,7 +37,7 @@ impl Place {
             files: daemon.fresh_dir(&format!("{pool}-files")),
         };
         let libvirt = Libvirt::open(&daemon.uri()).unwrap();
-        libvirt.storage().make_pool(pool, &place.volumes).unwrap();
+        libvirt.storage().make_pool(pool, &place.volumes, None).unwrap();
         Some(place)
     }
 

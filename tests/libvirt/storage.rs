@@ -27,8 +27,8 @@ fn volumes_are_made_filled_read_and_deleted() {
     let dir = daemon.fresh_dir("pool").join("below");
     let libvirt = Libvirt::open(&daemon.uri()).unwrap();
     let storage = libvirt.storage();
-    storage.make_pool("images-test", &dir).unwrap();
-    assert!(storage.make_pool("images-test", &dir).is_err(), "a pool was made twice");
+    storage.make_pool("images-test", &dir, None).unwrap();
+    assert!(storage.make_pool("images-test", &dir, None).is_err(), "a pool was made twice");
     let pools = storage.pools().unwrap();
     let pool = pools.iter().find(|pool| pool.name == "images-test").unwrap();
     assert_eq!((&pool.kind[..], pool.path.as_deref(), pool.active), ("dir", Some(&*dir), true));

@@ -24,7 +24,7 @@ pub(super) fn attach(
 ) -> Result<Box<dyn Console>, HypervisorError> {
     let doing = format!("attach to the console of domain `{name}`");
     let domain = libvirt.find_to_change(&doing, name)?;
-    let stream = Stream::new(&libvirt.connection, sys::VIR_STREAM_NONBLOCK);
+    let stream = Stream::new(&libvirt.connection(), sys::VIR_STREAM_NONBLOCK);
     let stream = stream.map_err(|e| error(&doing, &e))?;
     let flags = if force { sys::VIR_DOMAIN_CONSOLE_FORCE } else { 0 };
     domain.open_console(None, &stream, flags).map_err(|e| error(&doing, &e))?;

@@ -44,8 +44,8 @@ impl Hypervisor for Libvirt {
     fn versions(&self) -> Versions {
         // libvirt's test driver answers with its own version for QEMU's.
         let is_qemu = self.uri.starts_with("qemu");
-        let qemu = self.connection.hyp_version().ok().filter(|_| is_qemu);
-        let libvirt = self.connection.lib_version().ok();
+        let qemu = self.connection().hyp_version().ok().filter(|_| is_qemu);
+        let libvirt = self.connection().lib_version().ok();
         Versions { libvirt: libvirt.map(Version::of_libvirt), qemu: qemu.map(Version::of_libvirt) }
     }
 
@@ -54,11 +54,20 @@ impl Hypervisor for Libvirt {
             return None;
         }
         let path = |virt| {
-            let text = self.connection.domain_capabilities(None, None, None, Some(virt), 0).ok()?;
+            let text =
+                self.connection().domain_capabilities(None, None, None, Some(virt), 0).ok()?;
             let document: Capabilities = quick_xml::de::from_str(&text).ok()?;
             Some(document.path)
         };
         path("qemu").or_else(|| path("kvm"))
+    }
+
+    fn reconnect(&self) -> Result<(), HypervisorError> {
+        self.connect_again()
+    }
+
+    fn run_id(&self, name: &str) -> Result<Option<u32>, HypervisorError> {
+        Ok(self.find(&format!("look for domain `{name}`"), name)?.id())
     }
 
     fn storage(&self) -> &dyn storage::Storage {
@@ -71,7 +80,7 @@ impl Hypervisor for Libvirt {
 
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
         let doing = format!("list the domains of {}", self.uri);
-        let list = |flags| self.connection.list_all_domains(flags).map_err(|e| error(&doing, &e));
+        let list = |flags| self.connection().list_all_domains(flags).map_err(|e| error(&doing, &e));
         let all = list(0)?;
         // Who is in a state is told by one call for all of them, and only what is in neither is asked by itself.
         let named = |flags| -> Result<BTreeSet<String>, HypervisorError> {
@@ -101,7 +110,7 @@ impl Hypervisor for Libvirt {
 
     fn domain(&self, name: &str) -> Result<Option<DomainSummary>, HypervisorError> {
         let doing = format!("look for domain `{name}`");
-        let found = self.connection.lookup_domain_by_name(name);
+        let found = self.connection().lookup_domain_by_name(name);
         match found.and_then(|domain| summary(&domain)) {
             Ok(row) => Ok(Some(row)),
             Err(e) if e.code().is(ErrorNumber::NoDomain) => Ok(None),
@@ -127,7 +136,8 @@ impl Hypervisor for Libvirt {
 
     fn define(&self, xml: &str) -> Result<(), HypervisorError> {
         self.may_change()?;
-        let defined = self.connection.define_domain_xml_flags(xml, sys::VIR_DOMAIN_DEFINE_VALIDATE);
+        let defined =
+            self.connection().define_domain_xml_flags(xml, sys::VIR_DOMAIN_DEFINE_VALIDATE);
         defined.map(|_| ()).map_err(|e| error("define the domain", &e))
     }
 

@@ -22,7 +22,7 @@ pub(super) fn leases(
     mac: &str,
 ) -> Result<Vec<Lease>, HypervisorError> {
     let doing = format!("read the leases of network `{network}`");
-    let found = match libvirt.connection.lookup_network_by_name(network) {
+    let found = match libvirt.connection().lookup_network_by_name(network) {
         // An interface of a bridge or of the host.
         Err(e) if e.code().is(ErrorNumber::NoNetwork) || e.code().is(ErrorNumber::NoSupport) => {
             return Ok(Vec::new());

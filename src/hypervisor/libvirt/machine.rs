@@ -24,15 +24,15 @@ struct Host {
 
 impl Told for Libvirt {
     fn uri(&self) -> String {
-        self.connection.uri().unwrap_or_else(|_| self.uri.clone())
+        self.connection().uri().unwrap_or_else(|_| self.uri.clone())
     }
 
     fn host_name(&self) -> Option<String> {
-        self.connection.hostname().ok()
+        self.connection().hostname().ok()
     }
 
     fn uuid(&self) -> Option<String> {
-        let text = self.connection.capabilities().ok()?;
+        let text = self.connection().capabilities().ok()?;
         quick_xml::de::from_str::<Capabilities>(&text).ok()?.host.uuid
     }
 

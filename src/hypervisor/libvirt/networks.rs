@@ -10,7 +10,7 @@ use virt::sys;
 impl Libvirt {
     /// Finds a network.
     fn find_network(&self, doing: &str, name: &str) -> Result<Network, HypervisorError> {
-        self.connection.lookup_network_by_name(name).map_err(|e| error(doing, &e))
+        self.connection().lookup_network_by_name(name).map_err(|e| error(doing, &e))
     }
 
     /// Finds a network that is to be changed, and changes it.
@@ -28,7 +28,7 @@ impl Libvirt {
 impl Networks for Libvirt {
     fn all_networks(&self) -> Result<Vec<NetworkState>, HypervisorError> {
         let doing = format!("list the networks of {}", self.uri);
-        let found = match self.connection.list_all_networks(0) {
+        let found = match self.connection().list_all_networks(0) {
             Err(e) if is_unsupported(&e) => return Ok(Vec::new()),
             found => found.map_err(|e| error(&doing, &e))?,
         };
@@ -46,9 +46,9 @@ impl Networks for Libvirt {
 
     fn define_network(&self, xml: &str) -> Result<(), HypervisorError> {
         self.may_change()?;
-        let defined = match lazy::define_network(&self.connection, xml) {
+        let defined = match lazy::define_network(&self.connection(), xml) {
             Some(defined) => defined,
-            None => self.connection.define_network_xml(xml).map(drop),
+            None => self.connection().define_network_xml(xml).map(drop),
         };
         defined.map_err(|e| error("define the network", &e))
     }

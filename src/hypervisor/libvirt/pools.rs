@@ -11,7 +11,7 @@ use virt::sys;
 pub(super) fn vf_pools(libvirt: &Libvirt) -> Result<Vec<VfPool>, HypervisorError> {
     let doing = format!("list the networks of {}", libvirt.uri);
     let active = sys::VIR_CONNECT_LIST_NETWORKS_ACTIVE;
-    let networks = match libvirt.connection.list_all_networks(active) {
+    let networks = match libvirt.connection().list_all_networks(active) {
         Err(e) if is_unsupported(&e) => return Ok(Vec::new()),
         networks => networks.map_err(|e| error(&doing, &e))?,
     };

@@ -1,6 +1,6 @@
 //! Pools and volumes behind libvirt.
 
-use super::super::storage::{NewVolume, Pool, Progress, Storage, Volume, xml};
+use super::super::storage::{NewVolume, Pool, Progress, Storage, Volume, VolumeId, xml};
 use super::super::{HypervisorError, HypervisorErrorKind};
 use super::{Libvirt, abilities, error, is_unsupported};
 use crate::domain::guest::Abilities;
@@ -17,7 +17,7 @@ const CHUNK: usize = 256 << 10;
 impl Libvirt {
     /// Finds a pool.
     fn pool(&self, doing: &str, name: &str) -> Result<StoragePool, HypervisorError> {
-        self.connection.lookup_storage_pool_by_name(name).map_err(|e| error(doing, &e))
+        self.connection().lookup_storage_pool_by_name(name).map_err(|e| error(doing, &e))
     }
 
     /// Finds a volume.
@@ -51,12 +51,12 @@ impl Libvirt {
 
 impl Storage for Libvirt {
     fn abilities(&self) -> Abilities {
-        abilities::ask(&self.connection)
+        abilities::ask(&self.connection())
     }
 
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError> {
         let doing = format!("list the pools of {}", self.uri);
-        let all = self.connection.list_all_storage_pools(0).map_err(|e| error(&doing, &e))?;
+        let all = self.connection().list_all_storage_pools(0).map_err(|e| error(&doing, &e))?;
         let mut pools = Vec::with_capacity(all.len());
         for pool in &all {
             match summary(pool, &doing) {
@@ -69,12 +69,14 @@ impl Storage for Libvirt {
         Ok(pools)
     }
 
-    fn make_pool(&self, name: &str, dir: &Path) -> Result<(), HypervisorError> {
+    fn make_pool(&self, name: &str, dir: &Path, uuid: Option<&str>) -> Result<(), HypervisorError> {
         let doing = format!("make pool `{name}` over {}", dir.display());
         self.may_change()?;
-        let document = xml::new_pool(name, dir);
-        let pool =
-            self.connection.define_storage_pool_xml(&document, 0).map_err(|e| error(&doing, &e))?;
+        let document = xml::new_pool(name, dir, uuid);
+        let pool = self
+            .connection()
+            .define_storage_pool_xml(&document, 0)
+            .map_err(|e| error(&doing, &e))?;
         // Building makes the directory; drivers that have no directories refuse it.
         let ready = match pool.build(0) {
             Err(e) if !is_unsupported(&e) => Err(e),
@@ -85,6 +87,30 @@ impl Storage for Libvirt {
             let _ = pool.undefine();
             error(&doing, &e)
         })
+    }
+
+    fn pool_uuid(&self, name: &str) -> Result<Option<String>, HypervisorError> {
+        let doing = format!("look for pool `{name}`");
+        match self.pool(&doing, name) {
+            Ok(pool) => pool.uuid_string().map(Some).map_err(|e| error(&doing, &e)),
+            Err(e) if e.kind == HypervisorErrorKind::NoVolume => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn volume_id(&self, pool: &str, name: &str) -> Result<Option<VolumeId>, HypervisorError> {
+        let doing = format!("look for volume `{name}` of pool `{pool}`");
+        let volume = match self.volume(&doing, pool, name) {
+            Err(e) if e.kind == HypervisorErrorKind::NoVolume => return Ok(None),
+            volume => volume?,
+        };
+        let failed = |e: virt::error::Error| error(&doing, &e);
+        let info = volume.info().map_err(failed)?;
+        Ok(Some(VolumeId {
+            key: volume.key().map_err(failed)?,
+            path: volume.path().map_err(failed)?.into(),
+            capacity_bytes: info.capacity,
+        }))
     }
 
     fn forget_pool(&self, name: &str) -> Result<(), HypervisorError> {
@@ -159,7 +185,7 @@ impl Storage for Libvirt {
         let doing = format!("fill volume `{name}` of pool `{pool}`");
         self.may_change()?;
         let volume = self.volume(&doing, pool, name)?;
-        let stream = Stream::new(&self.connection, 0).map_err(|e| error(&doing, &e))?;
+        let stream = Stream::new(&self.connection(), 0).map_err(|e| error(&doing, &e))?;
         volume.upload(&stream, 0, 0, 0).map_err(|e| error(&doing, &e))?;
         let sent = send(&stream, from, progress, &doing);
         match sent {
@@ -181,7 +207,7 @@ impl Storage for Libvirt {
     ) -> Result<(), HypervisorError> {
         let doing = format!("read volume `{name}` of pool `{pool}`");
         let volume = self.volume(&doing, pool, name)?;
-        let stream = Stream::new(&self.connection, 0).map_err(|e| error(&doing, &e))?;
+        let stream = Stream::new(&self.connection(), 0).map_err(|e| error(&doing, &e))?;
         let length = range.end.saturating_sub(range.start);
         volume.download(&stream, range.start, length, 0).map_err(|e| error(&doing, &e))?;
         let mut buffer = vec![0; CHUNK];
