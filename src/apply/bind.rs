@@ -15,9 +15,11 @@ mod tests;
 pub use child::{Kernel, Live, readable};
 pub use files::{set_file, set_private_file, set_root_file};
 
+use super::owner::{self, Owner};
 use crate::bdf::Bdf;
 use crate::discover::binding::binding;
 use crate::fsroot::{FsError, FsRoot};
+use crate::hypervisor::Hypervisor;
 use crate::topology::{Binding, is_vfio};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -111,6 +113,22 @@ pub enum BindError {
         /// What is wrong.
         reason: String,
     },
+    /// Somebody has a function that was free, so it is left as it is.
+    #[error("{bdf} is in use by {by}")]
+    InUse {
+        /// The function.
+        bdf: Bdf,
+        /// Who has it.
+        by: String,
+    },
+    /// Whether somebody has a function cannot be told, so it is left as it is.
+    #[error("cannot tell whether {bdf} is in use: {why}")]
+    Untold {
+        /// The function.
+        bdf: Bdf,
+        /// Why not.
+        why: String,
+    },
     /// A file of configuration could not be written.
     #[error("{}: {source}", path.display())]
     Configuration {
@@ -150,6 +168,8 @@ pub struct Binder<'a> {
     pub root: &'a FsRoot,
     /// What writes them.
     pub kernel: &'a dyn Kernel,
+    /// What tells whose a function is.
+    pub owner: &'a dyn Owner,
     /// How long to wait between two looks.
     pub pause: Duration,
 }
@@ -168,6 +188,14 @@ impl Binder<'_> {
         }
         let (now, was) = (now.driver_text().to_owned(), was.driver_text().to_owned());
         Err(BindError::Changed { bdf, now, was })
+    }
+
+    /// Refuses a function that somebody has, where it is to get another driver than it has.
+    pub fn expect_free(&self, bdf: Bdf, driver: Option<&str>) -> Result<(), BindError> {
+        match self.now(bdf)?.driver.as_deref() == driver {
+            true => Ok(()),
+            false => self.owner.free(&[bdf]).map(drop),
+        }
     }
 
     /// Brings a function from `was` to `wanted`; where that fails half way, back to `was`.
@@ -283,6 +311,8 @@ impl Binder<'_> {
         if !self.root.exists(&path) {
             return Err(no("the kernel knows no way for it".into()));
         }
+        // Kept from everybody until it is reset.
+        let _hold = self.owner.free(&[bdf])?;
         self.kernel.write(&path, "1", RESET_S).map_err(|error| match error {
             BindError::Refused { reason, .. } => no(reason),
             BindError::Hangs { seconds, .. } => no(format!("no answer within {seconds} s")),
@@ -300,6 +330,8 @@ impl Binder<'_> {
     fn unbind(&self, bdf: Bdf, driver: Option<&str>) -> Result<(), BindError> {
         let Some(driver) = driver else { return Ok(()) };
         let path = format!("sys/bus/pci/drivers/{driver}/unbind");
+        // A guest that came since, or that this very run has started, would be asked to give its function up.
+        drop(self.owner.free(&[bdf])?);
         let written = self.kernel.write(&path, &bdf.to_string(), UNBIND_S);
         match written {
             Err(BindError::Hangs { seconds, .. }) => {
@@ -338,10 +370,14 @@ impl Binder<'_> {
     }
 }
 
-/// Binds on this machine.
+/// Binds on this machine; the domains of `hypervisor` are asked whose a function is. `force`: processes yield.
 pub fn on_this_machine<T>(
+    hypervisor: &dyn Hypervisor,
+    force: bool,
     work: impl FnOnce(&Binder<'_>) -> Result<T, BindError>,
 ) -> Result<T, BindError> {
-    let root = FsRoot::live()?;
-    work(&Binder { root: &root, kernel: &Live, pause: Duration::from_millis(100) })
+    owner::on_this_machine(hypervisor, force, |owner| {
+        let (root, pause) = (owner.root, Duration::from_millis(100));
+        work(&Binder { root, kernel: &Live, owner, pause })
+    })
 }

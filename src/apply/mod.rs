@@ -17,6 +17,7 @@ mod lease;
 mod lock;
 mod network;
 pub mod nic;
+pub mod owner;
 pub mod pages;
 mod perform;
 mod recover;
@@ -144,6 +145,10 @@ pub trait Observer {
     fn progress(&mut self, _through: u64, _bytes: u64) {}
     /// Something about the step that is being done is worth telling.
     fn note(&mut self, _text: &str) {}
+    /// Something is left as it is, because somebody else has it by now.
+    fn handed_over(&mut self, step: &Step, why: &StepError) {
+        self.note(&format!("not done: {step}: {why}, so it is left as it is"));
+    }
     /// Takes what has to be held while everything is undone, unless it is held already: since it was given back others
     /// may have begun to build on what was made, a pool or a directory.
     fn guard(&mut self) -> Option<HostLock> {
@@ -207,11 +212,22 @@ impl<'a> Transaction<'a> {
 
     /// Does one step, announced in the journal.
     fn step(&mut self, number: usize, step: &Step) -> Result<(), StepError> {
-        perform::expects(step, self.hypervisor)?;
+        match perform::expects(step, self.hypervisor) {
+            Err(why) if step.gives_back() && why.is_handed_over() => {
+                self.observer.handed_over(step, &why);
+                return Ok(());
+            }
+            expected => expected?,
+        }
         if let Some(journal) = &mut self.journal {
             journal.begins(number)?;
         }
-        perform::perform(step, self.hypervisor, self.observer)?;
+        match perform::perform(step, self.hypervisor, self.observer) {
+            Err(why) if step.gives_back() && why.is_handed_over() => {
+                self.observer.handed_over(step, &why);
+            }
+            done => done?,
+        }
         if let Some(journal) = &mut self.journal {
             // The step is done whether it is written or not; a run that comes after takes it as begun.
             let _ = journal.done(number);
@@ -290,6 +306,7 @@ impl<'a> Transaction<'a> {
             self.observer.undoing(&step);
             match perform::undo(&step, self.hypervisor) {
                 Ok(()) => undone += usize::from(uncounted != Some(number)),
+                Err(why) if why.is_handed_over() => self.observer.handed_over(&step, &why),
                 Err(error) => {
                     left.push(Left { step, error });
                     continue;

@@ -10,8 +10,10 @@ pub(super) use link::delete as delete_link;
 pub use link::{LinkError, guard};
 
 use super::bind::{BindError, Live};
+use super::owner;
 use crate::bdf::Bdf;
-use crate::fsroot::{FsError, FsRoot};
+use crate::fsroot::FsError;
+use crate::hypervisor::Hypervisor;
 use crate::request::Guard;
 use count::Functions;
 use serde::{Deserialize, Serialize};
@@ -55,6 +57,9 @@ pub enum NicStep {
         to: Guard,
         /// What it is.
         was: Guard,
+        /// Whether its guest is gone, so that a function which somebody else has by now is left to him.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        back: bool,
     },
 }
 
@@ -137,46 +142,94 @@ fn functions(count: u32) -> String {
     format!("{count} virtual function{}", if count == 1 { "" } else { "s" })
 }
 
-/// Works with the virtual functions of this machine.
+/// Works with the virtual functions of this machine; the domains of `hypervisor` are asked whose they are.
 fn on_this_machine<T>(
+    hypervisor: &dyn Hypervisor,
     work: impl FnOnce(&Functions<'_>) -> Result<T, NicError>,
 ) -> Result<T, NicError> {
-    let root = FsRoot::live()?;
-    work(&Functions { root: &root, kernel: &Live, pause: Duration::from_millis(100) })
+    owner::on_this_machine(hypervisor, false, |owner| {
+        let (root, pause) = (owner.root, Duration::from_millis(100));
+        work(&Functions { root, kernel: &Live, owner, pause })
+    })
+}
+
+/// Refuses a virtual function of a network device that a guest has.
+fn free(netdev: &str, vf: u32, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
+    owner::on_this_machine(hypervisor, false, |owner| {
+        let name = owner.root.dir(&format!("sys/class/net/{netdev}/device"))?;
+        let name = name.map(|dir| dir.link_name(&format!("virtfn{vf}"))).transpose()?.flatten();
+        // One that is not there nobody has.
+        let Some(bdf) = name.and_then(|name| name.parse().ok()) else { return Ok(()) };
+        Ok(owner.free_of_guests(&[bdf])?)
+    })
+}
+
+/// Refuses a network device that guests or the host's network need by now.
+fn needless(netdev: &str, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
+    owner::on_this_machine(hypervisor, false, |owner| {
+        let name = owner.root.dir("sys/class/net")?;
+        let device = name.map(|dir| dir.link(&format!("{netdev}/device"))).transpose()?.flatten();
+        let pf = device.and_then(|path| path.rsplit('/').next()?.parse::<Bdf>().ok());
+        let Some(pf) = pf else { return Ok(()) };
+        let all = Functions { root: owner.root, kernel: &Live, owner, pause: Duration::ZERO };
+        owner.free_of_guests(&all.functions(pf)?)?;
+        Ok(owner.carries_none(pf)?)
+    })
 }
 
 impl NicStep {
-    /// Refuses a step whose card is not as it was when the change was planned.
-    pub(super) fn expects(&self) -> Result<(), NicError> {
+    /// Whether it gives back what a guest had that is gone.
+    pub(super) fn gives_back(&self) -> bool {
+        matches!(self, NicStep::SetGuard { back: true, .. })
+    }
+
+    /// Refuses a step whose card is not as it was when the change was planned, or whose functions somebody has.
+    pub(super) fn expects(&self, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
         match self {
-            NicStep::SetCount { pf, was, .. } => on_this_machine(|all| all.expect(*pf, *was)),
-            _ => Ok(()),
+            NicStep::SetCount { pf, count, was } => on_this_machine(hypervisor, |all| {
+                all.expect(*pf, *was)?;
+                all.expect_free(*pf, *count)
+            }),
+            NicStep::SetGuard { netdev, vf, .. } => free(netdev, *vf, hypervisor),
+            NicStep::SetAutoprobe { .. } | NicStep::LinkUp { .. } => Ok(()),
         }
     }
 
     /// Does it.
-    pub(super) fn perform(&self) -> Result<(), NicError> {
+    pub(super) fn perform(&self, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
         match self {
             NicStep::SetCount { pf, count, was } => {
-                on_this_machine(|all| all.change(*pf, *was, *count))
+                on_this_machine(hypervisor, |all| all.change(*pf, *was, *count))
             }
             NicStep::SetAutoprobe { pf, on, .. } => {
-                on_this_machine(|all| all.set_autoprobe(*pf, *on))
+                on_this_machine(hypervisor, |all| all.set_autoprobe(*pf, *on))
             }
             NicStep::LinkUp { netdev } => Ok(link::set_up(netdev, true)?),
-            NicStep::SetGuard { netdev, vf, to, .. } => Ok(link::set_guard(netdev, *vf, *to)?),
+            NicStep::SetGuard { netdev, vf, to, .. } => {
+                free(netdev, *vf, hypervisor)?;
+                Ok(link::set_guard(netdev, *vf, *to)?)
+            }
         }
     }
 
-    /// Undoes it, where it was done or may have been. What went with its PF needs no undoing.
-    pub(super) fn undo(&self) -> Result<(), NicError> {
+    /// Undoes it, where it was done or may have been. What went with its PF needs no undoing; what somebody has by now is
+    /// left.
+    pub(super) fn undo(&self, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
         let undone = match self {
-            NicStep::SetCount { pf, was, .. } => on_this_machine(|all| all.set(*pf, *was)),
-            NicStep::SetAutoprobe { pf, was, .. } => {
-                on_this_machine(|all| all.set_autoprobe(*pf, *was))
+            NicStep::SetCount { pf, was, .. } => {
+                on_this_machine(hypervisor, |all| all.set(*pf, *was))
             }
-            NicStep::LinkUp { netdev } => Ok(link::set_up(netdev, false)?),
-            NicStep::SetGuard { netdev, vf, was, .. } => Ok(link::set_guard(netdev, *vf, *was)?),
+            NicStep::SetAutoprobe { pf, was, .. } => {
+                on_this_machine(hypervisor, |all| all.set_autoprobe(*pf, *was))
+            }
+            NicStep::LinkUp { netdev } => match needless(netdev, hypervisor) {
+                Ok(()) => link::set_up(netdev, false).map_err(NicError::from),
+                refused => refused,
+            },
+            NicStep::SetGuard { netdev, vf, was, .. } => match free(netdev, *vf, hypervisor) {
+                Ok(()) => link::set_guard(netdev, *vf, *was).map_err(NicError::from),
+                refused => refused,
+            },
         };
         match undone {
             Err(NicError::Link(LinkError::Absent { .. })) => Ok(()),

@@ -2,8 +2,9 @@
 //! nothing is to be done.
 
 use super::disk::{self, DiskError};
+use super::owner::Owner as _;
 use super::setting::SettingError;
-use super::{Observer, Step, StepError, bind, compare, copy, detach, lease, pages};
+use super::{Observer, Step, StepError, bind, compare, copy, detach, lease, owner, pages};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::storage::Progress;
 use crate::hypervisor::{
@@ -42,11 +43,23 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
                 return Err(refused(HypervisorErrorKind::Exists, step, message).into());
             }
         }
-        Step::BindDevice { bdf, was, .. } | Step::ReleaseDevice { bdf, was } => {
-            bind::on_this_machine(|binder| binder.expect(*bdf, was))?;
+        Step::BindDevice { bdf, to, was, force } => {
+            bind::on_this_machine(hypervisor, *force, |binder| {
+                binder.expect(*bdf, was)?;
+                binder.expect_free(*bdf, to.driver.as_deref())
+            })?;
+        }
+        Step::ReleaseDevice { bdf, was, force } => {
+            bind::on_this_machine(hypervisor, *force, |binder| {
+                binder.expect(*bdf, was)?;
+                binder.expect_free(*bdf, None)
+            })?;
+        }
+        Step::ResetDevice { bdf, .. } => {
+            owner::on_this_machine(hypervisor, false, |owner| owner.free(&[*bdf]).map(drop))?;
         }
         Step::Array(step) => step.expects()?,
-        Step::Nic(step) => step.expects()?,
+        Step::Nic(step) => step.expects(hypervisor)?,
         Step::SetPages(step) => pages::on_this_machine(|pages| pages.expect(step))?,
         Step::Network(step) => step.expects(hypervisor)?,
         Step::EditText(step) => step.expects()?,
@@ -146,19 +159,21 @@ pub(super) fn perform(
             fill(hypervisor, observer, (pool, name), &mut &content.0[..], bytes)?;
         }
         Step::DeleteVolume { pool, name } => hypervisor.storage().delete_volume(pool, name)?,
-        Step::BindDevice { bdf, to, was } => {
-            bind::on_this_machine(|binder| binder.change(*bdf, was, to))?;
+        Step::BindDevice { bdf, to, was, force } => {
+            bind::on_this_machine(hypervisor, *force, |binder| binder.change(*bdf, was, to))?;
         }
-        Step::ReleaseDevice { bdf, was } => {
-            bind::on_this_machine(|binder| binder.release(*bdf, was))?;
+        Step::ReleaseDevice { bdf, was, force } => {
+            bind::on_this_machine(hypervisor, *force, |binder| binder.release(*bdf, was))?;
         }
-        Step::ResetDevice { bdf } => bind::on_this_machine(|binder| binder.reset(*bdf))?,
+        Step::ResetDevice { bdf, .. } => {
+            bind::on_this_machine(hypervisor, false, |binder| binder.reset(*bdf))?;
+        }
         Step::SetFile { path, text, .. } => bind::set_file(path, text.as_deref())?,
         Step::Remember { path, text, .. } => bind::set_private_file(path, text.as_deref())?,
         Step::PinThread { name, thread, pcpus, .. } => hypervisor.pin(name, *thread, pcpus)?,
         Step::UpdateDevice { name, xml, .. } => hypervisor.update(name, xml)?,
         Step::Array(step) => step.perform()?,
-        Step::Nic(step) => step.perform()?,
+        Step::Nic(step) => step.perform(hypervisor)?,
         Step::SetPages(step) => pages::on_this_machine(|pages| pages.perform(step))?,
         Step::Network(step) => step.perform(hypervisor)?,
         Step::EditText(step) => step.perform()?,
@@ -248,8 +263,10 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         Step::MakeVolume { pool, volume, .. } => {
             hypervisor.storage().delete_volume(pool, &volume.name).map_err(StepError::from)
         }
-        Step::BindDevice { bdf, was, .. } | Step::ReleaseDevice { bdf, was } => {
-            bind::on_this_machine(|binder| binder.set(*bdf, was)).map_err(StepError::from)
+        // Not by force: whoever has it open by now has come since.
+        Step::BindDevice { bdf, was, .. } | Step::ReleaseDevice { bdf, was, .. } => {
+            bind::on_this_machine(hypervisor, false, |binder| binder.set(*bdf, was))
+                .map_err(StepError::from)
         }
         Step::SetFile { path, was, .. } => {
             bind::set_file(path, was.as_deref()).map_err(StepError::from)
@@ -270,7 +287,7 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
             hypervisor.update(name, was).map_err(StepError::from)
         }
         Step::Array(step) => step.undo().map_err(StepError::from),
-        Step::Nic(step) => step.undo().map_err(StepError::from),
+        Step::Nic(step) => step.undo(hypervisor).map_err(StepError::from),
         Step::Network(step) => step.undo(hypervisor),
         Step::SetPages(step) => {
             pages::on_this_machine(|pages| pages.undo(step)).map_err(StepError::from)

@@ -87,10 +87,15 @@ pub fn recover(
         if recovery.way == Way::Finish {
             observer.doing(step);
             let begun = *progress != Progress::Untouched;
-            perform::perform_again(step, begun, hypervisor, observer).map_err(|source| {
-                let (step, aftermath) = (Box::new(step.clone()), Aftermath::Unfinished);
-                ApplyError::Failed { step, source, aftermath }
-            })?;
+            match perform::perform_again(step, begun, hypervisor, observer) {
+                Err(why) if step.gives_back() && why.is_handed_over() => {
+                    observer.handed_over(step, &why);
+                }
+                done => done.map_err(|source| {
+                    let (step, aftermath) = (Box::new(step.clone()), Aftermath::Unfinished);
+                    ApplyError::Failed { step, source, aftermath }
+                })?,
+            }
             journal.done(number)?;
             continue;
         }
@@ -98,6 +103,10 @@ pub fn recover(
         match perform::undo(step, hypervisor) {
             Ok(()) => {
                 undone += 1;
+                journal.undone(number)?;
+            }
+            Err(why) if why.is_handed_over() => {
+                observer.handed_over(step, &why);
                 journal.undone(number)?;
             }
             Err(error) => left.push(Left { step: step.clone(), error }),

@@ -21,7 +21,7 @@ use crate::domain::live::GuestThread;
 use crate::hypervisor::AskedBy;
 use crate::hypervisor::storage::NewVolume;
 use crate::image::Sha256;
-use crate::topology::Binding;
+use crate::topology::{Binding, is_vfio};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -220,6 +220,9 @@ pub enum Step {
         to: Binding,
         /// What it is bound to.
         was: Binding,
+        /// Whether processes that have it open hinder nothing; guests do.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        force: bool,
     },
     /// Takes a PCI function from guests and lets the kernel choose its driver.
     ReleaseDevice {
@@ -227,11 +230,17 @@ pub enum Step {
         bdf: Bdf,
         /// What it is bound to.
         was: Binding,
+        /// Whether processes that have it open hinder nothing; guests do.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        force: bool,
     },
     /// Resets a PCI function that nobody uses; not undone.
     ResetDevice {
         /// The function.
         bdf: Bdf,
+        /// Whether its guest is gone, so that one which somebody else has by now is left to him.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        back: bool,
     },
     /// Writes or removes a file of configuration that is ours alone.
     SetFile {
@@ -314,6 +323,20 @@ impl Step {
             _ => return None,
         }
         Some(back)
+    }
+
+    /// Whether it gives back what a guest had that is gone: what somebody else has by now is left to him, and that is as
+    /// good as given back.
+    pub fn gives_back(&self) -> bool {
+        match self {
+            Step::BindDevice { to, was, .. } => {
+                let is_vfio = |binding: &Binding| binding.driver.as_deref().is_some_and(is_vfio);
+                is_vfio(was) && !is_vfio(to)
+            }
+            Step::ResetDevice { back, .. } => *back,
+            Step::Nic(step) => step.gives_back(),
+            _ => false,
+        }
     }
 
     /// Whether it changes only what runs, and is over with it.

@@ -6,7 +6,7 @@ use super::context::Context;
 use super::error::{hinted, usage};
 use super::output::Output;
 use crate::apply::{
-    HostLock, Interrupt, Journal, LockError, Observer, Orphan, Recovery, Step, Way,
+    HostLock, Interrupt, Journal, LockError, Observer, Orphan, Recovery, Step, StepError, Way,
 };
 use crate::hypervisor::Hypervisor;
 use anyhow::Context as _;
@@ -88,6 +88,11 @@ impl Observer for Reporter {
 
     fn progress(&mut self, through: u64, bytes: u64) {
         self.bar.set(through, bytes);
+    }
+
+    fn handed_over(&mut self, step: &Step, why: &StepError) {
+        self.bar.clear();
+        self.output.warning(&format!("not done: {step}: {why}, so it is left as it is"));
     }
 
     fn guard(&mut self) -> Option<HostLock> {

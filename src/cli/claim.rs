@@ -12,7 +12,7 @@
 use super::context::Context;
 use super::error::hinted;
 use super::vfs;
-use crate::apply::{Step, bind};
+use crate::apply::{Step, bind, owner};
 use crate::bdf::Bdf;
 use crate::discover::binding::binding;
 use crate::domain::guest::Bound;
@@ -91,12 +91,17 @@ fn claim_these(
     for &bdf in ours {
         let Some(was) = now(root.as_ref(), topology, bdf)? else { continue };
         if !was.driver.as_deref().is_some_and(is_vfio) {
-            claim.steps.push(Step::BindDevice { bdf, to: Binding::vfio(), was: was.clone() });
+            claim.steps.push(Step::BindDevice {
+                bdf,
+                to: Binding::vfio(),
+                was: was.clone(),
+                force: false,
+            });
             claim.bound.push(Bound { bdf, was });
         }
     }
     let gpus = ours.iter().filter(|&&bdf| is_gpu(topology, bdf));
-    claim.steps.extend(gpus.map(|&bdf| Step::ResetDevice { bdf }));
+    claim.steps.extend(gpus.map(|&bdf| Step::ResetDevice { bdf, back: false }));
     Ok(claim)
 }
 
@@ -142,13 +147,30 @@ pub fn claim_of(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> 
         return Ok(Vec::new());
     }
     let (topology, held) = (cx.topology()?, cx.occupancy(false)?);
+    refuse_absent(xml, &devices, &topology)?;
     let ours = xml.unmanaged();
     let mut steps = claim_these(&xml.name(), (&devices, &ours), &topology, &held, cx)?.steps;
     steps.extend(vfs::claim_of(xml, &topology, cx)?);
     Ok(steps)
 }
 
-/// The steps that a guest's devices need once it is gone.
+/// Refuses to start a guest with functions that are not there, before anything is done for the others; says what makes
+/// them again.
+fn refuse_absent(xml: &DomainXml, devices: &[Bdf], topology: &Topology) -> anyhow::Result<()> {
+    let absent = devices.iter().copied().filter(|&bdf| topology.device(bdf).is_none());
+    let absent: Vec<Bdf> = absent.collect();
+    if absent.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = absent.iter().map(Bdf::to_string).collect();
+    let is = if names.len() == 1 { "is" } else { "are" };
+    let (name, names) = (xml.name(), names.join(", "));
+    let message = format!("domain `{name}` needs {names}, which {is} not there");
+    Err(hinted(message, vfs::made_by(&FsRoot::live()?, topology, &absent)?))
+}
+
+/// The steps that a guest's devices need once it is gone. What another guest runs with by now is his: it is named, and
+/// nothing is done with it.
 pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
     let ours = xml.unmanaged();
     let mut steps = vfs::give_back(xml, cx)?;
@@ -160,17 +182,25 @@ pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>>
     let root = FsRoot::live()?;
     let mut back = Vec::new();
     let bound = xml.bound();
+    let others = cx.hypervisor()?;
+    let others = owner::runs_with(&*others, &xml.uuid().unwrap_or_default(), &ours);
     for bdf in ours {
+        if let Some((_, name)) = others.iter().find(|(other, _)| *other == bdf) {
+            let told =
+                format!("{bdf} is in use by domain `{name}`, which runs: it is left as it is");
+            cx.output.warning(&told);
+            continue;
+        }
         let Some(was) = now(Some(&root), &topology, bdf)? else { continue };
         if !was.driver.as_deref().is_some_and(is_vfio) {
             continue;
         }
         // What cannot be reset would keep its guest for ever; no other gets an excluded one.
         if is_gpu(&topology, bdf) && !excluded.iter().any(|excluded| excluded.bdf == bdf) {
-            steps.push(Step::ResetDevice { bdf });
+            steps.push(Step::ResetDevice { bdf, back: true });
         }
         if let Some(bound) = bound.iter().find(|bound| bound.bdf == bdf) {
-            back.push(Step::BindDevice { bdf, to: bound.was.clone(), was });
+            back.push(Step::BindDevice { bdf, to: bound.was.clone(), was, force: false });
         }
     }
     steps.extend(back);

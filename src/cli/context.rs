@@ -50,6 +50,12 @@ impl<'a> Context<'a> {
         Ok(Rc::clone(self.hypervisor.get_or_init(|| opened)))
     }
 
+    /// The hypervisor of `--connect`, or none where it does not answer: for changes of the host, which ask it whose a
+    /// function is.
+    pub fn hypervisor_or_none(&self) -> Rc<dyn Hypervisor> {
+        self.hypervisor().unwrap_or_else(|_| Rc::new(NoHypervisor))
+    }
+
     /// The hypervisor of `--connect`, ready for a console; to be asked for before [`Context::hypervisor`].
     pub fn hypervisor_for_console(&self) -> anyhow::Result<Rc<dyn Hypervisor>> {
         let opened = open(&self.global.connect, true)?;

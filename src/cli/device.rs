@@ -71,7 +71,7 @@ fn change(
         cx.output.progress(&format!("{}: so already", names.join(" ")));
     } else {
         let journal = Journal::begin(verb, &names.join(" "), URI)?;
-        apply(steps, &NoHypervisor, &mut reporter, Some(journal))?;
+        apply(steps, &*cx.hypervisor_or_none(), &mut reporter, Some(journal))?;
     }
     let options = Path::new("/").join(boot::OPTIONS);
     if steps.iter().any(|step| matches!(step, Step::SetFile { path, .. } if *path == options)) {
@@ -112,7 +112,7 @@ fn early(functions: &[Early], cx: &Context<'_>) -> anyhow::Result<u8> {
         if driver.as_deref().is_some_and(is_vfio) {
             continue;
         }
-        match on_this_machine(|binder| binder.set(*bdf, &Binding::vfio())) {
+        match on_this_machine(&NoHypervisor, true, |binder| binder.set(*bdf, &Binding::vfio())) {
             Ok(()) => cx.output.progress(&format!("{bdf} is bound to vfio-pci")),
             Err(error) => failed.push(error.to_string()),
         }

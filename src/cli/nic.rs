@@ -48,7 +48,7 @@ fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.progress(&format!("{pf}: so already"));
     } else {
         let journal = Journal::begin("nic vfs", &pf.to_string(), URI)?;
-        apply(&steps, &NoHypervisor, &mut reporter, Some(journal))?;
+        apply(&steps, &*cx.hypervisor_or_none(), &mut reporter, Some(journal))?;
     }
     if cx.output.json {
         cx.output.json(&steps)?;

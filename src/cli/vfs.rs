@@ -8,12 +8,13 @@ use super::claim::is_local;
 use super::context::Context;
 use super::error::hinted;
 use super::nic::{functions_of, link_up};
-use crate::apply::Step;
-use crate::apply::nic::{NicStep, guard};
+use crate::apply::nic::{NicStep, boot, guard};
+use crate::apply::{Step, owner};
 use crate::bdf::Bdf;
 use crate::domain::guest::Guarded;
 use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, pf_of_nic};
+use crate::fsroot::FsRoot;
 use crate::hypervisor::{Hypervisor, VfPool};
 use crate::placement::Occupancy;
 use crate::request::{Guard, Request, VfSettings};
@@ -63,7 +64,7 @@ pub fn claim(
     claim.steps = cards_up(wishes.iter().map(|(bdf, _)| *bdf), topology, cx)?;
     for (bdf, to) in wishes.into_iter().filter(|(_, guard)| !guard.is_empty()) {
         let was = now(bdf, topology, cx)?.within(to);
-        claim.steps.extend(step(bdf, to, was, topology));
+        claim.steps.extend(step(bdf, to, was, false, topology));
         claim.guarded.push(Guarded { bdf, to, was });
     }
     Ok(claim)
@@ -77,11 +78,12 @@ fn now(bdf: Bdf, topology: &Topology, cx: &Context<'_>) -> anyhow::Result<Guard>
     }
 }
 
-/// The step that brings a virtual function from what it may do to what it shall; none where it is so already.
-fn step(bdf: Bdf, to: Guard, was: Guard, topology: &Topology) -> Option<Step> {
+/// The step that brings a virtual function from what it may do to what it shall; none where it is so already. `back`:
+/// its guest is gone.
+fn step(bdf: Bdf, to: Guard, was: Guard, back: bool, topology: &Topology) -> Option<Step> {
     let to = to.beyond(was);
     let (netdev, vf) = place(topology, bdf).filter(|_| !to.is_empty())?;
-    Some(Step::Nic(NicStep::SetGuard { netdev, vf, to, was: was.within(to) }))
+    Some(Step::Nic(NicStep::SetGuard { netdev, vf, to, was: was.within(to), back }))
 }
 
 /// The steps that take the network devices of these functions' cards up.
@@ -106,7 +108,7 @@ pub fn claim_of(
 ) -> anyhow::Result<Vec<Step>> {
     let mut steps = cards_up(xml.held(false)?.devices.into_iter(), topology, cx)?;
     for Guarded { bdf, to, .. } in xml.guarded() {
-        steps.extend(step(bdf, to, now(bdf, topology, cx)?.within(to), topology));
+        steps.extend(step(bdf, to, now(bdf, topology, cx)?.within(to), false, topology));
     }
     Ok(steps)
 }
@@ -119,10 +121,54 @@ pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>>
     }
     let topology = cx.topology()?;
     let mut steps = Vec::new();
+    let all: Vec<Bdf> = guarded.iter().map(|guarded| guarded.bdf).collect();
+    let others = owner::runs_with(&*cx.hypervisor()?, &xml.uuid().unwrap_or_default(), &all);
     for Guarded { bdf, was, .. } in guarded {
-        steps.extend(step(bdf, was, now(bdf, &topology, cx)?.within(was), &topology));
+        if let Some((_, name)) = others.iter().find(|(other, _)| *other == bdf) {
+            let told =
+                format!("{bdf} is in use by domain `{name}`, which runs: its settings are left");
+            cx.output.warning(&told);
+            continue;
+        }
+        steps.extend(step(bdf, was, now(bdf, &topology, cx)?.within(was), true, &topology));
     }
     Ok(steps)
+}
+
+/// What makes functions again that are not there, as a hint.
+pub fn made_by(root: &FsRoot, topology: &Topology, absent: &[Bdf]) -> anyhow::Result<String> {
+    let at_boot = boot::functions(root)?;
+    let mut commands = Vec::new();
+    for card in topology.devices() {
+        let Some(Sriov::Pf { total, .. }) = card.sriov else { continue };
+        let mut least = 0;
+        for &bdf in absent {
+            least = least.max(number_of(root, card.bdf, bdf)?.map_or(0, |number| number + 1));
+        }
+        if (1..=total).contains(&least) {
+            let before = at_boot.get(&card.bdf).map_or(0, |at_boot| at_boot.count);
+            commands.push(format!("`gpuvm nic vfs {} --count {}`", card.bdf, least.max(before)));
+        }
+    }
+    Ok(match commands.is_empty() {
+        false => format!("{} makes them again", commands.join(" and ")),
+        true => "`echo 1 | sudo tee /sys/bus/pci/rescan` has the kernel look for it again; a virtual \
+                 function is made by `gpuvm nic vfs PF --count N`; `gpuvm device list --all` shows all"
+            .into(),
+    })
+}
+
+/// Which number a virtual function of this address has on a card; none: it cannot be one of it. The kernel computes the
+/// addresses so (PCI Express Base Specification, SR-IOV: First VF Offset, VF Stride).
+fn number_of(root: &FsRoot, pf: Bdf, vf: Bdf) -> anyhow::Result<Option<u32>> {
+    let Some(dir) = root.dir(&format!("sys/bus/pci/devices/{pf}"))? else { return Ok(None) };
+    let place = dir.number::<u32>("sriov_offset")?.zip(dir.number::<u32>("sriov_stride")?);
+    let Some((offset, stride)) = place.filter(|(_, stride)| *stride > 0) else { return Ok(None) };
+    let id = |bdf: Bdf| {
+        u32::from(bdf.bus()) << 8 | u32::from(bdf.device()) << 3 | u32::from(bdf.function())
+    };
+    let beyond = id(vf).checked_sub(id(pf) + offset).filter(|_| pf.segment() == vf.segment());
+    Ok(beyond.filter(|beyond| beyond % stride == 0).map(|beyond| beyond / stride))
 }
 
 /// Which of these networks hand out virtual functions. Refuses what libvirt could not give, where the guest is to start.

@@ -12,7 +12,7 @@ mod nodes;
 mod processes;
 mod take;
 
-pub use processes::{Seen, read};
+pub use processes::{Seen, guests, openers, read};
 pub use take::{Hindrance, Take, with_groups};
 
 use crate::bdf::Bdf;

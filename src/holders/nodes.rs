@@ -20,6 +20,32 @@ pub struct Node {
     pub number: NodeNumber,
 }
 
+/// Finds the device nodes by which guests have functions: those of VFIO, of the function itself and of its IOMMU group.
+pub fn vfio(root: &FsRoot, bdf: Bdf) -> Result<Vec<Node>, FsError> {
+    let mut nodes = Vec::new();
+    let Some(dir) = root.dir(&format!("sys/bus/pci/devices/{bdf}"))? else { return Ok(nodes) };
+    if let Some(group) = dir.link_name("iommu_group")?
+        && let Some(dir) = root.dir(&format!("sys/class/vfio/{group}"))?
+    {
+        add(&dir, false, &format!("vfio/{group}"), &mut nodes)?;
+    }
+    // A process that goes by iommufd opens a node of the function itself.
+    if let Some(dir) = dir.dir("vfio-dev")? {
+        below(&dir, 1, &mut nodes)?;
+    }
+    Ok(nodes)
+}
+
+/// Finds the device nodes of a function that is neither a drive's controller nor a NIC, by its files alone.
+pub fn plain(root: &FsRoot, bdf: Bdf) -> Result<Vec<Node>, FsError> {
+    let mut nodes = Vec::new();
+    let Some(dir) = root.dir(&format!("sys/bus/pci/devices/{bdf}"))? else { return Ok(nodes) };
+    below(&dir, DEEPEST, &mut nodes)?;
+    nodes.extend(gpu(root, bdf)?);
+    nodes.extend(nvswitches(root, bdf)?);
+    Ok(nodes)
+}
+
 /// Finds the device nodes of a function.
 pub fn nodes(root: &FsRoot, topology: &Topology, bdf: Bdf) -> Result<Vec<Node>, FsError> {
     let mut nodes = Vec::new();

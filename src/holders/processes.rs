@@ -1,6 +1,6 @@
 //! Who has functions in use, as the kernel shows it now: processes by their open files, networks by their addresses.
 
-use super::nodes::{Node, nodes};
+use super::nodes::{Node, nodes, plain, vfio};
 use super::{Use, UseKind};
 use crate::bdf::Bdf;
 use crate::fsroot::{Dir, FsError, FsRoot, NodeNumber};
@@ -35,6 +35,36 @@ pub fn read(root: &FsRoot, topology: &Topology, functions: &[Bdf]) -> Result<See
         open_files(root, &all, &mut seen)?;
     }
     addresses(root, topology, functions, &mut seen.uses)?;
+    seen.uses.sort();
+    seen.uses.dedup();
+    Ok(seen)
+}
+
+/// Reads which processes have these functions as guests do: by VFIO.
+pub fn guests(root: &FsRoot, functions: &[Bdf]) -> Result<Seen, FsError> {
+    by_nodes(root, functions, vfio)
+}
+
+/// Reads which processes have nodes of these functions open, which are neither drives' controllers nor NICs: what sysfs
+/// shows of each is enough for these, and nothing else of the host is read.
+pub fn openers(root: &FsRoot, functions: &[Bdf]) -> Result<Seen, FsError> {
+    by_nodes(root, functions, plain)
+}
+
+/// Reads which processes have those nodes of functions open that are found so.
+fn by_nodes(
+    root: &FsRoot,
+    functions: &[Bdf],
+    nodes: impl Fn(&FsRoot, Bdf) -> Result<Vec<Node>, FsError>,
+) -> Result<Seen, FsError> {
+    let mut seen = Seen::default();
+    let mut all: Vec<(Bdf, Node)> = Vec::new();
+    for &bdf in functions {
+        all.extend(nodes(root, bdf)?.into_iter().map(|node| (bdf, node)));
+    }
+    if !all.is_empty() {
+        open_files(root, &all, &mut seen)?;
+    }
     seen.uses.sort();
     seen.uses.dedup();
     Ok(seen)

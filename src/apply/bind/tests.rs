@@ -1,6 +1,7 @@
 //! Binding on a tree whose kernel is played: it fails at each write in turn.
 
 use super::*;
+use crate::apply::owner::Everyone;
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -83,7 +84,7 @@ impl Played {
     /// Works with a binder on it.
     fn bind<T>(&self, work: impl FnOnce(&Binder<'_>, Bdf) -> T) -> T {
         let root = FsRoot::at(self.dir.path()).unwrap();
-        let binder = Binder { root: &root, kernel: self, pause: Duration::ZERO };
+        let binder = Binder { root: &root, kernel: self, owner: &Everyone, pause: Duration::ZERO };
         work(&binder, BDF.parse().unwrap())
     }
 }

@@ -6,6 +6,7 @@
 
 use super::NicError;
 use crate::apply::bind::Kernel;
+use crate::apply::owner::Owner;
 use crate::bdf::Bdf;
 use crate::fsroot::{Dir, FsRoot};
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub(super) struct Functions<'a> {
     pub root: &'a FsRoot,
     /// What writes them.
     pub kernel: &'a dyn Kernel,
+    /// What tells whose a function is.
+    pub owner: &'a dyn Owner,
     /// How long to wait between two looks.
     pub pause: Duration,
 }
@@ -53,6 +56,28 @@ impl Functions<'_> {
         }
     }
 
+    /// Refuses to take functions away that somebody has.
+    pub fn expect_free(&self, pf: Bdf, count: u32) -> Result<(), NicError> {
+        match self.now(pf)? {
+            now if now == count || now == 0 => Ok(()),
+            _ => {
+                self.owner.free(&self.functions(pf)?)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// The functions of a PF, by number.
+    pub fn functions(&self, pf: Bdf) -> Result<Vec<Bdf>, NicError> {
+        let dir = self.dir(pf)?;
+        let mut functions = Vec::new();
+        while let Some(name) = dir.link_name(&format!("virtfn{}", functions.len()))? {
+            let Ok(bdf) = name.parse() else { break };
+            functions.push(bdf);
+        }
+        Ok(functions)
+    }
+
     /// Brings the number from `was` to `count`; where that fails, back to `was`.
     pub fn change(&self, pf: Bdf, was: u32, count: u32) -> Result<(), NicError> {
         let Err(first) = self.set(pf, count) else { return Ok(()) };
@@ -70,6 +95,8 @@ impl Functions<'_> {
         let now = self.now(pf)?;
         if now != count {
             if now != 0 {
+                // All of them go, also those of guests that have come since.
+                drop(self.owner.free(&self.functions(pf)?)?);
                 self.kernel.write(&file, "0", REMOVE_S)?;
             }
             if count != 0 {

@@ -24,13 +24,29 @@ pub enum StepError {
     Disk(#[from] DiskError),
     /// The kernel could not.
     #[error("{0}")]
-    Bind(#[from] BindError),
+    Bind(BindError),
+    /// Somebody has by now what was to be taken, reset or given back, so it is left to him.
+    #[error("{what} is in use by {by}")]
+    InUse {
+        /// What it is: the address of a function.
+        what: String,
+        /// Who has it.
+        by: String,
+    },
+    /// Whether somebody has what was to be taken, reset or given back cannot be told, so it is left as it is.
+    #[error("cannot tell whether {what} is in use: {why}")]
+    Untold {
+        /// What it is: the address of a function.
+        what: String,
+        /// Why not.
+        why: String,
+    },
     /// An array, or what speaks of it, could not be changed.
     #[error("{0}")]
     Array(#[from] ArrayError),
     /// A network card could not be changed.
     #[error("{0}")]
-    Nic(#[from] NicError),
+    Nic(NicError),
     /// The number of huge pages could not be set.
     #[error("{0}")]
     Pages(#[from] PagesError),
@@ -108,7 +124,34 @@ pub enum StepError {
     },
 }
 
+impl From<BindError> for StepError {
+    fn from(error: BindError) -> StepError {
+        match error {
+            BindError::InUse { bdf, by } => StepError::InUse { what: bdf.to_string(), by },
+            BindError::Untold { bdf, why } => StepError::Untold { what: bdf.to_string(), why },
+            error => StepError::Bind(error),
+        }
+    }
+}
+
+impl From<NicError> for StepError {
+    fn from(error: NicError) -> StepError {
+        match error {
+            NicError::Write(error) => match error.into() {
+                StepError::Bind(error) => StepError::Nic(NicError::Write(error)),
+                error => error,
+            },
+            error => StepError::Nic(error),
+        }
+    }
+}
+
 impl StepError {
+    /// Whether somebody else has by now what was to be given back: it is his, and nothing is left to do.
+    pub fn is_handed_over(&self) -> bool {
+        matches!(self, StepError::InUse { .. })
+    }
+
     /// Whether a step may be done, or half done, although it failed: the hypervisor went away in the middle, or says
     /// nothing that we know. A step that is refused, because of what is there already for one, has not begun.
     pub fn may_have_done(&self, step: &Step) -> bool {

@@ -82,18 +82,18 @@ impl fmt::Display for Step {
             Step::DeleteVolume { pool, name } => {
                 write!(f, "delete volume `{name}` of pool `{pool}`")
             }
-            Step::BindDevice { bdf, to, was } if to.driver == was.driver => {
+            Step::BindDevice { bdf, to, was, .. } if to.driver == was.driver => {
                 let to = to.driver_override.as_deref().unwrap_or("any driver");
                 write!(f, "reserve {bdf} for {to}")
             }
-            Step::BindDevice { bdf, to, was } => match &to.driver {
+            Step::BindDevice { bdf, to, was, .. } => match &to.driver {
                 Some(driver) => write!(f, "bind {bdf} to {driver}, from {}", was.driver_text()),
                 None => write!(f, "unbind {bdf} from {}", was.driver_text()),
             },
-            Step::ReleaseDevice { bdf, was } => {
+            Step::ReleaseDevice { bdf, was, .. } => {
                 write!(f, "release {bdf} from {} to the host", was.driver_text())
             }
-            Step::ResetDevice { bdf } => write!(f, "reset {bdf}"),
+            Step::ResetDevice { bdf, .. } => write!(f, "reset {bdf}"),
             Step::SetFile { path, text: Some(_), .. } => write!(f, "write {}", path.display()),
             Step::SetFile { path, text: None, .. } => write!(f, "remove {}", path.display()),
             Step::Remember { path, text: Some(_), .. } => {

@@ -84,7 +84,7 @@ pub fn bind(args: &BindArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
     let mut steps = Vec::new();
     for &bdf in take.functions.iter().filter(|bdf| !on_vfio(bdf)) {
         let Some(was) = bound_to(topology, bdf)? else { continue };
-        steps.push(Step::BindDevice { bdf, to: Binding::vfio(), was });
+        steps.push(Step::BindDevice { bdf, to: Binding::vfio(), was, force: args.force });
     }
     if args.at_boot {
         let mut wanted = boot::functions(&host.root)?;
@@ -113,7 +113,7 @@ pub fn release(args: &ReleaseArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Step>
         let Some(was) = bound_to(topology, bdf)? else { continue };
         if was.driver.as_deref().is_some_and(is_vfio) {
             bound.push(bdf);
-            steps.push(Step::ReleaseDevice { bdf, was });
+            steps.push(Step::ReleaseDevice { bdf, was, force: args.force });
         }
     }
     let uses = host.uses(&bound)?;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::apply::bind::BindError;
+use crate::apply::owner::Everyone;
 use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -60,7 +61,8 @@ impl Played {
     /// Works with it, and returns what was written.
     fn with<T>(&self, work: impl FnOnce(&Functions<'_>, Bdf) -> T) -> (T, Vec<String>) {
         let root = FsRoot::at(self.dir.path()).unwrap();
-        let functions = Functions { root: &root, kernel: self, pause: Duration::ZERO };
+        let functions =
+            Functions { root: &root, kernel: self, owner: &Everyone, pause: Duration::ZERO };
         (work(&functions, PF.parse().unwrap()), self.log.take())
     }
 }
