@@ -27,6 +27,8 @@ pub mod hostnet;
 
 pub mod discover;
 
+pub mod blockdev;
+
 pub mod request;
 
 pub mod placement;

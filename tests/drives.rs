@@ -93,7 +93,7 @@ fn every_user_of_a_drive_is_named() {
         ("nvme4n1", &["nvme4n1 is a member of a ZFS pool `tank`"]),
         ("nvme5n1", &["nvme5n1 is open by process 77 (dd)"]),
         ("nvme6n1", &[" free ", " pci,disk ", "nvme-MAKER_S6"]),
-        ("nvme9n1", &[" free ", " pci,disk "]),
+        ("nvme9n1", &[" data ", " pci,disk ", "nvme9n1 holds a partition table"]),
         ("nvme9n1p1", &[" free ", " partition ", PARTUUID]),
     ] {
         for part in parts {

@@ -5,7 +5,7 @@ use super::change::{Reporter, journal, print_steps, refuse_unfinished};
 use super::claim::claim;
 use super::context::Context;
 use super::diff::Diff;
-use super::error::{EXIT_DONE, hinted};
+use super::error::{EXIT_DONE, hinted, usage};
 use super::guest::{Planned, resolve};
 use super::host::files;
 use super::ip::{Waited, wait_for};
@@ -14,7 +14,7 @@ use super::output::Output;
 use super::pages;
 use super::render::{Extra, render};
 use super::seed::{self, FirstBoot};
-use super::storage::{self, Disks, room};
+use super::storage::{self, Disks, remains, room};
 use super::vfs;
 use super::view::View;
 use crate::apply::identity::random_uuid;
@@ -26,6 +26,7 @@ use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf}
 use crate::versions::Versions;
 use anyhow::Context as _;
 use serde::Serialize;
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,8 @@ struct Prepared {
     xml: DomainXml,
     /// What makes it, up to its definition.
     steps: Vec<Step>,
+    /// What lies on drives that it gets, a phrase each.
+    losses: Vec<String>,
 }
 
 /// Is what `create` answers.
@@ -74,7 +77,10 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if let Some(name) = &args.guest.name {
         refuse_existing(&*hypervisor, name.as_str())?;
     }
-    let Prepared { name, xml, steps } = prepare(args, cx, Some(&*hypervisor))?;
+    let Prepared { name, xml, steps, losses } = prepare(args, cx, Some(&*hypervisor))?;
+    if !args.accept_data_loss {
+        reporter.ask(|| accept(&losses, &name))?;
+    }
     let start = [start_step(&name)];
     let journal = journal("create", &name, &*hypervisor)?;
     let mut transaction = Transaction::new(&*hypervisor, &mut reporter, Some(journal));
@@ -109,7 +115,10 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Prints the steps or the definition and changes nothing; so a recorded host will do, on which no domain is.
 fn preview(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let hypervisor = if cx.global.host.is_none() { Some(cx.hypervisor()?) } else { None };
-    let Prepared { name, xml, mut steps } = prepare(args, cx, hypervisor.as_deref())?;
+    let Prepared { name, xml, mut steps, losses } = prepare(args, cx, hypervisor.as_deref())?;
+    for loss in losses.iter().filter(|_| !args.accept_data_loss) {
+        cx.output.warning(&format!("{loss}: `create` asks first, or takes --accept-data-loss"));
+    }
     if args.diff {
         Diff::of(&name, None, Some(xml.text())).print(cx.output)?;
         return Ok(EXIT_DONE);
@@ -140,7 +149,7 @@ fn prepare(
     if let Some(hypervisor) = hypervisor {
         refuse_existing(hypervisor, &name)?;
     }
-    let Disks { mut steps, disks, made, abilities, warnings } =
+    let Disks { mut steps, disks, made, abilities, warnings, mut losses } =
         storage::plan(&args.storage, Some(&args.seed), &planned, cx)?;
     for warning in &warnings {
         match warning.starts_with("WARNING") {
@@ -149,6 +158,7 @@ fn prepare(
         }
     }
     let devices = &planned.placement.devices;
+    losses.extend(remains(&planned.topology, devices));
     let claim = claim(&name, devices, &planned.topology, &planned.occupancy, cx)?;
     let pages = pages::reserve(&planned, args.reserve_pages, !args.no_start, cx)?;
     let reserves = !pages.steps.is_empty();
@@ -190,7 +200,31 @@ fn prepare(
         steps.extend(functions.steps);
     }
     steps.push(Step::DefineDomain { name: name.clone(), xml: xml.text().to_owned() });
-    Ok(Prepared { name, xml, steps })
+    Ok(Prepared { name, xml, steps, losses })
+}
+
+/// Asks whether a guest may get drives that data lies on; nothing where there is none.
+fn accept(losses: &[String], name: &str) -> anyhow::Result<()> {
+    if losses.is_empty() {
+        return Ok(());
+    }
+    let lines: String = losses.iter().map(|loss| format!("\n  {loss}")).collect();
+    if !std::io::stdin().is_terminal() {
+        return Err(usage(
+            format!("domain `{name}` would get drives with data on them{lines}"),
+            "--accept-data-loss gives them as they are; `gpuvm drive wipe ID` erases one",
+        ));
+    }
+    let mut err = std::io::stderr().lock();
+    writeln!(err, "domain `{name}` gets drives with data on them, and may overwrite it{lines}")?;
+    write!(err, "give them to the guest? [y/N] ")?;
+    err.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(hinted("declined; nothing is changed", "")),
+    }
 }
 
 /// Refuses a name that a domain has, before anything is made.

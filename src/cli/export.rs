@@ -28,6 +28,10 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     for warning in &disks.warnings {
         cx.output.progress(warning);
     }
+    let functions = storage::remains(&planned.topology, &planned.placement.devices);
+    for loss in disks.losses.iter().chain(&functions) {
+        cx.output.warning(&format!("the guest gets what is on its drives: {loss}"));
+    }
     let Disks { disks, made, abilities, .. } = disks;
     let mut extra = Extra { disks, made, abilities, ..Extra::default() };
     // What a recorded host's networks are is not recorded.

@@ -3,6 +3,7 @@
 use super::holders::{self, Uses};
 use super::pci::place;
 use crate::bdf::Bdf;
+use crate::blockdev::signatures;
 use crate::fsroot::{Dir, FsError, FsRoot};
 use crate::topology::{Drive, PartitionTableEntry, Parts};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +42,7 @@ pub fn drives(root: &FsRoot, identify: bool, parts: &mut Parts) -> Result<(), Fs
         drive.bdf = paths.filter_map(|path| function_above(&path)).find(|bdf| known.contains(bdf));
         parts.drives.push(drive);
     }
-    Ok(())
+    signatures::fill(root, &uses, identify, &mut parts.drives)
 }
 
 /// Whether a block device is a whole drive: not md, device mapper, loop, RAM or a removable disc, and not the hidden
@@ -75,6 +76,8 @@ fn drive(
             bytes: bytes(&dir)?,
             partuuid: udev.partuuids.get(child).cloned(),
             used_by: uses.of(root, child)?,
+            content: None,
+            efi_system: false,
         });
     }
     partitions.sort_by_key(|partition| partition.number);
@@ -95,6 +98,7 @@ fn drive(
         stable_ids: udev.ids.get(name).cloned().unwrap_or_default(),
         partitions,
         used_by: uses.of(root, name)?,
+        content: None,
     })
 }
 

@@ -43,6 +43,8 @@ pub struct Uses {
     mapped: BTreeMap<String, String>,
     /// UUIDs of arrays that were released to be given away.
     released: BTreeSet<String>,
+    /// Names of loop devices, with the block device that each lies over.
+    loops: BTreeMap<String, String>,
 }
 
 impl Uses {
@@ -63,9 +65,15 @@ impl Uses {
             let names = root.names(&format!("sys/fs/btrfs/{uuid}/devices"))?;
             uses.btrfs.extend((!names.is_empty()).then_some(names));
         }
-        for name in root.names(BLOCK)?.into_iter().filter(|name| name.starts_with("dm-")) {
-            if let Some(mapped) = root.read(&format!("{BLOCK}/{name}/dm/name"))? {
+        for name in root.names(BLOCK)? {
+            if name.starts_with("dm-")
+                && let Some(mapped) = root.read(&format!("{BLOCK}/{name}/dm/name"))?
+            {
                 uses.mapped.insert(name, mapped);
+            } else if name.starts_with("loop")
+                && let Some(lower) = backing(root, &name)?
+            {
+                uses.loops.insert(name, lower);
             }
         }
         Ok(uses)
@@ -147,6 +155,11 @@ impl Uses {
         &self.mounts
     }
 
+    /// The block device that a loop device lies over; none: it is no loop device, or lies over a file.
+    pub fn below_loop(&self, name: &str) -> Option<&str> {
+        self.loops.get(name).map(String::as_str)
+    }
+
     /// Whether a block device is swap space.
     pub fn is_swap(&self, name: &str) -> bool {
         self.swaps.contains(name)
@@ -169,6 +182,12 @@ impl Uses {
             self.carried(root, &device, STOREYS, &mut carries)?;
             uses.push(DriveUse::Holder { device, what, carries: carries.into_iter().collect() });
         }
+        for (device, _) in self.loops.iter().filter(|(_, lower)| *lower == name) {
+            let mut carries = BTreeSet::new();
+            self.carried(root, device, STOREYS, &mut carries)?;
+            let (device, what) = (device.clone(), Some("loop device".to_owned()));
+            uses.push(DriveUse::Holder { device, what, carries: carries.into_iter().collect() });
+        }
         if uses.is_empty() {
             uses.extend(self.member(root, name)?.map(|of| DriveUse::Member { of }));
         }
@@ -189,7 +208,9 @@ impl Uses {
         }
         let Some(storeys) = storeys.checked_sub(1) else { return Ok(()) };
         let above = root.names(&format!("{BLOCK}/{name}/holders"))?;
-        for other in above.into_iter().chain(partitions(root, name)?) {
+        let loops = self.loops.iter().filter(|(_, lower)| *lower == name);
+        let above = above.into_iter().chain(loops.map(|(device, _)| device.clone()));
+        for other in above.chain(partitions(root, name)?) {
             self.carried(root, &other, storeys, carries)?;
         }
         Ok(())
@@ -231,6 +252,29 @@ impl Uses {
             },
         })
     }
+}
+
+/// The kernel's name of the block device that a loop device lies over; none: a file, or nothing.
+fn backing(root: &FsRoot, name: &str) -> Result<Option<String>, FsError> {
+    let Some(dir) = root.dir(&format!("{BLOCK}/{name}/loop"))? else { return Ok(None) };
+    let Some(file) = dir.read_if_any("backing_file")? else { return Ok(None) };
+    // The node may have been taken away since.
+    let path = file.strip_suffix(" (deleted)").unwrap_or(&file);
+    if root.is_live()
+        && let Some(name) = super::drives::kernel_name(std::path::Path::new(path))
+    {
+        return Ok(Some(name));
+    }
+    let Some((directory, last)) = path.rsplit_once('/').filter(|_| path.starts_with("/dev/"))
+    else {
+        return Ok(None);
+    };
+    let linked = match root.dir(directory)? {
+        Some(dir) => dir.link_name(last)?,
+        None => None,
+    };
+    let known = linked.unwrap_or_else(|| last.to_owned());
+    Ok(Some(known).filter(|name| root.exists(&format!("{BLOCK}/{name}"))))
 }
 
 /// Names of the partitions of a block device.

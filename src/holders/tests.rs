@@ -179,6 +179,8 @@ fn what_the_host_needs_is_never_taken() {
         bytes: 1,
         partuuid: None,
         used_by: vec![used],
+        content: None,
+        efi_system: false,
     };
     let root = with(&|drive| drive.partitions.push(part(DriveUse::Mounted { at: "/".into() })));
     let wanted = "0000:2e:00.0 is used by the host, which has nvme9n1p2 mounted at /";

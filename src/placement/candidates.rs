@@ -109,7 +109,8 @@ pub(super) struct Devices<'a> {
 impl Devices<'_> {
     /// What the host has of a wish's kind, or why the wish cannot be met whatever GPUs the guest has.
     pub(super) fn supply(&self, kind: Kind, wish: &DeviceWish) -> Result<Supply, PlanError> {
-        let mut supply = self.all(kind, wish.number());
+        let is_count = matches!(wish, DeviceWish::Count(_));
+        let mut supply = self.all(kind, wish.number(), is_count);
         match wish {
             DeviceWish::Count(_) => self.enough(kind, wish.number(), &supply)?,
             DeviceWish::Exact(bdfs) => {
@@ -124,8 +125,8 @@ impl Devices<'_> {
         Ok(supply)
     }
 
-    /// Every function of a kind.
-    fn all(&self, kind: Kind, wanted: usize) -> Supply {
+    /// Every function of a kind; `is_count`: of drives only those that a number may take.
+    fn all(&self, kind: Kind, wanted: usize, is_count: bool) -> Supply {
         let mut supply = Supply { candidates: Vec::new(), free: 0, refused: Vec::new() };
         let mut crowds: BTreeMap<Bdf, (usize, usize)> = BTreeMap::new();
         let devices = self.topology.devices().iter().filter(|d| Kind::of(d) == Some(kind));
@@ -137,7 +138,9 @@ impl Devices<'_> {
             }
         }
         for device in devices {
-            if let Some((is_taken, why)) = self.refusal(device.bdf) {
+            let data = || groups::remains(self.topology, device.bdf).filter(|_| is_count);
+            let refusal = self.refusal(device.bdf).or_else(|| data().map(|why| (false, why)));
+            if let Some((is_taken, why)) = refusal {
                 let line = format!("{} {why}", device.bdf);
                 supply.refused.push(Refused { bdf: device.bdf, is_taken, line });
                 continue;
@@ -200,6 +203,15 @@ impl Devices<'_> {
             can && Kind::of(device) == Some(Kind::Nic) && self.refusal(device.bdf).is_none()
         };
         let pf = self.topology.devices().iter().find(idle).filter(|_| kind == Kind::Vf);
+        let has_data = |device: &&PciDevice| groups::remains(self.topology, device.bdf).is_some();
+        let mut full = self.topology.of_kind(DeviceKind::Nvme).filter(|_| kind == Kind::Nvme);
+        if let Some(device) = full.find(|d| self.refusal(d.bdf).is_none() && has_data(d)) {
+            return format!(
+                "`gpuvm drive list` shows what is on each; `gpuvm drive wipe ID` erases one; {} {} takes one as it is",
+                kind.flag(),
+                device.bdf
+            );
+        }
         match (pf, free) {
             (Some(pf), _) => {
                 format!("`gpuvm nic vfs {} --count 1` makes one virtual function there", pf.bdf)

@@ -231,6 +231,21 @@ fn member<'a>(
     }
 }
 
+/// Why a mere number never takes an NVMe function that its address takes, to be read after its name: what lies on its
+/// drives, or that nobody can tell. None: its drives are blank, or a recorded host does not tell.
+pub(super) fn remains(topology: &Topology, bdf: Bdf) -> Option<String> {
+    let device = topology.device(bdf).filter(|device| device.kind() == DeviceKind::Nvme)?;
+    let mut drives = topology.parts().drives.iter().filter(|drive| drive.bdf == Some(bdf));
+    let told: Vec<String> = drives.by_ref().flat_map(Drive::remains).collect();
+    if !told.is_empty() {
+        return Some(format!("has data: {}", told.join(", ")));
+    }
+    let has_drive = topology.parts().drives.iter().any(|drive| drive.bdf == Some(bdf));
+    let is_away = device.driver.as_deref().is_some_and(crate::topology::is_vfio);
+    (!has_drive && is_away)
+        .then(|| "is bound to vfio-pci, so that nobody can tell what is on it".to_owned())
+}
+
 /// What the host uses a function for; none: nothing that is known.
 fn host_use<'a>(topology: &'a Topology, device: &'a PciDevice) -> Option<HostUse<'a>> {
     if let Some(why) = device.net.as_ref().and_then(|net| net.used_by.first()) {

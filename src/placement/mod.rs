@@ -131,6 +131,8 @@ pub enum DeviceState {
     Host,
     /// It has virtual functions enabled, or its IOMMU group is in the way.
     Blocked,
+    /// A drive that data lies on, or of which nobody can tell: only its address takes it, never a number.
+    Data,
 }
 
 /// Whether functions can be passed through now, and why not, to be read after a function's name.
@@ -141,7 +143,10 @@ pub fn device_states(
 ) -> Vec<(DeviceState, Option<String>)> {
     let taken = Taken::new(topology, held);
     let state = |&bdf: &Bdf| match groups::block(topology, &taken, bdf) {
-        None => (DeviceState::Free, None),
+        None => match groups::remains(topology, bdf) {
+            None => (DeviceState::Free, None),
+            Some(why) => (DeviceState::Data, Some(why)),
+        },
         Some(block) => (block.state(), Some(block.why(1))),
     };
     functions.iter().map(state).collect()

@@ -163,6 +163,7 @@ fn gpus_that_cannot_be_had_are_never_placed() {
         stable_ids: vec![],
         partitions: vec![],
         used_by,
+        content: None,
     };
     let neighbour = |parts: &mut Parts, class| {
         let mut other = device(0x40, class, 0x1234, None);

@@ -39,6 +39,10 @@ pub enum DriveUse {
         /// Of what: `a ZFS pool \`tank\``, `an LVM volume group`.
         of: String,
     },
+    /// The kernel holds it for somebody alone, and does not say for whom.
+    Kernel,
+    /// An EFI system partition that this host starts from, or may.
+    EfiSystem,
 }
 
 impl DriveUse {
@@ -57,6 +61,10 @@ impl DriveUse {
                 format!("{name} is part of {device}{what}{carries}")
             }
             DriveUse::Member { of } => format!("{name} is a member of {of}"),
+            DriveUse::Kernel => {
+                format!("{name} is in use by the kernel (ZFS, or a journal of a file system)")
+            }
+            DriveUse::EfiSystem => format!("{name} is the EFI system partition of this host"),
         }
     }
 
@@ -65,7 +73,92 @@ impl DriveUse {
         match self {
             DriveUse::Mounted { at } => is_system(at),
             DriveUse::Holder { carries, .. } => carries.iter().any(|at| is_system(at)),
-            DriveUse::Swap | DriveUse::Member { .. } => false,
+            DriveUse::EfiSystem => true,
+            DriveUse::Swap | DriveUse::Member { .. } | DriveUse::Kernel => false,
+        }
+    }
+}
+
+/// A mark that tells what lies on a device, as libblkid knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Signature {
+    /// libblkid's word: `ext4`, `gpt`, `crypto_LUKS`; [`Signature::UNKNOWN`] for bytes that are no mark.
+    pub kind: String,
+    /// Label; identifying, so only where the admin asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// UUID; identifying, so only where the admin asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+}
+
+impl Signature {
+    /// The kind of bytes that are not blank and that no library knows.
+    pub const UNKNOWN: &str = "unknown";
+
+    /// Whether it is a partition table.
+    pub fn is_table(&self) -> bool {
+        let tables = ["gpt", "dos", "PMBR", "atari", "bsd", "mac", "minix", "sgi", "sun", "ultrix"];
+        tables.contains(&self.kind.as_str())
+    }
+
+    /// What it means, in words.
+    pub fn says(&self) -> String {
+        let what = match self.kind.as_str() {
+            Signature::UNKNOWN => "data of an unknown kind",
+            "gpt" | "PMBR" => "a GPT partition table",
+            "dos" => "an MBR partition table",
+            "swap" => "swap space",
+            "swsuspend" | "swsupend" => "a hibernation image",
+            "crypto_LUKS" => "LUKS encrypted data",
+            "BitLocker" => "BitLocker encrypted data",
+            "ceph_bluestore" => "a Ceph BlueStore OSD",
+            "drbd" => "a DRBD volume",
+            "VMFS_volume_member" | "VMFS" => "a VMFS volume",
+            "mpath_member" => "a path of a multipath device",
+            "LVM2_member" => "an LVM physical volume",
+            "linux_raid_member" => "a member of an md array",
+            "zfs_member" => "a member of a ZFS pool",
+            kind if self.is_table() => return format!("a partition table ({kind})"),
+            kind => kind,
+        };
+        match &self.label {
+            Some(label) => format!("{what} `{label}`"),
+            None => what.to_owned(),
+        }
+    }
+}
+
+/// What is known of the content of a drive or partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Content {
+    /// It was read, and has these marks; none: it is blank.
+    Signatures(Vec<Signature>),
+    /// It could not be read: why.
+    Unread(String),
+}
+
+impl Content {
+    /// What lies on a device of this name, a phrase each; empty: nothing.
+    pub fn says(&self, name: &str) -> Vec<String> {
+        match self {
+            Content::Unread(why) => vec![format!("what is on {name} is not known: {why}")],
+            Content::Signatures(signatures) => {
+                let mut phrases: Vec<String> =
+                    signatures.iter().map(|one| format!("{name} holds {}", one.says())).collect();
+                phrases.dedup();
+                phrases
+            }
+        }
+    }
+
+    /// Marks that were read.
+    pub fn signatures(&self) -> &[Signature] {
+        match self {
+            Content::Signatures(signatures) => signatures,
+            Content::Unread(_) => &[],
         }
     }
 }
@@ -76,6 +169,32 @@ impl Drive {
         let whole = self.used_by.iter().map(|used| (self.name.as_str(), used));
         let parts = self.partitions.iter();
         whole.chain(parts.flat_map(|part| part.used_by.iter().map(|used| (&*part.name, used))))
+    }
+
+    /// What lies on it and on its partitions, or that this could not be read, a phrase each. Empty: it is blank, or a
+    /// recorded host that does not tell. A drive of which this says something is never taken for a mere number.
+    pub fn remains(&self) -> Vec<String> {
+        let own = self.content.as_ref();
+        let mut phrases = own.map(|content| content.says(&self.name)).unwrap_or_default();
+        let has_table =
+            own.is_some_and(|content| content.signatures().iter().any(Signature::is_table));
+        if !has_table && !self.partitions.is_empty() {
+            phrases.insert(0, format!("{} holds a partition table", self.name));
+        }
+        phrases.extend(self.partitions.iter().flat_map(PartitionTableEntry::remains));
+        phrases
+    }
+}
+
+impl PartitionTableEntry {
+    /// What lies on it, or that this could not be read, a phrase each.
+    pub fn remains(&self) -> Vec<String> {
+        let mut phrases =
+            self.content.as_ref().map(|content| content.says(&self.name)).unwrap_or_default();
+        if self.efi_system {
+            phrases.insert(0, format!("{} is an EFI system partition", self.name));
+        }
+        phrases
     }
 }
 
@@ -95,6 +214,12 @@ pub struct PartitionTableEntry {
     /// Uses by the host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub used_by: Vec<DriveUse>,
+    /// What lies on it; none: not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Content>,
+    /// Whether the table calls it an EFI system partition, which no guest ever gets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub efi_system: bool,
 }
 
 /// Is a whole drive.
@@ -123,4 +248,7 @@ pub struct Drive {
     /// Uses of the whole drive by the host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub used_by: Vec<DriveUse>,
+    /// What lies on it, outside its partitions; none: not looked at, because it is used or the host is a recorded one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Content>,
 }

@@ -72,6 +72,9 @@ pub struct CreateArgs {
     /// Take NVSwitches or NVLinks that other guests can reach, too; the plan says which guests are not kept apart
     #[arg(long)]
     pub accept_shared_fabric: bool,
+    /// Give the guest drives that data lies on, which it may overwrite; at a terminal it is asked
+    #[arg(long)]
+    pub accept_data_loss: bool,
     /// Only define the guest
     #[arg(long)]
     pub no_start: bool,

@@ -8,7 +8,7 @@ use crate::cli::error::EXIT_DONE;
 use crate::cli::host::names::{model, plain};
 use crate::cpuset::NodeId;
 use crate::holders::{self, Take, Use};
-use crate::placement::Occupancy;
+use crate::placement::{DeviceState, Occupancy, device_states};
 use crate::topology::{DeviceKind, PciDevice, Topology, is_vfio};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -101,6 +101,11 @@ fn row(
     why.extend(off.map(|domain| format!("is held by domain `{}`, which is off", domain.domain)));
     let take = Take::new(topology, uses, &[bdf]);
     why.extend(take.hindrances.into_iter().map(|hindrance| hindrance.why));
+    if why.is_empty() {
+        let told = device_states(topology, held, &[bdf]);
+        let data = told.into_iter().filter(|(state, _)| *state == DeviceState::Data);
+        why.extend(data.filter_map(|(_, why)| why));
+    }
     why.dedup();
     Row {
         bdf,

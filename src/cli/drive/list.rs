@@ -25,7 +25,11 @@ enum Role {
     Host,
     /// A guest has it.
     Guest,
-    /// Nobody uses it.
+    /// Nobody uses it, and data lies on it: only its address or id takes it, never a number.
+    Data,
+    /// Nobody is known to use it, and what lies on it could not be read.
+    Unknown,
+    /// Nobody uses it, and it is blank, or a recorded host does not tell.
     Free,
 }
 
@@ -36,16 +40,20 @@ impl Role {
             Role::System => "system",
             Role::Host => "host",
             Role::Guest => "guest",
+            Role::Data => "data",
+            Role::Unknown => "unknown",
             Role::Free => "free",
         }
     }
 
-    /// What reasons against giving it away make of it.
-    fn of(reasons: &[Reason]) -> Role {
+    /// What reasons against giving it away, and what lies on it, make of it.
+    fn of(reasons: &[Reason], content: &[String]) -> Role {
         let is_guest =
             |reason: &Reason| matches!(reason, Reason::Disk { .. } | Reason::Function { .. });
         match reasons {
-            [] => Role::Free,
+            [] if content.is_empty() => Role::Free,
+            [] if content.iter().all(|one| one.contains("not known:")) => Role::Unknown,
+            [] => Role::Data,
             all if all.iter().any(Reason::is_system) => Role::System,
             all if all.iter().any(is_guest) => Role::Guest,
             _ => Role::Host,
@@ -76,6 +84,8 @@ struct Row {
     give: Vec<&'static str>,
     /// Who uses it, or a part of it, and for what.
     used_by: Vec<Reason>,
+    /// What lies on it and on its partitions, a phrase each; empty: it is blank, used, or on a recorded host.
+    content: Vec<String>,
     /// Why it cannot be given as a PCI function, where it is not used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pci_blocked: Option<String>,
@@ -98,6 +108,8 @@ struct Part {
     give: Vec<&'static str>,
     /// Who uses it, and for what.
     used_by: Vec<Reason>,
+    /// What lies on it.
+    content: Vec<String>,
 }
 
 /// Runs the verb.
@@ -128,7 +140,7 @@ fn rows(state: &State) -> Vec<Row> {
     let has = |bdf: Bdf| topology.parts().drives.iter().any(|drive| drive.bdf == Some(bdf));
     let bare = topology.of_kind(DeviceKind::Nvme).filter(|device| !has(device.bdf));
     for device in bare {
-        let (used_by, blocked) = function(state, device.bdf);
+        let (used_by, blocked, content) = function(state, device.bdf);
         rows.push(Row {
             name: None,
             ids: Vec::new(),
@@ -137,31 +149,39 @@ fn rows(state: &State) -> Vec<Row> {
             switch: switch(topology, device.bdf),
             bytes: None,
             model: Some(crate::cli::host::names::model(device)),
-            role: Role::of(&used_by),
+            role: Role::of(&used_by, &content),
             give: if blocked.is_none() { vec!["pci"] } else { Vec::new() },
             pci_blocked: blocked.filter(|_| used_by.is_empty()),
             used_by,
+            content,
             partitions: Vec::new(),
         });
     }
     rows
 }
 
-/// Domains that hold a function, and why it cannot be passed; none: it can.
-fn function(state: &State, bdf: Bdf) -> (Vec<Reason>, Option<String>) {
+/// Domains that hold a function, why it cannot be passed (none: it can), and what is said of its content where it has no
+/// drive.
+fn function(state: &State, bdf: Bdf) -> (Vec<Reason>, Option<String>, Vec<String>) {
     let holders = state.held.domains.iter().filter(|held| held.devices.contains(&bdf));
     let mut reasons: Vec<Reason> =
         holders.map(|held| Reason::Function { domain: held.domain.clone(), bdf }).collect();
     reasons.dedup();
     let blocked = device_states(&state.topology, &state.held, &[bdf]).pop();
-    let blocked = blocked.filter(|(state, _)| *state != DeviceState::Free);
-    (reasons, blocked.map(|(_, why)| why.unwrap_or_default()))
+    let (is, why) = blocked.unwrap_or((DeviceState::Free, None));
+    let why = why.unwrap_or_default();
+    match is {
+        DeviceState::Free => (reasons, None, Vec::new()),
+        DeviceState::Data => (reasons, None, vec![format!("what is on it is not known: it {why}")]),
+        _ => (reasons, Some(why), Vec::new()),
+    }
 }
 
 /// One drive.
 fn row(state: &State, drive: &Drive) -> Row {
     let topology = &state.topology;
     let used_by = state.of_drive(drive);
+    let content = drive.remains();
     let device = drive.bdf.and_then(|bdf| topology.device(bdf));
     let nvme = device.filter(|device| device.kind() == DeviceKind::Nvme);
     let blocked = nvme.and_then(|device| function(state, device.bdf).1);
@@ -172,13 +192,16 @@ fn row(state: &State, drive: &Drive) -> Row {
     }
     let part = |part: &crate::topology::PartitionTableEntry| {
         let used_by = state.of_partition(drive, part);
+        let content = part.remains();
+        let can = used_by.is_empty() && !part.efi_system;
         Part {
             name: part.name.clone(),
             partuuid: part.partuuid.clone(),
             bytes: part.bytes,
-            role: Role::of(&used_by),
-            give: if used_by.is_empty() { vec!["partition"] } else { Vec::new() },
+            role: Role::of(&used_by, &content),
+            give: if can { vec!["partition"] } else { Vec::new() },
             used_by,
+            content,
         }
     };
     let mut ids = drive.stable_ids.clone();
@@ -193,10 +216,11 @@ fn row(state: &State, drive: &Drive) -> Row {
         switch: drive.bdf.and_then(|bdf| switch(topology, bdf)),
         bytes: Some(drive.bytes),
         model: drive.model.clone(),
-        role: Role::of(&used_by),
+        role: Role::of(&used_by, &content),
         give,
         pci_blocked: blocked.filter(|_| used_by.is_empty()),
         used_by,
+        content,
         partitions: drive.partitions.iter().map(part).collect(),
     }
 }
@@ -227,6 +251,9 @@ fn table(rows: &[Row]) -> String {
         };
         let mut why: Vec<String> =
             row.used_by.iter().filter(is_own).map(ToString::to_string).collect();
+        let of_part =
+            |said: &&String| row.partitions.iter().any(|part| part.content.contains(said));
+        why.extend(row.content.iter().filter(|said| !of_part(said)).cloned());
         why.extend(row.pci_blocked.iter().map(|blocked| format!("not as PCI: {blocked}")));
         table.push_record([
             text(row.name.clone()),
@@ -241,7 +268,8 @@ fn table(rows: &[Row]) -> String {
             why.join("; "),
         ]);
         for part in &row.partitions {
-            let why: Vec<String> = part.used_by.iter().map(short).collect();
+            let mut why: Vec<String> = part.used_by.iter().map(short).collect();
+            why.extend(part.content.iter().cloned());
             table.push_record([
                 format!("  {}", part.name),
                 dash(),

@@ -1,22 +1,18 @@
 //! Whether a drive or a partition of this host can be given to a guest: free, or who uses it and for what.
 
-use crate::apply::array::signature;
 use crate::bdf::Bdf;
 use crate::cli::context::Context;
 use crate::cli::image::uses::Uses as Disks;
 use crate::discover::discover_identified;
 use crate::discover::drives::{best_id, kernel_name};
-use crate::discover::holders::Uses;
 use crate::discover::openers::{Opener, Sought, openers};
 use crate::discover::source::load;
 use crate::fsroot::FsRoot;
 use crate::placement::Occupancy;
 use crate::topology::{Drive, DriveUse, PartitionTableEntry, Topology};
-use nix::fcntl::OFlag;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::os::unix::fs::OpenOptionsExt as _;
 
 /// Is why a drive or partition cannot be given to a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -52,11 +48,6 @@ pub enum Reason {
         #[serde(flatten)]
         process: Opener,
     },
-    /// The kernel lets nobody have it for himself, and does not say why.
-    Kernel {
-        /// What is used.
-        name: String,
-    },
 }
 
 impl fmt::Display for Reason {
@@ -66,9 +57,6 @@ impl fmt::Display for Reason {
             Reason::Disk { domain, name } => write!(f, "{name} is a disk of domain `{domain}`"),
             Reason::Function { domain, bdf } => write!(f, "{bdf} is held by domain `{domain}`"),
             Reason::Process { name, process } => write!(f, "{name} is open by {process}"),
-            Reason::Kernel { name } => {
-                write!(f, "{name} is in use by the kernel (ZFS, or a journal of a file system)")
-            }
         }
     }
 }
@@ -90,10 +78,6 @@ pub struct State {
     disks: BTreeSet<(String, String)>,
     /// Processes that have a block device open, by the kernel's name.
     openers: BTreeMap<String, Vec<Opener>>,
-    /// Marks that were read from the devices themselves, by the kernel's name.
-    marks: BTreeMap<String, String>,
-    /// Devices that nobody can have for himself.
-    busy: BTreeSet<String>,
     /// Whether the host is this machine, and everything on it could be looked at.
     pub is_complete: bool,
 }
@@ -111,8 +95,6 @@ impl State {
             held,
             disks: BTreeSet::new(),
             openers: BTreeMap::new(),
-            marks: BTreeMap::new(),
-            busy: BTreeSet::new(),
             is_complete: false,
         };
         if let Some(root) = cx.root()? {
@@ -123,7 +105,7 @@ impl State {
                     let names = files.iter().filter_map(|file| kernel_name(file));
                     state.disks.extend(names.map(|name| (domain.clone(), name)));
                 }
-                state.look_at_devices(&root)?;
+                state.is_complete = nix::unistd::geteuid().is_root();
             }
         }
         Ok(state)
@@ -154,49 +136,6 @@ impl State {
         Ok(())
     }
 
-    /// Reads the marks of devices that udev has nothing of, and asks the kernel whether somebody has them for himself.
-    /// Devices that are known to be used are not touched. Needs root.
-    fn look_at_devices(&mut self, root: &FsRoot) -> anyhow::Result<()> {
-        self.is_complete = nix::unistd::geteuid().is_root();
-        if !self.is_complete {
-            return Ok(());
-        }
-        let uses = Uses::read(root)?;
-        for drive in &self.topology.parts().drives {
-            let whole = (&drive.name, &drive.used_by);
-            let parts = drive.partitions.iter().map(|part| (&part.name, &part.used_by));
-            for (name, used_by) in std::iter::once(whole).chain(parts) {
-                let path = format!("/dev/{name}");
-                if !used_by.is_empty() || self.openers.contains_key(name) {
-                    continue;
-                }
-                let is_only = std::fs::OpenOptions::new()
-                    .read(true)
-                    .custom_flags((OFlag::O_EXCL | OFlag::O_NONBLOCK).bits())
-                    .open(&path);
-                let is_parent = *name == drive.name && drive.uses().next().is_some();
-                match is_only {
-                    Err(error) if error.raw_os_error() == Some(nix::libc::EBUSY) => {
-                        // A drive is not to be had alone while one of its partitions is used.
-                        if !is_parent {
-                            self.busy.insert(name.clone());
-                        }
-                        continue;
-                    }
-                    // What cannot be opened cannot be read either; nobody uses what does not answer.
-                    Err(_) => continue,
-                    Ok(_) => {}
-                }
-                let Ok(Some(mark)) = signature(&path) else { continue };
-                let (label, uuid) = (mark.label.as_deref(), mark.uuid.as_deref());
-                if let Some(of) = uses.member_of(&mark.kind, label, uuid) {
-                    self.marks.insert(name.clone(), of);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Why a drive cannot be given away whole; empty: it can.
     pub fn of_drive(&self, drive: &Drive) -> Vec<Reason> {
         let mut reasons = self.of_name(&drive.name, &drive.used_by);
@@ -213,10 +152,7 @@ impl State {
         let mut reasons = self.of_name(&part.name, &part.used_by);
         // A process that reads the table of the drive does not use the partition.
         let whole = self.of_name(&drive.name, &drive.used_by).into_iter();
-        reasons
-            .extend(whole.filter(|reason| {
-                !matches!(reason, Reason::Process { .. } | Reason::Kernel { .. })
-            }));
+        reasons.extend(whole.filter(|reason| !matches!(reason, Reason::Process { .. })));
         reasons.extend(self.of_function(drive));
         reasons
     }
@@ -241,8 +177,6 @@ impl State {
         let owned = || name.to_owned();
         let host = |used: &DriveUse| Reason::Host { name: owned(), used: used.clone() };
         let mut reasons: Vec<Reason> = used_by.iter().map(host).collect();
-        let marked = self.marks.get(name).map(|of| DriveUse::Member { of: of.clone() });
-        reasons.extend(marked.as_ref().map(host));
         let disks = self.disks.iter().filter(|(_, disk)| disk == name);
         let domains: Vec<Reason> = disks
             .map(|(domain, _)| Reason::Disk { domain: domain.clone(), name: owned() })
@@ -251,9 +185,6 @@ impl State {
         if domains.is_empty() {
             let openers = self.openers.get(name).into_iter().flatten().cloned();
             reasons.extend(openers.map(|process| Reason::Process { name: owned(), process }));
-            if reasons.is_empty() && self.busy.contains(name) {
-                reasons.push(Reason::Kernel { name: owned() });
-            }
         }
         reasons.extend(domains);
         reasons

@@ -146,6 +146,8 @@ fn uses(drive: &Drive) -> Vec<String> {
         DriveUse::Swap => format!("swap ({name})"),
         DriveUse::Holder { device, .. } => format!("{device} ({name})"),
         DriveUse::Member { of } => format!("{of} ({name})"),
+        DriveUse::Kernel => format!("kernel ({name})"),
+        DriveUse::EfiSystem => format!("EFI ({name})"),
     };
     let mut uses: Vec<String> = drive.uses().map(|(name, used)| words(name, used)).collect();
     if uses.is_empty() && !drive.partitions.is_empty() {

@@ -4,8 +4,11 @@
 use super::super::error::hinted;
 use super::super::render::path_text;
 use super::Disks;
+use crate::blockdev::{signatures, used_by};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};
+use crate::fsroot::FsRoot;
 use crate::image::{self, Format};
+use crate::topology::Content;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
@@ -40,6 +43,10 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> a
         (_, true) => DiskKind::File,
         _ => return Err(hinted(format!("disk `{at}` is no file and no block device"), "")),
     };
+    if kind == DiskKind::Block {
+        refuse_used(path)?;
+        disks.losses.extend(remains(path));
+    }
     let found = image::disk(&mut File::open(path).map_err(failed)?)
         .map_err(|error| hinted(format!("disk `{at}` {error}"), ""))?;
     let format = match found.format {
@@ -71,6 +78,27 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> a
     }
     disks.disks.push(Disk::new(text, format, kind));
     Ok(())
+}
+
+/// Refuses a block device that the host uses, whatever it is called.
+fn refuse_used(path: &Path) -> anyhow::Result<()> {
+    let uses = used_by(&FsRoot::live()?, path)?;
+    let Some(first) = uses.first() else { return Ok(()) };
+    let lines: String = uses.iter().map(|one| format!("\n  {one}")).collect();
+    let hint = match first.used.is_system() {
+        true => "the host runs from it, so it is never given away".to_owned(),
+        false => format!("free it first; `lsblk {}` shows what is built on it", path.display()),
+    };
+    Err(hinted(format!("disk `{}` cannot be given to the guest{lines}", path.display()), hint))
+}
+
+/// What lies on a block device that a guest is to boot from and may overwrite. A partition table is what it boots by.
+fn remains(path: &Path) -> Vec<String> {
+    let mut content = signatures::content(path);
+    if let Content::Signatures(all) = &mut content {
+        all.retain(|one| !one.is_table());
+    }
+    content.says(&path.display().to_string())
 }
 
 /// The format that a file's name claims; none: it claims none.

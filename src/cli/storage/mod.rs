@@ -18,9 +18,11 @@ use super::context::Context;
 use super::error::hinted;
 use super::guest::Planned;
 use crate::apply::Step;
+use crate::bdf::Bdf;
 use crate::domain::guest::{Abilities, Disk, Made};
 use crate::hypervisor::storage::{Pool, Storage};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
+use crate::topology::Topology;
 
 /// The pool of the guests' boot disks and seeds, which is made when the first guest comes.
 pub const POOL: &str = "gpuvm-guests";
@@ -42,6 +44,8 @@ pub struct Disks {
     pub abilities: Abilities,
     /// What an admin should know of them.
     pub warnings: Vec<String>,
+    /// What lies on drives that the guest gets, and may overwrite: a phrase each.
+    pub losses: Vec<String>,
 }
 
 impl Disks {
@@ -56,6 +60,13 @@ impl Disks {
         self.disks.push(disk);
         self.made.push(made);
     }
+}
+
+/// What lies on the drives of PCI functions that a guest gets, a phrase each.
+pub fn remains(topology: &Topology, functions: &[Bdf]) -> Vec<String> {
+    let drives = topology.parts().drives.iter();
+    let given = drives.filter(|drive| drive.bdf.is_some_and(|bdf| functions.contains(&bdf)));
+    given.flat_map(|drive| drive.remains()).collect()
 }
 
 /// Plans a guest's disks. For a recorded host no image, pool or file is looked at. `seed`: what the guest is told; none

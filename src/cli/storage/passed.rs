@@ -2,7 +2,6 @@
 //! name holds over boots.
 
 use super::{Disks, Place};
-use crate::apply::array::signature;
 use crate::cli::context::Context;
 use crate::cli::drive::state::{Reason, State};
 use crate::cli::error::hinted;
@@ -31,12 +30,18 @@ pub(super) fn add(place: &Place<'_>, cx: &Context<'_>, disks: &mut Disks) -> any
         if !names.all(|name| given.insert(name.clone())) {
             return Err(hinted(format!("drive {text} is given twice"), ""));
         }
-        tell_content(&drive.name, &path, disks);
+        disks.losses.extend(drive.remains());
         disks.disks.push(Disk::new(path, DiskFormat::Raw, DiskKind::Block));
     }
     for text in &args.partition {
         let (drive, part) = find_partition(&state, text)?;
         refuse(&format!("partition {text}"), &state.of_partition(drive, part))?;
+        if part.efi_system {
+            return Err(hinted(
+                format!("partition {text} ({}) is an EFI system partition", part.name),
+                "no guest gets one; `gpuvm drive list` shows the other partitions",
+            ));
+        }
         refuse_function(place, drive)?;
         if !given.insert(part.name.clone()) {
             return Err(hinted(
@@ -54,7 +59,7 @@ pub(super) fn add(place: &Place<'_>, cx: &Context<'_>, disks: &mut Disks) -> any
             Some(uuid) => format!("/dev/disk/by-partuuid/{uuid}"),
             None => return Err(hinted(format!("partition {text} has no PARTUUID"), HINT)),
         };
-        tell_content(&part.name, &path, disks);
+        disks.losses.extend(part.remains());
         disks.disks.push(Disk::new(path, DiskFormat::Raw, DiskKind::Block));
     }
     Ok(())
@@ -163,11 +168,4 @@ fn path(state: &State, drive: &Drive, text: &str, disks: &mut Disks) -> anyhow::
     }
     let id = text.strip_prefix("/dev/disk/by-id/").unwrap_or(text);
     Ok(format!("/dev/disk/by-id/{id}"))
-}
-
-/// Says what the guest will find on what it gets, where that can be read.
-fn tell_content(name: &str, path: &str, disks: &mut Disks) {
-    if let Ok(Some(found)) = signature(path) {
-        disks.warnings.push(format!("the guest gets what is on {name}: {}", found.kind));
-    }
 }

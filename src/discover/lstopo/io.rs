@@ -127,5 +127,6 @@ fn drive(object: &TopologyObject, name: &str, bdf: Option<Bdf>) -> Option<Drive>
         stable_ids: Vec::new(),
         partitions: Vec::new(),
         used_by: Vec::new(),
+        content: None,
     })
 }
