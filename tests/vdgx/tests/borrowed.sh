@@ -1,0 +1,44 @@
+#!/bin/bash
+# A stopped guest's GPU is in another's hands by the time that the guest is deleted: the other runs on with its GPU, which is
+# neither reset nor bound anew, and is named; all else of the deleted guest goes. So for a transient guest of libvirt's, and
+# for a process that libvirt knows nothing of.
+. /usr/lib/vdgx/halts
+start_libvirt || exit 1
+mapfile -t g < <(bdfs 0302 10de)
+gpu=${g[0]}
+group=$(basename "$(readlink "$pci/$gpu/iommu_group")")
+/share/vdgx/state >/tmp/before
+
+# goes NAME PATTERN: `delete a` leaves the GPU alone, says who has it, and takes all else away.
+goes() {
+  local before
+  before=$(resets "$gpu")
+  phase "$1: delete" gpuvm delete a --yes >/tmp/out 2>&1; equal "$1: delete ends with" 0 $?
+  said
+  has "$1: it names the holder" /tmp/out "$2"
+  has "$1: and the GPU" /tmp/out "$gpu"
+  equal "$1: the GPU is on" vfio-pci "$(driver_of "$gpu")"
+  equal "$1: which was not reset" "$before" "$(resets "$gpu")"
+  equal "$1: nobody waits in the kernel" "" "$(hangs)"
+  check "$1: a and its disk are gone" test -z "$(virsh -q list --all --name | grep -x a)" -a -z "$(ls /tmp/a*.raw 2>/dev/null)"
+  no_journal "$1"
+}
+# back: the GPU, which is left on vfio-pci, is given back by the command for it.
+back() { let_go "$gpu"; check "$1: all is as before" diff /tmp/before <(/share/vdgx/state); }
+
+phase "make a" make a --gpu 0 || { fail "make a"; said; finish; }
+quietly gpuvm stop a --force
+foreign b "$gpu"
+check "b starts with the GPU" virsh -q create /tmp/b.xml
+goes "a guest of libvirt" '`b`'
+check "a guest of libvirt: b runs" runs b
+virsh -q destroy b 2>/dev/null
+back "a guest of libvirt"
+
+quietly make a --gpu 0 --no-start
+quietly gpuvm device bind "$gpu"
+sleep 1000 9<>"/dev/vfio/$group" & holder=$!
+goes "a process" "process $holder"
+kill $holder; wait $holder 2>/dev/null
+back "a process"
+finish

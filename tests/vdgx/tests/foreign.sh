@@ -1,0 +1,90 @@
+#!/bin/bash
+# What recover finds by the name of what a killed run made, but is not that: a guest that somebody else has defined, one of
+# its own that has been running since, a definition that an admin has edited, a file that was put in the place of a disk.
+# It stays, and is named.
+. /usr/lib/vdgx/halts
+start_libvirt || exit 1
+mapfile -t g < <(bdfs 0302 10de)
+gpu=${g[0]}
+/share/vdgx/state >/tmp/before
+# wholly TITLE: recover has nothing more to do, and all is as before.
+wholly() {
+  no_journal "$1"
+  rm -rf $journals/*.jsonl
+  check "$1: all is as before" diff /tmp/before <(/share/vdgx/state)
+}
+# recovered: runs recover without an answer to what it may ask.
+recovered() { phase "recover" gpuvm recover </dev/null >/tmp/out 2>&1; echo "recover: status $?"; said; }
+
+say "what a create writes"
+made a --gpu 0
+halted 999 "${how[@]}"; equal "create ends with" 0 "$status"
+[[ $status == 0 ]] || said
+cat /tmp/halt.log
+# The start is planned by itself, behind all else.
+start=$(grep -nF '{"plan":[{"step":"start-domain"' /tmp/halt.log | cut -d: -f1)
+check "the start is found in the records" test "${start:-0}" -gt 4
+disk=$(ls /tmp/a*.raw)
+quietly gpuvm delete a --yes
+wholly "a create and a delete"
+
+say "a foreign guest of the name"
+made a --gpu 0
+check "killed before the start" killed "$start" "${how[@]}"
+virsh -q undefine a
+disk='' managed=yes foreign a "$gpu"
+check "a foreign a starts with the GPU" virsh -q create /tmp/a.xml
+uuid=$(virsh domuuid a) id=$(virsh domid a) before=$(resets "$gpu")
+recovered
+equal "it is the same guest that runs" "$id $uuid" "$(virsh domid a 2>&1) $(virsh domuuid a 2>&1)"
+unharmed "a foreign guest" a "$gpu" "$before"
+check "the disk of the killed run is gone" test ! -e "$disk"
+virsh -q destroy a 2>/dev/null
+quietly gpuvm recover
+let_go "$gpu"
+wholly "a foreign guest"
+
+say "a guest of its own that has been running since"
+made a --gpu 0
+check "killed after the start" killed $((start + 2)) "${how[@]}"
+echo "killed at $record"
+check "it runs" runs a
+id=$(virsh domid a) before=$(resets "$gpu")
+recovered
+equal "it still runs" "$id" "$(virsh domid a 2>&1)"
+unharmed "its own" a "$gpu" "$before"
+check "it has its disk" test -e "$disk"
+if virsh -q dominfo a >/dev/null 2>&1; then
+  virsh -q destroy a
+  gpuvm recover </dev/null >/tmp/out 2>&1; said
+  ! virsh -q dominfo a >/dev/null 2>&1 || quietly gpuvm delete a --yes
+fi
+wholly "its own"
+
+say "an admin's edit of what was defined"
+quietly make a --gpu 0 --no-start
+halted 999 gpuvm tune a --emulator 1 --yes; equal "tune ends with" 0 "$status"
+check "tune is killed after the definition" killed "$(number_of '{"done":1}')" gpuvm tune a --emulator 2 --yes
+echo "killed at $record"; said
+check "it is defined so" bash -c "virsh dumpxml --inactive a | grep -q \"<emulatorpin cpuset='2'\""
+virsh -q dumpxml --inactive a >/tmp/edited.xml
+sed -i 's,<vcpu,<description>of the admin</description><vcpu,' /tmp/edited.xml
+virsh -q define /tmp/edited.xml
+recovered
+has "and is named" /tmp/out '`a`'
+check "the edit is there" bash -c "virsh dumpxml --inactive a | grep -q 'of the admin'"
+quietly gpuvm delete a --yes
+wholly "an edit"
+
+say "another file in the place of its disk"
+made a --gpu 0
+check "killed before the definition" killed 5 "${how[@]}"
+echo "killed at $record"
+rm -f "$disk"; echo precious >"$disk"
+recovered
+equal "the file is there" precious "$(cat "$disk" 2>&1)"
+has "and is named" /tmp/out "$disk"
+rm -f "$disk"
+gpuvm recover </dev/null >/tmp/out 2>&1
+wholly "another file"
+finish
