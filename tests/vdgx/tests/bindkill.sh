@@ -1,25 +1,28 @@
 #!/bin/bash
 # gpuvm is killed before and after each write to the kernel of a `device bind`, a `create` and a `delete`, and `recover`
 # makes it whole: drivers and overrides are as before, or after a delete as that leaves them. The kill comes from a `tee`
-# of ours, since gpuvm writes through that program.
+# of ours in the place of the system's, since gpuvm writes through that program and asks no PATH for it.
 . /usr/lib/vdgx/env
 start_libvirt || exit 1
 dev=/sys/bus/pci/devices
 mapfile -t g < <(bdfs 0302 10de)
-mkdir -p /tmp/kill
-cat >/tmp/kill/tee <<'X'
+mkdir -p /tmp/kill; echo 0 >/tmp/kill/n; echo - >/tmp/kill/at
+mv /usr/bin/tee /usr/bin/tee.real
+cat >/usr/bin/tee <<'X'
 #!/bin/bash
 n=$(($(</tmp/kill/n) + 1)); echo $n >/tmp/kill/n
 [[ $n.before != "$(</tmp/kill/at)" ]] || { kill -KILL $PPID; exit 1; }
-/usr/bin/tee "$@"; status=$?
+tee.real "$@"; status=$?
 [[ $n.after != "$(</tmp/kill/at)" ]] || kill -KILL $PPID
 exit $status
 X
-chmod +x /tmp/kill/tee
+chmod +x /usr/bin/tee
 # killed AT CMD...: runs it until its write AT (`3.before`); succeeds when it was killed.
 killed() {
   echo 0 >/tmp/kill/n; echo "$1" >/tmp/kill/at; shift
-  PATH=/tmp/kill:$PATH "$@" >/tmp/out 2>&1; [[ $? == 137 ]]
+  "$@" >/tmp/out 2>&1; local status=$?
+  echo - >/tmp/kill/at
+  [[ $status == 137 ]]
 }
 cat >/tmp/l2.xml <<'X'
 <domain type='qemu'><name>l2</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>
@@ -67,4 +70,5 @@ prepare() {
 }
 phase "delete" each delete 4 true gpuvm delete k --yes
 echo "${g[0]}" >/sys/bus/pci/drivers/pci-stub/unbind; echo >"$dev/${g[0]}/driver_override"
+mv /usr/bin/tee.real /usr/bin/tee
 finish
