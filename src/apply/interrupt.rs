@@ -1,77 +1,166 @@
-//! Signals that ask to stop, held back so that what was begun is undone first.
+//! Signals that ask to stop. Until something is begun they end the program as usual; from then on they are held back, so
+//! that what was begun is undone first, and a second one ends the program at once: what it leaves is in the journal.
 
 use nix::errno::Errno;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use std::cell::Cell;
+use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Holds SIGINT, SIGTERM and SIGHUP back while it lives. It has to be made before any thread is, and so before the
-/// hypervisor is opened, because threads take over what is held back.
-#[derive(Debug)]
+/// Whether a change of this process has begun, so that a signal has something to be undone.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// What comes so soon after the first signal belongs to it: a terminal that closes, `timeout` and a service manager send
+/// more than one.
+const TOGETHER: Duration = Duration::from_secs(1);
+/// How often the watcher looks whether it is still wanted, in ms.
+const LOOK_MS: u16 = 100;
+
+/// Says that a change begins: from now on a signal is held back until it is undone.
+pub(super) fn begins() {
+    BEGUN.store(true, Ordering::SeqCst);
+}
+
+/// Is what a signal that came does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// It is the first: what was begun is undone.
+    First,
+    /// It is another: the program ends.
+    Second,
+}
+
+/// Is what is told of a signal, from another thread.
+pub type Tell = Box<dyn Fn(Heard, Signal) + Send>;
+
+/// Holds SIGINT, SIGTERM and SIGHUP back while it lives, once something is begun. It has to be made before any thread
+/// is, and so before the hypervisor is opened, because threads take over what is held back.
 pub struct Interrupt {
-    /// Where signals that are held back are read.
-    queue: SignalFd,
     /// What was held back before.
     before: SigSet,
-    /// The first that came.
-    came: Cell<Option<Signal>>,
+    /// What the watcher shares.
+    shared: Arc<Mutex<Shared>>,
+}
+
+/// Is what the watcher and the program share.
+struct Shared {
+    /// Where signals that are held back are read.
+    queue: SignalFd,
+    /// Who is told.
+    tell: Tell,
+    /// The signal that came first, and when.
+    first: Option<(Signal, Instant)>,
+    /// Whether the watcher is to go.
+    over: bool,
 }
 
 impl Interrupt {
-    /// Begins to hold them back.
-    pub fn hold() -> Result<Interrupt, Errno> {
+    /// Begins to hold them back, and tells of each that comes when something is begun.
+    pub fn hold(tell: Tell) -> Result<Interrupt, Errno> {
         let mut mask = SigSet::empty();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-            mask.add(signal);
+            // Who has them ignored, `nohup` for one, goes on so.
+            if !is_ignored(signal) {
+                mask.add(signal);
+            }
         }
         let before = mask.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-        let queue = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        Ok(Interrupt { queue, before, came: Cell::new(None) })
+        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+        let (queue, watched) =
+            (SignalFd::with_flags(&mask, flags)?, SignalFd::with_flags(&mask, flags)?);
+        let shared = Arc::new(Mutex::new(Shared { queue, tell, first: None, over: false }));
+        let seen = Arc::clone(&shared);
+        // Also where the program waits for somebody who does not answer.
+        std::thread::spawn(move || watch(&watched, &seen));
+        Ok(Interrupt { before, shared })
     }
 
-    /// Lets signals through while `action` runs, so that they end the program as usual.
-    pub fn let_through<T>(&self, action: impl FnOnce() -> T) -> T {
-        let held = self.before.thread_swap_mask(SigmaskHow::SIG_SETMASK);
-        let result = action();
-        if let Ok(held) = held {
-            // Only an invalid mask can be refused, and this one came from the kernel.
-            let _ = held.thread_set_mask();
-        }
-        result
+    /// Holds them back from now on, although nothing is begun: a terminal has to be set right first.
+    pub fn hold_at_once(&self) {
+        begins();
     }
 
     /// The signal that came first, if one has.
     pub fn came(&self) -> Option<Signal> {
-        if self.came.get().is_none()
-            && let Ok(Some(info)) = self.queue.read_signal()
-        {
-            let number = i32::try_from(info.ssi_signo).unwrap_or_default();
-            self.came.set(Some(Signal::try_from(number).unwrap_or(Signal::SIGTERM)));
-        }
-        self.came.get()
+        let mut shared = lock(&self.shared);
+        // What was sent to this thread alone no other one can read.
+        shared.hear();
+        shared.first.map(|(signal, _)| signal)
     }
 }
 
 impl Drop for Interrupt {
     fn drop(&mut self) {
+        let mut shared = lock(&self.shared);
+        shared.over = true;
         // One that came too late to stop anything does not end the program in place of its own exit code.
-        while let Ok(Some(_)) = self.queue.read_signal() {}
+        while let Ok(Some(_)) = shared.queue.read_signal() {}
         // Only an invalid mask can be refused, and this one came from the kernel.
         let _ = self.before.thread_set_mask();
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The shared state; a thread that panicked leaves it as good as it was.
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-    #[test]
-    fn a_signal_is_held_back_and_told() {
-        let interrupt = Interrupt::hold().unwrap();
-        assert_eq!(interrupt.came(), None);
-        // To this thread alone: the other tests' threads do not hold it back.
-        nix::sys::signal::raise(Signal::SIGTERM).unwrap();
-        assert_eq!(interrupt.came(), Some(Signal::SIGTERM));
-        assert_eq!(interrupt.came(), Some(Signal::SIGTERM), "it is forgotten");
+/// Reads signals until nobody wants it any more.
+fn watch(watched: &SignalFd, shared: &Mutex<Shared>) {
+    loop {
+        let mut ready = [PollFd::new(watched.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut ready, PollTimeout::from(LOOK_MS));
+        let mut shared = lock(shared);
+        if shared.over {
+            return;
+        }
+        shared.hear();
     }
+}
+
+impl Shared {
+    /// Takes every signal that is there.
+    fn hear(&mut self) {
+        while let Ok(Some(info)) = self.queue.read_signal() {
+            let number = i32::try_from(info.ssi_signo).unwrap_or_default();
+            self.take(Signal::try_from(number).unwrap_or(Signal::SIGTERM));
+        }
+    }
+
+    /// Takes one.
+    fn take(&mut self, signal: Signal) {
+        if !BEGUN.load(Ordering::SeqCst) {
+            end(signal);
+        }
+        match self.first {
+            None => {
+                self.first = Some((signal, Instant::now()));
+                (self.tell)(Heard::First, signal);
+            }
+            Some((_, first)) if first.elapsed() < TOGETHER => {}
+            Some(_) => {
+                (self.tell)(Heard::Second, signal);
+                end(signal);
+            }
+        }
+    }
+}
+
+/// Ends the program by a signal, as one that was never held back does.
+fn end(signal: Signal) {
+    let mut mask = SigSet::empty();
+    mask.add(signal);
+    let _ = mask.thread_unblock();
+    let _ = raise(signal);
+}
+
+/// Whether a signal is ignored by this process, as its caller had it.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & 1 << (signal as i32 - 1) != 0
 }

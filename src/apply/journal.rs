@@ -7,6 +7,7 @@
 //! domains and hold definitions, never what is inside a seed or an image.
 
 use super::Step;
+use crate::hypervisor::machine::Identity;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -36,6 +37,9 @@ pub struct Change {
     pub uri: String,
     /// The process that makes it.
     pub pid: u32,
+    /// The machine that it is of; none: its version did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Identity>,
 }
 
 /// Is one line of a journal.
@@ -153,18 +157,38 @@ fn directory() -> PathBuf {
 }
 
 impl Journal {
-    /// Begins the journal of a change on this host.
+    /// Begins the journal of a change of this host.
     pub fn begin(verb: &str, subject: &str, uri: &str) -> Result<Journal, JournalError> {
         Journal::begin_in(&directory(), verb, subject, uri)
     }
 
-    /// Begins the journal of a change in a directory, which is made where it is not there.
+    /// Begins the journal of a change of the machine that a hypervisor at a URI has its domains on.
+    pub fn begin_on(
+        verb: &str,
+        subject: &str,
+        (uri, machine): (&str, Identity),
+    ) -> Result<Journal, JournalError> {
+        Journal::begin_at(&directory(), verb, subject, (uri, machine))
+    }
+
+    /// Begins the journal of a change of this host in a directory, which is made where it is not there.
     pub fn begin_in(
         dir: &Path,
         verb: &str,
         subject: &str,
         uri: &str,
     ) -> Result<Journal, JournalError> {
+        Journal::begin_at(dir, verb, subject, (uri, Identity::of_this_machine()))
+    }
+
+    /// Begins the journal of a change of a machine in a directory, which is made where it is not there.
+    fn begin_at(
+        dir: &Path,
+        verb: &str,
+        subject: &str,
+        (uri, machine): (&str, Identity),
+    ) -> Result<Journal, JournalError> {
+        super::interrupt::begins();
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed(dir))?;
         let pid = std::process::id();
         let change = Change {
@@ -173,6 +197,7 @@ impl Journal {
             subject: subject.to_owned(),
             uri: uri.to_owned(),
             pid,
+            machine: Some(machine),
         };
         for number in 0.. {
             let path = dir.join(format!("{pid}-{number}.{SUFFIX}"));

@@ -28,7 +28,7 @@ pub mod text;
 
 pub use disk::{DiskError, Preallocate, Space, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};
-pub use interrupt::Interrupt;
+pub use interrupt::{Heard, Interrupt};
 pub use journal::{Change, Journal, JournalError, Orphan, Progress, Story, now_s, state_directory};
 pub use lease::is_of_this_machine;
 pub use lock::{HostLock, LockError};
@@ -185,6 +185,7 @@ impl<'a> Transaction<'a> {
     /// Does further steps. On failure, or when a signal has come, everything is undone, that of earlier calls too;
     /// except after a step from which there is no way back.
     pub fn run(&mut self, steps: &[Step]) -> Result<(), ApplyError> {
+        interrupt::begins();
         let first = match self.journal.as_mut().map(|journal| journal.plan(steps)).transpose() {
             Ok(first) => first.unwrap_or(self.done.len()),
             Err(error) => {

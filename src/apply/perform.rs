@@ -6,6 +6,7 @@ use super::owner::Owner as _;
 use super::setting::SettingError;
 use super::{Observer, Step, StepError, bind, compare, copy, detach, lease, owner, pages};
 use crate::fsroot::FsRoot;
+use crate::hypervisor::machine::Machine;
 use crate::hypervisor::storage::Progress;
 use crate::hypervisor::{
     AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Refuses a step whose product is there already, before it is announced: what a journal says was begun is ours.
 pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+    refuse_elsewhere(step, hypervisor)?;
     match step {
         Step::CreateDirectory { path } | Step::CreateDisk { path, .. } => absent(path)?,
         Step::DefineDomain { name, .. } if row(hypervisor, name)?.is_some() => {
@@ -70,6 +72,15 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
     Ok(())
 }
 
+/// Refuses a step on this machine where the hypervisor's domains are on another: a path, a device or an address there is
+/// somebody else's here.
+fn refuse_elsewhere(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+    match hypervisor.machine() {
+        Machine::Elsewhere { host } if step.is_of_machine() => Err(StepError::Elsewhere { host }),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses a path where something is.
 fn absent(path: &Path) -> Result<(), DiskError> {
     match path.symlink_metadata() {
@@ -109,6 +120,7 @@ pub(super) fn perform(
     hypervisor: &dyn Hypervisor,
     observer: &mut dyn Observer,
 ) -> Result<(), StepError> {
+    refuse_elsewhere(step, hypervisor)?;
     match step {
         Step::CreateDirectory { path } => disk::create_directory(path)?,
         Step::CreateDisk { path, bytes, preallocate } => {
@@ -250,6 +262,7 @@ pub(super) fn perform_again(
 
 /// Undoes one step that was done, or may have been.
 pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+    refuse_elsewhere(step, hypervisor)?;
     let undone = match step {
         Step::CreateDirectory { path } => disk::delete_directory(path).map_err(StepError::from),
         Step::CreateDisk { path, .. } => disk::delete(path).map_err(StepError::from),

@@ -77,6 +77,7 @@ pub fn recover(
         journal.close()?;
         return Ok(recovery);
     };
+    super::interrupt::begins();
     if recovery.way == Way::Undo {
         journal.undoing()?;
     }

@@ -385,6 +385,20 @@ impl Step {
         !self.is_final() && !nothing
     }
 
+    /// Whether it touches the machine itself and does not go through its hypervisor: files, sysfs, leases, history. It is
+    /// refused where the hypervisor's domains are on another machine.
+    pub fn is_of_machine(&self) -> bool {
+        matches!(
+            self,
+            Step::CreateDirectory { .. }
+                | Step::CreateDisk { .. }
+                | Step::DeleteDisk { .. }
+                | Step::ReleaseLease { .. }
+                | Step::Remember { .. }
+                | Step::CompareDisk { content: true, .. }
+        ) || self.is_of_host()
+    }
+
     /// Whether it changes the host itself, so that it is everybody's concern that it is half done. Such a step need not be
     /// undone before it is done again: it leads to the same from everywhere, and no driver is asked to let go of a
     /// function more often than it must.

@@ -6,10 +6,12 @@ use super::context::Context;
 use super::error::{hinted, usage};
 use super::output::Output;
 use crate::apply::{
-    HostLock, Interrupt, Journal, LockError, Observer, Orphan, Recovery, Step, StepError, Way,
+    Heard, HostLock, Interrupt, Journal, LockError, Observer, Orphan, Recovery, Step, StepError,
+    Way,
 };
 use crate::hypervisor::Hypervisor;
 use anyhow::Context as _;
+use nix::sys::signal::Signal;
 use std::fmt::Display;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::ops::ControlFlow;
@@ -35,7 +37,18 @@ const UNDO_WAIT: Duration = Duration::from_secs(60);
 impl Reporter {
     /// Holds signals back from now on. It has to come before the hypervisor is opened.
     pub fn new(output: Output) -> anyhow::Result<Reporter> {
-        let interrupt = Interrupt::hold().context("cannot hold signals back")?;
+        let tell = move |heard, signal: Signal| {
+            let name = signal.as_str();
+            output.progress(&match heard {
+                Heard::First => {
+                    format!("{name}: what was begun is undone; another signal ends gpuvm at once")
+                }
+                Heard::Second => {
+                    format!("{name} again: gpuvm ends at once, and `gpuvm recover` does the rest")
+                }
+            });
+        };
+        let interrupt = Interrupt::hold(Box::new(tell)).context("cannot hold signals back")?;
         Ok(Reporter { output, interrupt, bar: Bar::new(output), lock: None })
     }
 
@@ -44,9 +57,14 @@ impl Reporter {
         self.bar.clear();
     }
 
-    /// Asks something while a signal ends the program as usual.
+    /// Asks something before anything is begun, so that a signal ends the program as usual.
     pub fn ask<T>(&self, question: impl FnOnce() -> T) -> T {
-        self.interrupt.let_through(question)
+        question()
+    }
+
+    /// Holds signals back from now on, although nothing is begun in this process.
+    pub fn hold_at_once(&self) {
+        self.interrupt.hold_at_once();
     }
 
     /// Takes the host's lock.
@@ -142,7 +160,7 @@ pub fn refuse_unfinished_at(uri: &str) -> anyhow::Result<()> {
 /// Begins the journal of a change, unless another is half done.
 pub fn journal(verb: &str, name: &str, hypervisor: &dyn Hypervisor) -> anyhow::Result<Journal> {
     refuse_unfinished(hypervisor)?;
-    Ok(Journal::begin(verb, name, hypervisor.uri())?)
+    Ok(Journal::begin_on(verb, name, (hypervisor.uri(), hypervisor.identity()))?)
 }
 
 /// Names all that goes with a thing of a kind (`domain`), and asks for its name.

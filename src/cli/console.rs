@@ -47,7 +47,7 @@ enum End {
 /// Runs the verb.
 pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("console")?;
-    let interrupt = Interrupt::hold().context("cannot hold signals back")?;
+    let interrupt = Interrupt::hold(Box::new(|_, _| {})).context("cannot hold signals back")?;
     let hypervisor = cx.hypervisor_for_console()?;
     let name = &args.name;
     check(&*hypervisor, name)?;
@@ -62,6 +62,7 @@ pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if is_terminal {
         cx.output.progress(&format!("console of domain `{name}`; Ctrl-] leaves"));
     }
+    interrupt.hold_at_once();
     let raw = if is_terminal { Some(Raw::new(stdin.as_fd())?) } else { None };
     let mut session = Session {
         console,

@@ -221,6 +221,10 @@ fn disk_hint(error: &DiskError) -> Option<String> {
 fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
     let hint = match error.kind {
         HypervisorErrorKind::NoLibrary => "install libvirt's client library: apt install libvirt0",
+        HypervisorErrorKind::NoConnection if error.message.contains("has not answered for") => {
+            "it is frozen or waits for a disk: `systemctl status libvirtd virtqemud` and `journalctl -u libvirtd -n 30` \
+             there; guests run on without it"
+        }
         HypervisorErrorKind::NoConnection => {
             "is libvirtd running there? `systemctl start libvirtd`, or name another connection with --connect URI"
         }

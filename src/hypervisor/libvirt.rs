@@ -13,11 +13,11 @@ mod pin;
 mod pools;
 mod storage;
 
-use super::machine::Machine;
+use super::machine::{Machine, Uri, decide};
 use super::{HypervisorError, HypervisorErrorKind, lazy};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 use virt::connect::Connect;
 use virt::domain::Domain;
@@ -26,6 +26,14 @@ use virt::event;
 
 /// How long a libvirtd that has ended may take to come back while a change is undone.
 const RECONNECT_WAIT: Duration = Duration::from_secs(10);
+/// How long a daemon may take to open a connection. One that systemd starts then has to read all its domains first.
+const OPEN_WAIT: Duration = Duration::from_secs(30);
+/// The same for a way on which somebody may be asked for a password.
+const ASKING_WAIT: Duration = Duration::from_secs(180);
+/// After how many seconds of silence a daemon is asked whether it is there.
+const ALIVE_SECONDS: i32 = 5;
+/// After how many such questions without an answer it is not.
+const ALIVE_COUNT: u32 = 5;
 
 /// Is a connection to libvirt.
 pub struct Libvirt {
@@ -46,7 +54,8 @@ pub struct Libvirt {
 impl Libvirt {
     /// Connects; for reading only where the user may not do more.
     pub fn open(uri: &str) -> Result<Libvirt, HypervisorError> {
-        Libvirt::connect(uri, is_embedded(uri))
+        // Whether a daemon still answers is told by the event loop, and a driver in this process has none.
+        Libvirt::connect(uri, is_embedded(uri) || !is_in_process(uri))
     }
 
     /// Connects for a console: what a guest writes comes in by libvirt's event loop, which runs from now on.
@@ -67,7 +76,7 @@ impl Libvirt {
         if events {
             run_event_loop().map_err(|e| error(&doing, &e))?;
         }
-        let opened = |connection, read_only| Libvirt {
+        let opened = |connection: Connect, read_only| Libvirt {
             connected: RefCell::new(connection),
             uri: uri.to_owned(),
             read_only,
@@ -75,12 +84,12 @@ impl Libvirt {
             agents: address::Agents::default(),
             machine: OnceCell::new(),
         };
-        let denied = match Connect::open(Some(uri)) {
+        let denied = match in_time(uri, &doing, Connect::open) {
             Ok(connection) => return Ok(opened(connection, None)),
-            Err(e) => error(&doing, &e),
+            Err(denied) => denied,
         };
         if denied.kind == HypervisorErrorKind::Denied
-            && let Ok(connection) = Connect::open_read_only(Some(uri))
+            && let Ok(connection) = in_time(uri, &doing, Connect::open_read_only)
         {
             return Ok(opened(connection, Some(denied)));
         }
@@ -95,18 +104,29 @@ impl Libvirt {
     /// Connects anew where the connection is lost: libvirtd has ended and comes back, for one.
     fn connect_again(&self) -> Result<(), HypervisorError> {
         let until = Instant::now() + RECONNECT_WAIT;
+        let doing = format!("connect to {} again", self.uri);
         loop {
-            match Connect::open(Some(&self.uri)) {
+            match in_time(&self.uri, &doing, Connect::open) {
                 Ok(connection) => {
                     self.seen.borrow_mut().clear();
                     self.connected.replace(connection);
-                    return Ok(());
+                    return self.is_same_machine(doing);
                 }
-                Err(e) if Instant::now() > until => {
-                    return Err(error(&format!("connect to {} again", self.uri), &e));
-                }
+                Err(failed) if Instant::now() > until => return Err(failed),
                 Err(_) => std::thread::sleep(Duration::from_millis(200)),
             }
+        }
+    }
+
+    /// Refuses a connection that was made anew and leads to another machine than the one before.
+    fn is_same_machine(&self, doing: String) -> Result<(), HypervisorError> {
+        match self.machine.get() {
+            Some(before) if *before != decide(self) => Err(HypervisorError {
+                kind: HypervisorErrorKind::Other,
+                doing,
+                message: "another machine answers than before".into(),
+            }),
+            _ => Ok(()),
         }
     }
 
@@ -125,6 +145,46 @@ impl Libvirt {
     fn may_change(&self) -> Result<(), HypervisorError> {
         self.read_only.clone().map_or(Ok(()), Err)
     }
+}
+
+/// Whether a URI is of a driver that runs in this process, so that nobody else can fail to answer.
+fn is_in_process(uri: &str) -> bool {
+    is_embedded(uri) || uri.starts_with("test:///")
+}
+
+/// Opens a connection, or says after a time that nobody answers; one whose daemon freezes later is closed, and the call
+/// that waits for it fails.
+fn in_time(
+    uri: &str,
+    doing: &str,
+    open: fn(Option<&str>) -> Result<Connect, Error>,
+) -> Result<Connect, HypervisorError> {
+    let failed = |e: Error| error(doing, &e);
+    if is_in_process(uri) {
+        return open(Some(uri)).map_err(failed);
+    }
+    let (tell, told) = mpsc::channel();
+    let asked = uri.to_owned();
+    // It is left behind where nobody answers, and ends with the program.
+    std::thread::spawn(move || {
+        // Nobody listens any more where the time was over.
+        let _ = tell.send(open(Some(&asked)));
+    });
+    let may_ask = Uri::parse(uri).is_none_or(|uri| uri.may_ask());
+    let wait = if may_ask { ASKING_WAIT } else { OPEN_WAIT };
+    let connection = match told.recv_timeout(wait) {
+        Ok(opened) => opened.map_err(failed)?,
+        Err(_) => return Err(silent(doing, wait)),
+    };
+    // A driver that has no such thing answers without one.
+    let _ = connection.set_keep_alive(ALIVE_SECONDS, ALIVE_COUNT);
+    Ok(connection)
+}
+
+/// The error that a daemon does not answer.
+fn silent(doing: &str, wait: Duration) -> HypervisorError {
+    let message = format!("libvirt's daemon has not answered for {} s", wait.as_secs());
+    HypervisorError { kind: HypervisorErrorKind::NoConnection, doing: doing.to_owned(), message }
 }
 
 /// Whether a URI is of a driver that runs in this process.
@@ -156,6 +216,10 @@ fn run_event_loop() -> Result<(), Error> {
 /// Our error for one of libvirt's.
 fn error(doing: &str, error: &Error) -> HypervisorError {
     let message = error.message().trim().replace('\n', "; ");
+    if message.contains("keepalive") {
+        let seconds = u64::from(ALIVE_COUNT) * u64::from(ALIVE_SECONDS.unsigned_abs());
+        return silent(doing, Duration::from_secs(seconds));
+    }
     let kind = kind(error.code().known(), &message);
     HypervisorError { kind, doing: doing.to_owned(), message }
 }

@@ -186,6 +186,10 @@ pub struct Kept {
 pub trait Hypervisor {
     /// The URI of the connection, for messages.
     fn uri(&self) -> &str;
+    /// The URI that was opened in the end, where aliases are resolved.
+    fn opened_uri(&self) -> String {
+        self.uri().to_owned()
+    }
     /// The machine that its domains are on.
     fn machine(&self) -> Machine {
         Machine::Here

@@ -116,6 +116,12 @@ pub enum StepError {
     /// Two disks could not be compared.
     #[error("{0}")]
     Command(#[from] CommandError),
+    /// It is of the machine of the hypervisor's domains, and that is another one.
+    #[error("it is on machine `{host}`, and gpuvm runs on another")]
+    Elsewhere {
+        /// That machine.
+        host: String,
+    },
     /// A signal came while it was waited.
     #[error("{signal} came")]
     Signal {

@@ -1,6 +1,6 @@
 //! Domains behind libvirt.
 
-use super::super::machine::{Identity, Machine};
+use super::super::machine::{Identity, Machine, Told};
 use super::super::{
     AskedBy, Console, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError, Kept,
     Lease, VfPool, XmlOf, network, storage,
@@ -31,6 +31,10 @@ struct Capabilities {
 impl Hypervisor for Libvirt {
     fn uri(&self) -> &str {
         &self.uri
+    }
+
+    fn opened_uri(&self) -> String {
+        Told::uri(self)
     }
 
     fn machine(&self) -> Machine {

@@ -37,6 +37,7 @@ pub fn leave_terminal() {
 pub fn follow(mut words: Vec<OsString>, cx: &Context<'_>) -> anyhow::Result<u8> {
     words.push("--guard".into());
     let mut reporter = Reporter::new(cx.output)?;
+    reporter.hold_at_once();
     let mut guard = start(&words).context("cannot start the process that makes the change")?;
     let status = wait(&mut guard, &mut reporter)?;
     if let Some(code) = status.code() {
