@@ -305,7 +305,8 @@ impl Binder<'_> {
         let no = |reason: String| BindError::NoReset { bdf, reason };
         let now = self.now(bdf)?;
         if !now.driver.as_deref().is_none_or(is_vfio) {
-            return Err(no(format!("driver {} has it", now.driver_text())));
+            let (now, was) = (now.driver_text().to_owned(), "vfio-pci".to_owned());
+            return Err(BindError::Changed { bdf, now, was });
         }
         let path = format!("sys/bus/pci/devices/{bdf}/reset");
         if !self.root.exists(&path) {

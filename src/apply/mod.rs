@@ -214,7 +214,7 @@ impl<'a> Transaction<'a> {
     /// Does one step, announced in the journal.
     fn step(&mut self, number: usize, step: &Step) -> Result<(), StepError> {
         match perform::expects(step, self.hypervisor) {
-            Err(why) if step.gives_back() && why.is_handed_over() => {
+            Err(why) if why.lets_be(step) => {
                 self.observer.handed_over(step, &why);
                 return Ok(());
             }
@@ -224,7 +224,7 @@ impl<'a> Transaction<'a> {
             journal.begins(number)?;
         }
         match perform::perform(step, self.hypervisor, self.observer) {
-            Err(why) if step.gives_back() && why.is_handed_over() => {
+            Err(why) if why.lets_be(step) => {
                 self.observer.handed_over(step, &why);
             }
             done => done?,

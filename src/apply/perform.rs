@@ -1,6 +1,7 @@
 //! How one step is done, and how it is undone. Undoing, and doing again what a killed run may have done, do nothing where
 //! nothing is to be done.
 
+use super::bind::BindError;
 use super::disk::{self, DiskError};
 use super::owner::Owner as _;
 use super::setting::SettingError;
@@ -278,8 +279,11 @@ pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepE
         }
         // Not by force: whoever has it open by now has come since.
         Step::BindDevice { bdf, was, .. } | Step::ReleaseDevice { bdf, was, .. } => {
-            bind::on_this_machine(hypervisor, false, |binder| binder.set(*bdf, was))
-                .map_err(StepError::from)
+            match bind::on_this_machine(hypervisor, false, |binder| binder.set(*bdf, was)) {
+                // What is gone has nothing that could be undone.
+                Err(BindError::Absent { .. }) => Ok(()),
+                undone => undone.map_err(StepError::from),
+            }
         }
         Step::SetFile { path, was, .. } => {
             bind::set_file(path, was.as_deref()).map_err(StepError::from)

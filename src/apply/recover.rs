@@ -89,7 +89,7 @@ pub fn recover(
             observer.doing(step);
             let begun = *progress != Progress::Untouched;
             match perform::perform_again(step, begun, hypervisor, observer) {
-                Err(why) if step.gives_back() && why.is_handed_over() => {
+                Err(why) if why.lets_be(step) => {
                     observer.handed_over(step, &why);
                 }
                 done => done.map_err(|source| {

@@ -86,12 +86,12 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut transaction = Transaction::new(&*hypervisor, &mut reporter, Some(journal));
     transaction.run(&steps)?;
     let nic = compare(&*hypervisor, &name, &xml, cx.output);
-    // From here on the definition says what is taken.
-    drop(lock);
     let mut created = Created { name, started: false, mac: nic, ip: None, seed_dropped: None };
     let mut began = Instant::now();
     if !args.no_start {
         transaction.run(&start)?;
+        // From here on everybody sees what is taken: before, another change could take what no domain runs with.
+        drop(lock);
         created.started = true;
         transaction.complete()?;
         began = Instant::now();

@@ -36,8 +36,8 @@ pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         print_steps(&[pages, steps].concat(), cx)?;
         return Ok(EXIT_DONE);
     }
-    // The definition says what the guest takes, so the start itself needs no lock, and may take long.
-    let lock = reporter.lock(&args.lock)?;
+    // Held until the guest has started: before that nobody can see that its devices are taken.
+    let _lock = reporter.lock(&args.lock)?;
     refuse_unfinished(&*hypervisor)?;
     let Plan { defined, pages, steps } = plan(&*hypervisor, args, cx)?;
     let changes = pages.iter().chain(&steps).any(Step::is_of_host);
@@ -55,13 +55,10 @@ pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         };
         change_domain(&change, &*hypervisor, &mut transaction, cx.output)?;
     }
-    let before = steps.len().saturating_sub(1);
-    transaction.run(&steps[..before])?;
-    drop(lock);
     if steps.is_empty() {
         cx.output.progress(&format!("domain `{}` runs already", args.name));
     }
-    transaction.run(&steps[before..])?;
+    transaction.run(&steps)?;
     transaction.close()?;
     Ok(EXIT_DONE)
 }

@@ -326,7 +326,11 @@ fn only_what_nobody_has_is_reset() {
     for (driver, has_reset, wanted) in [
         (Some("vfio-pci"), true, Ok(())),
         (None, true, Ok(())),
-        (Some("nvidia"), true, Err("0000:34:00.0 cannot be reset: driver nvidia has it")),
+        (
+            Some("nvidia"),
+            true,
+            Err("0000:34:00.0 is bound to nvidia now, and was to vfio-pci when this was planned"),
+        ),
         (
             Some("vfio-pci"),
             false,

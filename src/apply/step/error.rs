@@ -158,6 +158,17 @@ impl StepError {
         matches!(self, StepError::InUse { .. })
     }
 
+    /// Whether a step that gives back what a guest had need not be done any more: somebody else has that by now, or had
+    /// it and bound it otherwise, or it is gone.
+    pub fn lets_be(&self, step: &Step) -> bool {
+        let others = matches!(
+            self,
+            StepError::InUse { .. }
+                | StepError::Bind(BindError::Changed { .. } | BindError::Absent { .. })
+        );
+        step.gives_back() && others
+    }
+
     /// Whether a step may be done, or half done, although it failed: the hypervisor went away in the middle, or says
     /// nothing that we know. A step that is refused, because of what is there already for one, has not begun.
     pub fn may_have_done(&self, step: &Step) -> bool {
