@@ -45,6 +45,7 @@ pub mod holders;
 
 pub mod image;
 pub mod seed;
+pub mod shell;
 
 pub mod hypervisor;
 

@@ -17,7 +17,7 @@ mod killed;
 mod life;
 mod network;
 mod pages;
-mod place;
+pub mod place;
 mod seed;
 mod storage;
 mod traffic;

@@ -5,7 +5,7 @@ use super::bind::BindError;
 use super::disk::{self, DiskError};
 use super::owner::Owner as _;
 use super::setting::SettingError;
-use super::{Observer, Step, StepError, bind, compare, copy, detach, lease, owner, pages};
+use super::{Observer, Step, StepError, bind, compare, copy, detach, lease, needed, owner, pages};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::machine::Machine;
 use crate::hypervisor::storage::Progress;
@@ -122,6 +122,10 @@ pub(super) fn perform(
     observer: &mut dyn Observer,
 ) -> Result<(), StepError> {
     refuse_elsewhere(step, hypervisor)?;
+    if let Some(why) = needed::stays(step, hypervisor)? {
+        observer.note(&why);
+        return Ok(());
+    }
     match step {
         Step::CreateDirectory { path } => disk::create_directory(path)?,
         Step::CreateDisk { path, bytes, preallocate } => {

@@ -181,7 +181,7 @@ pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>>
     let excluded = cx.excluded()?;
     let root = FsRoot::live()?;
     let mut back = Vec::new();
-    let bound = xml.bound();
+    let bound = xml.bound()?;
     let others = cx.hypervisor()?;
     let others = owner::runs_with(&*others, &xml.uuid().unwrap_or_default(), &ours);
     for bdf in ours {

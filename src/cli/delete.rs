@@ -7,14 +7,17 @@ use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, usage};
 use super::history::boot;
+use super::made::{self, Fate, Proof};
 use super::pages;
 use super::show::find;
 use super::view::View;
 use crate::apply::{Step, apply, is_of_this_machine};
 use crate::domain::DomainXml;
-use crate::domain::guest::{Role, VolumeRef};
+use crate::domain::guest::Role;
 use crate::history::History;
-use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, Lease, XmlOf};
+use crate::hypervisor::uses::Uses;
+use crate::hypervisor::{DomainState, Hypervisor, Lease, XmlOf};
+use std::collections::BTreeSet;
 
 /// Runs the verb.
 pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -25,7 +28,9 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut reporter = Reporter::new(cx.output)?;
     let hypervisor = cx.hypervisor()?;
     if args.dry_run {
-        print_steps(&plan(&*hypervisor, name, args.keep_data, cx)?, cx)?;
+        let plan = plan(&*hypervisor, name, args.keep_data, cx)?;
+        tell(&plan, &mut BTreeSet::new(), cx);
+        print_steps(&plan.steps, cx)?;
         return Ok(EXIT_DONE);
     }
     if args.diff {
@@ -34,26 +39,37 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor)?;
+    let mut told = BTreeSet::new();
     if !args.yes {
-        let steps = plan(&*hypervisor, name, args.keep_data, cx)?;
-        reporter.ask(|| confirm(&steps, "domain", name))?;
+        let plan = plan(&*hypervisor, name, args.keep_data, cx)?;
+        tell(&plan, &mut told, cx);
+        reporter.ask(|| confirm(&plan.steps, "domain", name))?;
     }
     let _lock = reporter.lock(&args.lock)?;
     // Once more: it may have been changed while the question stood.
-    let steps = plan(&*hypervisor, name, args.keep_data, cx)?;
+    let plan = plan(&*hypervisor, name, args.keep_data, cx)?;
+    tell(&plan, &mut told, cx);
     let journal = journal("delete", name, &*hypervisor)?;
-    apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
+    apply(&plan.steps, &*hypervisor, &mut reporter, Some(journal))?;
     cx.output.progress(&format!("domain `{name}` is deleted"));
     Ok(EXIT_DONE)
 }
 
-/// The steps of a deletion.
+/// Is what a deletion does.
+struct Plan {
+    /// The steps.
+    steps: Vec<Step>,
+    /// What stays of the domain, and why.
+    stays: Vec<String>,
+}
+
+/// Plans a deletion.
 fn plan(
     hypervisor: &dyn Hypervisor,
     name: &str,
     keep_data: bool,
     cx: &Context<'_>,
-) -> anyhow::Result<Vec<Step>> {
+) -> anyhow::Result<Plan> {
     let summary = find(hypervisor, name)?;
     let xml = hypervisor.xml(name, XmlOf::Inactive)?;
     let parsed = DomainXml::parse(&xml)?;
@@ -69,36 +85,44 @@ fn plan(
     steps.extend(give_back(&parsed, cx)?);
     steps.extend(pages::give_back(&parsed, cx)?);
     steps.extend(leases(hypervisor, &view, cx));
-    let mut made = view.remembered.map(|remembered| remembered.made).unwrap_or_default();
-    if keep_data {
-        made.retain(|disk| disk.role != Role::Data);
-    }
-    if !made.is_empty() {
-        let others = disks_of_others(hypervisor, &summary)?;
-        for disk in made {
-            if let Some((other, _)) = others.iter().find(|(_, path)| *path == disk.path) {
-                cx.output.warning(&format!(
-                    "disk {} stays, because domain `{other}` has it too",
-                    disk.path
-                ));
-                continue;
-            }
-            steps.push(match disk.volume {
-                None => Step::DeleteDisk { path: disk.path.into() },
-                Some(VolumeRef { pool, name }) => Step::DeleteVolume { pool, name },
-            });
+    let drops_nvram = summary.persistent && has_nvram;
+    let made = parsed.made();
+    let mut stays = Vec::new();
+    let uses = match made.is_empty() && !drops_nvram {
+        true => Uses::default(),
+        false => Uses::read(hypervisor)?,
+    };
+    let proof = Proof::of(&parsed, &summary.uuid, &uses, hypervisor.storage());
+    for disk in made.iter().filter(|disk| !(keep_data && disk.role == Role::Data)) {
+        match proof.fate(disk) {
+            Fate::Goes(step) => steps.push(step),
+            Fate::Gone => {}
+            Fate::Stays(why) => stays.push(why),
         }
     }
+    stays.extend(made::of_copy(&parsed));
     // What it was is nobody's concern any more, and may hold passwords.
     let history = History::of(&summary.uuid)?;
     if !history.entries.is_empty() {
         steps.extend(history.give_back_pages(&boot()?));
         steps.extend(history.forget_all());
     }
-    if summary.persistent && has_nvram {
-        steps.push(Step::DropNvram { name: name.to_owned(), xml });
+    if drops_nvram {
+        match made::nvram_stays(&parsed, &summary.uuid, &uses, hypervisor) {
+            Some(why) => stays.push(why),
+            None => steps.push(Step::DropNvram { name: name.to_owned(), xml }),
+        }
     }
-    Ok(steps)
+    Ok(Plan { steps, stays })
+}
+
+/// Says what stays of a domain, once.
+fn tell(plan: &Plan, told: &mut BTreeSet<String>, cx: &Context<'_>) {
+    for why in &plan.stays {
+        if told.insert(why.clone()) {
+            cx.output.warning(why);
+        }
+    }
 }
 
 /// The steps that give the addresses of a guest back. What keeps its lease keeps no guest from going: leases end.
@@ -119,18 +143,4 @@ fn leases(hypervisor: &dyn Hypervisor, view: &View, cx: &Context<'_>) -> Vec<Ste
         }
     }
     steps
-}
-
-/// The disks of all other domains.
-fn disks_of_others(
-    hypervisor: &dyn Hypervisor,
-    deleted: &DomainSummary,
-) -> anyhow::Result<Vec<(String, String)>> {
-    let mut disks = Vec::new();
-    for other in hypervisor.domains()?.into_iter().filter(|other| other.name != deleted.name) {
-        let xml = DomainXml::parse(&hypervisor.xml(&other.name, XmlOf::Inactive)?)?;
-        let of_it = View::of(&xml, None)?.disks.into_iter();
-        disks.extend(of_it.map(|disk| (other.name.clone(), disk.source)));
-    }
-    Ok(disks)
 }

@@ -26,6 +26,7 @@ pub mod image;
 pub mod ip;
 pub mod list;
 pub mod live;
+pub mod made;
 pub mod meta;
 pub mod network;
 pub mod nic;

@@ -223,7 +223,7 @@ pub fn refuse_full(root: &FsRoot, node: NodeId, page: MemSize, count: u64) -> an
 
 /// The steps that give back what was reserved for a guest that goes. What was reserved before the machine booted is gone.
 pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
-    let reserved = xml.reserved();
+    let reserved = xml.reserved()?;
     if reserved.is_empty() || !is_local(&cx.global.connect) {
         return Ok(Vec::new());
     }

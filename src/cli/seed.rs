@@ -4,11 +4,13 @@ use super::args::{SeedDropArgs, SeedVerb};
 use super::change::{Reporter, journal, print_steps, refuse_unfinished};
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted};
+use super::made::{Fate, Proof};
 use super::show::find;
 use crate::apply::{ApplyError, Observer, Step, StepError, apply};
 use crate::domain::DomainXml;
 use crate::domain::edit::DomainEdit;
-use crate::domain::guest::{Made, Role, VolumeRef};
+use crate::domain::guest::{Made, Role};
+use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, XmlOf};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -153,6 +155,8 @@ struct Seed {
     xml: String,
     /// The seed.
     made: Made,
+    /// What becomes of its volume.
+    fate: Fate,
 }
 
 impl Seed {
@@ -160,7 +164,8 @@ impl Seed {
     fn of(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<Option<Seed>> {
         let summary = find(hypervisor, name)?;
         let xml = hypervisor.xml(name, XmlOf::Inactive)?;
-        let mut made = DomainXml::parse(&xml)?.made().into_iter();
+        let parsed = DomainXml::parse(&xml)?;
+        let mut made = parsed.made().into_iter();
         let Some(made) = made.find(|made| made.role == Role::Seed) else { return Ok(None) };
         if !summary.persistent {
             let message = format!("domain `{name}` has no definition that outlives it");
@@ -171,7 +176,9 @@ impl Seed {
             let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
             live.disk(&made.path).is_some()
         };
-        Ok(Some(Seed { name: name.to_owned(), runs, is_held, xml, made }))
+        let uses = Uses::read(hypervisor)?;
+        let fate = Proof::of(&parsed, &summary.uuid, &uses, hypervisor.storage()).fate(&made);
+        Ok(Some(Seed { name: name.to_owned(), runs, is_held, xml, made, fate }))
     }
 
     /// The step that takes it from a guest that runs; none: there it is not.
@@ -192,17 +199,23 @@ impl Seed {
         Ok(Some(Step::RedefineDomain { name, xml: xml.text().to_owned(), before }))
     }
 
-    /// The step that deletes it.
-    fn delete(&self) -> Step {
-        match self.made.volume.clone() {
-            Some(VolumeRef { pool, name }) => Step::DeleteVolume { pool, name },
-            None => Step::DeleteDisk { path: self.made.path.clone().into() },
+    /// The step that deletes it; none: it is gone, or stays.
+    fn delete(&self) -> Option<Step> {
+        match &self.fate {
+            Fate::Goes(step) => Some(step.clone()),
+            Fate::Gone | Fate::Stays(_) => None,
         }
+    }
+
+    /// Whether its volume stays.
+    fn stays(&self) -> bool {
+        matches!(self.fate, Fate::Stays(_))
     }
 
     /// All steps, where the guest lets go of it.
     fn steps(&self) -> anyhow::Result<Vec<Step>> {
-        let steps = [self.detach(), self.redefine(true)?, Some(self.delete())];
+        // What stays goes with the domain, once nobody else needs it.
+        let steps = [self.detach(), self.redefine(!self.stays())?, self.delete()];
         Ok(steps.into_iter().flatten().collect())
     }
 }
@@ -218,8 +231,11 @@ pub fn drop_it(
     // Once more: it may have been changed while it was waited.
     let Some(seed) = Seed::of(hypervisor, name)? else { return Ok(true) };
     let begin = || journal("seed drop", name, hypervisor);
+    if let Fate::Stays(why) = &seed.fate {
+        cx.output.warning(why);
+    }
     let held = match apply(&seed.steps()?, hypervisor, reporter, Some(begin()?)) {
-        Ok(()) => return Ok(true),
+        Ok(()) => return Ok(!seed.stays()),
         Err(ApplyError::Failed { source: held @ StepError::HoldsDisk { .. }, .. }) => held,
         Err(error) => return Err(error.into()),
     };

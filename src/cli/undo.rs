@@ -6,10 +6,13 @@ use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FAILED, Hinted, hinted};
 use super::history::{boot, when};
+use super::made::said;
 use super::show::find;
 use crate::apply::{ApplyError, Step, StepError, apply};
+use crate::domain::guest::VolumeRef;
 use crate::domain::{DomainXml, differences};
 use crate::history::{DiskCopy, Entry, History};
+use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
 use serde::Serialize;
 
@@ -23,6 +26,8 @@ struct Undo {
     runs: bool,
     /// What undoes it.
     steps: Vec<Step>,
+    /// Copies of disks that stay, and why.
+    stays: Vec<String>,
 }
 
 /// Is what `undo` answers.
@@ -48,6 +53,7 @@ pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         if args.diff {
             Diff::of(&args.name, Some(&undo.now), Some(&undo.entry.before)).print(cx.output)?;
         } else {
+            undo.stays.iter().for_each(|why| cx.output.warning(why));
             print_steps(&undo.steps, cx)?;
         }
         return Ok(EXIT_DONE);
@@ -61,6 +67,7 @@ pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let _lock = reporter.lock(&args.lock)?;
     // Once more: it may have been changed while the question stood.
     let undo = plan(&*hypervisor, args, args.force)?;
+    undo.stays.iter().for_each(|why| cx.output.warning(why));
     let journal = journal("undo", &args.name, &*hypervisor)?;
     let applied = apply(&undo.steps, &*hypervisor, &mut reporter, Some(journal));
     applied.map_err(|error| written_since(error, args))?;
@@ -135,7 +142,36 @@ fn plan(hypervisor: &dyn Hypervisor, args: &UndoArgs, force: bool) -> anyhow::Re
     let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
     let mut steps = entry.undo(&now, runs, &boot()?, !args.force);
     steps.push(history.forget(entry));
-    Ok(Undo { entry: entry.clone(), now, runs, steps })
+    let stays = keep_needed(hypervisor, entry, &summary.uuid, &mut steps)?;
+    Ok(Undo { entry: entry.clone(), now, runs, steps, stays })
+}
+
+/// Takes the deletion of copies that others need out of the steps; why they stay.
+fn keep_needed(
+    hypervisor: &dyn Hypervisor,
+    entry: &Entry,
+    own_uuid: &str,
+    steps: &mut Vec<Step>,
+) -> anyhow::Result<Vec<String>> {
+    let deletes = |step: &Step| matches!(step, Step::DeleteVolume { .. });
+    if !steps.iter().any(deletes) {
+        return Ok(Vec::new());
+    }
+    let uses = Uses::read(hypervisor)?;
+    let mut stays = Vec::new();
+    for DiskCopy { pool, name, .. } in entry.copies() {
+        let volume = VolumeRef { pool, name };
+        let Some(path) = uses.volume(&volume).map(|known| known.path.clone()) else { continue };
+        let others = uses.others_of_disk(&path, Some(&volume), own_uuid);
+        if others.is_empty() {
+            continue;
+        }
+        let VolumeRef { pool, name } = volume;
+        stays.push(format!("volume `{name}` of pool `{pool}` stays: {}", said(&others)));
+        let delete = Step::DeleteVolume { pool, name };
+        steps.retain(|step| *step != delete);
+    }
+    Ok(stays)
 }
 
 /// The error of an undoing, with what helps where a disk is not any more what it was copied from.

@@ -107,7 +107,7 @@ pub fn claim_of(
     cx: &Context<'_>,
 ) -> anyhow::Result<Vec<Step>> {
     let mut steps = cards_up(xml.held(false)?.devices.into_iter(), topology, cx)?;
-    for Guarded { bdf, to, .. } in xml.guarded() {
+    for Guarded { bdf, to, .. } in xml.guarded()? {
         steps.extend(step(bdf, to, now(bdf, topology, cx)?.within(to), false, topology));
     }
     Ok(steps)
@@ -115,7 +115,7 @@ pub fn claim_of(
 
 /// The steps that a guest's virtual functions need once it is gone.
 pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
-    let guarded = xml.guarded();
+    let guarded = xml.guarded()?;
     if guarded.is_empty() || !is_local(&cx.global.connect) {
         return Ok(Vec::new());
     }

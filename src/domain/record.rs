@@ -1,5 +1,6 @@
 //! Our metadata of a domain, read back.
 
+use super::claims::Claims;
 use super::device::{disk_path, hostdev_bdf};
 use super::guest::{Bound, Guarded, Made, NAMESPACE, Record, Reserved, Role, VolumeRef};
 use super::{DomainXml, DomainXmlError, Element};
@@ -31,6 +32,48 @@ impl DomainXml {
         Ok(Some(Record { request: parsed, made, bound, reserved, guarded }))
     }
 
+    /// Whether our metadata is about a domain of another UUID: the definition is a copy of that one's, and what was made,
+    /// bound and reserved for that one is not its own.
+    pub fn is_copy(&self) -> bool {
+        match (self.recorded_uuid(), self.uuid()) {
+            (Some(recorded), Some(own)) => !recorded.eq_ignore_ascii_case(&own),
+            _ => false,
+        }
+    }
+
+    /// Whether what was bound, reserved and told for the guest can be its own, and may be used to give it back: anybody
+    /// can write metadata.
+    fn may_give_back(&self) -> Result<bool, DomainXmlError> {
+        let Some(guest) = self.ours().filter(|_| !self.is_copy()) else { return Ok(false) };
+        let wrong = |what: String| {
+            let message = format!("domain `{}`: {what}", self.name());
+            Err(DomainXmlError::Value { path: guest.path(), message })
+        };
+        for Bound { bdf, was } in bound(guest) {
+            for driver in [was.driver, was.driver_override].into_iter().flatten() {
+                if !is_driver(&driver) {
+                    return wrong(format!("{driver:?}, the driver of {bdf}, is no driver's name"));
+                }
+            }
+        }
+        let mut pages = MemSize::default();
+        let mut nodes = std::collections::BTreeSet::new();
+        for Reserved { node, page_kib, count, .. } in reserved(guest) {
+            let size =
+                page_kib.kib().checked_mul(count).filter(|_| page_kib.kib().is_power_of_two());
+            let Some(size) = size.filter(|_| nodes.insert((node, page_kib))) else {
+                return wrong(format!("{count} pages of {page_kib} on node {node} cannot be"));
+            };
+            // The last page of a node may be used in part.
+            pages = pages + MemSize::from_kib(size.saturating_sub(page_kib.kib()));
+        }
+        let memory = Claims::read(self).memory.value;
+        match pages > memory {
+            true => wrong(format!("{pages} of huge pages are more than its memory, {memory}")),
+            false => Ok(true),
+        }
+    }
+
     /// The UUID of the domain that our metadata is about; none: there is none, or it was made by a version that did not
     /// write it. Where it is not the domain's own, the definition was copied, and what is remembered is not its own.
     pub fn recorded_uuid(&self) -> Option<String> {
@@ -42,20 +85,28 @@ impl DomainXml {
         self.ours().map(made).unwrap_or_default()
     }
 
-    /// The functions that were bound for the guest, also where the rest of our metadata cannot be read.
-    pub fn bound(&self) -> Vec<Bound> {
-        self.ours().map(bound).unwrap_or_default()
+    /// The functions that were bound for the guest, also where the rest of our metadata cannot be read; none for a copy of
+    /// another domain. What cannot be true of them is an error.
+    pub fn bound(&self) -> Result<Vec<Bound>, DomainXmlError> {
+        self.given(bound)
     }
 
-    /// The huge pages that were reserved for the guest, also where the rest of our metadata cannot be read.
-    pub fn reserved(&self) -> Vec<Reserved> {
-        self.ours().map(reserved).unwrap_or_default()
+    /// The huge pages that were reserved for the guest, likewise.
+    pub fn reserved(&self) -> Result<Vec<Reserved>, DomainXmlError> {
+        self.given(reserved)
     }
 
-    /// The virtual functions that their cards were told about for the guest, also where the rest of our metadata cannot be
-    /// read.
-    pub fn guarded(&self) -> Vec<Guarded> {
-        self.ours().map(guarded).unwrap_or_default()
+    /// The virtual functions that their cards were told about for the guest, likewise.
+    pub fn guarded(&self) -> Result<Vec<Guarded>, DomainXmlError> {
+        self.given(guarded)
+    }
+
+    /// A part of our metadata that goes back with the guest.
+    fn given<T>(&self, part: impl Fn(Element<'_>) -> Vec<T>) -> Result<Vec<T>, DomainXmlError> {
+        Ok(match self.may_give_back()? {
+            true => self.ours().map(part).unwrap_or_default(),
+            false => Vec::new(),
+        })
     }
 
     /// Passed-through functions that libvirt does not bind: what binds them has to have been there before.
@@ -79,6 +130,12 @@ impl DomainXml {
         };
         self.root().child("metadata")?.elements().find(ours)
     }
+}
+
+/// Whether a word can be the name of a kernel's driver.
+fn is_driver(word: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    (1..=64).contains(&word.len()) && word.chars().all(good)
 }
 
 /// A name without its prefix.

@@ -163,7 +163,7 @@ pub struct Uses {
 impl Uses {
     /// Reads every domain, every active pool and every loop device.
     pub fn read(hypervisor: &dyn Hypervisor) -> Result<Uses, HypervisorError> {
-        let here = is_here(hypervisor);
+        let here = hypervisor.machine().is_here();
         let volumes = volumes(hypervisor.storage())?;
         let mut uses = Uses { here, volumes, ..Uses::default() };
         for summary in hypervisor.domains()? {
@@ -281,10 +281,9 @@ impl Uses {
         all.filter(|one| !is_own(one)).collect()
     }
 
-    /// Where a volume of an active pool is.
-    pub fn path_of(&self, volume: &VolumeRef) -> Option<&Path> {
-        let is = |v: &&Volume| v.pool == volume.pool && v.name == volume.name;
-        self.volumes.iter().find(is).map(|volume| &*volume.path)
+    /// A volume of an active pool.
+    pub fn volume(&self, volume: &VolumeRef) -> Option<&Volume> {
+        self.volumes.iter().find(|v| v.pool == volume.pool && v.name == volume.name)
     }
 
     /// Whether two names are one file.
@@ -331,12 +330,6 @@ impl Use {
     pub fn is_untold(&self) -> bool {
         matches!(self.how, How::Untold(..))
     }
-}
-
-/// Whether the hypervisor's files are this machine's.
-fn is_here(hypervisor: &dyn Hypervisor) -> bool {
-    let uri = hypervisor.uri();
-    uri.split_once("://").is_none_or(|(_, rest)| rest.starts_with('/'))
 }
 
 /// The volumes of every active pool.

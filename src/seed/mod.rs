@@ -11,7 +11,7 @@ mod volume;
 pub use given::{
     MAX_BYTES, SeedError, SshKey, document, host_name, password_hash, user_data, user_name,
 };
-pub use volume::volume;
+pub use volume::{is_seed, volume};
 
 use serde_json::{Value, json};
 

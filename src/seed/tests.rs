@@ -77,6 +77,7 @@ fn the_admins_user_data_stays_as_it_is_and_ours_comes_second() {
 fn the_volume_holds_the_files_and_is_the_same_twice() {
     let bytes = volume(&seed()).unwrap();
     assert_eq!(bytes, volume(&seed()).unwrap());
+    assert!(is_seed(&bytes[..512]) && !is_seed(&bytes[512..1024]) && !is_seed(b""));
     let system = fatfs::FileSystem::new(Cursor::new(bytes), fatfs::FsOptions::new()).unwrap();
     assert_eq!(system.volume_label(), "CIDATA");
     for (name, content) in seed().files() {

@@ -6,11 +6,19 @@ use std::io::{Cursor, Write as _};
 /// Bytes of the volume: the smallest round size that every document fits in (given.rs limits them), and that FAT takes.
 const BYTES: usize = 4 << 20;
 
+/// The label, as FAT has it.
+const LABEL: [u8; 11] = *b"CIDATA     ";
+
+/// Whether a volume that begins so is a seed: by the label in the first sector of FAT12 and FAT16.
+pub fn is_seed(head: &[u8]) -> bool {
+    head.get(43..54) == Some(&LABEL[..]) && head.get(510..512) == Some(&[0x55, 0xaa][..])
+}
+
 /// The bytes of a seed's volume. The same seed gives the same bytes.
 pub fn volume(seed: &Seed) -> Result<Vec<u8>, SeedError> {
     let failed = |error: std::io::Error| SeedError::Volume { reason: error.to_string() };
     let mut image = Cursor::new(vec![0; BYTES]);
-    let options = fatfs::FormatVolumeOptions::new().volume_label(*b"CIDATA     ");
+    let options = fatfs::FormatVolumeOptions::new().volume_label(LABEL);
     fatfs::format_volume(&mut image, options).map_err(failed)?;
     image.set_position(0);
     {

@@ -1,1 +1,328 @@
 //! Disks, volumes and NVRAM that others need, and metadata that lies.
+
+use crate::libvirt::place::{MOST, Place};
+use crate::support::run;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A guest as anybody defines one, with firmware that needs no NVRAM.
+const PLAIN: &str = "<domain type='qemu'><name>NAME</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>\
+    <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features><devices>DEVICES</devices></domain>";
+
+/// Is a machine with guests on it.
+struct Ground {
+    place: Place,
+}
+
+impl Ground {
+    fn new() -> Option<Ground> {
+        Some(Ground { place: Place::new()? })
+    }
+
+    /// A file below the disks' directory.
+    fn at(&self, name: &str) -> PathBuf {
+        self.place.disks.join(name)
+    }
+
+    /// The same as text.
+    fn path(&self, name: &str) -> String {
+        self.at(name).to_str().unwrap().to_owned()
+    }
+
+    /// Makes a guest with gpuvm, which is not started; its disk is `NAME.raw`.
+    fn guest(&self, name: &str) {
+        let template = self.at("template.xml");
+        std::fs::write(&template, PLAIN.replace("NAME", "t").replace("DEVICES", "")).unwrap();
+        let (template, dir) = (template.to_str().unwrap(), self.place.disks.to_str().unwrap());
+        let more = ["--no-start", "--template", template, "--disk-dir", dir, "--os-size", "8M"];
+        self.place.done(&self.place.create(name, &more));
+        assert!(self.at(&format!("{name}.raw")).exists());
+    }
+
+    /// Defines a domain.
+    fn define(&self, name: &str, xml: &str) {
+        let file = self.at(&format!("{name}.xml"));
+        std::fs::write(&file, xml).unwrap();
+        self.place.virsh(&["define", file.to_str().unwrap()]);
+    }
+
+    /// Defines somebody else's guest with these devices.
+    fn other(&self, name: &str, devices: &str) {
+        self.define(name, &PLAIN.replace("NAME", name).replace("DEVICES", devices));
+    }
+
+    /// Starts a guest that does nothing.
+    fn start(&self, name: &str) {
+        self.place.virsh(&["start", "--paused", name]);
+    }
+
+    /// Takes somebody else's guest away.
+    fn gone(&self, name: &str) {
+        self.place.daemon.virsh(&["destroy", name]);
+        // A transient one is gone with its end.
+        self.place.daemon.virsh(&["undefine", name, "--nvram", "--snapshots-metadata"]);
+        assert!(!self.place.has(name));
+    }
+
+    /// The definition of a domain's next start.
+    fn xml(&self, name: &str) -> String {
+        self.place.virsh(&["dumpxml", "--inactive", name])
+    }
+
+    /// Deletes a guest, which has to come to a good end; what is said.
+    fn delete(&self, name: &str) -> String {
+        let (code, out, err) = self.place.gpuvm(&["delete", name, "--yes"]);
+        assert_eq!(code, 0, "{out}{err}");
+        assert!(!self.place.has(name) && self.place.journal().is_empty(), "{out}{err}");
+        out + &err
+    }
+
+    /// Makes guest `a` and somebody else's `b` that needs its disk; deletes `a` and expects that the disk stays, and what
+    /// is said of it. Everything goes in the end.
+    fn stays(&self, what: &str, said: &str, make: impl FnOnce(&Ground)) {
+        self.guest("a");
+        make(self);
+        let err = self.delete("a");
+        assert!(self.at("a.raw").exists(), "{what}: the disk of `b` is deleted: {err}");
+        let expected = format!("disk {} stays: {said}", self.path("a.raw"));
+        assert!(err.contains(&expected), "{what}: `{expected}` is not said: {err}");
+        if self.place.has("b") {
+            self.gone("b");
+        }
+        std::fs::remove_file(self.at("a.raw")).unwrap();
+    }
+}
+
+/// A disk of a file.
+fn disk(kind: &str, path: &str) -> String {
+    format!(
+        "<disk type='file'><driver name='qemu' type='{kind}'/><source file='{path}'/>\
+         <target dev='vda' bus='virtio'/></disk>"
+    )
+}
+
+/// Makes an image.
+fn image(args: &[&str]) {
+    let (code, out, err) = run(Command::new("qemu-img").arg("create").arg("-q").args(args));
+    assert_eq!(code, 0, "{out}{err}");
+}
+
+#[test]
+fn a_disk_that_another_guest_needs_stays() {
+    let Some(ground) = Ground::new() else { return };
+    let raw = ground.path("a.raw");
+    ground.stays("overlay of a running guest", "domain `b` has an image over it", |g| {
+        let over = g.path("over.qcow2");
+        image(&["-f", "qcow2", "-F", "raw", "-b", "a.raw", &over]);
+        g.other("b", &disk("qcow2", &over));
+        g.start("b");
+    });
+    ground.stays("overlay in QEMU's own words", "domain `b` has an image over it", |g| {
+        let over = g.path("json.qcow2");
+        let below = format!(
+            "json:{{\"driver\":\"raw\",\"file\":{{\"driver\":\"file\",\"filename\":\"{raw}\"}}}}"
+        );
+        image(&["-f", "qcow2", "-F", "raw", "-u", "-b", &below, &over, "8M"]);
+        g.other("b", &disk("qcow2", &over));
+    });
+    ground.stays("volume", "domain `b` has it as a disk", |g| {
+        let dir = g.place.disks.to_str().unwrap();
+        g.place.virsh(&["pool-create-as", "raid", "dir", "--target", dir]);
+        let volume = "<disk type='volume'><driver name='qemu' type='raw'/><source pool='raid' volume='a.raw'/>\
+                      <target dev='vda' bus='virtio'/></disk>";
+        g.other("b", volume);
+    });
+    ground.place.virsh(&["pool-destroy", "raid"]);
+    ground.stays("directory by a link", "domain `b` has it as a disk", |g| {
+        std::os::unix::fs::symlink(&g.place.disks, g.at("link")).unwrap();
+        g.other("b", &disk("raw", &g.path("link/a.raw")));
+    });
+    ground.stays("hard link", "domain `b` has it as a disk", |g| {
+        std::fs::hard_link(&raw, g.at("hard.raw")).unwrap();
+        g.other("b", &disk("raw", &g.path("hard.raw")));
+    });
+    ground.stays("attached while it runs", "domain `b` has it as a disk", |g| {
+        g.other("b", "<controller type='scsi' model='virtio-scsi'/>");
+        g.start("b");
+        g.place.virsh(&["attach-disk", "b", &raw, "sdb", "--live", "--targetbus", "scsi"]);
+        assert!(!g.xml("b").contains("a.raw"));
+    });
+    ground.stays("a transient guest", "domain `b` has it as a disk", |g| {
+        let file = g.at("transient.xml");
+        let xml = PLAIN.replace("NAME", "b").replace("DEVICES", &disk("raw", &raw));
+        std::fs::write(&file, xml).unwrap();
+        g.place.virsh(&["create", "--paused", file.to_str().unwrap()]);
+    });
+}
+
+#[test]
+fn a_snapshot_and_unreadable_images_keep_what_may_lie_below() {
+    let Some(ground) = Ground::new() else { return };
+    // The guest's own disk is below its snapshot by now, and only that is its disk.
+    ground.stays("own snapshot", "it is not a disk of the domain any more", |g| {
+        g.start("a");
+        let spec = format!("vda,file={}", g.path("snap.qcow2"));
+        let snapshot =
+            ["snapshot-create-as", "a", "s", "--disk-only", "--no-metadata", "--diskspec"];
+        g.place.virsh(&[&snapshot[..], &[&spec]].concat());
+    });
+    assert!(ground.at("snap.qcow2").exists());
+    ground.stays("an image that does not tell", "domain `b` has image", |g| {
+        let over = g.path("odd.qcow2");
+        image(&["-f", "qcow2", "-F", "raw", "-u", "-b", "blkdebug::/x", &over, "8M"]);
+        g.other("b", &disk("qcow2", &over));
+    });
+    // What a guest writes on its own raw disk is not believed.
+    ground.guest("a");
+    image(&["-f", "qcow2", "-F", "raw", "-b", &ground.path("a.raw"), &ground.path("evil.raw")]);
+    ground.other("b", &disk("raw", &ground.path("evil.raw")));
+    ground.delete("a");
+    assert!(!ground.at("a.raw").exists());
+}
+
+#[test]
+fn nvram_that_another_guest_has_stays() {
+    let Some(ground) = Ground::new() else { return };
+    let dir = ground.place.disks.to_str().unwrap();
+    ground.place.done(&ground.place.create("a", &["--no-start", "--disk-dir", dir]));
+    ground.start("a");
+    ground.place.virsh(&["destroy", "a"]);
+    let xml = ground.xml("a");
+    let nvram = xml.split("_VARS.fd</nvram>").next().unwrap().rsplit('>').next().unwrap();
+    let nvram = format!("{nvram}_VARS.fd");
+    let inside = ground.place.daemon.inside(&nvram);
+    assert!(inside.exists(), "{nvram}");
+    let os = xml.find("<os").unwrap()..xml.find("</os>").unwrap() + 5;
+    let other = PLAIN.replace("NAME", "b").replace("DEVICES", "");
+    let plain = other.find("<os>").unwrap()..other.find("</os>").unwrap() + 5;
+    let other = format!("{}{}{}", &other[..plain.start], &xml[os], &other[plain.end..]);
+    ground.define("b", &other);
+    let err = ground.delete("a");
+    assert!(inside.exists(), "the NVRAM of `b` is deleted: {err}");
+    assert!(err.contains(&format!("NVRAM {nvram} stays: domain `b` has it as its NVRAM")), "{err}");
+    ground.gone("b");
+    // A definition can name any file, and libvirt removes what it names.
+    ground.guest("c");
+    let victim = ground.path("victim");
+    std::fs::write(&victim, "dear").unwrap();
+    let nvram = format!(
+        "<loader readonly='yes' type='pflash'>/usr/share/OVMF/OVMF_CODE_4M.fd</loader>\
+         <nvram>{victim}</nvram></os>"
+    );
+    ground.define("c", &ground.xml("c").replacen("</os>", &nvram, 1));
+    let err = ground.delete("c");
+    assert!(ground.at("victim").exists(), "{err}");
+    assert!(err.contains("it holds no settings of firmware"), "{err}");
+}
+
+#[test]
+fn a_copy_takes_nothing_of_its_original_with_it() {
+    let Some(ground) = Ground::new() else { return };
+    let (raw, clone) = (ground.path("a.raw"), ground.path("c.raw"));
+    ground.guest("a");
+    // virt-clone copies metadata and makes disks of its own.
+    let mut virt_clone = Command::new("virt-clone");
+    virt_clone.args(["--connect", &ground.place.daemon.uri(), "-o", "a", "-n", "c", "-f", &clone]);
+    let (code, out, err) = run(&mut virt_clone);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(ground.xml("c").contains(&format!("path=\"{raw}\"")) || ground.xml("c").contains(&raw));
+    let err = ground.delete("c");
+    assert!(ground.at("a.raw").exists(), "the original's disk is deleted: {err}");
+    assert!(ground.at("c.raw").exists(), "{err}");
+    for (path, why) in
+        [(&raw, "it was made for the domain of UUID"), (&clone, "it is not recorded as made")]
+    {
+        assert!(err.contains(&format!("disk {path} stays: {why}")), "{err}");
+        assert!(err.contains(&format!("`rm {path}` removes it")), "{err}");
+    }
+    // dumpxml, another name, define: the copy has the same disk.
+    let xml = ground.xml("a");
+    let uuid = xml.split("<uuid>").nth(1).unwrap().split('<').next().unwrap();
+    let copy = xml.replace("<name>a</name>", "<name>d</name>");
+    ground.define("d", &copy.replace(&format!("<uuid>{uuid}</uuid>"), ""));
+    let err = ground.delete("d");
+    assert!(ground.at("a.raw").exists(), "the original's disk is deleted: {err}");
+    // Its own record still counts.
+    ground.delete("a");
+    assert!(!ground.at("a.raw").exists());
+}
+
+#[test]
+fn metadata_that_lies_removes_nothing() {
+    let Some(ground) = Ground::new() else { return };
+    let victim = ground.path("victim.raw");
+    std::fs::write(&victim, "dear").unwrap();
+    ground.guest("a");
+    let xml = ground.xml("a");
+    let raw = ground.path("a.raw");
+    // Another file than its disk.
+    let at = xml.find("<gpuvm:disk").unwrap();
+    let lie = format!("{}{}", &xml[..at], xml[at..].replacen(&raw, &victim, 1));
+    ground.define("a", &lie);
+    let err = ground.delete("a");
+    assert!(ground.at("victim.raw").exists(), "{err}");
+    assert!(err.contains(&format!("disk {victim} stays: it is not a disk of the domain")), "{err}");
+    // Another volume than its disk.
+    let dir = ground.place.disks.to_str().unwrap();
+    ground.place.virsh(&["pool-create-as", "raid", "dir", "--target", dir]);
+    let disk = format!("{} pool='raid' volume='victim.raw' ", "<gpuvm:disk");
+    ground.define("a", &xml.replacen("<gpuvm:disk", &disk, 1));
+    let err = ground.delete("a");
+    assert!(ground.at("victim.raw").exists(), "{err}");
+    assert!(err.contains("stays: volume `victim.raw` of pool `raid` is"), "{err}");
+    // As an earlier version wrote it, without the domain's UUID.
+    let uuid = xml.split("<uuid>").nth(1).unwrap().split('<').next().unwrap();
+    let old = xml.replace(&format!(" uuid=\"{uuid}\""), "").replace(&format!(" uuid='{uuid}'"), "");
+    assert_ne!(old, xml);
+    ground.define("a", &old);
+    let err = ground.delete("a");
+    assert!(ground.at("a.raw").exists(), "{err}");
+    assert!(
+        err.contains("it was made by an earlier version") && err.contains(&format!("`rm {raw}`")),
+        "{err}"
+    );
+    // Words that are used in the host's files, and pages that the guest never had.
+    for (lie, said) in [
+        (
+            "<gpuvm:bound><gpuvm:device bdf='0000:00:1f.0' driver='../../x'/></gpuvm:bound>",
+            "domain `a`: \"../../x\", the driver of 0000:00:1f.0, is no driver's name",
+        ),
+        (
+            "<gpuvm:reserved><gpuvm:pages node='0' kib='2048' count='99999' boot='b'/></gpuvm:reserved>",
+            "of huge pages are more than its memory",
+        ),
+    ] {
+        ground.define("a", &xml.replacen("</gpuvm:guest>", &format!("{lie}</gpuvm:guest>"), 1));
+        let (code, out, err) = ground.place.gpuvm(&["delete", "a", "--yes"]);
+        assert!(code != 0 && err.contains(said), "{out}{err}");
+        assert!(ground.place.has("a") && ground.at("a.raw").exists());
+    }
+}
+
+#[test]
+fn a_guest_that_comes_while_another_is_deleted_keeps_its_disk() {
+    let Some(ground) = Ground::new() else { return };
+    let mut met = 0;
+    for record in 1..=MOST {
+        ground.guest("a");
+        let raw = ground.path("a.raw");
+        let meanwhile = |_: &str| ground.other("b", &disk("raw", &raw));
+        let ended = ground.place.halted(record, &["delete", "a", "--yes"], meanwhile);
+        let Some((code, out, err)) = ended else { break };
+        assert!(code == 0 || ground.place.has("a"), "record {record}: {out}{err}");
+        if ground.at("a.raw").exists() {
+            met += 1;
+            let said = format!("disk {raw} stays: domain `b` has it as a disk");
+            assert!(err.contains(&said) || ground.place.has("a"), "record {record}: {out}{err}");
+            std::fs::remove_file(&raw).unwrap();
+        } else {
+            // The last record says that the disk is gone.
+            assert!(record > 1, "{out}{err}");
+        }
+        ground.gone("b");
+        if ground.place.has("a") {
+            ground.gone("a");
+        }
+    }
+    assert!(met >= 2, "the disk stayed {met} times");
+}

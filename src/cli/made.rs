@@ -1,0 +1,209 @@
+//! Which of the disks that a domain's metadata remembers go with it: those that are proven to be its own, and that nobody
+//! else needs. Metadata is copied with a definition and can be written by anybody, so what it says proves nothing by
+//! itself: the record has to carry the UUID of this very domain, and the disk has to be one of its disks still.
+
+use crate::apply::{self, Step, nvram};
+use crate::domain::DomainXml;
+use crate::domain::guest::{Made, Role, VolumeRef};
+use crate::hypervisor::Hypervisor;
+use crate::hypervisor::storage::Storage;
+use crate::hypervisor::uses::{How, Use, User, Uses};
+use crate::seed::is_seed;
+use crate::shell::word;
+use std::io::Read as _;
+use std::path::Path;
+
+/// Bytes of a volume's head that tell whether it is a seed.
+const HEAD: u64 = 512;
+
+/// Is what becomes of a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes, by this step.
+    Goes(Step),
+    /// It is gone already.
+    Gone,
+    /// It stays; why, and what removes it.
+    Stays(String),
+}
+
+/// Is what disks are judged by.
+pub struct Proof<'a> {
+    /// Who uses what.
+    uses: &'a Uses,
+    /// Where volumes are.
+    storage: &'a dyn Storage,
+    /// The domain's UUID.
+    uuid: &'a str,
+    /// The UUID of the domain that the metadata is about.
+    recorded: Option<String>,
+}
+
+impl<'a> Proof<'a> {
+    /// Of a domain, by its definition and its UUID.
+    pub fn of(
+        xml: &DomainXml,
+        uuid: &'a str,
+        uses: &'a Uses,
+        storage: &'a dyn Storage,
+    ) -> Proof<'a> {
+        Proof { uses, storage, uuid, recorded: xml.recorded_uuid() }
+    }
+
+    /// Whether the definition is a copy of another domain's, whose disks and devices its metadata is about.
+    pub fn is_copy(&self) -> bool {
+        self.recorded.as_ref().is_some_and(|recorded| !recorded.eq_ignore_ascii_case(self.uuid))
+    }
+
+    /// What becomes of a disk.
+    pub fn fate(&self, made: &Made) -> Fate {
+        let path = Path::new(&made.path);
+        let volume = made.volume.as_ref();
+        let stays = |why: String| {
+            let remove = removal(made);
+            Fate::Stays(format!("disk {} stays: {why}; {remove} removes it", made.path))
+        };
+        match &self.recorded {
+            None => {
+                return stays(
+                    "it was made by an earlier version, which did not write whose it is".into(),
+                );
+            }
+            Some(other) if self.is_copy() => {
+                return stays(format!(
+                    "it was made for the domain of UUID {other}, of which this one is a copy"
+                ));
+            }
+            Some(_) => {}
+        }
+        let others = self.uses.others_of_disk(path, volume, self.uuid);
+        if !others.is_empty() {
+            return Fate::Stays(format!("disk {} stays: {}", made.path, said(&others)));
+        }
+        if let Some(volume) = volume {
+            match self.uses.volume(volume) {
+                Some(known) if self.uses.is_same(&known.path, path) => {}
+                Some(known) => {
+                    return stays(format!(
+                        "volume `{}` of pool `{}` is {} and not that",
+                        volume.name,
+                        volume.pool,
+                        known.path.display()
+                    ));
+                }
+                None if !self.is_active(&volume.pool) => {
+                    return stays(format!("pool `{}` is not active", volume.pool));
+                }
+                None => return Fate::Gone,
+            }
+        } else {
+            match path.symlink_metadata() {
+                Ok(meta) if !meta.is_file() => return stays("it is not a regular file".into()),
+                _ => {}
+            }
+        }
+        if !self.is_disk(made) && !self.is_dropped_seed(made) {
+            return stays("it is not a disk of the domain any more".into());
+        }
+        Fate::Goes(match volume.cloned() {
+            None => Step::DeleteDisk { path: made.path.clone().into() },
+            Some(VolumeRef { pool, name }) => Step::DeleteVolume { pool, name },
+        })
+    }
+
+    /// Whether the domain has it as a disk, and not only below one.
+    fn is_disk(&self, made: &Made) -> bool {
+        let all = self.uses.of_disk(Path::new(&made.path), made.volume.as_ref());
+        all.iter().any(|one| {
+            let own = matches!(&one.by, User::Domain { uuid, .. } if uuid == self.uuid);
+            own && one.how == How::Disk
+        })
+    }
+
+    /// Whether it is a seed that was taken out of the definition while the guest held it: it bears its mark.
+    fn is_dropped_seed(&self, made: &Made) -> bool {
+        let (Role::Seed, Some(VolumeRef { pool, name })) = (made.role, &made.volume) else {
+            return false;
+        };
+        let mut head = Vec::new();
+        self.storage.download(pool, name, 0..HEAD, &mut head).is_ok() && is_seed(&head)
+    }
+
+    /// Whether a pool is active, so that a volume that it does not have is not there.
+    fn is_active(&self, pool: &str) -> bool {
+        self.storage
+            .pools()
+            .is_ok_and(|pools| pools.iter().any(|known| known.name == pool && known.active))
+    }
+}
+
+/// The uses of a thing in words: the first, and how many more there are.
+pub fn said(all: &[Use]) -> String {
+    let first = all.first().map(ToString::to_string).unwrap_or_default();
+    match all.len() {
+        0 | 1 => first,
+        number => format!("{first}, and {} more", number - 1),
+    }
+}
+
+/// What stays of a copy of another domain besides what that one's metadata names: its own disks, which nobody has
+/// recorded as made for it.
+pub fn of_copy(xml: &DomainXml) -> Vec<String> {
+    if !xml.is_copy() {
+        return Vec::new();
+    }
+    let recorded: Vec<String> = xml.made().into_iter().map(|made| made.path).collect();
+    let devices = xml.root().children("devices").flat_map(|devices| devices.children("disk"));
+    let written = devices.filter(|disk| disk.child("readonly").is_none());
+    let files = written.filter_map(|disk| Some(disk.child("source")?.attr("file")?.into_owned()));
+    let own = files.filter(|file| !recorded.contains(file));
+    own.map(|file| {
+        format!(
+            "disk {file} stays: it is not recorded as made for this domain; `rm {}` removes it",
+            word(&file)
+        )
+    })
+    .collect()
+}
+
+/// Why a domain's NVRAM stays; none: it goes. libvirt removes whatever file the definition names, so it has to be one that
+/// holds settings of firmware.
+pub fn nvram_stays(
+    xml: &DomainXml,
+    uuid: &str,
+    uses: &Uses,
+    hypervisor: &dyn Hypervisor,
+) -> Option<String> {
+    let path = nvram(xml)?;
+    let others = uses.others(Path::new(&path), uuid);
+    if !others.is_empty() {
+        return Some(format!("NVRAM {path} stays: {}", said(&others)));
+    }
+    let is_store = !hypervisor.machine().is_here() || is_store(Path::new(&path));
+    let remove = format!("`rm {}` removes it", word(&path));
+    (!is_store).then(|| format!("NVRAM {path} stays: it holds no settings of firmware; {remove}"))
+}
+
+/// Whether a file holds settings of firmware, or is not to be read: then it is not there, or only libvirt may.
+fn is_store(path: &Path) -> bool {
+    let Ok(mut file) = apply::open(path) else {
+        return !(path.exists() && nix::unistd::geteuid().is_root());
+    };
+    let mut head = [0; 44];
+    let read = file.read_exact(&mut head).is_ok();
+    // EDK II's firmware volume, in itself or in qcow2.
+    read && (head[40..44] == *b"_FVH" || head.starts_with(b"QFI\xfb"))
+}
+
+/// The command that removes a disk.
+pub fn removal(made: &Made) -> String {
+    match &made.volume {
+        Some(VolumeRef { pool, name }) => removal_of_volume(pool, name),
+        None => format!("`rm {}`", word(&made.path)),
+    }
+}
+
+/// The command that removes a volume.
+pub fn removal_of_volume(pool: &str, name: &str) -> String {
+    format!("`virsh vol-delete --pool {} {}`", word(pool), word(name))
+}

@@ -1,0 +1,25 @@
+//! Words of commands that are shown, so that they can be pasted.
+
+use std::borrow::Cow;
+
+/// A word as a shell takes it: in quotes where it has to be.
+pub fn word(text: &str) -> Cow<'_, str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./@%+=:,".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => Cow::Borrowed(text),
+        false => Cow::Owned(format!("'{}'", text.replace('\'', r"'\''"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::word;
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_take_them_apart() {
+        assert_eq!(word("/raid/a-1.raw"), "/raid/a-1.raw");
+        assert_eq!(word("a b"), "'a b'");
+        assert_eq!(word("it's $x"), r"'it'\''s $x'");
+        assert_eq!(word(""), "''");
+    }
+}
