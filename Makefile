@@ -53,8 +53,9 @@ bench:
 install: build
 	install -Dm755 $(GPUVM) $(BINDIR)/gpuvm
 	ln -sf gpuvm $(BINDIR)/nvidia-vm
-	install -d $(SHARE)/man/man1 $(SHARE)/gpuvm/templates $(SHARE)/gpuvm/topologies
+	install -d $(SHARE)/man/man1 $(SHARE)/man/man7 $(SHARE)/gpuvm/templates $(SHARE)/gpuvm/topologies
 	install -m644 man/*.1 $(SHARE)/man/man1/
+	install -m644 man/*.7 $(SHARE)/man/man7/
 	install -m644 templates/*.xml $(SHARE)/gpuvm/templates/
 	install -m644 topologies/*.json $(SHARE)/gpuvm/topologies/
 	install -d $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
@@ -64,6 +65,7 @@ install: build
 
 uninstall:
 	rm -f $(BINDIR)/gpuvm $(BINDIR)/nvidia-vm $(SHARE)/man/man1/gpuvm.1 $(SHARE)/man/man1/gpuvm-*.1
+	rm -f $(SHARE)/man/man7/gpuvm-*.7
 	rm -f $(SHARE)/bash-completion/completions/gpuvm $(SHARE)/zsh/site-functions/_gpuvm
 	rm -f $(SHARE)/fish/vendor_completions.d/gpuvm.fish
 	rm -rf $(SHARE)/gpuvm

@@ -22,6 +22,7 @@ fn man_pages_are_those_of_the_arguments() {
     let mut there: Vec<String> = fs::read_dir(&dir)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".1"))
         .collect();
     there.sort();
     let made: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();

@@ -2,9 +2,10 @@
 
 use super::guest::Guest;
 use super::report::{Report, Rule};
+use crate::bdf::Bdf;
 use crate::cpuset::NodeSet;
 use crate::domain::claims::Passed;
-use crate::topology::{DeviceKind, PciDevice, Topology};
+use crate::topology::{DeviceKind, Isolated, PciDevice, Topology, Weakness};
 use std::collections::BTreeMap;
 
 /// libvirt notices it at start.
@@ -33,8 +34,19 @@ const PHYSICAL: Rule = Rule::warning(
 const BALLOON: Rule =
     Rule::warning("balloon-with-hostdev", "a memory balloon beside passed devices");
 
+/// Groups that the kernel was told to split say nothing of the hardware.
+const ACS: Rule =
+    Rule::warning("acs-override", "passed devices in IOMMU groups split by pcie_acs_override=");
+/// Without interrupt remapping a device's messages reach any interrupt.
+const INTERRUPTS: Rule =
+    Rule::warning("unsafe-interrupts", "passed devices while VFIO allows unsafe interrupts");
+/// A device without IOMMU reaches all memory.
+const NO_IOMMU: Rule =
+    Rule::warning("no-iommu", "a passed function that no IOMMU keeps from the host's memory");
+
 /// Rules of this module.
-pub const RULES: &[Rule] = &[ABSENT, TWICE, BRIDGE, USED, MATES, NODE, PHYSICAL, BALLOON];
+pub const RULES: &[Rule] =
+    &[ABSENT, TWICE, BRIDGE, USED, MATES, NODE, PHYSICAL, BALLOON, ACS, INTERRUPTS, NO_IOMMU];
 
 /// A BAR of this size or more cannot stand below 4 GiB.
 const LARGE_BAR: u64 = 4 << 30;
@@ -70,6 +82,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
         }
     }
     physical(guest, topology, report);
+    isolation(guest, topology, report);
     if let Some(balloon) = guest.balloon.filter(|_| !guest.passed.is_empty()) {
         let message = "libvirt gives the guest a memory balloon, but passed devices pin its memory";
         report.add(&BALLOON, balloon, message, "write <memballoon model='none'/>");
@@ -189,5 +202,22 @@ fn physical<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>)
         );
         let hint = "write <cpu mode='host-passthrough'><maxphysaddr mode='passthrough'/></cpu>";
         report.add(&PHYSICAL, spot, message, hint);
+    }
+}
+
+/// Checks that the IOMMU isolates what is passed; where that is unknown, [`super::unchecked`] says so.
+fn isolation<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let Some(first) = guest.passed.first() else { return };
+    let there = |passed: &&Passed<'t>| topology.device(passed.bdf.value).is_some();
+    let functions: Vec<Bdf> =
+        guest.passed.iter().filter(there).map(|passed| passed.bdf.value).collect();
+    let Isolated::No(weak) = topology.isolates(&functions) else { return };
+    for weakness in weak {
+        let rule = match weakness {
+            Weakness::AcsOverride(_) => &ACS,
+            Weakness::UnsafeInterrupts => &INTERRUPTS,
+            Weakness::NoIommu(_) => &NO_IOMMU,
+        };
+        report.add(rule, first.bdf.spot, weakness.says(), weakness.hint());
     }
 }

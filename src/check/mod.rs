@@ -21,7 +21,7 @@ pub use report::{Finding, Rule, Severity};
 
 use crate::domain::DomainXml;
 use crate::placement::Occupancy;
-use crate::topology::{FabricModel, Topology};
+use crate::topology::{FabricModel, Isolated, Topology};
 use crate::versions::Versions;
 use guest::Guest;
 use report::{Report, Rule as R};
@@ -91,6 +91,9 @@ pub fn unchecked(topology: &Topology) -> Vec<&'static str> {
         missing.push("passed devices (the host's record has no PCI functions)");
     } else if parts.devices.iter().all(|device| device.iommu_group.is_none()) {
         missing.push("IOMMU groups (none in the host's record)");
+    }
+    if !parts.devices.is_empty() && topology.isolates(&[]) == Isolated::Unknown {
+        missing.push("isolation of passed devices (settings of VFIO not in the host's record)");
     }
     if parts.devices.iter().all(|device| device.bars.is_empty()) {
         missing.push("address bits for large BARs (no BAR sizes in the host's record)");

@@ -21,6 +21,9 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let held = cx.taken(&args.taken)?;
     let sizes: Vec<u32> = args.gpus.into_iter().collect();
     let capacity = capacity(&topology, &held, &like, &sizes);
+    for warning in &capacity.warnings {
+        cx.output.warning(warning);
+    }
     if cx.output.json {
         cx.output.json(&capacity)?;
     } else {

@@ -3,6 +3,8 @@
 mod list;
 mod plan;
 
+pub use list::uses;
+
 use super::args::{BindArgs, DeviceVerb, Early, ReleaseArgs};
 use super::change::{Reporter, agree, print_steps, refuse_unfinished};
 use super::context::Context;

@@ -8,6 +8,8 @@ use crate::topology::{HugePagePool, NumaNode};
 
 /// Where the kernel shows nodes.
 pub(super) const NODES: &str = "sys/devices/system/node";
+/// Of the machine's memory one part in so many may be missing on the nodes.
+const MISSING: u64 = 8;
 
 /// Reads nodes by id; a host whose kernel shows none is one node. Every online pcpu ends up on exactly one.
 pub fn nodes(
@@ -34,6 +36,11 @@ pub fn nodes(
     }
     if nodes.is_empty() {
         return Ok(vec![only_node(root, online)?]);
+    }
+    if let [only] = &mut nodes[..] {
+        // The node's own number leaves out memory that came up later.
+        let all = machine_memory(root)?;
+        only.memory_kib = if all.is_zero() { only.memory_kib } else { all };
     }
     if !rest.is_empty() {
         let first = &mut nodes[0];
@@ -73,18 +80,30 @@ fn node(root: &FsRoot, dir: &Dir<'_>, os_index: NodeId) -> Result<NumaNode, FsEr
 
 /// Makes the one node of a host whose kernel shows none.
 fn only_node(root: &FsRoot, online: &CpuSet) -> Result<NumaNode, FsError> {
-    let path = "proc/meminfo";
-    let memory_kib = match root.read(path)? {
-        Some(text) => memory(root, path, &text)?,
-        None => MemSize::default(),
-    };
     Ok(NumaNode {
         os_index: NodeId(0),
         pcpus: online.clone(),
-        memory_kib,
+        memory_kib: machine_memory(root)?,
         distances: Vec::new(),
         huge_pages: pools(root, "sys/kernel/mm/hugepages")?,
     })
+}
+
+/// The machine's memory; zero where it is not known.
+fn machine_memory(root: &FsRoot) -> Result<MemSize, FsError> {
+    let path = "proc/meminfo";
+    match root.read(path)? {
+        Some(text) => memory(root, path, &text),
+        None => Ok(MemSize::default()),
+    }
+}
+
+/// What no node shows of the machine's memory; none where that is less than an eighth of it.
+pub fn off_nodes(root: &FsRoot, nodes: &[NumaNode]) -> Result<Option<MemSize>, FsError> {
+    let all = machine_memory(root)?;
+    let shown = nodes.iter().map(|node| node.memory_kib).sum();
+    let missing = all.saturating_sub(shown);
+    Ok(Some(missing).filter(|missing| *missing > all.share(1, MISSING)))
 }
 
 /// Finds `MemTotal:` in a meminfo of the host or, with `Node 0` in front, of a node.

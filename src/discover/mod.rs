@@ -16,6 +16,7 @@ pub mod fabric;
 pub mod files;
 pub mod holders;
 pub mod hugetlb;
+mod isolation;
 pub mod lstopo;
 mod machine;
 pub mod manager;
@@ -75,11 +76,16 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
         return Err(DiscoverError::NoHost { path: path() });
     }
     parts.nodes = memory::nodes(root, &pcpus.online, &mut parts.notes)?;
+    parts.machine.off_nodes_kib = memory::off_nodes(root, &parts.nodes)?;
     parts.cores = cpu::cores(root, &pcpus.online, &parts.nodes, &mut parts.notes)?;
     parts.l3 = cpu::l3(root, &pcpus.online)?;
     parts.offline = pcpus.offline;
     parts.isolated = pcpus.isolated;
     pci::devices(root, &mut parts)?;
+    parts.machine.isolation = isolation::settings(root)?;
+    if parts.machine.isolation.as_ref().is_some_and(|settings| settings.no_iommu) {
+        without_made_up_groups(root, &mut parts)?;
+    }
     cards::mark_silent(root, &mut parts)?;
     if identify {
         cards::identify(root, &mut parts)?;
@@ -90,6 +96,18 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     parts.fabric = fabric;
     parts.notes.extend(notes);
     Topology::new(parts).map_err(|source| DiscoverError::Contradiction { path: path(), source })
+}
+
+/// Drops the groups that VFIO makes for functions without an IOMMU: they isolate nothing.
+fn without_made_up_groups(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
+    for device in &mut parts.devices {
+        if let Some(group) = device.iommu_group
+            && isolation::is_made_up(root, group)?
+        {
+            device.iommu_group = None;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

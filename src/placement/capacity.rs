@@ -24,6 +24,9 @@ pub struct Capacity {
     pub next: Option<Blocked>,
     /// GPUs and NVSwitches that no guest gets, whoever is there, each with the reason.
     pub never_placed: Vec<String>,
+    /// What the numbers leave out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Is how many guests of a size fit.
@@ -75,7 +78,8 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
     let largest = sizes.iter().filter(|size| size.now > 0).map(|size| size.gpus).max();
     let next = sizes.iter().find(|size| size.now == 0 && Some(size.gpus) > largest);
     let next = next.and_then(|size| blocked(topology, held, &empty, &with(size.gpus), size.gpus));
-    Capacity { sizes, largest, next, never_placed: never_placed(topology, &empty) }
+    let warnings = topology.memory_warning().into_iter().collect();
+    Capacity { sizes, largest, next, never_placed: never_placed(topology, &empty), warnings }
 }
 
 /// Numbers of GPUs that guests of a host have: the sizes of its partitions, else powers of two and all of them.

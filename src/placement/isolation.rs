@@ -1,10 +1,11 @@
-//! What a guest of this size on this board can reach over NVLink, said plainly (spec/nvswitch.md 2.3). Chooses nothing.
+//! What a guest of this size on this board can reach over NVLink (spec/nvswitch.md 2.3), and whether the IOMMU isolates
+//! its devices, said plainly. Chooses nothing.
 
 use super::devices::Devices;
 use super::explain::{Reasons, count, domains, list};
 use super::taken::Taken;
 use crate::bdf::Bdf;
-use crate::topology::{DeviceKind, FabricModel, Topology};
+use crate::topology::{DeviceKind, FabricModel, Isolated, Topology};
 
 /// Adds the reason.
 pub(super) fn explain(
@@ -90,7 +91,7 @@ fn direct_links(topology: &Topology, devices: &Devices, reasons: &mut Reasons) {
     out.sort();
     out.dedup();
     if out.is_empty() {
-        let text = "no NVLink leads out of the set: the IOMMU keeps guests apart";
+        let text = "no NVLink leads out of the set";
         reasons.say("isolation", text.into());
     } else {
         let text = format!(
@@ -98,5 +99,29 @@ fn direct_links(topology: &Topology, devices: &Devices, reasons: &mut Reasons) {
             list(out)
         );
         reasons.compromise("isolation", text);
+    }
+}
+
+/// Says whether the IOMMU isolates functions: only where that is known.
+pub(super) fn iommu(topology: &Topology, functions: &[Bdf], reasons: &mut Reasons) {
+    match topology.isolates(functions) {
+        _ if functions.is_empty() => {}
+        Isolated::Yes => reasons.say(
+            "iommu",
+            "the IOMMU keeps these devices to the guest's own memory: each has an IOMMU group, and neither \
+             pcie_acs_override= nor VFIO's unsafe interrupts are on"
+                .into(),
+        ),
+        Isolated::No(weak) => {
+            for weakness in weak {
+                reasons.compromise("iommu", weakness.says());
+            }
+        }
+        Isolated::Unknown => reasons.say(
+            "iommu",
+            "whether the IOMMU isolates these devices is unknown: the record does not say how VFIO is set; `gpuvm \
+             host capture` on the host records it"
+                .into(),
+        ),
     }
 }

@@ -213,7 +213,7 @@ pub struct PcieLink {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     /// What was chosen: `gpus`, `nvswitches`, `nics`, `vfs`, `nvmes`, `vcpus`, `emulator`, `memory`, `pcie`,
-    /// `isolation`, `nodes`, `drivers`, `huge-pages`.
+    /// `isolation`, `iommu`, `nodes`, `drivers`, `huge-pages`.
     pub choice: String,
     /// The reason, a sentence without full stop.
     pub because: String,
@@ -335,6 +335,9 @@ pub fn plan(
     let (solution, gpus) = (&solution, gpus.len());
     let memory = Memory { topology, budget, solution, gpus, request };
     let cells = memory.cells(&cpus, &mut reasons);
+    if let Some(warning) = topology.memory_warning() {
+        reasons.compromise("memory", warning);
+    }
     let node_pages = pages::taken_from(topology, taken, request, solution);
     pages::explain(topology, request, &node_pages, &mut reasons);
     let devices = chosen.all();

@@ -10,6 +10,7 @@ pub mod cpu;
 pub mod drive;
 pub mod fabric;
 pub mod file;
+pub mod isolation;
 pub mod pages;
 pub mod pci;
 pub mod proximity;
@@ -18,12 +19,14 @@ pub use binding::{Binding, VFIO, is_vfio};
 pub use cpu::{Core, L3, NumaNode};
 pub use drive::{Content, Drive, DriveUse, PartitionTableEntry, Signature};
 pub use fabric::{Fabric, FabricModel, NvLink, Partition, PartitionId};
+pub use isolation::{Isolated, Isolation, Weakness};
 pub use pages::{HugePagePool, HugetlbMount};
 pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov};
 pub use proximity::{Proximity, Way};
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, MAX_ID, NodeId, PcpuId};
+use crate::memsize::MemSize;
 use checked::{check_core, check_devices, dangling, index};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -63,6 +66,12 @@ pub struct Machine {
     /// Whether automatic NUMA balancing is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_balancing: Option<bool>,
+    /// Settings of the kernel that weaken what the IOMMU isolates. None: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+    /// Memory of the machine that none of its nodes shows, where that is much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off_nodes_kib: Option<MemSize>,
     /// Host name; only where the admin asked for identifying data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_name: Option<String>,
@@ -153,8 +162,13 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Checks every cross-reference and makes the host.
-    pub fn new(parts: Parts) -> Result<Topology, TopologyError> {
+    /// Checks every cross-reference and makes the host. On a host with one node every function is on that node, also
+    /// where the kernel does not say so (`numa_node` is -1).
+    pub fn new(mut parts: Parts) -> Result<Topology, TopologyError> {
+        if let [only] = &parts.nodes[..] {
+            let only = only.os_index;
+            parts.devices.iter_mut().for_each(|device| _ = device.node.get_or_insert(only));
+        }
         let device_index = index("PCI function", parts.devices.iter().map(|d| d.bdf))?;
         let nodes = index("node", parts.nodes.iter().map(|n| n.os_index))?;
         let last = parts.cores.iter().filter_map(|core| core.pcpus.last()).max();
@@ -249,6 +263,16 @@ impl Topology {
     pub fn pcpus(&self) -> CpuSet {
         let online = self.core_index.iter().zip(0..).filter(|(place, _)| **place != NO_CORE);
         online.map(|(_, number)| PcpuId(number)).collect()
+    }
+
+    /// What is to be said before memory is planned with: that the nodes do not show all of it; none: they do.
+    pub fn memory_warning(&self) -> Option<String> {
+        let missing = self.parts.machine.off_nodes_kib?;
+        let shown: MemSize = self.parts.nodes.iter().map(|node| node.memory_kib).sum();
+        let all = shown + missing;
+        Some(format!(
+            "the nodes show {shown} of the machine's {all} of memory; the other {missing} are not planned with"
+        ))
     }
 
     /// Every PCI function, by address.

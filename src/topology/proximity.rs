@@ -97,11 +97,7 @@ impl Topology {
             (None, Some(top)) => Cow::Owned(format!("pci{:04x}:{:02x}", top.segment(), top.bus())),
             (None, None) => Cow::default(),
         };
-        let only = match self.nodes() {
-            [node] => Some(node.os_index),
-            _ => None,
-        };
-        Way { device, down, root, node: device.node.or(only) }
+        Way { device, down, root, node: device.node }
     }
 }
 

@@ -7,7 +7,7 @@ fn host() -> Parts {
     let node = |id: u32, pcpus: &str| NumaNode {
         os_index: NodeId(id),
         pcpus: pcpus.parse().unwrap(),
-        memory_kib: crate::memsize::MemSize::from_gib(1),
+        memory_kib: MemSize::from_gib(1),
         distances: vec![10, 21],
         huge_pages: Vec::new(),
     };

@@ -6,7 +6,9 @@ use super::{Given, Item, ItemName, TuneError};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::domain::DomainXml;
-use crate::placement::{GuestPcie, Occupancy, PcieGroup, Placement, Reason, plan};
+use crate::domain::claims::Cell;
+use crate::memsize::MemSize;
+use crate::placement::{GuestCell, GuestPcie, Occupancy, PcieGroup, Placement, Reason, plan};
 use crate::request::{PinPolicy, Request};
 use crate::topology::Topology;
 use std::collections::BTreeSet;
@@ -176,7 +178,7 @@ fn rounded(
     given: &Given<'_>,
 ) -> Result<(), TuneError> {
     match given.items.memory_rounding {
-        Item::On => {}
+        Item::On => divided_before(placement, guest, guest.unit()),
         Item::To(page) => {
             for cell in &mut placement.cells {
                 cell.memory_kib = cell.memory_kib.round_down(page.size());
@@ -190,6 +192,7 @@ fn rounded(
                     ));
                 }
             }
+            divided_before(placement, guest, guest.unit().max(page.size()));
         }
         Item::Keep | Item::Off => {
             let rest = guest.memory().saturating_sub(placement.memory());
@@ -199,4 +202,31 @@ fn rounded(
         }
     }
     Ok(())
+}
+
+/// Leaves cells the memory that they have if that is whole pages and as near to their share as these come: what was
+/// rounded down once has other shares, and would be rounded down again and again.
+fn divided_before(placement: &mut Placement, guest: &Guest<'_>, unit: MemSize) {
+    let there = &guest.claims.cells;
+    let most = MemSize::from_kib(unit.kib() * there.len() as u64);
+    let is_so = |(cell, planned): (&Cell<'_>, &GuestCell)| {
+        let size = cell.memory.value;
+        let vcpus = cell.vcpus.iter().flat_map(|set| set.value.iter()).map(|vcpu| vcpu.0);
+        size == size.round_down(unit)
+            && size >= planned.memory_kib
+            && size.saturating_sub(planned.memory_kib) <= most
+            && vcpus.eq(planned.vcpus.clone())
+    };
+    if there.len() != placement.cells.len() || !there.iter().zip(&placement.cells).all(is_so) {
+        return;
+    }
+    for (cell, planned) in there.iter().zip(&mut placement.cells) {
+        let more = cell.memory.value.saturating_sub(planned.memory_kib);
+        planned.memory_kib = cell.memory.value;
+        let pages = &mut placement.node_pages;
+        let at = pages.iter().position(|pages| planned.host_nodes.contains(pages.node));
+        if let Some(pages) = pages.get_mut(at.unwrap_or(0)) {
+            pages.needed += more.kib() / guest.unit().kib();
+        }
+    }
 }

@@ -85,6 +85,8 @@ impl<'t> Guest<'t> {
         let cells = self.claims.cells.len();
         request.cells = match given.items.cells {
             Item::To(number) => CellWish::Count(number),
+            // Cells that go shape nothing any more.
+            Item::Off => CellWish::Auto,
             _ if floats && cells > 1 => CellWish::Count(u32::try_from(cells).unwrap_or(u32::MAX)),
             _ => CellWish::Auto,
         };
@@ -123,6 +125,11 @@ impl<'t> Guest<'t> {
     pub fn memory(&self) -> MemSize {
         let cells: MemSize = self.claims.cells.iter().map(|cell| cell.memory.value).sum();
         if cells.is_zero() { self.claims.memory.value } else { cells }
+    }
+
+    /// What the memory of each cell is a multiple of.
+    pub fn unit(&self) -> MemSize {
+        self.request.huge_pages.unwrap_or(PageSize::TwoMib).size()
     }
 
     /// The page size that it has; none: normal pages, or a size that the planner does not know.

@@ -1,1 +1,382 @@
 //! What is said of isolation, nodes and memory, and changes that come back.
+
+use crate::support::tree::{host_text, scratch, unpack};
+use crate::support::{gpuvm, project, run};
+use crate::tune::corpus::{documents, domains};
+use crate::tune::domains::tuned;
+use crate::tune::property::cases;
+use crate::xml::guests::host;
+use gpuvm::domain::DomainXml;
+use gpuvm::placement::Occupancy;
+use gpuvm::request::PageSize;
+use gpuvm::tune::items::PinOrder;
+use gpuvm::tune::{Item, Items};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+/// A setting by its words, and what it makes of the items.
+type Named = (&'static str, fn(&mut Items));
+
+/// Settings of `tune --all` that are named beside it: each alone and each pair is tried.
+const NAMED: [Named; 30] = [
+    ("pins off", |items| items.pins = Item::Off),
+    ("pins keep", |items| items.pins = Item::Keep),
+    ("pins thread", |items| items.pins = Item::To(PinOrder::Thread)),
+    ("topology off", |items| items.topology = Item::Off),
+    ("topology keep", |items| items.topology = Item::Keep),
+    ("emulator off", |items| items.emulator = Item::Off),
+    ("emulator keep", |items| items.emulator = Item::Keep),
+    ("iothreads off", |items| items.iothreads = Item::Off),
+    ("iothreads 2", |items| items.iothreads = Item::To(2)),
+    ("iothreads keep", |items| items.iothreads = Item::Keep),
+    ("iothread-pins off", |items| items.iothread_pins = Item::Off),
+    ("iothread-pins keep", |items| items.iothread_pins = Item::Keep),
+    ("huge-pages on", |items| items.huge_pages = Item::On),
+    ("huge-pages off", |items| items.huge_pages = Item::Off),
+    ("huge-pages 1G", |items| items.huge_pages = Item::To(PageSize::OneGib)),
+    ("fill off", |items| items.fill = Item::Off),
+    ("cells off", |items| items.cells = Item::Off),
+    ("cells keep", |items| items.cells = Item::Keep),
+    ("cells 2", |items| items.cells = Item::To(2)),
+    ("memory-nodes off", |items| items.memory_nodes = Item::Off),
+    ("memory-nodes keep", |items| items.memory_nodes = Item::Keep),
+    ("memory-rounding keep", |items| items.memory_rounding = Item::Keep),
+    ("memory-rounding 2M", |items| items.memory_rounding = Item::To(PageSize::TwoMib)),
+    ("disk-queues off", |items| items.disk_queues = Item::Off),
+    ("disk-queues 3", |items| items.disk_queues = Item::To(3)),
+    ("net-queues off", |items| items.net_queues = Item::Off),
+    ("pcie off", |items| items.pcie = Item::Off),
+    ("window off", |items| items.window = Item::Off),
+    ("maxphysaddr off", |items| items.maxphysaddr = Item::Off),
+    ("balloon off", |items| items.balloon = Item::Off),
+];
+
+/// Of so many pairs of a document and named settings one is tried, so that the whole suite stays short, unless
+/// `GPUVM_CASES` says of how many.
+const ONE_OF: u32 = 197;
+
+/// Each named setting alone and each pair, with `--all` and without.
+fn combinations() -> Vec<(String, Items)> {
+    let mut all = Vec::new();
+    for base in [Items::all(), Items::default()] {
+        let all_or_not = if base == Items::all() { "--all" } else { "" };
+        for (first, (a, set_a)) in NAMED.iter().enumerate() {
+            for (b, set_b) in &NAMED[first..] {
+                let mut items = base.clone();
+                set_a(&mut items);
+                set_b(&mut items);
+                all.push((format!("{all_or_not} {a}, {b}"), items));
+            }
+        }
+    }
+    all
+}
+
+/// `tune --all --pins off --cells off` changed 35 of these documents again when it was run twice.
+#[test]
+fn what_was_tuned_with_any_settings_is_not_tuned_again() {
+    let Some(dir) = documents() else { return };
+    let all = domains(&dir);
+    let (dgx2, nobody) = (host("dgx-2"), Occupancy::default());
+    let combinations = combinations();
+    let step = cases(ONE_OF) as usize;
+    let mut wrong: Vec<String> = Vec::new();
+    let (mut number, mut done) = (0_usize, 0);
+    for (file, text) in &all {
+        let Ok(xml) = DomainXml::parse(text) else { continue };
+        for (named, items) in &combinations {
+            number += 1;
+            // The combination that was seen to come back is tried with every document.
+            let seen = named == "--all pins off, cells off";
+            if !seen && !number.is_multiple_of(step) {
+                continue;
+            }
+            let Ok(first) = tuned(&xml, &dgx2, &nobody, items) else { continue };
+            done += 1;
+            let name = file.strip_prefix(&dir).unwrap().display();
+            match tuned(&first.after, &dgx2, &nobody, items) {
+                Ok(second) if second.changes.is_empty() => {}
+                Ok(second) => wrong.push(format!("{named}: {name}: {:?}", second.changes)),
+                Err(error) => wrong.push(format!("{named}: {name}: {error}")),
+            }
+        }
+    }
+    eprintln!("{done} tuned twice");
+    assert!(done > 500, "only {done} could be tuned");
+    wrong.sort();
+    assert!(wrong.is_empty(), "{} not the same twice:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// A recorded host's tree that can be changed.
+fn tree(name: &str) -> tempfile::TempDir {
+    let dir = scratch();
+    unpack(&host_text(name), dir.path()).unwrap();
+    dir
+}
+
+/// Runs a verb on a tree: the exit code and both outputs.
+fn on(tree: &Path, args: &[&str]) -> (i32, String, String) {
+    let mut command = gpuvm(args);
+    run(command.args(["--connect", "test:///default", "--host", tree.to_str().unwrap()]))
+}
+
+/// The answer of a verb on a tree as JSON.
+#[track_caller]
+fn json(tree: &Path, args: &[&str]) -> Value {
+    let (code, out, err) = on(tree, &[args, &["--json"]].concat());
+    assert!(code == 0 || code == 3, "{args:?}: {code}: {err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+/// Writes a file of a tree.
+fn put(tree: &Path, path: &str, text: &str) {
+    let path = tree.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// Writes behind the kernel's command line.
+fn argument(tree: &Path, argument: &str) {
+    let path = tree.join("proc/cmdline");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(path, format!("{} {argument}\n", text.trim_end())).unwrap();
+}
+
+/// Takes every function's IOMMU group away.
+fn no_groups(tree: &Path) {
+    for function in fs::read_dir(tree.join("sys/bus/pci/devices")).unwrap() {
+        let _ = fs::remove_file(function.unwrap().path().join("iommu_group"));
+    }
+}
+
+/// Where VFIO says whether it does without interrupt remapping.
+const UNSAFE: &str = "sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts";
+
+/// "The IOMMU keeps guests apart" was said with `pcie_acs_override=`, with unsafe interrupts and without any IOMMU.
+#[test]
+fn isolation_is_claimed_only_where_it_was_looked_at() {
+    /// How a host is changed, what is said then, and the rule that finds it.
+    type Case = (fn(&Path), &'static str, Option<&'static str>);
+    let cases: [Case; 8] = [
+        (|_| {}, "the IOMMU keeps these devices to the guest's own memory", None),
+        (
+            |tree| argument(tree, "iommu.strict=0 iommu=pt"),
+            "the IOMMU keeps these devices to the guest's own memory",
+            None,
+        ),
+        (|tree| fs::remove_dir_all(tree.join("sys/module")).unwrap(), "is unknown", None),
+        (
+            |tree| argument(tree, "pcie_acs_override=downstream,multifunction"),
+            "`pcie_acs_override=downstream,multifunction` splits IOMMU groups",
+            Some("acs-override"),
+        ),
+        (
+            |tree| {
+                argument(tree, "pcie_acs_override=downstream");
+                fs::remove_dir_all(tree.join("sys/module")).unwrap();
+            },
+            "`pcie_acs_override=downstream` splits IOMMU groups",
+            Some("acs-override"),
+        ),
+        (|tree| put(tree, UNSAFE, "Y\n"), "any interrupt of the host", Some("unsafe-interrupts")),
+        (
+            |tree| {
+                fs::remove_file(tree.join(UNSAFE)).unwrap();
+                let options = "options vfio_iommu_type1 allow_unsafe_interrupts=1\n";
+                put(tree, "etc/modprobe.d/vfio.conf", options);
+            },
+            "any interrupt of the host",
+            Some("unsafe-interrupts"),
+        ),
+        (no_groups, "no IOMMU group for 0000:", Some("no-iommu")),
+    ];
+    for (change, said, rule) in cases {
+        let dir = tree("dual-socket");
+        let tree = dir.path();
+        change(tree);
+        let plan = json(tree, &["plan", "--gpus", "1"]);
+        let reasons = plan["placement"]["reasons"].as_array().unwrap().clone();
+        let text = |reason: &Value| reason["because"].as_str().unwrap().to_owned();
+        let found: Vec<&Value> = reasons.iter().filter(|r| r["choice"] == "iommu").collect();
+        let [found] = found[..] else { panic!("{said}: {reasons:?}") };
+        assert!(text(found).contains(said), "{said}: {found}");
+        assert_eq!(found["compromise"], rule.is_some(), "{said}");
+        let claims = reasons.iter().filter(|reason| text(reason).contains("keeps")).count();
+        assert_eq!(claims == 0, !said.contains("keeps"), "{said}: {reasons:?}");
+        let (_, out, err) = on(tree, &["plan", "--gpus", "1"]);
+        assert_eq!(
+            out.contains(&format!("! iommu        {}", text(found))),
+            rule.is_some(),
+            "{out}{err}"
+        );
+        let (code, xml, err) = on(tree, &["export", "--gpus", "1"]);
+        assert_eq!(code, 0, "{err}");
+        put(tree, "domain.xml", &xml);
+        let answer = json(tree, &["check", tree.join("domain.xml").to_str().unwrap()]);
+        let rules = ["acs-override", "unsafe-interrupts", "no-iommu"];
+        let findings = answer["findings"].as_array().unwrap();
+        let found: Vec<&str> = findings.iter().filter_map(|f| f["rule"].as_str()).collect();
+        let found: Vec<&str> = found.into_iter().filter(|found| rules.contains(found)).collect();
+        assert_eq!(found, Vec::from_iter(rule), "{said}: {answer}");
+        let untold = answer["not_checked"].to_string().contains("isolation of passed devices");
+        assert_eq!(untold, said == "is unknown", "{said}: {answer}");
+    }
+}
+
+/// A process of a tree that has this file open.
+fn process(tree: &Path, pid: u32, name: &str, file: &str) {
+    put(tree, &format!("proc/{pid}/comm"), name);
+    let dir = tree.join(format!("proc/{pid}/fd"));
+    fs::create_dir_all(&dir).unwrap();
+    symlink(file, dir.join("7")).unwrap();
+}
+
+/// The real machine's kernel gave -1 as node and 4.5 GiB as the memory of node 0. `gpu list` said `free` of the GPU that
+/// nvidia-persistenced had open, `device list` named that process.
+#[test]
+fn a_real_h100_machine_is_shown_as_it_is() {
+    let dir = tree("h100-guest");
+    let tree = dir.path();
+    let host = gpuvm::discover::source::load(tree).unwrap();
+    let [node] = host.nodes() else { panic!("{:?}", host.nodes()) };
+    assert_eq!(node.memory_kib.kib(), 131_981_020);
+    assert!(host.devices().iter().all(|device| device.node == Some(node.os_index)));
+    let gpu = host.gpus().next().unwrap();
+    assert_eq!((gpu.bdf.to_string().as_str(), gpu.device), ("0000:00:06.0", 0x2330));
+    assert_eq!(gpu.reset_methods, ["flr"]);
+    let bars: Vec<(u8, u64)> = gpu.bars.iter().map(|bar| (bar.index, bar.bytes)).collect();
+    assert_eq!(bars, [(0, 16 << 20), (2, 128 << 30), (4, 32 << 20)]);
+    let (code, out, err) = on(tree, &["host", "matrix"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let row: Vec<&str> = out.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row, ["GPU0", "X", "0", "0-15", "0000:00:06.0"]);
+    let plan = json(tree, &["plan", "--gpus", "1"]);
+    assert_eq!(plan["placement"]["cells"][0]["host_nodes"], "0");
+    assert!(plan["placement"]["cells"][0]["memory_kib"].as_u64().unwrap() > 119 << 20);
+    let (_, xml, _) = on(tree, &["export", "--gpus", "1"]);
+    assert!(xml.contains("<pcihole64 unit='KiB'>536870912</pcihole64>"), "{xml}");
+
+    assert_eq!(json(tree, &["gpu", "list"])[0]["state"], "free");
+    process(tree, 812, "nvidia-persiste", "/dev/nvidia0");
+    let gpu = json(tree, &["gpu", "list"])[0].clone();
+    assert_eq!(gpu["uuid"], "GPU-00000000-0000-0000-0000-000000000001");
+    assert_eq!(gpu["node"], 0);
+    assert_eq!(gpu["state"], "host");
+    let by = "process 812 (nvidia-persiste), which has /dev/nvidia0 open";
+    assert_eq!(gpu["why"], format!("is used by {by}"));
+    let devices = json(tree, &["device", "list"]);
+    let device = devices.as_array().unwrap().iter().find(|d| d["bdf"] == "0000:00:06.0").unwrap();
+    assert_eq!(gpu["used_by"], device["used_by"]);
+    assert_eq!(device["used_by"][0]["by"], by);
+    let (_, out, _) = on(tree, &["gpu", "list"]);
+    assert!(out.contains(by) && !out.contains("free"), "{out}");
+}
+
+/// What the kernel does not say on a machine with several nodes stays unknown.
+#[test]
+fn a_device_without_a_node_stays_without_on_several_nodes() {
+    let dir = tree("dgx-2");
+    let tree = dir.path();
+    let node = fs::canonicalize(tree.join("sys/bus/pci/devices/0000:34:00.0/numa_node")).unwrap();
+    assert_eq!(json(tree, &["gpu", "list"])[0]["node"], 0);
+    fs::write(node, "-1\n").unwrap();
+    assert_eq!(json(tree, &["gpu", "list"])[0]["node"], Value::Null);
+    let (_, out, _) = on(tree, &["host", "matrix"]);
+    let row = out.lines().find(|line| line.starts_with("GPU0")).unwrap();
+    assert!(row.split_whitespace().eq(row.split_whitespace().filter(|cell| *cell != "0-23,48-71")));
+}
+
+/// Memory that the nodes do not show was left out without a word.
+#[test]
+fn nodes_with_much_less_memory_than_the_machine_are_warned_of() {
+    let dir = tree("dual-socket");
+    let tree = dir.path();
+    let capacity = json(tree, &["capacity"]);
+    assert_eq!(capacity.get("warnings"), None);
+    let warned = |plan: &Value| {
+        let reasons = plan["placement"]["reasons"].as_array().unwrap();
+        let is = |reason: &&Value| {
+            reason["because"].as_str().unwrap().contains("are not planned with")
+                && reason["compromise"] == true
+        };
+        reasons.iter().filter(is).count()
+    };
+    assert_eq!(warned(&json(tree, &["plan", "--gpus", "1"])), 0);
+    let meminfo = tree.join("proc/meminfo");
+    let text = fs::read_to_string(&meminfo).unwrap();
+    let more = text.replacen("395807808", "1583231232", 1);
+    assert_ne!(more, text);
+    fs::write(meminfo, more).unwrap();
+    let capacity = json(tree, &["capacity"]);
+    let warning = capacity["warnings"][0].as_str().unwrap();
+    assert!(warning.contains("of the machine's 1.5 TiB"), "{warning}");
+    assert_eq!(warned(&json(tree, &["plan", "--gpus", "1"])), 1);
+    for args in [&["capacity"][..], &["host", "show"], &["plan", "--gpus", "1"]] {
+        let (code, out, err) = on(tree, args);
+        let text = (out + &err).replace("\n  ", " ");
+        assert!(code == 0 && text.contains("are not planned with"), "{args:?}: {text}");
+    }
+}
+
+/// The tests that `gpuvm-safety(7)` names, with whether they are unit tests.
+fn named_tests() -> Vec<(bool, String)> {
+    let page = fs::read_to_string(project().join("man/gpuvm-safety.7")).unwrap().replace("\\:", "");
+    let bold = page.lines().filter_map(|line| line.strip_prefix("Test: \\fB"));
+    let names = bold.map(|line| line.strip_suffix("\\fR").unwrap_or_else(|| panic!("{line}")));
+    names
+        .map(|name| match name.strip_prefix("lib ") {
+            Some(name) => (true, name.to_owned()),
+            None => (false, name.to_owned()),
+        })
+        .collect()
+}
+
+/// A page that promises what no test tries is worth nothing.
+#[test]
+fn every_promise_of_the_safety_page_has_a_test_that_is_there() {
+    let named = named_tests();
+    assert!(named.len() > 20, "{named:?}");
+    for (is_unit, name) in named {
+        let (module, test) = name.rsplit_once("::").unwrap();
+        let path = module.replace("::", "/");
+        let files = match is_unit {
+            true => {
+                [format!("src/{path}.rs"), format!("src/{}.rs", path.trim_end_matches("/tests"))]
+            }
+            false => [format!("tests/{path}.rs"), format!("tests/{path}/mod.rs")],
+        };
+        let texts = files.iter().filter_map(|file| fs::read_to_string(project().join(file)).ok());
+        let is_there = |text: String| {
+            let at = text.find(&format!("fn {test}("))?;
+            let before = text[..at].trim_end();
+            before.lines().rev().take(3).find(|line| line.trim() == "#[test]").map(|_| ())
+        };
+        assert!(texts.filter_map(is_there).count() > 0, "no test `{name}` in {files:?}");
+    }
+}
+
+/// The page is shown whole, and without a warning of the formatter.
+#[test]
+fn the_safety_page_is_shown() {
+    let page = project().join("man/gpuvm-safety.7");
+    let mut man = std::process::Command::new("man");
+    let man =
+        man.args(["--warnings", "-l"]).arg(page).env("MANWIDTH", "80").env("LC_ALL", "C.UTF-8");
+    let Ok(shown) = man.output() else {
+        eprintln!("skipped: no man");
+        return;
+    };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&shown.stdout), text(&shown.stderr));
+    if out.is_empty() && !err.contains("warning") {
+        eprintln!("skipped: man shows no file here: {err}");
+        return;
+    }
+    assert_eq!((shown.status.code(), err.as_str()), (Some(0), ""));
+    for heading in ["WHAT IS NEVER TOUCHED", "WHAT IS ASKED", "WHAT IS UNDONE", "WHAT IS CLAIMED"] {
+        assert!(out.contains(heading), "{out}");
+    }
+    assert!(out.contains("cargo test --test main abuse::"), "{out}");
+}

@@ -1,8 +1,8 @@
 //! Defects as edits of one correct domain, each with the rule and the place that must be found.
 
 use super::setting::{
-    BALLOON, BRIDGE_33, GIB_PAGES, NIC_35, NIC_B8, SWITCH_62, Setting, large_bars, offline, other,
-    pages, set,
+    BALLOON, BRIDGE_33, GIB_PAGES, NIC_35, NIC_B8, SWITCH_62, Setting, isolation, large_bars,
+    offline, other, pages, set,
 };
 use gpuvm::memsize::MemSize;
 use gpuvm::topology::{DriveUse, FabricModel, NetFace};
@@ -396,4 +396,21 @@ pub const DEFECTS: &[Defect] = &[
         &[],
     ),
     setting("helper-on-held-core", PIN, |s| other(s, |h| h.emulator_pin = Some(set("48"))), &[]),
+    // What the IOMMU does not isolate
+    setting(
+        "acs-override",
+        FIRST,
+        |s| isolation(s, |i| i.acs_override = Some("downstream".into())),
+        &[],
+    ),
+    setting("unsafe-interrupts", FIRST, |s| isolation(s, |i| i.unsafe_interrupts = true), &[]),
+    setting(
+        "no-iommu",
+        FIRST,
+        |s| {
+            isolation(s, |_| {});
+            s.host.devices.iter_mut().for_each(|device| device.iommu_group = None);
+        },
+        &[],
+    ),
 ];

@@ -2,7 +2,7 @@
 
 use gpuvm::cpuset::{CpuSet, NodeId, PcpuId};
 use gpuvm::placement::{Held, Occupancy};
-use gpuvm::topology::{Bar, Parts};
+use gpuvm::topology::{Bar, Isolation, Parts};
 use gpuvm::versions::Versions;
 
 /// Is the host and the other domains that a case is checked against.
@@ -75,6 +75,14 @@ pub fn offline(setting: &mut Setting, pcpu: u32) {
     host.nodes.iter_mut().for_each(|node| node.pcpus.remove(PcpuId(pcpu)));
     host.cores.iter_mut().for_each(|core| core.pcpus.remove(PcpuId(pcpu)));
     host.l3.iter_mut().for_each(|cache| cache.pcpus.remove(PcpuId(pcpu)));
+}
+
+/// Gives the host's record what weakens isolation.
+pub fn isolation(setting: &mut Setting, change: fn(&mut Isolation)) {
+    for (device, group) in setting.host.devices.iter_mut().zip(1000..) {
+        device.iommu_group.get_or_insert(group);
+    }
+    change(setting.host.machine.isolation.insert(Isolation::default()));
 }
 
 /// Gives every pool of node 0 free pages.

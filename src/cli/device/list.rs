@@ -55,18 +55,8 @@ pub fn run(args: &DeviceListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     };
     let devices: Vec<&PciDevice> = topology.devices().iter().filter(listed).collect();
     let functions: Vec<Bdf> = devices.iter().map(|device| device.bdf).collect();
-    let all = holders::with_groups(&topology, &functions);
-    let mut uses = holders::known(&topology, &held, &all);
-    let mut at_boot = BTreeSet::new();
-    if let Some(root) = cx.root()? {
-        let seen = holders::read(&root, &topology, &all)?;
-        if seen.hidden > 0 && root.is_live() {
-            let hidden = seen.hidden;
-            cx.output.warning(&format!("{hidden} processes of others are not looked into"));
-        }
-        uses.extend(seen.uses);
-        at_boot = boot::functions(&root)?;
-    }
+    let uses = uses(cx, &topology, &held, &functions)?;
+    let at_boot = cx.root()?.map(|root| boot::functions(&root)).transpose()?.unwrap_or_default();
     let row = |device: &&PciDevice| row(device, &topology, &held, &uses, &at_boot);
     let rows: Vec<Row> = devices.iter().map(row).collect();
     if cx.output.json {
@@ -77,6 +67,26 @@ pub fn run(args: &DeviceListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.text(&table(&rows))?;
     }
     Ok(EXIT_DONE)
+}
+
+/// Who uses functions, and those that share their IOMMU groups, now.
+pub fn uses(
+    cx: &Context<'_>,
+    topology: &Topology,
+    held: &Occupancy,
+    functions: &[Bdf],
+) -> anyhow::Result<Vec<Use>> {
+    let all = holders::with_groups(topology, functions);
+    let mut uses = holders::known(topology, held, &all);
+    if let Some(root) = cx.root()? {
+        let seen = holders::read(&root, topology, &all)?;
+        if seen.hidden > 0 && root.is_live() {
+            let hidden = seen.hidden;
+            cx.output.warning(&format!("{hidden} processes of others are not looked into"));
+        }
+        uses.extend(seen.uses);
+    }
+    Ok(uses)
 }
 
 /// One row.

@@ -4,10 +4,12 @@ use super::is_dead;
 use crate::bdf::Bdf;
 use crate::cli::args::TakenArgs;
 use crate::cli::context::Context;
+use crate::cli::device::uses;
 use crate::cli::error::EXIT_DONE;
 use crate::cli::host::names::model;
 use crate::cpuset::NodeId;
 use crate::discover::cards::cards;
+use crate::holders::{Take, Use};
 use crate::placement::{DeviceState, Occupancy, device_states};
 use crate::topology::{DeviceKind, PartitionId, PciDevice, Topology};
 use serde::Serialize;
@@ -36,6 +38,9 @@ struct Row {
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
+    /// Who uses it, as `device list` says.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    used_by: Vec<Use>,
 }
 
 /// Runs the verb.
@@ -47,7 +52,10 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let cards = cards(&root)?.into_iter();
         uuids.extend(cards.filter_map(|(bdf, card)| Some((bdf, card.uuid?))));
     }
-    let rows = rows(&topology, &held, &uuids);
+    let devices = listed(&topology);
+    let functions: Vec<Bdf> = devices.iter().map(|(_, device)| device.bdf).collect();
+    let uses = uses(cx, &topology, &held, &functions)?;
+    let rows = rows(&topology, &held, &devices, &uses, &uuids);
     if cx.output.json {
         cx.output.json(&rows)?;
     } else if rows.is_empty() {
@@ -59,15 +67,32 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 }
 
 /// GPUs by index, then NVSwitches, then what does not answer; each by address.
-fn rows(topology: &Topology, held: &Occupancy, uuids: &BTreeMap<Bdf, String>) -> Vec<Row> {
+fn listed(topology: &Topology) -> Vec<(Option<usize>, &PciDevice)> {
     let gpus = topology.gpus().enumerate().map(|(index, gpu)| (Some(index), gpu));
     let switches = topology.of_kind(DeviceKind::NvSwitch).map(|switch| (None, switch));
     let dead = topology.devices().iter().filter(|device| is_dead(device));
     let dead = dead.filter(|device| device.kind() == DeviceKind::Other).map(|dead| (None, dead));
-    let devices: Vec<(Option<usize>, &PciDevice)> = gpus.chain(switches).chain(dead).collect();
+    gpus.chain(switches).chain(dead).collect()
+}
+
+/// One row for each.
+fn rows(
+    topology: &Topology,
+    held: &Occupancy,
+    devices: &[(Option<usize>, &PciDevice)],
+    uses: &[Use],
+    uuids: &BTreeMap<Bdf, String>,
+) -> Vec<Row> {
     let bdfs: Vec<Bdf> = devices.iter().map(|(_, device)| device.bdf).collect();
     let states = device_states(topology, held, &bdfs);
-    let row = |((index, device), (state, why)): (&(Option<usize>, &PciDevice), _)| {
+    let row = |((index, device), (mut state, mut why)): (&(Option<usize>, &PciDevice), _)| {
+        if state == DeviceState::Free {
+            let take = Take::new(topology, uses, &[device.bdf]);
+            let mut used = take.hindrances.into_iter().filter(|found| found.kind.is_some());
+            if let Some(found) = used.next() {
+                (state, why) = (DeviceState::Host, Some(found.why));
+            }
+        }
         let needs = topology.partitions().iter().filter(|partition| {
             partition.gpus.contains(&device.bdf) || partition.nvswitch_pool.contains(&device.bdf)
         });
@@ -80,6 +105,7 @@ fn rows(topology: &Topology, held: &Occupancy, uuids: &BTreeMap<Bdf, String>) ->
             partitions: needs.map(|partition| partition.id).collect(),
             state,
             why,
+            used_by: uses.iter().filter(|used| used.bdf == device.bdf).cloned().collect(),
         }
     };
     devices.iter().zip(states).map(row).collect()

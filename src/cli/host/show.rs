@@ -10,7 +10,7 @@ use crate::cli::gpu::is_dead;
 use crate::cli::output::width;
 use crate::memsize::MemSize;
 use crate::placement::Exclusion;
-use crate::topology::{DeviceKind, FabricModel, Parts, PciDevice, Topology};
+use crate::topology::{DeviceKind, FabricModel, Isolated, Parts, PciDevice, Topology, Weakness};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -231,7 +231,13 @@ fn iommu(topology: &Topology) -> String {
     match (groups.len(), topology.devices().is_empty()) {
         (_, true) => String::new(),
         (0, false) => "no groups: it is off, or the record has none".into(),
-        (count, false) => format!("on, {}", counted(count, "group", "groups")),
+        (count, false) => match topology.isolates(&[]) {
+            Isolated::No(weak) => {
+                let weak: Vec<String> = weak.iter().map(Weakness::says).collect();
+                format!("on, {}; {}", counted(count, "group", "groups"), weak.join("; "))
+            }
+            _ => format!("on, {}", counted(count, "group", "groups")),
+        },
     }
 }
 
@@ -247,6 +253,7 @@ fn kernel(topology: &Topology) -> String {
 fn notes(topology: &Topology, width: usize) -> String {
     let fabric = topology.fabric();
     let source = fabric.source.iter().filter(|_| fabric.board.is_some());
-    let notes = topology.parts().notes.iter().chain(source);
+    let memory = topology.memory_warning();
+    let notes = memory.iter().chain(&topology.parts().notes).chain(source);
     notes.fold(String::new(), |text, note| text + &wrapped("  ", note, width))
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::placement::Held;
-use crate::topology::HugePagePool;
+use crate::topology::{HugePagePool, Isolation};
 
 /// Changes a good guest, and looks that nothing is found.
 fn silent(changes: &[fn(&mut Case)]) {
@@ -126,6 +126,26 @@ fn pages_for_the_start_are_judged_of_a_guest_that_is_off() {
         |runs| by_rules(&case, runs, None).iter().any(|(rule, _)| *rule == check::HUGE_PAGES_SHORT);
     assert!(short(false));
     assert!(!short(true));
+}
+
+#[test]
+fn a_guest_that_the_iommu_does_not_isolate_is_warned_of() {
+    let found = |change: fn(&mut Isolation)| {
+        let mut case = good();
+        change(case.parts.machine.isolation.insert(Isolation::default()));
+        let all = by_rules(&case, true, None);
+        all.into_iter()
+            .filter(|(rule, _)| rule.contains("acs") || rule.contains("unsafe"))
+            .collect()
+    };
+    let none: [(&str, Severity); 0] = [];
+    let is = |found: Vec<(&'static str, Severity)>, wanted: &[(&str, Severity)]| {
+        assert_eq!(found, wanted);
+    };
+    is(found(|_| {}), &none);
+    is(found(|i| i.unsafe_interrupts = true), &[("unsafe-interrupts", Severity::Warning)]);
+    let split = |i: &mut Isolation| i.acs_override = Some("downstream".into());
+    is(found(split), &[("acs-override", Severity::Warning)]);
 }
 
 #[test]
