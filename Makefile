@@ -58,6 +58,7 @@ install: build
 	install -m644 man/*.7 $(SHARE)/man/man7/
 	install -m644 templates/*.xml $(SHARE)/gpuvm/templates/
 	install -m644 topologies/*.json $(SHARE)/gpuvm/topologies/
+	install -Dm644 dist/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/gpuvm.conf
 	install -d $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
 	$(GPUVM) completions bash >$(SHARE)/bash-completion/completions/gpuvm
 	$(GPUVM) completions zsh >$(SHARE)/zsh/site-functions/_gpuvm
@@ -68,7 +69,7 @@ uninstall:
 	rm -f $(SHARE)/man/man7/gpuvm-*.7
 	rm -f $(SHARE)/bash-completion/completions/gpuvm $(SHARE)/zsh/site-functions/_gpuvm
 	rm -f $(SHARE)/fish/vendor_completions.d/gpuvm.fish
-	rm -rf $(SHARE)/gpuvm
+	rm -rf $(SHARE)/gpuvm $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/gpuvm.conf
 
 clean:
 	$(CARGO) clean

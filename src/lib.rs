@@ -17,7 +17,9 @@ pub mod memsize;
 pub mod versions;
 
 pub mod fsroot;
+pub mod input;
 pub mod netlink;
+pub mod program;
 
 pub mod topology;
 

@@ -113,10 +113,10 @@ fn what_is_no_host_is_refused_by_name() {
         ("array", "line 1 column 2"),
         ("cut", "line 3 column"),
         ("xml", "not an lstopo record"),
-        ("huge", "1099511627776 bytes are more than"),
+        ("huge", "has 1099511627776 bytes, more than the limit of 67108864 bytes"),
         ("bare", "holds no `sys/devices`"),
         ("hollow", "no sys/devices/system/cpu"),
-        ("fifo", "neither a file nor a directory"),
+        ("fifo", "is a named pipe, not a regular file"),
     ] {
         let path = dir.path().join(name);
         let error = source::load(&path).expect_err(name).to_string();

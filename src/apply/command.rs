@@ -2,12 +2,10 @@
 //! for ever, and one that reads a whole disk is broken off by a signal.
 
 use std::io::{self, Read};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Where the programs are: those of the system, whatever the caller's PATH says.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Bytes of a command's output that are kept.
 const LARGEST: u64 = 1 << 20;
 
@@ -56,8 +54,8 @@ pub fn output_unless(
 ) -> Result<Option<String>, CommandError> {
     let program = argv.first().copied().unwrap_or_default();
     let shown = argv.join(" ");
-    let mut command = Command::new(program);
-    command.args(argv.get(1..).unwrap_or_default()).env("PATH", PATH).env("LC_ALL", "C");
+    let mut command = crate::program::command(program);
+    command.args(argv.get(1..).unwrap_or_default());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let unstarted = |source| CommandError::Unstarted { program: program.to_owned(), source };
     let mut child = command.spawn().map_err(unstarted)?;

@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn what_a_guest_reads_is_compared_and_not_the_files() {
-        let there = std::process::Command::new("qemu-img").arg("--version").output();
+        let there = crate::program::command("qemu-img").arg("--version").output();
         if !there.is_ok_and(|output| output.status.success()) {
             eprintln!("skipped: qemu-img is not installed");
             return;

@@ -1,6 +1,7 @@
 //! Disk images as files. Knows neither domains nor storage pools.
 
 use crate::hypervisor::storage::Progress;
+use crate::input::{InputError, open_regular};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,9 @@ pub enum DiskError {
         /// The path.
         path: PathBuf,
     },
+    /// A source that is not read.
+    #[error("{0}")]
+    Input(#[source] InputError),
     /// Anything else.
     #[error("{}: {source}", path.display())]
     Other {
@@ -185,17 +189,10 @@ pub fn open(path: &Path) -> Result<File, DiskError> {
         ErrorKind::NotFound => DiskError::Other { path: path.to_owned(), source },
         _ => error(path, source),
     };
-    let is_file = |meta: std::fs::Metadata| match meta.is_file() {
-        true => Ok(()),
-        false => Err(DiskError::NotAFile { path: path.to_owned() }),
-    };
-    is_file(path.metadata().map_err(wrong)?)?;
-    // It may have become another since.
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file =
-        OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).map_err(wrong)?;
-    is_file(file.metadata().map_err(wrong)?)?;
-    Ok(file)
+    open_regular(path).map_err(|refused| match refused {
+        InputError::Unreadable { source, .. } => wrong(source),
+        other => DiskError::Input(other),
+    })
 }
 
 /// Is the size of a file system and what it can still take, in bytes.

@@ -1,17 +1,34 @@
 //! One change of the host's domains at a time: from the reading of what is taken to the definition that takes it.
+//!
+//! Root's lock is `/run/gpuvm/lock`, in a directory that only root writes, so that nobody else can put anything there or
+//! hold it: a lock that anybody may open is one that anybody may keep. Members of libvirt's group, who change the same
+//! machine, open it for reading. Every other user has a lock beside their own journals, which counts for their own
+//! domains alone. Which of the two it is is decided by who calls, never by what lies at a path: what is not as it was made
+//! is refused.
 
+use super::journal::state_directory;
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag};
-use nix::sys::stat::{major, minor};
-use std::fs::{File, OpenOptions};
+use nix::fcntl::{Flock, FlockArg, OFlag, openat};
+use nix::libc;
+use nix::sys::stat::{Mode, fchmod, fstat, major, minor};
+use nix::unistd::{Group, Uid, fchown, geteuid};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// The directory of the host's lock.
+const SHARED: &str = "/run/gpuvm";
 /// The lock's file name.
-const FILE: &str = "gpuvm.lock";
+const FILE: &str = "lock";
+/// The group whose members libvirt lets change the machine, as distributions name it.
+const GROUP: &str = "libvirt";
+/// Mode of the host's lock: root and that group open it.
+const SHARED_MODE: u32 = 0o640;
+/// Permissions that let others than the owner write.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// Is the host's lock; held while it lives, also by a process that is killed only so long.
 #[derive(Debug)]
@@ -39,6 +56,14 @@ pub enum LockError {
         /// What the system says.
         source: io::Error,
     },
+    /// It is not what was made there.
+    #[error("{} is not used as the lock: {reason}", path.display())]
+    Foreign {
+        /// The file or its directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The waiting was broken off.
     #[error("interrupted while waiting for {}", path.display())]
     Interrupted {
@@ -59,14 +84,11 @@ impl HostLock {
         wait: Duration,
         waiting: impl FnMut(Option<i32>) -> ControlFlow<()>,
     ) -> Result<HostLock, LockError> {
-        let shared = Path::new("/run/lock").join(FILE);
-        let own = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join(FILE));
-        let (path, file) = match (open(&shared), own) {
-            (Ok(file), _) => (shared, file),
-            (Err(source), None) => return Err(LockError::File { path: shared, source }),
-            (Err(_), Some(own)) => match open(&own) {
-                Ok(file) => (own, file),
-                Err(source) => return Err(LockError::File { path: own, source }),
+        let (path, file) = match geteuid() {
+            uid if uid.is_root() => made(Path::new(SHARED), uid, true)?,
+            uid => match existing(Path::new(SHARED))? {
+                Some(shared) => shared,
+                None => made(&state_directory(FILE), uid, false)?,
             },
         };
         lock(path, file, wait, waiting)
@@ -98,23 +120,85 @@ fn lock(
     }
 }
 
-/// Opens the lock file, making it where it is not there. Reading is enough for a lock, so a file that another user
-/// made is no hindrance. It is never opened and made in one go: in a sticky directory the kernel refuses that for
-/// another user's file (fs.protected_regular). A link is not followed.
-fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlag::O_NOFOLLOW.bits();
-    for _ in 0..3 {
-        match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-            Err(e) if e.kind() == ErrorKind::NotFound => {}
-            opened => return opened,
-        }
-        let mut new = OpenOptions::new();
-        match new.write(true).create_new(true).mode(0o644).custom_flags(flags).open(path) {
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-            made => return made,
-        }
+/// Opens the lock of a directory that is this user's own, making both where they are not there; `shared`: it is for
+/// the members of libvirt's group, too.
+fn made(dir: &Path, uid: Uid, shared: bool) -> Result<(PathBuf, File), LockError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| LockError::File { path, source }
+    };
+    let mode = if shared { 0o755 } else { 0o700 };
+    DirBuilder::new().recursive(true).mode(mode).create(dir).map_err(failed(dir))?;
+    let opened = directory(dir).map_err(failed(dir))?;
+    is_owned(&opened, dir, uid, true)?;
+    let path = dir.join(FILE);
+    let flags = OFlag::O_RDONLY | OFlag::O_CREAT;
+    let file = open_in(&opened, flags).map_err(|error| foreign_or(error, &path))?;
+    is_owned(&file, &path, uid, false)?;
+    if shared {
+        // The caller's umask, or a group that came later.
+        let group = Group::from_name(GROUP).ok().flatten().map(|group| group.gid);
+        let set = |errno: Errno| failed(&path)(errno.into());
+        fchmod(&opened, Mode::from_bits_truncate(mode)).map_err(set)?;
+        fchown(&file, None, group).map_err(set)?;
+        fchmod(&file, Mode::from_bits_truncate(SHARED_MODE)).map_err(set)?;
     }
-    Err(io::Error::other("it comes and goes"))
+    Ok((path, file))
+}
+
+/// Opens root's lock as another user: none where root has made none, or does not let this user.
+fn existing(dir: &Path) -> Result<Option<(PathBuf, File)>, LockError> {
+    let path = dir.join(FILE);
+    let opened = match directory(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|source| LockError::File { path: dir.to_owned(), source })?,
+    };
+    is_owned(&opened, dir, Uid::from_raw(0), true)?;
+    let file = match open_in(&opened, OFlag::O_RDONLY) {
+        Err(Errno::ENOENT | Errno::EACCES) => return Ok(None),
+        file => file.map_err(|errno| foreign_or(errno, &path))?,
+    };
+    is_owned(&file, &path, Uid::from_raw(0), false)?;
+    Ok(Some((path, file)))
+}
+
+/// Opens a directory; a link is not followed.
+fn directory(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+    OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
+}
+
+/// Opens the lock file of an open directory. A link is not followed, and nothing is waited for. Reading is enough for a
+/// lock.
+fn open_in(dir: &File, flags: OFlag) -> Result<File, Errno> {
+    let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
+    openat(dir, FILE, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(File::from)
+}
+
+/// The error of a lock file that cannot be opened.
+fn foreign_or(errno: Errno, path: &Path) -> LockError {
+    let path = path.to_owned();
+    match errno {
+        Errno::ELOOP => LockError::Foreign { path, reason: "it is a symbolic link".into() },
+        errno => LockError::File { path, source: errno.into() },
+    }
+}
+
+/// Refuses an open file that is of another kind or of somebody else, or that somebody else may write.
+fn is_owned(file: &File, path: &Path, uid: Uid, is_dir: bool) -> Result<(), LockError> {
+    let stat = fstat(file)
+        .map_err(|errno| LockError::File { path: path.to_owned(), source: errno.into() })?;
+    let kind = if is_dir { libc::S_IFDIR } else { libc::S_IFREG };
+    let reason = if stat.st_mode & libc::S_IFMT != kind {
+        format!("it is not a {}", if is_dir { "directory" } else { "regular file" })
+    } else if stat.st_uid != uid.as_raw() {
+        format!("it belongs to user {}, not to user {uid}", stat.st_uid)
+    } else if stat.st_mode & OTHERS_WRITE != 0 {
+        format!("mode {:04o} lets others write it", stat.st_mode & 0o7777)
+    } else {
+        return Ok(());
+    };
+    Err(LockError::Foreign { path: path.to_owned(), reason })
 }
 
 /// The process that holds the lock, from the kernel's list of locks.
@@ -131,16 +215,25 @@ fn holder(file: &File) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    /// Opens this user's own lock below a directory.
+    fn open(dir: &Path) -> Result<(PathBuf, File), LockError> {
+        made(&dir.join("own"), geteuid(), false)
+    }
 
     #[test]
     fn a_second_taker_waits_and_then_names_the_first() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(FILE);
-        let go_on = |_| ControlFlow::Continue(());
-        let first = lock(path.clone(), open(&path).unwrap(), Duration::ZERO, go_on).unwrap();
+        let take = |wait, waiting: &mut dyn FnMut(Option<i32>) -> ControlFlow<()>| {
+            let (path, file) = open(dir.path()).unwrap();
+            lock(path, file, wait, waiting)
+        };
+        let go_on = &mut |_| ControlFlow::Continue(());
+        let first = take(Duration::ZERO, go_on).unwrap();
         let mut asked = 0;
         let wait = Duration::from_millis(250);
-        let second = lock(path.clone(), open(&path).unwrap(), wait, |holder| {
+        let second = take(wait, &mut |holder| {
             asked += 1;
             assert_eq!(holder, i32::try_from(std::process::id()).ok());
             ControlFlow::Continue(())
@@ -148,19 +241,47 @@ mod tests {
         let text = second.unwrap_err().to_string();
         assert!(text.contains(&format!("held by process {}", std::process::id())), "{text}");
         assert!(asked >= 2, "asked {asked} times");
-        let stop = |_| ControlFlow::Break(());
-        let broken = lock(path.clone(), open(&path).unwrap(), wait, stop);
+        let broken = take(wait, &mut |_| ControlFlow::Break(()));
         assert!(matches!(broken, Err(LockError::Interrupted { .. })));
         drop(first);
-        lock(path.clone(), open(&path).unwrap(), Duration::ZERO, go_on).unwrap();
+        take(Duration::ZERO, go_on).unwrap();
     }
 
     #[test]
-    fn a_link_is_not_followed() {
+    fn what_is_not_as_it_was_made_is_refused_and_left() {
         let dir = tempfile::tempdir().unwrap();
-        let link = dir.path().join(FILE);
-        std::os::unix::fs::symlink(dir.path().join("elsewhere"), &link).unwrap();
-        assert!(open(&link).is_err());
+        let own = dir.path().join("own");
+        let (path, _) = open(dir.path()).unwrap();
+        assert_eq!(own.metadata().unwrap().mode() & 0o7777, 0o700);
+        let refused = |reason: &str| {
+            let text = open(dir.path()).unwrap_err().to_string();
+            assert!(text.contains(reason), "{text}");
+        };
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode(&path, 0o666);
+        refused("mode 0666 lets others write it");
+        std::fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+        refused("is not a regular file");
+        std::fs::remove_file(&path).unwrap();
+        symlink(dir.path().join("elsewhere"), &path).unwrap();
+        refused("is a symbolic link");
         assert!(!dir.path().join("elsewhere").exists());
+        std::fs::remove_file(&path).unwrap();
+        mode(&own, 0o777);
+        refused("mode 0777 lets others write it");
+        std::fs::remove_dir(&own).unwrap();
+        symlink(dir.path(), &own).unwrap();
+        assert!(open(dir.path()).is_err(), "a link to a directory");
+        assert!(!dir.path().join(FILE).exists());
+        // Nobody else's is taken for root's.
+        std::fs::remove_file(&own).unwrap();
+        assert!(existing(&own).unwrap().is_none(), "root has made none");
+        open(dir.path()).unwrap();
+        if !geteuid().is_root() {
+            assert!(matches!(existing(&own), Err(LockError::Foreign { .. })));
+        }
     }
 }

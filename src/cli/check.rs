@@ -6,16 +6,13 @@ use super::error::{EXIT_DONE, EXIT_FOUND, hinted};
 use crate::check::{self, Finding, Severity};
 use crate::domain::DomainXml;
 use crate::hypervisor::{DomainState, XmlOf};
+use crate::input::{self, DOMAIN_BYTES};
 use crate::placement::Occupancy;
 use crate::versions::Versions;
 use anyhow::Context as _;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::Read;
 use std::path::Path;
-
-/// More bytes than any domain's XML that is read; the rest of a longer file is not worth reading.
-const MAX_BYTES: u64 = 16 << 20;
 
 /// Is the answer, as JSON shows it.
 #[derive(Debug, Serialize)]
@@ -94,21 +91,15 @@ pub fn is_file(target: &str) -> bool {
     target == "-" || target.contains('/') || xml_name || Path::new(target).exists()
 }
 
-/// Reads a file or standard input.
+/// Reads a file with domain XML or standard input.
 pub fn read_file(target: &str) -> anyhow::Result<String> {
-    let mut text = String::new();
-    let read = if target == "-" {
-        std::io::stdin().lock().take(MAX_BYTES).read_to_string(&mut text)
-    } else {
-        std::fs::File::open(target).and_then(|f| f.take(MAX_BYTES).read_to_string(&mut text))
-    };
-    match read {
-        Ok(_) => Ok(text),
-        Err(error) => Err(hinted(
-            format!("cannot read {target}: {error}"),
-            "name a file with domain XML (`virsh dumpxml NAME`), `-`, or a domain of `gpuvm list`",
-        )),
-    }
+    input::text_or_stdin(Path::new(target), DOMAIN_BYTES).map_err(|error| {
+        let hint = error.hint().unwrap_or_else(|| {
+            "name a file with domain XML (`virsh dumpxml NAME`), `-`, or a domain of `gpuvm list`"
+                .into()
+        });
+        hinted(error.to_string(), hint)
+    })
 }
 
 /// The answer for people.

@@ -10,6 +10,7 @@ use crate::hypervisor::none::{self, NoHypervisor};
 use crate::hypervisor::{
     DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, VfPool, XmlOf,
 };
+use crate::input::{self, DOMAIN_BYTES};
 use crate::placement::{Exclusion, Held, Occupancy};
 use crate::topology::Topology;
 use anyhow::Context as _;
@@ -151,7 +152,7 @@ impl<'a> Context<'a> {
         let files = args.domain_xml.iter().map(|path| xml_files(path));
         for path in files.collect::<anyhow::Result<Vec<_>>>()?.concat() {
             let failed = || format!("cannot tell what the domain in `{}` holds", path.display());
-            let text = std::fs::read_to_string(&path).with_context(failed)?;
+            let text = input::text(&path, DOMAIN_BYTES).with_context(failed)?;
             let xml = DomainXml::parse(&text).with_context(failed)?;
             // libvirt prints the id of a domain that runs, and of no other.
             let active = xml.root().attr("id").is_some();

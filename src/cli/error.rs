@@ -4,6 +4,7 @@ use crate::apply::bind::BindError;
 use crate::apply::pages::PagesError;
 use crate::apply::{ApplyError, DiskError, JournalError, LockError};
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
+use crate::input::InputError;
 use crate::placement::PlanError;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -133,6 +134,9 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(disk) = cause.downcast_ref::<DiskError>() {
         return disk_hint(disk);
     }
+    if let Some(input) = cause.downcast_ref::<InputError>() {
+        return input.hint();
+    }
     let journal = match applied {
         Some(ApplyError::Journal(error)) => Some(error),
         _ => cause.downcast_ref::<JournalError>(),
@@ -142,6 +146,12 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     }
     if let Some(LockError::Held { .. }) = cause.downcast_ref::<LockError>() {
         return Some("try again when it is done, or wait longer with --lock-wait SECONDS".into());
+    }
+    if let Some(LockError::Foreign { path, .. }) = cause.downcast_ref::<LockError>() {
+        return Some(format!(
+            "`ls -ld {0}` shows it; remove it if it is not needed",
+            path.display()
+        ));
     }
     cause.downcast_ref::<HypervisorError>().and_then(hypervisor_hint)
 }
@@ -212,7 +222,9 @@ fn disk_hint(error: &DiskError) -> Option<String> {
             "--disk-dir DIR names another directory for new disks, --data-dir DIR one for the data disk"
         }
         DiskError::NoReserve { .. } => "--preallocate full, or none, needs no such thing",
-        DiskError::NotAFile { .. } | DiskError::Other { .. } => return None,
+        DiskError::NotAFile { .. } | DiskError::Other { .. } | DiskError::Input(_) => {
+            return None;
+        }
     };
     Some(hint.into())
 }

@@ -8,6 +8,7 @@ use crate::domain::guest::{
 };
 use crate::domain::wish::{NicWish, QUEUES_HINT};
 use crate::domain::{DomainXml, edits};
+use crate::input::{self, DOMAIN_BYTES};
 use anyhow::Context as _;
 use std::path::Path;
 
@@ -81,7 +82,7 @@ fn template(file: Option<&Path>, architecture: Option<&str>) -> anyhow::Result<D
         let text = if architecture == Some("aarch64") { AARCH64 } else { X86 };
         return Ok(DomainXml::parse(text)?);
     };
-    let text = std::fs::read_to_string(path)
+    let text = input::text(path, DOMAIN_BYTES)
         .with_context(|| format!("cannot read template `{}`", path.display()))?;
     DomainXml::parse(&text).with_context(|| format!("template `{}`", path.display()))
 }

@@ -154,7 +154,7 @@ mod tests {
     fn a_process_of_this_machine_is_found_by_the_file_system_it_stands_on() {
         use std::os::unix::fs::MetadataExt as _;
         let dir = tempfile::tempdir().unwrap();
-        let mut child = std::process::Command::new("sleep");
+        let mut child = crate::program::command("sleep");
         let mut child = child.arg("60").current_dir(dir.path()).spawn().unwrap();
         let dev = dir.path().metadata().unwrap().dev();
         let number = format!("{}:{}", major(dev), minor(dev));

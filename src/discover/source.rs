@@ -4,6 +4,7 @@
 use super::lstopo::{LstopoError, from_lstopo_xml};
 use super::{DiscoverError, discover};
 use crate::fsroot::{FsError, FsRoot};
+use crate::input::{self, InputError};
 use crate::topology::Topology;
 use crate::topology::file::{FileError, from_json};
 use std::path::{Path, PathBuf};
@@ -46,6 +47,9 @@ pub enum LoadError {
         /// What is wrong with it.
         source: LstopoError,
     },
+    /// The file is not read.
+    #[error("{0}")]
+    Input(#[from] InputError),
     /// The directory cannot be read as a host.
     #[error(transparent)]
     Discover(#[from] DiscoverError),
@@ -69,13 +73,7 @@ pub fn load(path: &Path) -> Result<Topology, LoadError> {
         })?;
         return Ok(discover(&FsRoot::at(&root)?)?);
     }
-    if !meta.is_file() {
-        return Err(unknown("neither a file nor a directory".into()));
-    }
-    if meta.len() > LARGEST {
-        return Err(unknown(format!("{} bytes are more than {LARGEST}", meta.len())));
-    }
-    let bytes = std::fs::read(path).map_err(unreadable)?;
+    let bytes = input::read(path, LARGEST)?;
     let packed: [&[u8]; 4] = [b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"];
     if packed.iter().any(|magic| bytes.starts_with(magic)) {
         let reason = "it is packed; unpack it with `tar -xf` and name the directory".into();

@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a help text may take; it is there in a tenth of a second.
@@ -24,8 +24,8 @@ pub fn switch_has_speed(program: &Path) -> Option<bool> {
 
 /// The properties of a device in QEMU's words.
 fn help(program: &Path, device: &str) -> Option<String> {
-    let mut command = Command::new(program);
-    command.args(["-device", &format!("{device},help")]).env_clear();
+    let mut command = crate::program::command(program);
+    command.args(["-device", &format!("{device},help")]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().ok()?;
     let mut pipe = child.stdout.take()?;

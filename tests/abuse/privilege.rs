@@ -1,1 +1,212 @@
 //! Locks, private files, secrets, terminal escapes and endless inputs.
+
+use crate::support::daemon::{namespaces, skip};
+use crate::support::{gpuvm, host_tree, project, run};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A script as root of a machine like a DGX-2, in mounts of its own where /etc, /run and /tmp are empty; `$0` is the
+/// program. None where that is not possible.
+fn on_dgx2(script: &str) -> Option<String> {
+    if !namespaces() {
+        return skip("namespaces need root");
+    }
+    let mounts = "for dir in etc run tmp; do mount -t tmpfs -o mode=755 tmpfs /$dir; done\n\
+                  echo root:x:0:0::/root:/bin/sh >/etc/passwd; echo root:x:0: >/etc/group\n";
+    let mut command = Command::new(project().join("tests/as-host"));
+    command.arg(host_tree("dgx-2")).args(["bash", "-c", &format!("set -e\n{mounts}{script}")]);
+    command.arg(env!("CARGO_BIN_EXE_gpuvm")).env("LC_ALL", "C").env("COLUMNS", "100");
+    let (code, out, err) = run(command.stdin(Stdio::null()));
+    assert_eq!(code, 0, "{out}{err}");
+    Some(out)
+}
+
+/// Asserts that these lines are said, in this order, each beginning so.
+fn says(said: &str, lines: &[&str]) {
+    let mut rest = said.lines();
+    for line in lines {
+        assert!(rest.any(|said| said.starts_with(line)), "{line}, in this order:\n{said}");
+    }
+}
+
+#[test]
+fn nobody_else_can_hold_block_or_split_the_lock() {
+    let said = on_dgx2(
+        r#"
+        mkdir -m 1777 /run/lock /run/x; mkdir -p /run/user/0
+        as() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
+        change() { timeout 10 "$0" gpu exclude 34:00.0 --lock-wait 0 2>&1 || echo "= $?"; rm -rf /etc/gpuvm; }
+        # As any user may.
+        as mkfifo -m 666 /run/lock/gpuvm.lock
+        change
+        rm /run/lock/gpuvm.lock; as touch /run/lock/gpuvm.lock
+        (exec setpriv --reuid=65534 --regid=65534 --clear-groups bash -c \
+          'exec 9</run/lock/gpuvm.lock; flock 9; exec sleep 60' >/dev/null 2>&1) & sleeper=$!
+        while flock -n /run/lock/gpuvm.lock true; do sleep 0.01; done
+        change; kill $sleeper
+        stat -c '%U %a %F' /run/gpuvm /run/gpuvm/lock
+        echo "nobody: $(as flock -n /run/gpuvm/lock echo held 2>&1)"
+        echo "nobody: $(as touch /run/gpuvm/x 2>&1)"
+        # One lock whatever the caller's settings are.
+        flock -n /run/gpuvm/lock env XDG_RUNTIME_DIR=/run/user/0 XDG_STATE_HOME=/run/x HOME=/run/x \
+          "$0" gpu exclude 34:00.0 --lock-wait 0 2>&1 || echo "= $?"
+        for umask in 0 077; do rm -r /run/gpuvm; (umask $umask; change); stat -c "%a" /run/gpuvm /run/gpuvm/lock; done
+        # What only root could have put there is named, and nothing else is used instead.
+        for bad in 'mkfifo lock' 'ln -s /etc/passwd lock' 'mkdir lock' 'mknod lock c 1 5' 'touch lock; chmod 666 lock' \
+            'touch lock; chown 65534 lock' 'chmod 777 .' 'rmdir ../gpuvm; mkdir /run/mine; ln -s mine ../gpuvm' \
+            'rmdir ../gpuvm; touch ../gpuvm'; do
+          rm -rf /run/gpuvm; mkdir /run/gpuvm; echo "-- $bad"; (cd /run/gpuvm; eval "$bad"); change
+        done
+        ls -A /run/mine /run/user/0 /run/x | sed 's/^$/empty/'; echo end"#,
+    );
+    let Some(said) = said else { return };
+    let one = ["0000:34:00.0 is excluded"];
+    let refused = |reason| [reason, "hint: `ls -ld /run/gpuvm", "= 1"];
+    let lines = [
+        &one[..],
+        &one[..],
+        &["root 755 directory", "root 640 regular empty file"],
+        &["nobody: flock: cannot open lock file /run/gpuvm/lock: Permission denied"],
+        &["nobody: touch: cannot touch '/run/gpuvm/x': Permission denied"],
+        &["error: /run/gpuvm/lock is held by process", "= 1"],
+        &["0000:34:00.0 is excluded", "755", "640", "0000:34:00.0 is excluded", "755", "640"],
+        &refused("error: /run/gpuvm/lock is not used as the lock: it is not a regular file"),
+        &refused("error: /run/gpuvm/lock is not used as the lock: it is a symbolic link"),
+        &["error: ", "= 1"],
+        &refused("error: /run/gpuvm/lock is not used as the lock: it is not a regular file"),
+        &refused("error: /run/gpuvm/lock is not used as the lock: mode 0666 lets others write it"),
+        &refused("error: /run/gpuvm/lock is not used as the lock: it belongs to user 65534"),
+        &refused("error: /run/gpuvm is not used as the lock: mode 0777 lets others write it"),
+        &["error: ", "= 1", "error: ", "= 1", "end"],
+    ];
+    says(&said, &lines.concat());
+    assert!(!said.contains("= 124"), "it hangs: {said}");
+}
+
+#[test]
+fn the_callers_path_and_settings_choose_no_program() {
+    let said = on_dgx2(
+        r#"
+        mkdir /tmp/evil /tmp/sys /tmp/lib; cp -r /sys/devices /tmp/sys/devices
+        mount --bind /tmp/sys/devices /sys/devices
+        pages=/sys/devices/system/node/node0/hugepages/hugepages-2048kB
+        for name in tee modprobe cat ip nft mdadm netplan qemu-img systemd-run env sh bash; do
+          printf '#!/bin/bash\necho %s >>/tmp/stolen\n' $name >/tmp/evil/$name
+        done
+        chmod 755 /tmp/evil/*
+        # What the program's own children see: the real one is looked at through a script in its place.
+        cp /usr/bin/tee /tmp/tee.real
+        printf '#!/bin/bash -p\n/usr/bin/env >/tmp/seen\nexec /tmp/tee.real "$@"\n' >/tmp/tee; chmod 755 /tmp/tee*
+        mount --bind /tmp/tee "$(readlink -f /usr/bin/tee)"
+        env PATH=/tmp/evil:$PATH PYTHONPATH=/tmp/lib GCONV_PATH=/tmp/lib LC_ALL=de_DE.UTF-8 BASH_ENV=/tmp/evil/sh \
+          "$0" --connect test:///default host pages --node 0 --size 2M --count 3 --yes 2>&1 || echo "= $?"
+        echo "set to $(cat $pages/nr_hugepages)"; sort /tmp/seen; ls /tmp/stolen 2>&1 || true; echo end"#,
+    );
+    let Some(said) = said else { return };
+    let seen = ["set to 3", "LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"];
+    says(&said, &[&seen[..], &["ls: cannot access '/tmp/stolen'", "end"]].concat());
+    for name in ["evil", "PYTHONPATH", "GCONV", "BASH_ENV", "de_DE", "HOME"] {
+        assert!(!said.contains(name), "{name}: {said}");
+    }
+}
+
+#[test]
+fn one_function_makes_every_command() {
+    let out = run(Command::new("grep")
+        .args(["-rln", "Command::new", "--include=*.rs"])
+        .arg(project().join("src")));
+    let files: Vec<&str> = out.1.lines().filter(|file| !file.ends_with("src/program.rs")).collect();
+    assert_eq!(files, [""; 0], "programs are run by `program::command`");
+}
+
+/// The program with a bound of its time and of its memory, so that what reads without end is seen and hurts nobody.
+fn bounded(args: &[&str]) -> (i32, String) {
+    let plain = gpuvm(args);
+    let mut command = Command::new("timeout");
+    command.args(["20", "prlimit", "--as=2000000000", "--"]).arg(plain.get_program()).args(args);
+    command.env_remove("LIBVIRT_DEFAULT_URI").env("COLUMNS", "100").env("LC_ALL", "C");
+    let (code, out, err) = run(command.stdin(Stdio::null()));
+    (code, out + &err)
+}
+
+/// Files that are none, by what is said of them.
+fn traps(dir: &Path) -> Vec<(PathBuf, &'static str)> {
+    let fifo = dir.join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let link = dir.join("link.xml");
+    std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+    let sparse = dir.join("sparse");
+    std::fs::File::create(&sparse).unwrap().set_len(1 << 40).unwrap();
+    let mut traps = vec![
+        (PathBuf::from("/dev/zero"), "is a character device"),
+        (fifo, "is a named pipe"),
+        (link, "is a character device"),
+        (sparse, "more than the limit of"),
+        (PathBuf::from("/proc/self/mem"), "a file of the kernel's proc"),
+    ];
+    if Path::new("/proc/kmsg").exists() {
+        traps.push((PathBuf::from("/proc/kmsg"), "/proc/kmsg"));
+    }
+    traps
+}
+
+#[test]
+fn no_input_is_read_without_end_or_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = project().join("topologies/dgx-2.json");
+    let host = host.to_str().unwrap();
+    let plan = ["plan", "--gpus", "1", "--host"];
+    let scratch = dir.path().to_str().unwrap();
+    let guest = "--connect test:///default create --name t --vcpus 1 --memory 64M --pins none \
+                 --data-size none --os-size 1M --dry-run --disk-dir";
+    let with = |option| guest.split(' ').chain([scratch, option]).collect::<Vec<_>>();
+    let inputs: Vec<Vec<&str>> = vec![
+        plan.to_vec(),
+        [&plan[..], &[host, "--domain-xml"]].concat(),
+        with("--template"),
+        with("--ssh-key"),
+        with("--user-data"),
+        with("--meta-data"),
+        with("--network-config"),
+        with("--password-hash"),
+        vec!["check", "--host", host],
+        vec!["tune", "--all", "--host", host],
+        vec!["--connect", "test:///default", "image", "add"],
+        vec!["--connect", "test:///default", "create", "--no-seed", "--dry-run", "--disk"],
+    ];
+    for (path, reason) in traps(dir.path()) {
+        for input in &inputs {
+            let disk = input.last() == Some(&"--disk") || input.last() == Some(&"add");
+            if disk && reason.starts_with("more than") {
+                continue;
+            }
+            let (code, said) = bounded(&[&input[..], &[path.to_str().unwrap()]].concat());
+            assert_eq!(code, 1, "{input:?} {path:?}: {said}");
+            assert!(disk || said.contains(reason), "{input:?} {path:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn what_a_shell_passes_is_read_and_bounded() {
+    let host = project().join("topologies/dgx-2.json");
+    let script = r#"
+        plan() { timeout 20 prlimit --as=2000000000 "$0" plan --gpus 1 --host "$@" 2>&1 >/dev/null && echo planned || echo "= $?"; }
+        plan <(cat "$1"); plan /dev/stdin <"$1"; cat "$1" | plan /dev/stdin
+        plan <(cat /dev/zero); cat /dev/zero | timeout 20 prlimit --as=2000000000 "$0" check - --host "$1" 2>&1; echo end"#;
+    let mut shell = Command::new("bash");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_gpuvm")]).arg(host).env("LC_ALL", "C");
+    let (_, said, _) = run(shell.stdin(Stdio::null()));
+    says(
+        &said,
+        &[
+            "planned",
+            "planned",
+            "planned",
+            "error: /dev/fd/",
+            "= 1",
+            "error: standard input has no end, more than the limit of 16777216 bytes",
+            "end",
+        ],
+    );
+}

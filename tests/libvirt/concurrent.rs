@@ -135,7 +135,7 @@ fn who_does_not_wait_for_the_lock_is_told_who_has_it() {
             place.gpuvm(&[&place.create("fast", &how)[..], &["--lock-wait", "0"]].concat());
         assert!(code == 1 && out.is_empty(), "{out}{err}");
         assert!(
-            err.contains("gpuvm.lock is held by process") && err.contains("--lock-wait"),
+            err.contains("/run/gpuvm/lock is held by process") && err.contains("--lock-wait"),
             "{err}"
         );
         // Neither is a change that is being made taken for one that was killed.

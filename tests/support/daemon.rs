@@ -35,7 +35,7 @@ rm -rf "$dir"
 /// Makes a machine that is a test's own: its directories stand where those of the machine do, and where `$host` is a
 /// recorded host's directory, that is what the kernel shows.
 const OWN: &str = r#"
-for place in run/lock var/lib/gpuvm var/lib/libvirt; do
+for place in run/gpuvm var/lib/gpuvm var/lib/libvirt; do
   mkdir -p "$dir/own/$place" /$place && mount --bind "$dir/own/$place" /$place || exit 1
 done
 if [ -d "$host" ]; then

@@ -3,7 +3,7 @@
 use super::BindError;
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long loading a module may take, in seconds.
@@ -72,8 +72,8 @@ fn run(
         program: program.to_owned(),
         reason: error.to_string(),
     };
-    let mut command = Command::new(program);
-    command.args(args).env("LC_ALL", "C").stdin(Stdio::piped());
+    let mut command = crate::program::command(program);
+    command.args(args).stdin(Stdio::piped());
     // A group of its own: Ctrl-C at the terminal is ours to hear.
     command.stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(failed)?;

@@ -82,7 +82,6 @@ pub fn files(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
 
     /// Writes the files of these PFs below a directory.
     fn put(dir: &std::path::Path, words: &[&str]) -> BTreeMap<Bdf, AtBoot> {
@@ -115,7 +114,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), &["0000:86:00.0=15b3:1017=16"]);
         let unit = dir.path().join(UNIT);
-        match Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit).output() {
+        match crate::program::command("systemd-analyze")
+            .args(["verify", "--man=no"])
+            .arg(&unit)
+            .output()
+        {
             // Not on every machine that tests run on.
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
             Ok(done) => {

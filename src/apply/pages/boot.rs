@@ -70,7 +70,6 @@ pub fn arguments(numbers: &Numbers, page: MemSize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
 
     /// Two nodes with pages of 1 GiB, one of them with smaller ones, too.
     fn some() -> Numbers {
@@ -108,7 +107,7 @@ mod tests {
         let file = dir.path().join("pages.conf");
         std::fs::write(&file, text(&some()).unwrap()).unwrap();
         let run = |at_boot: &[&str]| {
-            let mut command = Command::new("systemd-tmpfiles");
+            let mut command = crate::program::command("systemd-tmpfiles");
             command.arg(format!("--root={}", dir.path().display())).arg("--create");
             command.args(at_boot).arg(&file).output()
         };

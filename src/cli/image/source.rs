@@ -4,9 +4,10 @@ use super::super::args::ImageAddArgs;
 use super::super::error::{hinted, usage};
 use crate::apply::open;
 use crate::image::{Content, ImageName, Sha256, Sums, content};
+use crate::input;
 use serde::Serialize;
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io::{Seek as _, SeekFrom};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
@@ -179,13 +180,7 @@ fn listed(given: &Path, real: &Path) -> anyhow::Result<(Option<Sha256>, Word)> {
 
 /// Reads a list of sums.
 fn read_sums(list: &Path) -> Result<Sums, String> {
-    let file = open(list).map_err(|error| error.to_string())?;
-    let mut text = Vec::new();
-    file.take(MOST_SUMS + 1).read_to_end(&mut text).map_err(|error| error.to_string())?;
-    if text.len() as u64 > MOST_SUMS {
-        return Err(format!("it has more than {MOST_SUMS} bytes"));
-    }
-    let text = String::from_utf8(text).map_err(|_| "it is no text".to_owned())?;
+    let text = input::text(list, MOST_SUMS).map_err(|error| error.to_string())?;
     Sums::parse(&text).map_err(|error| error.to_string())
 }
 

@@ -8,6 +8,7 @@ use crate::blockdev::{signatures, used_by};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};
 use crate::fsroot::FsRoot;
 use crate::image::{self, Format};
+use crate::input::open_regular;
 use crate::topology::Content;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -47,8 +48,13 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> a
         refuse_used(path)?;
         disks.losses.extend(remains(path));
     }
-    let found = image::disk(&mut File::open(path).map_err(failed)?)
-        .map_err(|error| hinted(format!("disk `{at}` {error}"), ""))?;
+    let mut disk = match kind {
+        DiskKind::Block => File::open(path).map_err(failed)?,
+        // What is no file by now, or one that only the kernel has, is refused.
+        DiskKind::File => open_regular(path)?,
+    };
+    let found =
+        image::disk(&mut disk).map_err(|error| hinted(format!("disk `{at}` {error}"), ""))?;
     let format = match found.format {
         Format::Raw => DiskFormat::Raw,
         Format::Qcow2 => DiskFormat::Qcow2,

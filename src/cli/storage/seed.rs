@@ -8,9 +8,9 @@ use super::{Disks, Place};
 use crate::apply::{Secret, Step};
 use crate::domain::guest::{Disk, DiskFormat, DiskIo, DiskKind, Made, Role, VolumeRef};
 use crate::hypervisor::storage::NewVolume;
+use crate::input;
 use crate::seed::{self, MAX_BYTES, Seed, SeedError, SshKey};
 use crate::topology::FabricModel;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -168,32 +168,13 @@ fn own_keys(home: &Path, disks: &mut Disks) -> Vec<SshKey> {
 
 /// Reads a password's hash from a file, or from standard input for `-`, so that it stands on no command line.
 fn password_hash(path: &Path) -> anyhow::Result<String> {
-    let text = match path == Path::new("-") {
-        true => limited(std::io::stdin().lock(), "standard input")?,
-        false => text(path)?,
-    };
+    let text = input::text_or_stdin(path, MAX_BYTES as u64)?;
     seed::password_hash(&text).map_err(|error| wrong(path, &error))
 }
 
 /// Reads a file of text that an admin has named.
 fn text(path: &Path) -> anyhow::Result<String> {
-    let file = crate::apply::open(path)
-        .map_err(|error| hinted(error.to_string(), "a file of text is taken, no pipe"))?;
-    limited(file, &path.display().to_string())
-}
-
-/// Reads text up to the size that a seed takes.
-fn limited(from: impl Read, what: &str) -> anyhow::Result<String> {
-    let mut bytes = Vec::new();
-    let limit = MAX_BYTES as u64;
-    from.take(limit + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| hinted(format!("cannot read {what}: {error}"), ""))?;
-    if bytes.len() > MAX_BYTES {
-        return Err(hinted(format!("{what} is larger than {} KiB", limit / 1024), ""));
-    }
-    // The error of the conversion holds the bytes, and is not told.
-    String::from_utf8(bytes).map_err(|_| hinted(format!("{what} is no UTF-8 text"), ""))
+    Ok(input::text(path, MAX_BYTES as u64)?)
 }
 
 /// The error that a file is not what it is meant to be.
@@ -243,9 +224,11 @@ mod tests {
             path
         };
         let refused = |path: &Path| text(path).unwrap_err().to_string();
-        assert!(refused(&write("large", &vec![b'a'; MAX_BYTES + 1])).contains("larger than"));
-        assert!(refused(&write("bytes", b"secret\xff")).ends_with("is no UTF-8 text"));
-        assert!(refused(dir.path()).contains("is not a regular file"));
+        assert!(
+            refused(&write("large", &vec![b'a'; MAX_BYTES + 1])).contains("more than the limit of")
+        );
+        assert!(refused(&write("bytes", b"secret\xff")).ends_with("is not UTF-8 text: byte 6"));
+        assert!(refused(dir.path()).contains("is a directory"));
         assert!(refused(&dir.path().join("absent")).contains("No such file"));
         assert_eq!(text(&write("good", b"a")).unwrap(), "a");
     }

@@ -10,12 +10,13 @@ use super::{CREATED, DELETED};
 use crate::apply::array::output;
 use crate::apply::{Observer as _, Orphan, recover};
 use crate::hypervisor::none::NoHypervisor;
+use crate::program::for_caller;
 use anyhow::Context as _;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::Duration;
 
 /// There where systemd is the first process.
@@ -61,11 +62,11 @@ fn start(words: &[OsString]) -> std::io::Result<Child> {
     };
     let mut command = match scoped {
         true => {
-            let mut command = Command::new(SCOPE[0]);
+            let mut command = for_caller(SCOPE[0]);
             command.args(&SCOPE[1..]).arg(program);
             command
         }
-        false => Command::new(program),
+        false => for_caller(program),
     };
     command.args(words).stdin(Stdio::null()).spawn()
 }

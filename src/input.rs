@@ -1,0 +1,315 @@
+//! The only reader of files that a user names on the command line: definitions, templates, recorded hosts, keys, seeds.
+//!
+//! What a path leads to is asked before a byte is read, of the file that is open: a regular file of a real file system, or
+//! a pipe that this process has been given (`-`, `<(...)`, `/dev/stdin`). Everything else is refused, since it may act on
+//! being opened or read (a device, /proc/kmsg), never answer (a named pipe) or never end (/dev/zero). No input is longer
+//! than its kind is.
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::statfs::fstatfs;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Bytes that a domain's definition or a template may have.
+pub const DOMAIN_BYTES: u64 = 16 << 20;
+/// How long a pipe may be silent.
+const SILENCE: Duration = Duration::from_secs(60);
+/// File systems whose files are the kernel's answers (statfs(2)): of no length that is known, and some of them without end
+/// or gone once they were read.
+const PSEUDO: [(i64, &str); 14] = [
+    (0x9fa0, "proc"),
+    (0x6265_6572, "sysfs"),
+    (0x6462_6720, "debugfs"),
+    (0x7472_6163, "tracefs"),
+    (0x6360_7470, "configfs"),
+    (0x0027_e0eb, "cgroup"),
+    (0x6367_7270, "cgroup2"),
+    (0x7363_6673, "securityfs"),
+    (0xf97c_ff8c, "selinuxfs"),
+    (0xcafe_4a11, "bpf"),
+    (0xde5e_81e4, "efivarfs"),
+    (0x6165_676c, "pstore"),
+    (0x1cd1, "devpts"),
+    (0x1980_0202, "mqueue"),
+];
+
+/// Says why a file that a user has named is not read.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// The system says no.
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// The path as it was given.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It is something that is not read.
+    #[error("{} is {kind}, not a regular file", path.display())]
+    Kind {
+        /// The path as it was given.
+        path: PathBuf,
+        /// What it is.
+        kind: String,
+    },
+    /// It is longer than its kind is.
+    #[error("{} has {}, more than the limit of {limit} bytes", path.display(), size_text(*bytes))]
+    Long {
+        /// The path as it was given.
+        path: PathBuf,
+        /// Its size; none: it ends later than the limit.
+        bytes: Option<u64>,
+        /// The most that is read.
+        limit: u64,
+    },
+    /// It is no text.
+    #[error("{} is not UTF-8 text: byte {at}", path.display())]
+    NotText {
+        /// The path as it was given.
+        path: PathBuf,
+        /// The first byte that is none, from 0.
+        at: usize,
+    },
+    /// A pipe into which nobody writes.
+    #[error("nothing came from {} within {} s", path.display(), SILENCE.as_secs())]
+    Silent {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+}
+
+impl InputError {
+    /// What helps against it, where something does.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            InputError::Kind { path, kind } if kind == PIPE => Some(format!(
+                "`<(cat {})` in its place passes what is written into it",
+                path.display()
+            )),
+            InputError::Kind { .. } => {
+                Some("name a regular file, or `<(COMMAND)` in a shell".into())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// How a named pipe is called.
+const PIPE: &str = "a named pipe";
+
+/// A size in words.
+fn size_text(bytes: Option<u64>) -> String {
+    bytes.map_or("no end".to_owned(), |bytes| format!("{bytes} bytes"))
+}
+
+/// Opens a file that a user has named, for reading: a regular file or a pipe of this process's own, nothing else. What it
+/// is is asked of the open file.
+pub fn open(path: &Path) -> Result<File, InputError> {
+    let unreadable = |source| InputError::Unreadable { path: path.to_owned(), source };
+    let is_known = |meta: &Metadata| match refused(path, meta) {
+        Some(kind) => Err(InputError::Kind { path: path.to_owned(), kind: kind.to_owned() }),
+        None => Ok(()),
+    };
+    // Some devices act on being opened; one that takes the file's place meanwhile is still not waited for.
+    is_known(&path.metadata().map_err(unreadable)?)?;
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
+    let file = file.map_err(unreadable)?;
+    is_known(&file.metadata().map_err(unreadable)?)?;
+    let file_system = fstatfs(&file).map_err(|errno| unreadable(errno.into()))?.filesystem_type().0;
+    match PSEUDO.iter().find(|(magic, _)| *magic == file_system as i64) {
+        Some((_, name)) => {
+            let kind = format!("a file of the kernel's {name}");
+            Err(InputError::Kind { path: path.to_owned(), kind })
+        }
+        None => Ok(file),
+    }
+}
+
+/// Opens a file that is too large to be read whole: a regular file and nothing else.
+pub fn open_regular(path: &Path) -> Result<File, InputError> {
+    let file = open(path)?;
+    let unreadable = |source| InputError::Unreadable { path: path.to_owned(), source };
+    match file.metadata().map_err(unreadable)?.is_file() {
+        true => Ok(file),
+        false => Err(InputError::Kind { path: path.to_owned(), kind: "a pipe".into() }),
+    }
+}
+
+/// What a file is that is not read; none: it is read.
+fn refused(path: &Path, meta: &Metadata) -> Option<&'static str> {
+    let kind = meta.file_type();
+    if kind.is_file() || (kind.is_fifo() && is_own(path)) {
+        None
+    } else if kind.is_fifo() {
+        Some(PIPE)
+    } else if kind.is_dir() {
+        Some("a directory")
+    } else if kind.is_char_device() {
+        Some("a character device")
+    } else if kind.is_block_device() {
+        Some("a block device")
+    } else if kind.is_socket() {
+        Some("a socket")
+    } else {
+        Some("of an unknown kind")
+    }
+}
+
+/// Whether a path names a file that this process has open, as shells name the pipe of `<(...)`.
+fn is_own(path: &Path) -> bool {
+    let Some(path) = path.to_str() else { return false };
+    let number = ["/dev/fd/", "/proc/self/fd/"].iter().find_map(|dir| path.strip_prefix(dir));
+    path == "/dev/stdin"
+        || number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// Reads a file that a user has named; `limit`: the most bytes that it may have.
+pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, InputError> {
+    let file = open(path)?;
+    let meta = file
+        .metadata()
+        .map_err(|source| InputError::Unreadable { path: path.to_owned(), source })?;
+    if meta.is_file() && meta.len() > limit {
+        return Err(InputError::Long { path: path.to_owned(), bytes: Some(meta.len()), limit });
+    }
+    bounded(if meta.is_file() { Source::File(file) } else { Source::Pipe(file) }, path, limit)
+}
+
+/// Reads a file of text that a user has named; `-` is not taken.
+pub fn text(path: &Path, limit: u64) -> Result<String, InputError> {
+    utf8(read(path, limit)?, path)
+}
+
+/// Reads a file of text, or standard input for `-`.
+pub fn text_or_stdin(path: &Path, limit: u64) -> Result<String, InputError> {
+    if path != Path::new("-") {
+        return text(path, limit);
+    }
+    let named = Path::new("standard input");
+    utf8(bounded(Source::Stdin(io::stdin().lock()), named, limit)?, named)
+}
+
+/// Bytes as text. The error does not hold them: they may be secret.
+fn utf8(bytes: Vec<u8>, path: &Path) -> Result<String, InputError> {
+    String::from_utf8(bytes).map_err(|error| InputError::NotText {
+        path: path.to_owned(),
+        at: error.utf8_error().valid_up_to(),
+    })
+}
+
+/// Is where bytes come from.
+enum Source {
+    /// A regular file.
+    File(File),
+    /// A pipe that is not waited for for ever.
+    Pipe(File),
+    /// Standard input, where a person may type.
+    Stdin(io::StdinLock<'static>),
+}
+
+/// Reads to the end, up to a limit.
+fn bounded(source: Source, path: &Path, limit: u64) -> Result<Vec<u8>, InputError> {
+    let mut bytes = Vec::new();
+    let most = limit.saturating_add(1);
+    let read = match source {
+        Source::File(file) => file.take(most).read_to_end(&mut bytes),
+        Source::Stdin(stdin) => stdin.take(most).read_to_end(&mut bytes),
+        Source::Pipe(pipe) => Patient(pipe).take(most).read_to_end(&mut bytes),
+    };
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            Err(InputError::Silent { path: path.to_owned() })
+        }
+        Err(source) => Err(InputError::Unreadable { path: path.to_owned(), source }),
+        Ok(_) if bytes.len() as u64 > limit => {
+            Err(InputError::Long { path: path.to_owned(), bytes: None, limit })
+        }
+        Ok(_) => Ok(bytes),
+    }
+}
+
+/// Is a pipe that never blocks, read with a limit of its silence.
+struct Patient(File);
+
+impl Read for Patient {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let until = Instant::now() + SILENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let mut polled = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+            let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            match poll(&mut polled, wait) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            match self.0.read(into) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+
+    /// What is said of a path.
+    fn said(path: &Path) -> String {
+        text(path, 16).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn only_regular_files_of_a_fit_size_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        std::fs::write(&path, "0123456789abcdef").unwrap();
+        assert_eq!(text(&path, 16).unwrap(), "0123456789abcdef");
+        std::fs::write(&path, "0123456789abcdefg").unwrap();
+        assert!(said(&path).ends_with("has 17 bytes, more than the limit of 16 bytes"));
+        std::fs::write(&path, b"secret\xff").unwrap();
+        assert!(said(&path).ends_with("is not UTF-8 text: byte 6"));
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(said(&fifo).ends_with("is a named pipe, not a regular file"));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+        assert!(said(&link).ends_with("is a character device, not a regular file"));
+        assert!(said(dir.path()).ends_with("is a directory, not a regular file"));
+        assert!(said(Path::new("/proc/self/environ")).contains("a file of the kernel's proc"));
+        assert!(said(Path::new("/sys/kernel/uevent_seqnum")).contains("sysfs"));
+        assert!(said(Path::new("/nothing/here")).contains("No such file"));
+        std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap();
+        assert!(said(&dir.path().join("s")).contains("is a socket"));
+    }
+
+    #[test]
+    fn a_pipe_of_this_process_is_read_up_to_its_limit() {
+        let (input, mut writing) = io::pipe().unwrap();
+        let path = PathBuf::from(format!("/dev/fd/{}", input.as_raw_fd()));
+        writing.write_all(b"0123456789abcdef").unwrap();
+        writing.write_all(b"more").unwrap();
+        assert!(said(&path).ends_with("has no end, more than the limit of 16 bytes"));
+        let (input, mut writing) = io::pipe().unwrap();
+        let path = PathBuf::from(format!("/proc/self/fd/{}", input.as_raw_fd()));
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            writing.write_all(b"abc").unwrap();
+        });
+        assert_eq!(text(&path, 16).unwrap(), "abc");
+        late.join().unwrap();
+        for not in ["/dev/fd/", "/dev/fd/1/x", "/dev/fd/x", "/proc/1/fd/0", "dev/fd/0"] {
+            assert!(!is_own(Path::new(not)), "{not}");
+        }
+    }
+}

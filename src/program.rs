@@ -1,0 +1,62 @@
+//! Programs of the system, as this program runs them: the only place that makes a [`Command`]. Which file is run and what
+//! reaches it are the system's to say, not the caller's: `sudo -E`, `su`, and a shell's PATH lead elsewhere.
+
+use std::ffi::OsStr;
+use std::process::Command;
+
+/// Directories of programs, whatever the caller's PATH says.
+const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+/// What this program itself, started again, reads of its caller's environment.
+const KEPT: [&str; 13] = [
+    "COLUMNS",
+    "HOME",
+    "LIBVIRT_AUTH_FILE",
+    "LIBVIRT_DEFAULT_URI",
+    "LOGNAME",
+    "SSH_AUTH_SOCK",
+    "SSH_CONNECTION",
+    "SUDO_USER",
+    "TERM",
+    "USER",
+    "XDG_CONFIG_HOME",
+    "XDG_RUNTIME_DIR",
+    "XDG_STATE_HOME",
+];
+
+/// A program of the system, by its name or its path: found in the system's directories only, with an environment of
+/// nothing but these and the words of the locale C.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", PATH).env("LC_ALL", "C");
+    command
+}
+
+/// The same for what acts on behalf of the caller (this program again, `ssh`): who that is, where their settings lie and
+/// which connection is theirs is handed on, nothing that a loader or an interpreter obeys.
+pub fn for_caller(program: impl AsRef<OsStr>) -> Command {
+    let mut command = command(program);
+    command.envs(KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_the_callers_environment_decides_what_runs() {
+        // CARGO is set in every test.
+        let said = |mut command: Command| {
+            let out = command.output().unwrap().stdout;
+            String::from_utf8(out).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let mut plain = said(command("env"));
+        plain.sort();
+        assert_eq!(plain, ["LC_ALL=C".to_owned(), format!("PATH={PATH}")]);
+        let ours = said(for_caller("env"));
+        let named = |line: &String| line.split('=').next().unwrap_or_default().to_owned();
+        let known =
+            |name: &String| KEPT.contains(&name.as_str()) || name == "PATH" || name == "LC_ALL";
+        assert!(ours.iter().map(named).all(|name| known(&name)), "{ours:?}");
+    }
+}
