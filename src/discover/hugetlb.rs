@@ -1,6 +1,7 @@
 //! Huge pages as they are now: the pool of one node, the memory that it could still grow by, and the file systems of
 //! huge pages that are mounted.
 
+use super::cpu::numbered;
 use super::memory::{NODES, pools};
 use crate::cpuset::NodeId;
 use crate::fsroot::{FsError, FsRoot, not};
@@ -30,10 +31,14 @@ pub fn of_node(root: &FsRoot, node: NodeId) -> Result<Option<Vec<HugePagePool>>,
     directory(root, node).map(|path| pools(root, &path)).transpose()
 }
 
-/// The most memory that a node could give to a pool now; none where the kernel does not tell.
+/// The most memory that a node could give to a pool now; none where the kernel does not tell. Of the only node that is
+/// the machine's, whose own numbers leave out memory that came up later.
 pub fn available(root: &FsRoot, node: NodeId) -> Result<Option<MemSize>, FsError> {
-    let own = format!("{NODES}/node{node}/meminfo");
-    let path = if root.exists(&own) { own } else { "proc/meminfo".to_owned() };
+    let (own, whole) = (format!("{NODES}/node{node}/meminfo"), "proc/meminfo");
+    let ids = root.names(NODES)?.into_iter();
+    let nodes = ids.filter(|name| numbered::<NodeId>(name, "node").is_some()).count();
+    let is_own = root.exists(&own) && !(nodes == 1 && root.exists(whole));
+    let path = if is_own { own } else { whole.to_owned() };
     let Some(text) = root.read(&path)? else { return Ok(None) };
     let mut sum = None;
     for (number, line) in (1..).zip(text.lines()) {
@@ -107,6 +112,10 @@ mod tests {
         let text = "Node 1 MemTotal: 900 kB\nNode 1 MemFree:   100 kB\nNode 1 Active(file): 20 kB\n\
                     Node 1 Active(anon): 400 kB\nNode 1 Inactive(file): 3 kB\nNode 1 SReclaimable: 4 kB\n";
         put(dir.path(), "sys/devices/system/node/node1/meminfo", text);
+        assert_eq!(available(&root, NodeId(1)).unwrap(), Some(MemSize::from_kib(127)));
+        put(dir.path(), "proc/meminfo", "MemTotal: 9000 kB\nMemFree: 8000 kB\n");
+        assert_eq!(available(&root, NodeId(1)).unwrap(), Some(MemSize::from_kib(8000)), "the only");
+        put(dir.path(), "sys/devices/system/node/node3/meminfo", "Node 3 MemFree: 1 kB\n");
         assert_eq!(available(&root, NodeId(1)).unwrap(), Some(MemSize::from_kib(127)));
         put(dir.path(), "sys/devices/system/node/node1/meminfo", "Node 1 MemFree: much kB\n");
         let error = available(&root, NodeId(1)).unwrap_err().to_string();
