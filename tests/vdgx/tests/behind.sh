@@ -68,7 +68,11 @@ quietly gpuvm nic vfs "$nic" --count 0 --yes
 as_before "virtual functions"
 
 say "a GPU is gone"
-quietly make a --gpu 0 --gpu 1 --allow split --no-start
+quietly make a --gpu 0 --no-start
+foreign b "${g[1]}"
+virsh -q dumpxml --inactive a >/tmp/a.xml
+sed -i "s,</devices>,$(sed -n '/<hostdev/,/<.hostdev>/p' /tmp/b.xml | tr -d '\n')&," /tmp/a.xml
+check "a has another GPU" virsh -q define /tmp/a.xml
 echo 1 >"$pci/${g[1]}/remove"
 before=$(resets "$gpu")
 phase "start a" gpuvm start a >/tmp/out 2>&1; equal "start is refused with" 1 $?
