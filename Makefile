@@ -28,7 +28,7 @@ test:
 # Passthrough by gpuvm on virtual hosts with real VFIO; needs root. What is kept of the runs lies in target/vdgx-out.
 # All of it takes the program as it is installed: emulated, the unoptimized one needs half as much time again.
 # VDGX_SET=short leaves out what takes longest, and takes the one that the other tests have built; VDGX_SET=reboot is about
-# reboots, which the others leave out.
+# reboots, VDGX_SET=abuse about others in the middle of a change, which the others leave out.
 test-vdgx:
 	tests/setup test
 	$(CARGO) build --locked $(if $(filter short,$(VDGX_SET)),,--release)

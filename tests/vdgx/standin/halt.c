@@ -1,7 +1,7 @@
 // Preloaded into gpuvm: stops or kills it at the n-th record that it is about to make durable in a journal of its own, so that a
 // script can do something between two of its steps.
 //
-// VDGX_HALT: number of the record, from 1; 0: none. VDGX_SIGNAL: number of the signal (SIGSTOP). VDGX_LOG: file that gets
+// VDGX_HALT: number of the record, from 1, or how the record begins, the first such one. VDGX_SIGNAL: number of the signal (SIGSTOP). VDGX_LOG: file that gets
 // a line for each record: its number and its first 60 bytes. VDGX_KEEP: no journal goes, as if the power was cut before its
 // removal was on the disk. A record is halted before it is durable, so `{"begin":3}` is
 // after the looks of step 3 and before the step itself, `{"done":3}` after step 3.
@@ -15,10 +15,12 @@
 #include <unistd.h>
 
 static int number, halt_at, halt_by = SIGSTOP, out = -1;
+static const char *halt_as;
 
 __attribute__((constructor)) static void begin(void) {
   const char *at = getenv("VDGX_HALT"), *by = getenv("VDGX_SIGNAL"), *log = getenv("VDGX_LOG");
   halt_at = at ? atoi(at) : 0;
+  if (at && !halt_at && *at) halt_as = at;
   if (by) halt_by = atoi(by);
   if (log) out = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   unsetenv("LD_PRELOAD"); // the programs that it runs are left alone
@@ -41,12 +43,15 @@ int fdatasync(int fd) {
   number++;
   off_t end = lseek(fd, 0, SEEK_END), from = end > (off_t)sizeof text ? end - (off_t)sizeof text : 0;
   n = pread(fd, text, sizeof text - 1, from);
-  if (n > 0 && out >= 0) {
+  int halts = number == halt_at;
+  if (n > 0) {
     text[n - 1] = 0; // the last line ends with a line feed
     char *last = strrchr(text, '\n');
-    int size = snprintf(line, sizeof line, "%d %.60s\n", number, last ? last + 1 : text);
-    if (write(out, line, size) < 0) perror("halt");
+    last = last ? last + 1 : text;
+    int size = snprintf(line, sizeof line, "%d %.60s\n", number, last);
+    if (out >= 0 && write(out, line, size) < 0) perror("halt");
+    if (halt_as && !strncmp(last, halt_as, strlen(halt_as))) halts = 1, halt_as = NULL;
   }
-  if (number == halt_at) raise(halt_by);
+  if (halts) raise(halt_by);
   return real(fd);
 }

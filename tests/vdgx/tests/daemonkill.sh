@@ -35,7 +35,7 @@ whole() {
     kept "$1, recover"
     virsh -q destroy a 2>/dev/null
   fi
-  [[ -z $(ls $journals) ]] || { gpuvm recover </dev/null >/tmp/out 2>&1; equal "$1: recover ends with" 0 $?; said; }
+  [[ -z $(unfinished) ]] || { gpuvm recover </dev/null >/tmp/out 2>&1; equal "$1: recover ends with" 0 $?; said; }
   ! virsh -q dominfo a >/dev/null 2>&1 || quietly gpuvm delete a --yes
   no_journal "$1"
   check "$1: all is as before" diff /tmp/before <(/share/vdgx/state)

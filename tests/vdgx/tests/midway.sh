@@ -19,7 +19,7 @@ taken() {
   said
   unharmed "$1" b "$gpu" "$before"
   # Where something cannot be proven it may be left for recover, which leaves b alone, too.
-  if [[ -n $(ls $journals) ]]; then
+  if [[ -n $(unfinished) ]]; then
     gpuvm recover </dev/null >/tmp/out 2>&1; equal "$1: recover ends with" 0 $?
     said
     unharmed "$1, recover" b "$gpu" "$before"

@@ -14,7 +14,7 @@ power_cut() {
   echo b >/proc/sysrq-trigger
   sleep 60
 }
-# at N CMD...: the power is cut when gpuvm is about to make its record N durable.
+# at RECORD CMD...: the power is cut when gpuvm is about to make that durable.
 at() {
   sync
   if halted "$@"; then echo "at $record"; power_cut; fi
@@ -33,7 +33,7 @@ case $boot in
   1)
     say "a create, when its guest is defined and about to start"
     made a --gpu 0 --huge-pages 2M --reserve-pages
-    at 14 "${how[@]}"
+    at '{"begin":[6' "${how[@]}"
     ;;
   2)
     say "somebody has pages since, as many"
@@ -56,7 +56,7 @@ case $boot in
     check "c is there, with its disk" test -n "$(virsh -q list --all --name | grep -x c)" -a -n "$(ls $disk_dir/c*.raw)"
     equal "no driver for the other GPU" - "$(driver_of "${g[1]}")"
     say "a delete, after c was undefined"
-    at 5 gpuvm delete c --yes
+    at '{"done":0' gpuvm delete c --yes
     ;;
   4)
     recovered "a delete"
@@ -65,14 +65,14 @@ case $boot in
     [[ $c == 0 ]] || quietly gpuvm delete c --yes
     rm -f $disk_dir/c*.raw
     say "a bind at boot, in the middle"
-    at 5 gpuvm device bind "$gpu" --at-boot
+    at '{"done":1' gpuvm device bind "$gpu" --at-boot
     ;;
   5)
     recovered "a bind"
     equal "no file of it is left" "" "$(find /etc -name '*gpuvm*' ! -path '/etc/gpuvm*')"
     equal "the GPU has no driver" - "$(driver_of "$gpu")"
     say "virtual functions at boot, in the middle"
-    at 5 gpuvm nic vfs "$nic" --count 2 --at-boot
+    at '{"done":1' gpuvm nic vfs "$nic" --count 2 --at-boot
     ;;
   6)
     recovered "virtual functions"
