@@ -231,6 +231,10 @@ impl Binder<'_> {
     pub fn set(&self, bdf: Bdf, wanted: &Binding) -> Result<(), BindError> {
         let now = self.now(bdf)?;
         if now.driver != wanted.driver {
+            if now.driver.is_some() {
+                // Before anything of it is written: what somebody has stays wholly as it is.
+                drop(self.owner.free(&[bdf])?);
+            }
             match &wanted.driver {
                 Some(driver) => {
                     if !self.root.exists(&format!("sys/bus/pci/drivers/{driver}")) {
@@ -241,7 +245,12 @@ impl Binder<'_> {
                 }
                 None => self.reserve(bdf, wanted.driver_override.as_deref())?,
             }
-            self.unbind(bdf, now.driver.as_deref())?;
+            if let Err(error) = self.unbind(bdf, now.driver.as_deref()) {
+                if matches!(error, BindError::InUse { .. } | BindError::Untold { .. }) {
+                    self.reserve(bdf, now.driver_override.as_deref())?;
+                }
+                return Err(error);
+            }
             if let Some(driver) = &wanted.driver {
                 self.probe(bdf)?;
                 let got = self.look(bdf, |now| now.driver.as_ref() == Some(driver))?;

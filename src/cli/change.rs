@@ -111,6 +111,11 @@ impl Observer for Reporter {
     fn handed_over(&mut self, step: &Step, why: &StepError) {
         self.bar.clear();
         self.output.warning(&format!("not done: {step}: {why}, so it is left as it is"));
+        if let Step::BindDevice { bdf, .. } = step {
+            let told =
+                format!("once it is free, `gpuvm device release {bdf}` gives it to the host");
+            self.output.progress(&told);
+        }
     }
 
     fn guard(&mut self) -> Option<HostLock> {

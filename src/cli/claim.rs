@@ -21,6 +21,7 @@ use crate::fsroot::FsRoot;
 use crate::holders::{self, Take, UseKind};
 use crate::placement::Occupancy;
 use crate::topology::{Binding, DeviceKind, Topology, is_vfio};
+use std::collections::BTreeSet;
 
 /// Is what has to be done for a guest's devices before it starts.
 #[derive(Debug, Default)]
@@ -158,7 +159,7 @@ pub fn claim_of(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> 
 /// them again.
 fn refuse_absent(xml: &DomainXml, devices: &[Bdf], topology: &Topology) -> anyhow::Result<()> {
     let absent = devices.iter().copied().filter(|&bdf| topology.device(bdf).is_none());
-    let absent: Vec<Bdf> = absent.collect();
+    let absent: BTreeSet<Bdf> = absent.collect();
     if absent.is_empty() {
         return Ok(());
     }
@@ -166,7 +167,7 @@ fn refuse_absent(xml: &DomainXml, devices: &[Bdf], topology: &Topology) -> anyho
     let is = if names.len() == 1 { "is" } else { "are" };
     let (name, names) = (xml.name(), names.join(", "));
     let message = format!("domain `{name}` needs {names}, which {is} not there");
-    Err(hinted(message, vfs::made_by(&FsRoot::live()?, topology, &absent)?))
+    Err(hinted(message, vfs::made_by(&FsRoot::live()?, topology, absent)?))
 }
 
 /// The steps that a guest's devices need once it is gone. What another guest runs with by now is his: it is named, and

@@ -125,8 +125,9 @@ pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>>
     let others = owner::runs_with(&*cx.hypervisor()?, &xml.uuid().unwrap_or_default(), &all);
     for Guarded { bdf, was, .. } in guarded {
         if let Some((_, name)) = others.iter().find(|(other, _)| *other == bdf) {
-            let told =
-                format!("{bdf} is in use by domain `{name}`, which runs: its settings are left");
+            let told = format!(
+                "{bdf} is in use by domain `{name}`, which runs, so its settings are left as they are"
+            );
             cx.output.warning(&told);
             continue;
         }
@@ -136,26 +137,37 @@ pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>>
 }
 
 /// What makes functions again that are not there, as a hint.
-pub fn made_by(root: &FsRoot, topology: &Topology, absent: &[Bdf]) -> anyhow::Result<String> {
+pub fn made_by(
+    root: &FsRoot,
+    topology: &Topology,
+    mut absent: BTreeSet<Bdf>,
+) -> anyhow::Result<String> {
     let at_boot = boot::functions(root)?;
     let mut commands = Vec::new();
     for card in topology.devices() {
         let Some(Sriov::Pf { total, .. }) = card.sriov else { continue };
         let mut least = 0;
-        for &bdf in absent {
-            least = least.max(number_of(root, card.bdf, bdf)?.map_or(0, |number| number + 1));
+        for bdf in absent.clone() {
+            let number = number_of(root, card.bdf, bdf)?.filter(|number| *number < total);
+            if let Some(number) = number {
+                least = least.max(number + 1);
+                absent.remove(&bdf);
+            }
         }
-        if (1..=total).contains(&least) {
+        if least > 0 {
             let before = at_boot.get(&card.bdf).map_or(0, |at_boot| at_boot.count);
-            commands.push(format!("`gpuvm nic vfs {} --count {}`", card.bdf, least.max(before)));
+            commands.push(format!("gpuvm nic vfs {} --count {}", card.bdf, least.max(before)));
         }
     }
-    Ok(match commands.is_empty() {
-        false => format!("{} makes them again", commands.join(" and ")),
-        true => "`echo 1 | sudo tee /sys/bus/pci/rescan` has the kernel look for it again; a virtual \
-                 function is made by `gpuvm nic vfs PF --count N`; `gpuvm device list --all` shows all"
-            .into(),
-    })
+    if !absent.is_empty() {
+        // Whatever it was, its bus has it no more, or its card is not known as one.
+        commands.push("echo 1 | sudo tee /sys/bus/pci/rescan".into());
+    }
+    let commands: Vec<String> = commands.iter().map(|command| format!("`{command}`")).collect();
+    Ok(format!(
+        "{} may bring back what is missing; `gpuvm device list --all` shows what is there",
+        commands.join(" and ")
+    ))
 }
 
 /// Which number a virtual function of this address has on a card; none: it cannot be one of it. The kernel computes the

@@ -1,1 +1,257 @@
 //! Devices, virtual functions and huge pages of others, also of guests that have come meanwhile.
+//!
+//! The host is a copy of the recorded DGX-2, whose sysfs is files: what would have been written to the kernel stands in
+//! them. Who has a function is a process that has `/dev/full` open, which is the node of the function's VFIO group there.
+//! With a real VFIO the same is tried by tests/vdgx (borrowed, midway, twice, behind).
+
+use crate::libvirt::place::Place;
+use crate::support::daemon::Daemon;
+use crate::support::{host_tree, run};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A GPU.
+const GPU: &str = "0000:34:00.0";
+/// Another.
+const OTHER: &str = "0000:36:00.0";
+/// A card with SR-IOV.
+const CARD: &str = "0000:3a:00.0";
+/// Its first virtual function.
+const VF: &str = "0000:3a:00.1";
+
+/// Is the host.
+struct Host {
+    /// The machine that is as it.
+    place: Place,
+    /// Its files.
+    dir: tempfile::TempDir,
+    /// Keeps other hosts from being there: what one test's process has open would be open for all.
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// Is a process that has a VFIO group open; it ends with this.
+struct Holder(Child);
+
+impl Holder {
+    /// Starts it.
+    fn new() -> Holder {
+        let full = fs::File::open("/dev/full").unwrap();
+        let mut sleep = Command::new("sleep");
+        sleep.arg("1000").stdin(full).stdout(Stdio::null()).stderr(Stdio::null());
+        Holder(sleep.spawn().unwrap())
+    }
+
+    /// How it is named.
+    fn named(&self, group: u32) -> String {
+        let pid = self.0.id();
+        format!("in use by process {pid} (sleep), which has /dev/vfio/{group} open")
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Host {
+    /// Makes it; none where this machine cannot have it.
+    fn new() -> Option<Host> {
+        /// Whose turn it is.
+        static TURN: Mutex<()> = Mutex::new(());
+        let alone = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = tempfile::tempdir().unwrap();
+        let (code, _, err) =
+            run(Command::new("cp").arg("-aT").arg(host_tree("dgx-2")).arg(dir.path()));
+        assert_eq!(code, 0, "{err}");
+        let daemon = Daemon::own(Some(dir.path()))?;
+        let disks = daemon.fresh_dir("disks");
+        let place = Place { daemon, disks, key: None, net: false };
+        let host = Host { place, dir, _alone: alone };
+        for bdf in [GPU, OTHER] {
+            host.put(&format!("{}/reset", function(bdf)), "");
+            host.put(&format!("{}/driver_override", function(bdf)), "(null)\n");
+        }
+        fs::create_dir_all(host.path("sys/bus/pci/drivers/vfio-pci")).unwrap();
+        Some(host)
+    }
+
+    /// Where a file of it lies.
+    fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    /// Writes a file of it.
+    fn put(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// Gives a function to vfio-pci; the number of its VFIO group.
+    fn to_vfio(&self, bdf: &str) -> u32 {
+        let at = self.path(&function(bdf));
+        let _ = fs::remove_file(at.join("driver"));
+        symlink("/sys/bus/pci/drivers/vfio-pci", at.join("driver")).unwrap();
+        self.put(&format!("{}/driver_override", function(bdf)), "vfio-pci\n");
+        let group = fs::read_link(at.join("iommu_group")).unwrap();
+        let group = group.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        // `/dev/full` is the device 1:7.
+        self.put(&format!("sys/class/vfio/{group}/dev"), "1:7\n");
+        group
+    }
+
+    /// Expects that no function was reset or taken from its driver, and no virtual function removed.
+    fn untouched(&self, said: &str) {
+        for bdf in [GPU, OTHER] {
+            let reset = fs::read_to_string(self.path(&format!("{}/reset", function(bdf)))).unwrap();
+            assert_eq!(reset, "", "{bdf} was reset: {said}");
+        }
+        for driver in ["vfio-pci", "nvidia"] {
+            let unbind = self.path(&format!("sys/bus/pci/drivers/{driver}/unbind"));
+            assert!(!unbind.exists(), "{driver} was made to let go: {said}");
+        }
+    }
+
+    /// Makes a guest with this GPU that is only defined.
+    fn define(&self, name: &str, gpu: &str) {
+        let disks = self.place.disks.to_str().unwrap();
+        let how = ["create", "--name", name, "--gpu", gpu, "--no-start", "--accept-shared-fabric"];
+        self.place.done(&[&how[..], &["--disk-dir", disks]].concat());
+    }
+}
+
+/// The directory of a function.
+fn function(bdf: &str) -> String {
+    format!("sys/bus/pci/devices/{bdf}")
+}
+
+/// Runs a command that is halted when its first step is announced, or where it has announced none, after its plan; whatever
+/// happens `meanwhile` is kept until it has ended. Its exit code and what it said.
+fn halted<T>(host: &Host, args: &[&str], meanwhile: impl Fn() -> T) -> (i32, String, T) {
+    for n in 2..20 {
+        let mut kept = None;
+        let ended = host.place.halted(n, args, |journal| {
+            if journal.contains("\"plan\"") {
+                kept = Some(meanwhile());
+            }
+        });
+        let Some((code, out, err)) = ended else {
+            panic!("{args:?} is done before it is halted: {:?}", host.place.gpuvm(args));
+        };
+        match kept {
+            Some(kept) => return (code, out + &err, kept),
+            None => assert_eq!(code, 0, "{args:?}: {out}{err}"),
+        }
+    }
+    panic!("{args:?} writes no plan")
+}
+
+#[test]
+fn what_somebody_took_meanwhile_is_neither_reset_nor_given_back() {
+    let Some(host) = Host::new() else { return };
+    host.define("a", GPU);
+    let group = host.to_vfio(GPU);
+    // Free when it was planned: the step itself finds out.
+    let (code, said, holder) = halted(&host, &["start", "a"], Holder::new);
+    assert!(code == 1 && said.contains(&holder.named(group)), "{code}: {said}");
+    host.untouched(&said);
+    assert_eq!(host.place.journal(), "");
+    // The plan does, too.
+    let (code, out, err) = host.place.gpuvm(&["start", "a"]);
+    assert!(code == 1 && out.is_empty() && err.contains("is used by process"), "{code}: {err}");
+    let (code, _, err) = host.place.gpuvm(&["delete", "a", "--yes"]);
+    assert!(code == 0 && err.contains(&holder.named(group)), "{code}: {err}");
+    assert!(err.contains(&format!("reset {GPU}")), "{err}");
+    assert!(err.contains(&format!("`gpuvm device release {GPU}`")), "{err}");
+    host.untouched(&err);
+    assert!(!host.place.has("a"));
+    assert_eq!(host.place.journal(), "");
+    // Nobody has it any more.
+    drop(holder);
+    host.define("b", GPU);
+    let (code, _, err) = host.place.gpuvm(&["delete", "b", "--yes"]);
+    assert_eq!(code, 0, "{err}");
+    let reset = fs::read_to_string(host.path(&format!("{}/reset", function(GPU)))).unwrap();
+    assert_eq!(reset, "1", "{err}");
+}
+
+#[test]
+fn recover_leaves_a_gpu_to_whoever_has_it_by_now() {
+    let Some(host) = Host::new() else { return };
+    let bind = ["device", "bind", OTHER, "--yes"];
+    let killed = (2..20).find(|&n| {
+        assert!(!host.place.killed(n, &bind), "it is done before it is killed");
+        let is_begun = host.place.journal().contains("{\"begin\":0}");
+        if !is_begun {
+            host.place.recover();
+        }
+        is_begun
+    });
+    assert!(killed.is_some(), "no step is announced");
+    // It was done when the run was killed, and a guest was started since, of which no libvirt knows.
+    let group = host.to_vfio(OTHER);
+    let holder = Holder::new();
+    let said = host.place.recover();
+    assert!(said.contains(&holder.named(group)), "{said}");
+    host.untouched(&said);
+}
+
+#[test]
+fn a_guest_whose_function_is_gone_is_refused_before_anything_is_done() {
+    let Some(host) = Host::new() else { return };
+    host.define("a", GPU);
+    host.to_vfio(GPU);
+    let vf = "<interface type='hostdev' managed='yes'><source><address type='pci' domain='0' \
+              bus='0x3a' slot='0' function='1'/></source></interface>";
+    let xml = host.place.virsh(&["dumpxml", "--inactive", "a"]);
+    let file = host.place.disks.join("a.xml");
+    fs::write(&file, xml.replace("</devices>", &format!("{vf}</devices>"))).unwrap();
+    host.place.virsh(&["define", file.to_str().unwrap()]);
+    for (name, text) in [("sriov_offset", "1\n"), ("sriov_stride", "1\n")] {
+        host.put(&format!("{}/{name}", function(CARD)), text);
+    }
+    let (code, out, err) = host.place.gpuvm(&["start", "a"]);
+    assert!(code == 1 && out.is_empty(), "{code}: {out}{err}");
+    assert!(err.contains(&format!("domain `a` needs {VF}, which is not there")), "{err}");
+    assert!(err.contains(&format!("hint: `gpuvm nic vfs {CARD} --count 1` may")), "{err}");
+    host.untouched(&err);
+    // A GPU that fell off its bus.
+    fs::remove_file(host.path(&function(GPU))).unwrap();
+    let (code, _, err) = host.place.gpuvm(&["start", "a"]);
+    assert!(code == 1 && err.contains(&format!("needs {GPU}, {VF}, which are not there")), "{err}");
+}
+
+#[test]
+fn virtual_functions_are_not_taken_away_under_a_guest_that_came_meanwhile() {
+    let Some(host) = Host::new() else { return };
+    let numvfs = format!("{}/sriov_numvfs", function(CARD));
+    host.put(&numvfs, "1\n");
+    let real = Path::new("/sys/devices/pci0000:2b").join(VF);
+    let made = host.path(real.strip_prefix("/").unwrap().to_str().unwrap());
+    fs::create_dir_all(&made).unwrap();
+    for (name, text) in
+        [("class", "0x020700"), ("vendor", "0x15b3"), ("device", "0x1018"), ("numa_node", "0")]
+    {
+        fs::write(made.join(name), format!("{text}\n")).unwrap();
+    }
+    symlink("/sys/kernel/iommu_groups/900", made.join("iommu_group")).unwrap();
+    let to = |target: &Path, from: PathBuf| symlink(target, from).unwrap();
+    to(&Path::new("/").join(function(CARD)), made.join("physfn"));
+    to(&real, host.path(&function(VF)));
+    to(&Path::new("..").join(VF), host.path(&format!("{}/virtfn0", function(CARD))));
+    let members = host.path("sys/kernel/iommu_groups/900/devices");
+    fs::create_dir_all(&members).unwrap();
+    to(&real, members.join(VF));
+    host.put("sys/class/vfio/900/dev", "1:7\n");
+    symlink("/sys/bus/pci/drivers/vfio-pci", made.join("driver")).unwrap();
+    let vfs = ["nic", "vfs", CARD, "--count", "0", "--yes"];
+    let (code, said, holder) = halted(&host, &vfs, Holder::new);
+    assert!(code == 1 && said.contains(&holder.named(900)), "{code}: {said}");
+    assert_eq!(fs::read_to_string(host.path(&numvfs)).unwrap(), "1\n", "{said}");
+    assert_eq!(host.place.journal(), "");
+}

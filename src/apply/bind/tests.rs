@@ -1,7 +1,7 @@
 //! Binding on a tree whose kernel is played: it fails at each write in turn.
 
 use super::*;
-use crate::apply::owner::Everyone;
+use crate::apply::owner::{Everyone, Hold};
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -83,8 +83,13 @@ impl Played {
 
     /// Works with a binder on it.
     fn bind<T>(&self, work: impl FnOnce(&Binder<'_>, Bdf) -> T) -> T {
+        self.owned(&Everyone, work)
+    }
+
+    /// The same, where the function is somebody's as this says.
+    fn owned<T>(&self, owner: &dyn Owner, work: impl FnOnce(&Binder<'_>, Bdf) -> T) -> T {
         let root = FsRoot::at(self.dir.path()).unwrap();
-        let binder = Binder { root: &root, kernel: self, owner: &Everyone, pause: Duration::ZERO };
+        let binder = Binder { root: &root, kernel: self, owner, pause: Duration::ZERO };
         work(&binder, BDF.parse().unwrap())
     }
 }
@@ -319,6 +324,57 @@ fn what_was_bound_otherwise_meanwhile_is_refused() {
     played.bind(|b, bdf| b.expect(bdf, &bound(Some("nouveau"), None))).unwrap();
     let absent = played.bind(|b, _| b.expect("35:00.0".parse().unwrap(), &was)).unwrap_err();
     assert_eq!(absent.to_string(), "0000:35:00.0 is not there");
+}
+
+/// Says that a guest has got a function after so many questions.
+struct Comes {
+    /// How many are left.
+    after: Cell<usize>,
+}
+
+impl Owner for Comes {
+    fn free(&self, functions: &[Bdf]) -> Result<Hold, BindError> {
+        let Some(left) = self.after.get().checked_sub(1) else {
+            return Err(BindError::InUse { bdf: functions[0], by: "domain `b`".into() });
+        };
+        self.after.set(left);
+        Ok(Hold::default())
+    }
+}
+
+#[test]
+fn whoever_comes_before_the_write_keeps_the_function_as_it_is() {
+    for from in bindings().into_iter().filter(|from| from.driver.is_some()) {
+        for to in bindings().into_iter().filter(|to| to.driver != from.driver) {
+            for after in 0..2 {
+                for undo in [false, true] {
+                    let played =
+                        Played::new(from.driver.as_deref(), from.driver_override.as_deref());
+                    let owner = Comes { after: Cell::new(after) };
+                    let error = played.owned(&owner, |b, bdf| match undo {
+                        true => b.set(bdf, &to),
+                        false => b.change(bdf, &from, &to),
+                    });
+                    assert!(matches!(error, Err(BindError::InUse { .. })), "{error:?}");
+                    assert_eq!(played.seen(), from, "to {to:?}, {:?}", played.log);
+                    let log = played.log.borrow();
+                    assert!(log.iter().all(|line| !line.ends_with(" unbind")), "{log:?}");
+                    assert!(after == 1 || log.is_empty(), "{log:?}");
+                }
+            }
+        }
+    }
+    let played = Played::new(Some("vfio-pci"), None);
+    fs::write(played.function().join("reset"), "").unwrap();
+    let nobody = Comes { after: Cell::new(0) };
+    assert!(played.owned(&nobody, |b, bdf| b.reset(bdf)).is_err());
+    assert!(
+        played.owned(&nobody, |b, bdf| b.release(bdf, &bound(Some("vfio-pci"), None))).is_err()
+    );
+    assert_eq!(played.seen(), bound(Some("vfio-pci"), None));
+    assert!(
+        !played.log.borrow().iter().any(|line| line.contains("bind") || line.contains("reset"))
+    );
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub enum StepError {
     Disk(#[from] DiskError),
     /// The kernel could not.
     #[error("{0}")]
-    Bind(BindError),
+    Bind(#[source] BindError),
     /// Somebody has by now what was to be taken, reset or given back, so it is left to him.
     #[error("{what} is in use by {by}")]
     InUse {
@@ -46,7 +46,7 @@ pub enum StepError {
     Array(#[from] ArrayError),
     /// A network card could not be changed.
     #[error("{0}")]
-    Nic(NicError),
+    Nic(#[source] NicError),
     /// The number of huge pages could not be set.
     #[error("{0}")]
     Pages(#[from] PagesError),

@@ -37,6 +37,9 @@ pub enum DeviceVerb {
     #[command(after_help = BIND)]
     Bind(BindArgs),
     /// Give devices that are bound to vfio-pci back to the host's drivers
+    ///
+    /// Refused: what a guest that runs has, or another of its IOMMU group, and without --force what a process has open.
+    /// Looked at again right before a device is taken from vfio-pci: a guest that was started meanwhile keeps it.
     #[command(after_help = RELEASE)]
     Release(ReleaseArgs),
 }
@@ -89,7 +92,8 @@ pub struct ReleaseArgs {
     /// Do not bind them at boot any more, either
     #[arg(long)]
     pub at_boot: bool,
-    /// Release what a process has open, too; vfio-pci lets go of it when that ends
+    /// Release what a process has open, too, unless it may be a guest's, because libvirt does not answer; vfio-pci lets go of
+    /// it when that ends
     #[arg(long)]
     pub force: bool,
     /// Print the steps and change nothing

@@ -170,6 +170,10 @@ pub enum Verb {
     /// Show one domain: what it holds, its addresses, how it was planned
     Show(NameArgs),
     /// Start a defined domain
+    ///
+    /// Refused before anything is done: a device that is not there any more, with the command that brings it back, or that
+    /// the host, a process or another guest uses. Whose a device is is looked at again right before it is reset, taken from
+    /// its driver or set up; what somebody else took meanwhile stays with him, also when the start is undone.
     Start(StartArgs),
     /// Stop a running domain
     ///
@@ -200,7 +204,8 @@ pub enum Verb {
     /// Delete a domain and what was made for it
     ///
     /// Names everything that goes, then asks for the domain's name, or takes --yes. Disks that `create` did not make
-    /// stay.
+    /// stay. So does a GPU or virtual function that another guest runs with by now, or that a process has open: it is
+    /// neither reset nor given to another driver nor set up otherwise, and is named.
     Delete(DeleteArgs),
     /// Make any domain as good as a fresh plan, and show the difference first
     ///

@@ -28,7 +28,7 @@ pub enum NicVerb {
     /// Set how many virtual functions (VFs) a network card has
     ///
     /// The kernel takes a new number only where there are none, so all VFs go first: refused while a guest that runs has
-    /// one, or the host uses one. A number that is there already is left alone. The card's network device is taken up,
+    /// one, or the host uses one, also where that came while the verb asked or waited. A number that is there already is left alone. The card's network device is taken up,
     /// since without it no VF has a link. Drivers of the host are kept off the new VFs
     /// (sriov_drivers_autoprobe): each would become one more network device of the host, which its network service
     /// configures and from which it has to be taken for every start of a guest (kernel 5.3 and later; before, no driver at all
