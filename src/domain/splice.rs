@@ -237,7 +237,11 @@ fn pick<'t>(
 /// Whether an element is to be removed because nothing would be left in it.
 fn is_dropped(element: Element<'_>, wanted: &Fragment) -> bool {
     let ours = |child: Element<'_>| {
-        let gone = wanted.children.iter().any(|wish| wish.gone && wish.name == child.name());
+        let goes = |wish: &Fragment| {
+            let picked = || pick(element, wish, &BTreeSet::new());
+            wish.gone || (is_dropped(child, wish) && picked().is_some_and(|p| p.node == child.node))
+        };
+        let gone = wanted.children.iter().any(|wish| wish.name == child.name() && goes(wish));
         gone || wanted.only.iter().any(|(name, ours)| child.name() == *name && ours(child))
     };
     let unwanted = |name: &str| wanted.attributes.contains(&(name, Want::Absent));
