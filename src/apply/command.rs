@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Bytes of a command's output that are kept.
-const LARGEST: u64 = 1 << 20;
+const LARGEST: u64 = 16 << 20;
 
 /// Says why a command did not do what it was to do.
 #[derive(Debug, thiserror::Error)]

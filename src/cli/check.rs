@@ -33,7 +33,7 @@ pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let topology = cx.topology()?;
     let mut not_checked = Vec::new();
     let mut others = match cx.occupancy(false) {
-        _ if cx.global.host.is_some() => {
+        _ if cx.is_recorded() => {
             not_checked.push("other domains (--host is given)".to_owned());
             Occupancy::default()
         }
@@ -44,9 +44,9 @@ pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         }
     };
     others.domains.retain(|held| held.domain != domain.name());
-    let versions = match cx.global.host {
-        Some(_) => Versions::default(),
-        None => cx.hypervisor().map(|hypervisor| hypervisor.versions()).unwrap_or_default(),
+    let versions = match cx.is_recorded() {
+        true => Versions::default(),
+        false => cx.hypervisor().map(|hypervisor| hypervisor.versions()).unwrap_or_default(),
     };
     if versions == Versions::default() {
         not_checked.push("versions of QEMU and libvirt".to_owned());

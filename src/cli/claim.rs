@@ -19,6 +19,7 @@ use crate::domain::guest::Bound;
 use crate::domain::{DomainXml, is_bound_by_us};
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Take, UseKind};
+use crate::hypervisor::machine::{Machine, command_there};
 use crate::placement::Occupancy;
 use crate::topology::{Binding, DeviceKind, Topology, is_vfio};
 use std::collections::BTreeSet;
@@ -30,13 +31,6 @@ pub struct Claim {
     pub steps: Vec<Step>,
     /// What is bound by them.
     pub bound: Vec<Bound>,
-}
-
-/// Whether a hypervisor's guests are on this machine, so that its devices are ours to bind; those of libvirt's `test`
-/// driver are nowhere.
-pub fn is_local(uri: &str) -> bool {
-    let local = |(scheme, rest): (&str, &str)| scheme != "test" && rest.starts_with('/');
-    uri.split_once("://").is_none_or(local)
 }
 
 /// Reads what functions are bound to, from the machine or from its record; none for one that is not there.
@@ -80,8 +74,8 @@ fn claim_these(
     held: &Occupancy,
     cx: &Context<'_>,
 ) -> anyhow::Result<Claim> {
-    let recorded = cx.global.host.is_some();
-    if devices.is_empty() || (!recorded && !is_local(&cx.global.connect)) {
+    let recorded = cx.is_recorded();
+    if devices.is_empty() || (!recorded && cx.is_test()) {
         return Ok(Claim::default());
     }
     let root = if recorded { None } else { Some(FsRoot::live()?) };
@@ -141,10 +135,25 @@ fn refuse_used(
     Err(hinted(message, "`gpuvm device list` shows who holds which device"))
 }
 
+/// Refuses what needs functions bound or given back on another machine, which only the gpuvm there can do.
+fn refuse_unbound(name: &str, ours: &[Bdf], verb: &str, cx: &Context<'_>) -> anyhow::Result<()> {
+    let (Some(first), Machine::Elsewhere { host }) = (ours.first(), cx.machine()?) else {
+        return Ok(());
+    };
+    let message = format!(
+        "gpuvm itself binds {first} of domain `{name}` and gives it back, and it is on machine `{host}`"
+    );
+    Err(hinted(message, format!("`{}`", command_there(&host, &format!("{verb} {name}")))))
+}
+
 /// The steps that a defined guest's devices need before it starts.
 pub fn claim_of(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
     let devices = xml.held(false)?.devices;
-    if devices.is_empty() || !is_local(&cx.global.connect) {
+    if devices.is_empty() || cx.is_test() {
+        return Ok(Vec::new());
+    }
+    refuse_unbound(&xml.name(), &xml.unmanaged(), "start", cx)?;
+    if !cx.is_here()? {
         return Ok(Vec::new());
     }
     let (topology, held) = (cx.topology()?, cx.occupancy(false)?);
@@ -174,8 +183,9 @@ fn refuse_absent(xml: &DomainXml, devices: &[Bdf], topology: &Topology) -> anyho
 /// nothing is done with it.
 pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
     let ours = xml.unmanaged();
+    refuse_unbound(&xml.name(), &ours, "delete", cx)?;
     let mut steps = vfs::give_back(xml, cx)?;
-    if ours.is_empty() || !is_local(&cx.global.connect) {
+    if ours.is_empty() || !cx.has_guests_here()? {
         return Ok(steps);
     }
     let topology = cx.topology()?;
@@ -206,24 +216,4 @@ pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>>
     }
     steps.extend(back);
     Ok(steps)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_hypervisor_of_this_machine_has_its_devices() {
-        for uri in ["qemu:///system", "qemu+unix:///system?socket=/a", "host:"] {
-            assert!(is_local(uri), "{uri}");
-        }
-        for uri in [
-            "qemu+ssh://root@dgx/system",
-            "qemu://dgx/system",
-            "qemu+tls://[::1]/system",
-            "test:///default",
-        ] {
-            assert!(!is_local(uri), "{uri}");
-        }
-    }
 }

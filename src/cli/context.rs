@@ -1,11 +1,15 @@
 //! What a verb works on: the host, its hypervisor, what is taken. Each is read when it is first asked for.
 
 use super::args::{Global, TakenArgs};
+use super::error::hinted;
 use super::output::Output;
+use super::remote;
+use crate::apply::Change;
 use crate::bdf::Bdf;
 use crate::discover::exclusions;
 use crate::domain::DomainXml;
 use crate::fsroot::FsRoot;
+use crate::hypervisor::machine::{self, Machine};
 use crate::hypervisor::none::{self, NoHypervisor};
 use crate::hypervisor::{
     DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, VfPool, XmlOf,
@@ -14,7 +18,7 @@ use crate::input::{self, DOMAIN_BYTES};
 use crate::placement::{Exclusion, Held, Occupancy};
 use crate::topology::Topology;
 use anyhow::Context as _;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -24,31 +28,88 @@ pub struct Context<'a> {
     pub global: &'a Global,
     /// How to print.
     pub output: Output,
-    /// The hypervisor, once it was asked for.
-    hypervisor: OnceCell<Rc<dyn Hypervisor>>,
+    /// The hypervisor, once it was asked for, or why there is none.
+    hypervisor: OnceCell<Result<Rc<dyn Hypervisor>, HypervisorError>>,
+    /// Whether something of this machine was read because the connection's URI leads nowhere else.
+    assumed_here: Cell<bool>,
+    /// What was left out of the answer, told once.
+    unseen: OnceCell<String>,
 }
 
 impl<'a> Context<'a> {
     /// Makes the context of a run.
     pub fn new(global: &'a Global) -> Context<'a> {
-        Context { global, output: Output::new(global), hypervisor: OnceCell::new() }
+        Context {
+            global,
+            output: Output::new(global),
+            hypervisor: OnceCell::new(),
+            assumed_here: Cell::new(false),
+            unseen: OnceCell::new(),
+        }
     }
 
-    /// The host: the recorded one of `--host`, or this machine.
+    /// The host: the recorded one of `--host`, or that of the connection.
     pub fn topology(&self) -> anyhow::Result<Topology> {
-        Ok(match &self.global.host {
-            Some(path) => crate::discover::source::load(path)?,
-            None => crate::discover::discover(&FsRoot::live()?)?,
-        })
+        if let Some(path) = &self.global.host {
+            return Ok(crate::discover::source::load(path)?);
+        }
+        match self.machine()? {
+            Machine::Here => Ok(crate::discover::discover(&FsRoot::live()?)?),
+            Machine::Elsewhere { host } => {
+                let topology = remote::topology(&self.hypervisor()?.opened_uri(), &host)?;
+                let there = machine::command_there(&host, "gpu list");
+                self.output.warning(&format!(
+                    "what an admin took out of use on `{host}` is not known here: `{there}`"
+                ));
+                Ok(topology)
+            }
+        }
+    }
+
+    /// The machine that the connection is of. One whose URI leads nowhere else is not opened for that; where it is later,
+    /// and is of another machine, that is an error.
+    pub fn machine(&self) -> anyhow::Result<Machine> {
+        if self.hypervisor.get().is_none() && machine::is_plain(&self.global.connect) {
+            self.assumed_here.set(true);
+            return Ok(Machine::Here);
+        }
+        match self.hypervisor() {
+            Ok(hypervisor) => Ok(hypervisor.machine()),
+            Err(_) if machine::is_plain(&self.global.connect) => Ok(Machine::Here),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the connection is of this machine.
+    pub fn is_here(&self) -> anyhow::Result<bool> {
+        Ok(self.machine()?.is_here())
+    }
+
+    /// Whether the guests of the connection run nowhere: those of libvirt's test driver.
+    pub fn is_test(&self) -> bool {
+        machine::is_test(&self.global.connect)
+    }
+
+    /// Whether the guests of the connection run on this machine, so that they have its devices and pages.
+    pub fn has_guests_here(&self) -> anyhow::Result<bool> {
+        Ok(self.is_here()? && !self.is_test())
+    }
+
+    /// Whether `--host` names a host without a hypervisor: nothing is asked, nothing is made on it. A record beside a
+    /// connection to another machine that was named with it is of that machine.
+    pub fn is_recorded(&self) -> bool {
+        self.global.host.is_some() && !self.is_record_of_connection()
+    }
+
+    /// Whether the recorded host is that of the connection.
+    fn is_record_of_connection(&self) -> bool {
+        let leads_away = !machine::is_plain(&self.global.connect) && self.global.connect_is_given;
+        leads_away && self.machine().map_or(true, |machine| !machine.is_here())
     }
 
     /// The hypervisor of `--connect`; a run has one connection.
     pub fn hypervisor(&self) -> anyhow::Result<Rc<dyn Hypervisor>> {
-        if let Some(open) = self.hypervisor.get() {
-            return Ok(Rc::clone(open));
-        }
-        let opened = open(&self.global.connect, false)?;
-        Ok(Rc::clone(self.hypervisor.get_or_init(|| opened)))
+        self.opened(false)
     }
 
     /// The hypervisor of `--connect`, or none where it does not answer: for changes of the host, which ask it whose a
@@ -59,8 +120,50 @@ impl<'a> Context<'a> {
 
     /// The hypervisor of `--connect`, ready for a console; to be asked for before [`Context::hypervisor`].
     pub fn hypervisor_for_console(&self) -> anyhow::Result<Rc<dyn Hypervisor>> {
-        let opened = open(&self.global.connect, true)?;
-        Ok(Rc::clone(self.hypervisor.get_or_init(|| opened)))
+        self.opened(true)
+    }
+
+    /// The hypervisor of `--connect`; it is tried once.
+    fn opened(&self, console: bool) -> anyhow::Result<Rc<dyn Hypervisor>> {
+        let opened = self.hypervisor.get_or_init(|| open(&self.global.connect, console));
+        let hypervisor = opened.as_ref().map_err(Clone::clone)?;
+        if self.assumed_here.get()
+            && let Machine::Elsewhere { host } = hypervisor.machine()
+        {
+            let message =
+                format!("{} is of machine `{host}`, not of this one", self.global.connect);
+            return Err(hinted(message, format!("`{}`", machine::command_there(&host, "..."))));
+        }
+        Ok(Rc::clone(hypervisor))
+    }
+
+    /// The hypervisor of `--connect`, for a verb that only looks; none, with one warning, where this machine has no
+    /// libvirt. One that is frozen, refuses or is of another machine is an error as ever.
+    pub fn hypervisor_to_look(&self) -> anyhow::Result<Option<Rc<dyn Hypervisor>>> {
+        let absent = |error: &anyhow::Error| {
+            let error = error.downcast_ref::<HypervisorError>();
+            error.is_some_and(HypervisorError::is_absent)
+        };
+        match self.hypervisor() {
+            Err(error) if absent(&error) && machine::is_plain(&self.global.connect) => {
+                self.unseen.get_or_init(|| {
+                    let told = format!(
+                        "no libvirt answers at {}, so guests were not looked at: what they hold \
+                         counts as free",
+                        self.global.connect
+                    );
+                    self.output.warning(&told);
+                    told
+                });
+                Ok(None)
+            }
+            hypervisor => hypervisor.map(Some),
+        }
+    }
+
+    /// What was left out of the answer because there was nobody to ask.
+    pub fn unseen(&self) -> Option<&str> {
+        self.unseen.get().map(String::as_str)
     }
 
     /// The hypervisor of another URI, or that of `--connect` where it is the same.
@@ -71,15 +174,53 @@ impl<'a> Context<'a> {
         if uri == none::URI {
             return Ok(Rc::new(NoHypervisor));
         }
-        open(uri, false)
+        Ok(open(uri, false)?)
+    }
+
+    /// The hypervisor of a change that was begun. Refuses one that is of another machine by now: a name that leads
+    /// elsewhere since, or a journal that was begun on another machine.
+    pub fn hypervisor_of(&self, change: &Change) -> anyhow::Result<Rc<dyn Hypervisor>> {
+        let hypervisor = self.hypervisor_at(&change.uri)?;
+        let Some(machine) = &change.machine else { return Ok(hypervisor) };
+        let now = hypervisor.identity();
+        if machine.is_same(&now) {
+            return Ok(hypervisor);
+        }
+        let message = format!(
+            "`{} {}` was begun on machine `{}`, and {} is of `{}`",
+            change.verb, change.subject, machine.host, change.uri, now.host
+        );
+        Err(hinted(
+            message,
+            format!(
+                "`{}`; `gpuvm recover --discard` forgets it here",
+                machine::command_there(&machine.host, "recover")
+            ),
+        ))
     }
 
     /// What every domain of the host holds, nothing on a recorded host, and what is out of use.
     pub fn occupancy(&self, assume_empty: bool) -> anyhow::Result<Occupancy> {
-        if assume_empty || self.global.host.is_some() {
+        if assume_empty || self.is_recorded() {
             return Ok(Occupancy { excluded: self.excluded()?, ..Occupancy::default() });
         }
-        let hypervisor = self.hypervisor()?;
+        self.held_by(&*self.hypervisor()?)
+    }
+
+    /// The same for a verb that only looks: without domains, and with one warning, where this machine has no libvirt.
+    fn occupancy_to_look(&self, assume_empty: bool) -> anyhow::Result<Occupancy> {
+        if assume_empty || self.is_recorded() {
+            return self.occupancy(assume_empty);
+        }
+        match self.hypervisor_to_look()? {
+            Some(hypervisor) => self.held_by(&*hypervisor),
+            None => self.occupancy(true),
+        }
+    }
+
+    /// What the domains of a hypervisor hold.
+    fn held_by(&self, hypervisor: &dyn Hypervisor) -> anyhow::Result<Occupancy> {
+        let is_here = hypervisor.machine().is_here();
         let mut domains: Vec<Held> = Vec::new();
         for summary in hypervisor.domains()? {
             let active = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
@@ -95,7 +236,10 @@ impl<'a> Context<'a> {
                 let failed = || format!("cannot tell what domain `{}` holds", summary.name);
                 let xml = DomainXml::parse(&text).with_context(failed)?;
                 let mut held = xml.held(active).with_context(failed)?;
-                held.devices.extend(super::drive::functions_of_disks(&xml).with_context(failed)?);
+                if is_here {
+                    let drives = super::drive::functions_of_disks(&xml);
+                    held.devices.extend(drives.with_context(failed)?);
+                }
                 if domains.last() != Some(&held) {
                     domains.push(held);
                 }
@@ -114,7 +258,10 @@ impl<'a> Context<'a> {
     /// The same; without domains, and with a warning, where no libvirt answers.
     pub fn occupancy_or_warn(&self) -> anyhow::Result<Occupancy> {
         match self.occupancy(false) {
-            Err(error) if error.chain().any(|cause| cause.is::<HypervisorError>()) => {
+            Err(error)
+                if self.is_here().unwrap_or(false)
+                    && error.chain().any(|cause| cause.is::<HypervisorError>()) =>
+            {
                 let told = "libvirt does not answer, so devices of guests are known only by the \
                             processes that have them open";
                 self.output.warning(told);
@@ -124,9 +271,10 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The root directory of the host; none where it is recorded in a file.
+    /// The root directory of the host; none where it is recorded in a file, or another machine.
     pub fn root(&self) -> anyhow::Result<Option<FsRoot>> {
         Ok(match &self.global.host {
+            None if !self.is_here()? => None,
             None => Some(FsRoot::live()?),
             Some(path) if path.is_dir() => Some(FsRoot::at(path)?),
             Some(_) => None,
@@ -142,8 +290,8 @@ impl<'a> Context<'a> {
 
     /// What the domains hold that these arguments speak of.
     pub fn taken(&self, args: &TakenArgs) -> anyhow::Result<Occupancy> {
-        let mut occupancy = self.occupancy(args.assume_empty)?;
-        if !args.domain_xml.is_empty() && self.global.host.is_none() {
+        let mut occupancy = self.occupancy_to_look(args.assume_empty)?;
+        if !args.domain_xml.is_empty() && !self.is_recorded() {
             return Err(super::error::usage(
                 "--domain-xml names the domains of a recorded host, and --host is not given",
                 "without --host the domains of this machine are read from libvirt",
@@ -161,11 +309,28 @@ impl<'a> Context<'a> {
         Ok(occupancy)
     }
 
+    /// Refuses a verb that changes this machine itself, where the connection is of another.
+    pub fn refuse_elsewhere(&self, verb: &str) -> anyhow::Result<()> {
+        match self.machine()? {
+            Machine::Here => Ok(()),
+            Machine::Elsewhere { host } => Err(super::error::usage(
+                format!(
+                    "`{verb}` is about this machine, and {} is of machine `{host}`",
+                    self.global.connect
+                ),
+                format!(
+                    "there: `{}`; here: `gpuvm --connect qemu:///system {verb}`",
+                    machine::command_there(&host, verb)
+                ),
+            )),
+        }
+    }
+
     /// Refuses a verb that changes something on a recorded host.
     pub fn refuse_recorded(&self, verb: &str) -> anyhow::Result<()> {
-        match &self.global.host {
-            None => Ok(()),
-            Some(_) => Err(super::error::usage(
+        match self.is_recorded() {
+            false => Ok(()),
+            true => Err(super::error::usage(
                 format!("`{verb}` changes the machine, so it does not take --host"),
                 "`gpuvm export --host FILE` prints the domain XML that would be defined",
             )),
@@ -189,7 +354,7 @@ pub fn xml_files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 /// Connects to a hypervisor, for a console or for all else.
 #[cfg(feature = "libvirt")]
-fn open(uri: &str, console: bool) -> anyhow::Result<Rc<dyn Hypervisor>> {
+fn open(uri: &str, console: bool) -> Result<Rc<dyn Hypervisor>, HypervisorError> {
     use crate::hypervisor::libvirt::Libvirt;
     let opened = if console { Libvirt::open_for_console(uri) } else { Libvirt::open(uri) };
     Ok(Rc::new(opened?))
@@ -197,11 +362,11 @@ fn open(uri: &str, console: bool) -> anyhow::Result<Rc<dyn Hypervisor>> {
 
 /// Says that this program has no hypervisor.
 #[cfg(not(feature = "libvirt"))]
-fn open(uri: &str, _: bool) -> anyhow::Result<Rc<dyn Hypervisor>> {
+fn open(uri: &str, _: bool) -> Result<Rc<dyn Hypervisor>, HypervisorError> {
     let error = HypervisorError {
         kind: HypervisorErrorKind::NoLibrary,
         doing: format!("connect to {uri}"),
         message: "this gpuvm was built without libvirt (cargo feature `libvirt`)".into(),
     };
-    Err(error.into())
+    Err(error)
 }

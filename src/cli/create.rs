@@ -114,7 +114,7 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Prints the steps or the definition and changes nothing; so a recorded host will do, on which no domain is.
 fn preview(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let hypervisor = if cx.global.host.is_none() { Some(cx.hypervisor()?) } else { None };
+    let hypervisor = if !cx.is_recorded() { Some(cx.hypervisor()?) } else { None };
     let Prepared { name, xml, mut steps, losses } = prepare(args, cx, hypervisor.as_deref())?;
     for loss in losses.iter().filter(|_| !args.accept_data_loss) {
         cx.output.warning(&format!("{loss}: `create` asks first, or takes --accept-data-loss"));

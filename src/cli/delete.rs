@@ -84,7 +84,11 @@ fn plan(
     }
     steps.extend(give_back(&parsed, cx)?);
     steps.extend(pages::give_back(&parsed, cx)?);
-    steps.extend(leases(hypervisor, &view, cx));
+    let here = hypervisor.machine().is_here();
+    // An address of a network there may be one of this machine by chance.
+    if here {
+        steps.extend(leases(hypervisor, &view, cx));
+    }
     let drops_nvram = summary.persistent && has_nvram;
     let made = parsed.made();
     let mut stays = Vec::new();
@@ -92,7 +96,7 @@ fn plan(
         true => Uses::default(),
         false => Uses::read(hypervisor)?,
     };
-    let proof = Proof::of(&parsed, &summary.uuid, &uses, hypervisor.storage());
+    let proof = Proof::of(&parsed, &summary.uuid, &uses, hypervisor);
     for disk in made.iter().filter(|disk| !(keep_data && disk.role == Role::Data)) {
         match proof.fate(disk) {
             Fate::Goes(step) => steps.push(step),
@@ -103,7 +107,7 @@ fn plan(
     stays.extend(made::of_copy(&parsed));
     // What it was is nobody's concern any more, and may hold passwords.
     let history = History::of(&summary.uuid)?;
-    if !history.entries.is_empty() {
+    if here && !history.entries.is_empty() {
         steps.extend(history.give_back_pages(&boot()?));
         steps.extend(history.forget_all());
     }

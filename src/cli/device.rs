@@ -30,6 +30,7 @@ pub fn run(verb: &DeviceVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Runs `device bind`.
 fn bind(args: &BindArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("device bind")?;
+    cx.refuse_elsewhere("device bind")?;
     let mut reporter = Reporter::new(cx.output)?;
     if args.dry_run {
         print_steps(&plan::bind(args, cx)?, cx)?;
@@ -49,6 +50,7 @@ fn bind(args: &BindArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Runs `device release`.
 fn release(args: &ReleaseArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("device release")?;
+    cx.refuse_elsewhere("device release")?;
     let mut reporter = Reporter::new(cx.output)?;
     if args.dry_run {
         print_steps(&plan::release(args, cx)?, cx)?;

@@ -2,7 +2,8 @@
 
 use crate::apply::bind::BindError;
 use crate::apply::pages::PagesError;
-use crate::apply::{ApplyError, DiskError, JournalError, LockError};
+use crate::apply::{ApplyError, DiskError, JournalError, LockError, StepError};
+use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::input::InputError;
 use crate::placement::PlanError;
@@ -121,6 +122,9 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(hinted) = cause.downcast_ref::<Hinted>() {
         return Some(hinted.hint.clone()).filter(|hint| !hint.is_empty());
     }
+    if let Some(StepError::Elsewhere { host }) = cause.downcast_ref::<StepError>() {
+        return Some(format!("there: `{}`", command_there(host, "...")));
+    }
     let planned = cause.downcast_ref::<PlanError>();
     if let Some(PlanError::Impossible { hint, .. } | PlanError::Taken { hint, .. }) = planned {
         return Some(hint.clone()).filter(|hint| !hint.is_empty());
@@ -233,7 +237,7 @@ fn disk_hint(error: &DiskError) -> Option<String> {
 fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
     let hint = match error.kind {
         HypervisorErrorKind::NoLibrary => "install libvirt's client library: apt install libvirt0",
-        HypervisorErrorKind::NoConnection if error.message.contains("has not answered for") => {
+        HypervisorErrorKind::NoConnection if error.is_silent() => {
             "it is frozen or waits for a disk: `systemctl status libvirtd virtqemud` and `journalctl -u libvirtd -n 30` \
              there; guests run on without it"
         }

@@ -35,9 +35,11 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let Disks { disks, made, abilities, .. } = disks;
     let mut extra = Extra { disks, made, abilities, ..Extra::default() };
     // What a recorded host's networks are is not recorded.
-    if cx.global.host.is_none() && !args.guest.network.is_empty() {
+    if !cx.is_recorded()
+        && !args.guest.network.is_empty()
+        && let Some(hypervisor) = cx.hypervisor_to_look()?
+    {
         let (networks, held) = (&args.guest.network, &planned.occupancy);
-        let hypervisor = cx.hypervisor()?;
         extra.vf_pools = vfs::pools(networks, held, false, &*hypervisor)?;
         network::refuse_unfit(networks, &*hypervisor)?;
     }

@@ -158,6 +158,7 @@ fn change(
     edit: impl FnOnce(&mut List<'_>) -> anyhow::Result<Outcome>,
 ) -> anyhow::Result<u8> {
     cx.refuse_recorded(verb)?;
+    cx.refuse_elsewhere(verb)?;
     let mut reporter = Reporter::new(cx.output)?;
     let _lock = if dry_run { None } else { Some(reporter.lock(lock)?) };
     if !dry_run {

@@ -3,7 +3,7 @@
 use super::args::HistoryArgs;
 use super::context::Context;
 use super::diff::Diff;
-use super::error::{EXIT_DONE, usage};
+use super::error::{EXIT_DONE, hinted, usage};
 use super::output::{Output, width};
 use super::pages::BOOT;
 use super::show::find;
@@ -11,6 +11,7 @@ use crate::apply::{ApplyError, Step, Transaction, now_s};
 use crate::domain::{DomainXml, differences};
 use crate::fsroot::FsRoot;
 use crate::history::{Entry, History};
+use crate::hypervisor::machine::{Machine, command_there};
 use crate::hypervisor::{Hypervisor, XmlOf};
 use std::time::{Duration, UNIX_EPOCH};
 use tabled::builder::Builder;
@@ -20,6 +21,7 @@ use tabled::settings::{Style, Width};
 pub fn run(args: &HistoryArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("history")?;
     let hypervisor = cx.hypervisor()?;
+    refuse_elsewhere("history", &args.name, &*hypervisor)?;
     let history = History::of(&find(&*hypervisor, &args.name)?.uuid)?;
     if let Some(number) = args.diff {
         let entry = chosen(&history, number, &args.name)?;
@@ -36,6 +38,13 @@ pub fn run(args: &HistoryArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.text(&table(&history.entries))?;
     }
     Ok(EXIT_DONE)
+}
+
+/// Refuses what needs the history of a domain of another machine, which is there.
+pub fn refuse_elsewhere(verb: &str, name: &str, on: &dyn Hypervisor) -> anyhow::Result<()> {
+    let Machine::Elsewhere { host } = on.machine() else { return Ok(()) };
+    let message = format!("the history of domain `{name}` is on its machine `{host}`");
+    Err(hinted(message, format!("`{}`", command_there(&host, &format!("{verb} {name}")))))
 }
 
 /// The change of a number, or the last one.
@@ -115,6 +124,16 @@ pub fn change_domain(
     transaction: &mut Transaction<'_>,
     output: Output,
 ) -> anyhow::Result<()> {
+    if let Machine::Elsewhere { host } = hypervisor.machine() {
+        let name = change.name;
+        output.warning(&format!(
+            "no history is kept of a change from here: domain `{name}` is on machine `{host}`, \
+             and `gpuvm undo` there does not know of it"
+        ));
+        transaction.run(&change.steps())?;
+        read_back(change, hypervisor, output);
+        return Ok(());
+    }
     let history = History::of(&find(hypervisor, change.name)?.uuid)?;
     let now = now_s();
     let before = change.before.to_owned();

@@ -2,7 +2,6 @@
 //! to what the guest says of itself by ARP: on a bridge or macvtap neither a lease nor the host's own table may know it.
 
 use super::args::IpArgs;
-use super::claim::is_local;
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted};
 use super::show::find;
@@ -102,7 +101,7 @@ impl Wait<'_> {
         let Wait { name, macs, wait, each } = *self;
         let until = Instant::now() + wait;
         // Guests of another host are not heard here; whoever may not listen does without.
-        let listens = !wait.is_zero() && is_local(hypervisor.uri());
+        let listens = !wait.is_zero() && hypervisor.has_guests_here();
         let ear = if listens { Ear::open().ok() } else { None };
         let mut heard: Vec<GuestAddress> = Vec::new();
         loop {

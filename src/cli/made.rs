@@ -6,6 +6,7 @@ use crate::apply::{self, Step, nvram};
 use crate::domain::DomainXml;
 use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::hypervisor::Hypervisor;
+use crate::hypervisor::machine::run_there;
 use crate::hypervisor::storage::Storage;
 use crate::hypervisor::uses::{How, Use, User, Uses};
 use crate::seed::is_seed;
@@ -37,6 +38,8 @@ pub struct Proof<'a> {
     uuid: &'a str,
     /// The UUID of the domain that the metadata is about.
     recorded: Option<String>,
+    /// The machine that files are on, where that is another one.
+    elsewhere: Option<String>,
 }
 
 impl<'a> Proof<'a> {
@@ -45,9 +48,11 @@ impl<'a> Proof<'a> {
         xml: &DomainXml,
         uuid: &'a str,
         uses: &'a Uses,
-        storage: &'a dyn Storage,
+        hypervisor: &'a dyn Hypervisor,
     ) -> Proof<'a> {
-        Proof { uses, storage, uuid, recorded: xml.recorded_uuid() }
+        let (storage, machine) = (hypervisor.storage(), hypervisor.machine());
+        let elsewhere = machine.elsewhere().map(str::to_owned);
+        Proof { uses, storage, uuid, recorded: xml.recorded_uuid(), elsewhere }
     }
 
     /// Whether the definition is a copy of another domain's, whose disks and devices its metadata is about.
@@ -63,6 +68,14 @@ impl<'a> Proof<'a> {
             let remove = removal(made);
             Fate::Stays(format!("disk {} stays: {why}; {remove} removes it", made.path))
         };
+        if let (Some(host), None) = (&self.elsewhere, volume) {
+            let command = format!("rm -i -- {}", word(&made.path));
+            return Fate::Stays(format!(
+                "disk {} stays: it is a file of machine `{host}`; `{}` removes it",
+                made.path,
+                run_there(host, &command)
+            ));
+        }
         match &self.recorded {
             None => {
                 return stays(

@@ -33,6 +33,7 @@ pub mod nic;
 pub mod pages;
 pub mod plan;
 pub mod recover;
+pub mod remote;
 pub mod render;
 pub mod restart;
 pub mod seed;
@@ -47,7 +48,8 @@ pub mod vfs;
 pub mod view;
 
 use args::{Cli, Verb};
-use clap::Parser;
+use clap::parser::ValueSource;
+use clap::{CommandFactory as _, FromArgMatches as _};
 use context::Context;
 use error::{EXIT_BUG, EXIT_DONE, EXIT_USAGE};
 use std::ffi::OsString;
@@ -55,7 +57,7 @@ use std::io::Write;
 
 /// Runs a command line, the program's name first, and returns the exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
-    let cli = match Cli::try_parse_from(args) {
+    let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {
             let code = if error.use_stderr() { EXIT_USAGE } else { EXIT_DONE };
@@ -74,6 +76,14 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         }
         Err(_) => EXIT_BUG,
     }
+}
+
+/// Reads a command line.
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let matches = Cli::command().try_get_matches_from(args)?;
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    cli.global.connect_is_given = matches.value_source("connect") == Some(ValueSource::CommandLine);
+    Ok(cli)
 }
 
 /// Runs the verb.

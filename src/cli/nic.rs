@@ -34,6 +34,7 @@ fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     cx.refuse_recorded("nic vfs")?;
+    cx.refuse_elsewhere("nic vfs")?;
     let mut reporter = Reporter::new(cx.output)?;
     let _lock = reporter.lock(&args.lock)?;
     refuse_unfinished(&NoHypervisor)?;

@@ -4,7 +4,6 @@
 //! boot of the machine: no pool outlives that, so that after it there is nothing to give back. What `start` reserves then
 //! stands in the domain's history, as what `tune` does.
 
-use super::claim::is_local;
 use super::context::Context;
 use super::error::{hinted, usage};
 use super::guest::Planned;
@@ -17,6 +16,7 @@ use crate::discover::hugetlb;
 use crate::domain::DomainXml;
 use crate::domain::guest::Reserved;
 use crate::fsroot::FsRoot;
+use crate::hypervisor::machine::command_there;
 use crate::memsize::MemSize;
 use crate::placement::NodePages;
 use crate::request::PageSize;
@@ -49,7 +49,7 @@ pub fn reserve(
     };
     let missing = placement.node_pages.iter().filter(|pages| pages.missing() > 0);
     let missing: Vec<(MemSize, NodePages)> = missing.map(|pages| (page, pages.clone())).collect();
-    let lacks = starts && cx.global.host.is_none() && is_local(&cx.global.connect);
+    let lacks = starts && cx.global.host.is_none() && cx.has_guests_here()?;
     if missing.is_empty() || !(reserve || lacks) {
         return Ok(Reservation::default());
     }
@@ -125,7 +125,7 @@ pub fn to_start(
     reserve: bool,
     cx: &Context<'_>,
 ) -> anyhow::Result<Vec<Step>> {
-    let root = is_local(&cx.global.connect).then(FsRoot::live).transpose()?;
+    let root = cx.has_guests_here()?.then(FsRoot::live).transpose()?;
     let Some(root) = root.filter(|_| Guest::read(xml).huge_pages.is_some()) else {
         return Ok(Vec::new());
     };
@@ -145,7 +145,7 @@ pub type Pools = BTreeMap<(NodeId, MemSize), u64>;
 
 /// Refuses to reserve pages on another machine.
 pub fn refuse_elsewhere(verb: &str, cx: &Context<'_>) -> anyhow::Result<()> {
-    if cx.global.host.is_some() || is_local(&cx.global.connect) {
+    if cx.is_recorded() || cx.has_guests_here()? {
         return Ok(());
     }
     Err(usage(
@@ -156,7 +156,7 @@ pub fn refuse_elsewhere(verb: &str, cx: &Context<'_>) -> anyhow::Result<()> {
 
 /// The machine that pages are reserved on; none: a recorded one, on which nothing is.
 pub fn root(cx: &Context<'_>) -> anyhow::Result<Option<FsRoot>> {
-    Ok(if cx.global.host.is_none() { Some(FsRoot::live()?) } else { None })
+    cx.root().map(|root| root.filter(FsRoot::is_live))
 }
 
 /// The steps that reserve what is missing of a guest's pages. Of several guests the plan of each knows what those before
@@ -224,7 +224,17 @@ pub fn refuse_full(root: &FsRoot, node: NodeId, page: MemSize, count: u64) -> an
 /// The steps that give back what was reserved for a guest that goes. What was reserved before the machine booted is gone.
 pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
     let reserved = xml.reserved()?;
-    if reserved.is_empty() || !is_local(&cx.global.connect) {
+    if let (false, Some(host)) = (reserved.is_empty(), cx.machine()?.elsewhere()) {
+        let name = xml.name();
+        let message = format!(
+            "domain `{name}` has huge pages reserved on machine `{host}`, to be given back"
+        );
+        return Err(hinted(
+            message,
+            format!("`{}`", command_there(host, &format!("delete {name}"))),
+        ));
+    }
+    if reserved.is_empty() || !cx.has_guests_here()? {
         return Ok(Vec::new());
     }
     let root = FsRoot::live()?;

@@ -23,6 +23,9 @@ struct Answer<'a> {
     request: &'a Request,
     /// Where it goes.
     placement: &'a Placement,
+    /// What was not looked at.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<&'a str>,
 }
 
 /// Runs the verb.
@@ -33,7 +36,8 @@ pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     planned.placement.reasons.extend(more.into_iter().flatten());
     if cx.output.json {
         let Planned { name, request, placement, .. } = &planned;
-        cx.output.json(&Answer { name, request, placement })?;
+        let warnings = cx.unseen().into_iter().collect();
+        cx.output.json(&Answer { name, request, placement, warnings })?;
     } else {
         let mut text = describe(&planned);
         text += &reasons(&planned.placement.reasons, args.explain);
@@ -47,7 +51,7 @@ fn switch_reason(planned: &Planned, cx: &Context<'_>) -> Option<Reason> {
     let Planned { topology, placement, .. } = planned;
     // Above an endpoint there is a root port, and more only with a switch.
     let below = |bdf: &&Bdf| topology.path_to_root(**bdf).len() > 2;
-    if cx.global.host.is_some() || placement.devices.iter().find(below).is_none() {
+    if cx.is_recorded() || placement.devices.iter().find(below).is_none() {
         return None;
     }
     let has_speed = switch_has_speed(&cx.hypervisor().ok()?.emulator()?)?;

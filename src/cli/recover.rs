@@ -96,9 +96,7 @@ fn hypervisor(
     cx: &Context<'_>,
 ) -> anyhow::Result<Option<std::rc::Rc<dyn Hypervisor>>> {
     match &answer.change {
-        Some(change) if answer.recovery.way != Way::Forget => {
-            Ok(Some(cx.hypervisor_at(&change.uri)?))
-        }
+        Some(change) if answer.recovery.way != Way::Forget => Ok(Some(cx.hypervisor_of(change)?)),
         _ => Ok(None),
     }
 }

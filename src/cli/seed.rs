@@ -177,7 +177,7 @@ impl Seed {
             live.disk(&made.path).is_some()
         };
         let uses = Uses::read(hypervisor)?;
-        let fate = Proof::of(&parsed, &summary.uuid, &uses, hypervisor.storage()).fate(&made);
+        let fate = Proof::of(&parsed, &summary.uuid, &uses, hypervisor).fate(&made);
         Ok(Some(Seed { name: name.to_owned(), runs, is_held, xml, made, fate }))
     }
 

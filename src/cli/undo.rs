@@ -5,7 +5,7 @@ use super::change::{Reporter, agree, journal, print_steps, refuse_unfinished};
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FAILED, Hinted, hinted};
-use super::history::{boot, when};
+use super::history::{boot, refuse_elsewhere, when};
 use super::made::said;
 use super::show::find;
 use crate::apply::{ApplyError, Step, StepError, apply};
@@ -48,6 +48,7 @@ pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("undo")?;
     let mut reporter = Reporter::new(cx.output)?;
     let hypervisor = cx.hypervisor()?;
+    refuse_elsewhere("undo", &args.name, &*hypervisor)?;
     if args.diff || args.dry_run {
         let undo = plan(&*hypervisor, args, true)?;
         if args.diff {

@@ -4,7 +4,6 @@
 //! device, which has to be up. Trust and spoof check it does not know: our steps set them before the guest starts, and
 //! `delete` brings them back to what they were when the guest was made, as its metadata tells.
 
-use super::claim::is_local;
 use super::context::Context;
 use super::error::hinted;
 use super::nic::{functions_of, link_up};
@@ -15,6 +14,7 @@ use crate::domain::guest::Guarded;
 use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, pf_of_nic};
 use crate::fsroot::FsRoot;
+use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{Hypervisor, VfPool};
 use crate::placement::Occupancy;
 use crate::request::{Guard, Request, VfSettings};
@@ -61,6 +61,8 @@ pub fn claim(
         }
         wishes.push((bdf, settings.guard));
     }
+    let set = wishes.iter().find(|(_, guard)| !guard.is_empty()).map(|(bdf, _)| *bdf);
+    refuse_there("", set, "create ...", cx)?;
     claim.steps = cards_up(wishes.iter().map(|(bdf, _)| *bdf), topology, cx)?;
     for (bdf, to) in wishes.into_iter().filter(|(_, guard)| !guard.is_empty()) {
         let was = now(bdf, topology, cx)?.within(to);
@@ -72,10 +74,21 @@ pub fn claim(
 
 /// What the card of a virtual function lets it do now; nothing is known of a recorded host.
 fn now(bdf: Bdf, topology: &Topology, cx: &Context<'_>) -> anyhow::Result<Guard> {
-    match place(topology, bdf).filter(|_| cx.global.host.is_none()) {
+    match place(topology, bdf).filter(|_| cx.global.host.is_none() && cx.is_here().unwrap_or(false))
+    {
         Some((netdev, number)) => Ok(guard(&netdev, number)?),
         None => Ok(Guard::default()),
     }
+}
+
+/// Refuses to set, on another machine, what a virtual function may do.
+fn refuse_there(name: &str, bdf: Option<Bdf>, verb: &str, cx: &Context<'_>) -> anyhow::Result<()> {
+    let Some(bdf) = bdf.filter(|_| !cx.is_recorded()) else { return Ok(()) };
+    let Some(host) = cx.machine()?.elsewhere().map(str::to_owned) else { return Ok(()) };
+    let message =
+        format!("what virtual function {bdf} may do is set by gpuvm on its machine `{host}`");
+    let command = format!("{verb} {name}");
+    Err(hinted(message, format!("`{}`", command_there(&host, command.trim_end()))))
 }
 
 /// The step that brings a virtual function from what it may do to what it shall; none where it is so already. `back`:
@@ -106,6 +119,7 @@ pub fn claim_of(
     topology: &Topology,
     cx: &Context<'_>,
 ) -> anyhow::Result<Vec<Step>> {
+    refuse_there(&xml.name(), xml.guarded()?.first().map(|first| first.bdf), "start", cx)?;
     let mut steps = cards_up(xml.held(false)?.devices.into_iter(), topology, cx)?;
     for Guarded { bdf, to, .. } in xml.guarded()? {
         steps.extend(step(bdf, to, now(bdf, topology, cx)?.within(to), false, topology));
@@ -116,7 +130,8 @@ pub fn claim_of(
 /// The steps that a guest's virtual functions need once it is gone.
 pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
     let guarded = xml.guarded()?;
-    if guarded.is_empty() || !is_local(&cx.global.connect) {
+    refuse_there(&xml.name(), guarded.first().map(|first| first.bdf), "delete", cx)?;
+    if guarded.is_empty() || !cx.has_guests_here()? {
         return Ok(Vec::new());
     }
     let topology = cx.topology()?;

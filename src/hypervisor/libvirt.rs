@@ -14,7 +14,7 @@ mod pools;
 mod storage;
 
 use super::machine::{Machine, Uri, decide};
-use super::{HypervisorError, HypervisorErrorKind, lazy};
+use super::{HypervisorError, HypervisorErrorKind, SILENT, lazy};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::{OnceLock, mpsc};
@@ -183,7 +183,7 @@ fn in_time(
 
 /// The error that a daemon does not answer.
 fn silent(doing: &str, wait: Duration) -> HypervisorError {
-    let message = format!("libvirt's daemon has not answered for {} s", wait.as_secs());
+    let message = format!("libvirt's daemon {SILENT} {} s", wait.as_secs());
     HypervisorError { kind: HypervisorErrorKind::NoConnection, doing: doing.to_owned(), message }
 }
 

@@ -147,7 +147,7 @@ impl<'u> Uri<'u> {
     }
 
     /// A parameter, decoded.
-    fn parameter(&self, name: &str) -> Option<String> {
+    pub fn parameter(&self, name: &str) -> Option<String> {
         let pairs = self.query.split(['&', ';']).filter_map(|pair| pair.split_once('='));
         let (_, value) = { pairs }.find(|(key, _)| *key == name)?;
         Some(decoded(value))
@@ -176,6 +176,11 @@ impl<'u> Uri<'u> {
 /// Whether the form of a URI alone leads to this machine, for what is asked before, or without, a connection.
 pub fn is_plain(uri: &str) -> bool {
     uri == super::none::URI || Uri::parse(uri).is_some_and(|uri| uri.is_plain())
+}
+
+/// Whether it is of libvirt's test driver, whose guests run nowhere.
+pub fn is_test(uri: &str) -> bool {
+    uri.starts_with("test:")
 }
 
 /// Which machine a connection is of.
@@ -293,14 +298,19 @@ fn decoded(value: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The command that does there what cannot be done from here: a host is written so that a shell takes it as one word.
+/// The call of gpuvm that does there what cannot be done from here.
 pub fn command_there(host: &str, arguments: &str) -> String {
+    run_there(host, &format!("gpuvm {arguments}"))
+}
+
+/// A command that is run on another machine; a host is written so that a shell takes it as one word.
+pub fn run_there(host: &str, command: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || ".-_:@%".contains(c);
     let host = match host.chars().all(safe) && !host.starts_with('-') {
         true => Cow::Borrowed(host),
         false => Cow::Borrowed("HOST"),
     };
-    format!("ssh {host} gpuvm {arguments}")
+    format!("ssh {host} {command}")
 }
 
 #[cfg(test)]

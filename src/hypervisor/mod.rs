@@ -152,6 +152,9 @@ pub enum HypervisorErrorKind {
     Other,
 }
 
+/// What is said of a daemon that is frozen, before the number of seconds.
+pub const SILENT: &str = "has not answered for";
+
 /// Says what the hypervisor could not do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{doing}: {message}")]
@@ -162,6 +165,19 @@ pub struct HypervisorError {
     pub doing: String,
     /// What libvirt says, one line.
     pub message: String,
+}
+
+impl HypervisorError {
+    /// Whether there is no libvirt: neither its library nor a daemon. One that is frozen is there.
+    pub fn is_absent(&self) -> bool {
+        use HypervisorErrorKind::{NoConnection, NoLibrary};
+        matches!(self.kind, NoConnection | NoLibrary) && !self.is_silent()
+    }
+
+    /// Whether a daemon is there and does not answer.
+    pub fn is_silent(&self) -> bool {
+        self.kind == HypervisorErrorKind::NoConnection && self.message.contains(SILENT)
+    }
 }
 
 /// Is a network that gives each of its interfaces a virtual function when their guest starts.
@@ -201,7 +217,7 @@ pub trait Hypervisor {
     /// Whether its guests run on this machine, so that they have its devices and pages; those of libvirt's `test` driver
     /// run nowhere.
     fn has_guests_here(&self) -> bool {
-        self.machine().is_here() && !self.uri().starts_with("test:")
+        self.machine().is_here() && !machine::is_test(self.uri())
     }
     /// The versions of what guests run on; nothing of what it does not tell.
     fn versions(&self) -> Versions {

@@ -1,1 +1,356 @@
-//! Connections to other machines.
+//! Connections to other machines, libvirt daemons that are frozen, and machines without libvirt.
+
+use crate::support::daemon::Daemon;
+use crate::support::{project, run};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The program.
+const GPUVM: &str = env!("CARGO_BIN_EXE_gpuvm");
+/// The name of the other machine.
+const NAME: &str = "other-host";
+/// A guest without devices.
+const SHAPE: &str = "--virt-type qemu --pins none --vcpus 1 --memory 256M --no-start --no-seed";
+
+/// Is another machine, and what runs here.
+struct Other {
+    /// Its libvirtd; the program keeps its lock and its journals beside it, so that no other test sees them.
+    daemon: Daemon,
+    /// A directory that is the same path on both.
+    dir: PathBuf,
+    /// A record of its host.
+    record: String,
+}
+
+impl Other {
+    /// Makes it.
+    fn new() -> Option<Other> {
+        let daemon = Daemon::elsewhere(NAME)?;
+        let dir = daemon.fresh_dir("files");
+        let record = dir.join("host.json").to_str().unwrap().to_owned();
+        let (code, _, err) = run(daemon.within(GPUVM).args(["host", "capture", &record]));
+        // The machine's own connection is of another machine, and a capture is of this one all the same.
+        assert_eq!(code, 0, "{err}");
+        Some(Other { daemon, dir, record })
+    }
+
+    /// The program here, connected there.
+    fn here(&self, args: &[&str]) -> (i32, String, String) {
+        let uri = self.daemon.uri();
+        run(self.daemon.within(GPUVM).args(["--connect", &uri]).args(args).stdin(Stdio::null()))
+    }
+
+    /// The program on the other machine.
+    fn there(&self, args: &[&str]) -> (i32, String, String) {
+        let all = ["--mount", "--net", "--uts", "--pid"];
+        run(self.daemon.enter(&all, GPUVM).args(args).stdin(Stdio::null()))
+    }
+
+    /// The arguments of a create.
+    fn create<'a>(&'a self, name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+        let mut args = vec!["create", "--name", name];
+        args.extend(SHAPE.split(' '));
+        args.extend(more);
+        args
+    }
+
+    /// Whether a domain is there.
+    fn has(&self, name: &str) -> bool {
+        self.daemon.virsh(&["dominfo", name]).0
+    }
+
+    /// The journals that are left here.
+    fn journals(&self) -> PathBuf {
+        self.daemon.own_path("/var/lib/gpuvm/journal")
+    }
+
+    /// Its libvirtd, by its number outside.
+    fn libvirtd(&self) -> Pid {
+        let found = std::fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
+            let command = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let command = String::from_utf8_lossy(&command).replace('\0', " ");
+            let ours = self.daemon.uri().split('=').nth(1)?.rsplit_once('/')?.0.to_owned();
+            (command.starts_with("libvirtd ") && command.contains(&ours)).then_some(pid)
+        });
+        Pid::from_raw(found.expect("libvirtd runs"))
+    }
+}
+
+/// Holds a libvirtd still; it goes on when this goes.
+struct Frozen(Pid);
+
+impl Frozen {
+    /// Stops it.
+    fn new(pid: Pid) -> Frozen {
+        kill(pid, Signal::SIGSTOP).unwrap();
+        Frozen(pid)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
+}
+
+#[test]
+fn a_change_on_another_machine_leaves_the_files_of_this_one() {
+    let Some(other) = Other::new() else { return };
+    let dir = other.dir.to_str().unwrap();
+    let args = other.create("train-a", &["--os-size", "1M", "--disk-dir", dir]);
+    let (code, out, err) = other.there(&args);
+    assert_eq!(code, 0, "{out}{err}");
+    let disk = other.dir.join("train-a.raw");
+    assert!(disk.exists());
+    // The same path is a file of this machine; for libvirt's machine it is another one's.
+    let (code, out, err) = other.here(&["delete", "train-a", "--yes"]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(!other.has("train-a") && disk.exists(), "{err}");
+    for text in [NAME, "train-a.raw stays", "ssh other-host rm -i -- "] {
+        assert!(err.contains(text), "no `{text}` in: {err}");
+    }
+    // A file there cannot be made from here, and nothing is begun.
+    for more in [&["--disk-dir", dir][..], &["--disk", disk.to_str().unwrap()]] {
+        let args = [&["--host", &other.record], &other.create("train-b", more)[..]].concat();
+        let (code, out, err) = other.here(&args);
+        assert!(code == 1 && err.contains("ssh other-host gpuvm create"), "{code} {out}{err}");
+        assert!(!other.dir.join("train-b.raw").exists() && !other.has("train-b"));
+    }
+    let (code, _, err) =
+        other.here(&["host", "pages", "--node", "0", "--size", "2M", "--count", "1"]);
+    assert!(code == 2 && err.contains("is of machine `other-host`"), "{err}");
+}
+
+#[test]
+fn volumes_of_another_machine_are_made_and_deleted_through_its_libvirt() {
+    let Some(other) = Other::new() else { return };
+    let image = other.dir.join("tiny.img");
+    std::fs::write(&image, vec![0x5a; 1 << 20]).unwrap();
+    let (code, out, err) = other.here(&["image", "add", image.to_str().unwrap()]);
+    assert_eq!(code, 0, "{out}{err}");
+    let more = ["--image", "tiny", "--os-size", "2M", "--data-size", "none"];
+    let args = [&["--host", &other.record], &other.create("train-v", &more)[..]].concat();
+    let (code, out, err) = other.here(&args);
+    assert_eq!(code, 0, "{out}{err}");
+    let volumes = || other.daemon.virsh(&["vol-list", "gpuvm-guests"]).1;
+    assert!(other.has("train-v") && volumes().contains("train-v.os"), "{}", volumes());
+    let (code, out, err) = other.here(&["delete", "train-v", "--yes"]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(!other.has("train-v") && !volumes().contains("train-v"), "{} {err}", volumes());
+    assert!(!err.contains("stays"), "{err}");
+}
+
+#[test]
+fn recover_never_undoes_a_change_of_another_machine_on_the_files_of_this_one() {
+    let Some(other) = Other::new() else { return };
+    let disk = other.dir.join("mine.raw");
+    std::fs::write(&disk, b"of this machine").unwrap();
+    std::fs::create_dir_all(other.journals()).unwrap();
+    let journal = other.journals().join("1-0.jsonl");
+    let uri = other.daemon.uri();
+    let path = disk.display();
+    // As the version before wrote it, which made its files here; and one of a third machine.
+    let third = r#","machine":{"host":"third","uuid":"00000000-0000-0000-0000-000000000001"}"#;
+    for (machine, said) in [("", "it is on machine `other-host`"), (third, "machine `third`")] {
+        let change = format!(
+            "{{\"change\":{{\"format\":1,\"verb\":\"create\",\"subject\":\"x\",\"uri\":\"{uri}\",\
+             \"pid\":1{machine}}}}}\n{{\"plan\":[{{\"step\":\"create-disk\",\"path\":\"{path}\",\
+             \"bytes\":15}}]}}\n{{\"begin\":0}}\n{{\"done\":0}}\n"
+        );
+        std::fs::write(&journal, change).unwrap();
+        let (code, out, err) = other.here(&["recover"]);
+        assert!(disk.exists(), "{out}{err}");
+        assert!(code == 1 && err.contains(said), "{code} {out}{err}");
+        assert!(journal.exists(), "its journal is gone: {err}");
+    }
+}
+
+#[test]
+fn the_layout_of_another_machine_is_its_own_or_refused() {
+    let Some(other) = Other::new() else { return };
+    let wish = ["--vcpus", "1", "--memory", "256M", "--pins", "none"];
+    for verb in ["plan", "export", "capacity"] {
+        let wish = if verb == "capacity" { &[][..] } else { &wish[..] };
+        let (code, out, err) = other.here(&[&[verb], wish].concat());
+        assert!(code == 1 && out.is_empty(), "{verb}: {code} {out}{err}");
+        for text in ["ssh other-host gpuvm host capture -", "--host host.json", NAME] {
+            assert!(err.contains(text), "{verb}: no `{text}` in: {err}");
+        }
+        let (code, _, err) = other.here(&[&[verb, "--host", &other.record], wish].concat());
+        assert_eq!(code, 0, "{verb}: {err}");
+    }
+}
+
+#[test]
+fn the_layout_of_another_machine_is_read_by_ssh_as_libvirt_connects() {
+    let Some(other) = Other::new() else { return };
+    let fake = other.dir.join("ssh");
+    let log = other.dir.join("ssh.log");
+    let first = other.daemon.inside("/");
+    let first = first.parent().and_then(Path::file_name).unwrap().to_str().unwrap();
+    // It goes into the other machine instead of over a network, and runs there what ssh would.
+    let script = format!(
+        "#!/bin/sh\necho \"$*\" >>{log}\nwhile [ \"$1\" != -- ]; do shift; done; shift 2\n\
+         exec nsenter --mount --net --uts --pid --target {first} env PATH={bin}:$PATH sh -c \"$*\"\n",
+        log = log.display(),
+        bin = Path::new(GPUVM).parent().unwrap().display(),
+    );
+    std::fs::write(&fake, script).unwrap();
+    std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mount = format!("mount --bind {} /usr/bin/ssh && exec \"$@\"", fake.display());
+    let by_ssh = |uri: &str, args: &[&str]| {
+        let mut command = other.daemon.within("sh");
+        command.args(["-c", &mount, "sh", GPUVM, "--connect", uri]).args(args);
+        run(&mut command)
+    };
+    let uri = "qemu+ssh://me@other-host:2222/system";
+    let wish = ["plan", "--vcpus", "1", "--memory", "256M", "--pins", "none"];
+    let (code, out, err) = by_ssh(uri, &wish);
+    assert!(code == 0 && out.contains("1 socket"), "{code} {out}{err}");
+    let said = std::fs::read_to_string(&log).unwrap();
+    let asked = "-p 2222 -l me -- other-host gpuvm host capture -";
+    assert!(said.lines().any(|line| line.ends_with(asked)), "{said}");
+    let (code, shown, err) = by_ssh(uri, &["host", "show"]);
+    assert!(code == 0 && shown.contains("Nodes"), "{code} {shown}{err}");
+}
+
+#[test]
+fn a_frozen_libvirtd_ends_every_verb_and_a_signal_ends_it_sooner() {
+    let Some(other) = Other::new() else { return };
+    let dir = other.dir.to_str().unwrap();
+    let args = other.create("cold", &["--os-size", "1M", "--disk-dir", dir]);
+    let (code, out, err) = other.there(&args);
+    assert_eq!(code, 0, "{out}{err}");
+    // One is connected already, and halted before its first step.
+    let uri = other.daemon.uri();
+    let strace = other.dir.join("strace.log");
+    let mut halted = other.daemon.within("strace");
+    halted.args(["-f", "-qq", "-o", strace.to_str().unwrap(), "-e", "trace=fdatasync", "-e"]);
+    halted.args(["inject=fdatasync:signal=STOP:when=2", GPUVM, "--connect", &uri]);
+    halted.args(["delete", "cold", "--yes"]).stdin(Stdio::null());
+    let halted = halted.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = stopped(&strace);
+    let frozen = Frozen::new(other.libvirtd());
+    kill(pid, Signal::SIGCONT).unwrap();
+    let begun = Instant::now();
+    let run = |args: &[&str]| {
+        let mut command = other.daemon.within(GPUVM);
+        command.args(["--connect", &uri]).args(args).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    // Nothing is begun, so a signal ends it as it ends every program.
+    let signalled = run(&["list"]);
+    std::thread::sleep(Duration::from_secs(2));
+    kill(Pid::from_raw(signalled.id().cast_signed()), Signal::SIGTERM).unwrap();
+    let ended = signalled.wait_with_output().unwrap();
+    assert!(ended.status.code().is_none() && begun.elapsed() < Duration::from_secs(20));
+    let verbs: [&[&str]; 4] =
+        [&["list"], &["show", "cold"], &["start", "cold"], &["plan", "--vcpus", "1"]];
+    let all: Vec<_> = verbs.iter().map(|args| (args, run(args))).collect();
+    for (args, child) in all {
+        let ended = child.wait_with_output().unwrap();
+        let err = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(
+            ended.status.code() == Some(1) && err.contains("has not answered"),
+            "{args:?} {err}"
+        );
+    }
+    let ended = halted.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(ended.status.code() == Some(1) && err.contains("has not answered"), "{err}");
+    assert!(begun.elapsed() < Duration::from_secs(300), "{:?}", begun.elapsed());
+    drop(frozen);
+    assert!(other.has("cold"), "{err}");
+}
+
+#[test]
+fn a_second_signal_ends_a_change_that_waits_and_its_journal_stays() {
+    let Some(other) = Other::new() else { return };
+    let args =
+        other.create("slow", &["--os-size", "1M", "--disk-dir", other.dir.to_str().unwrap()]);
+    let (code, out, err) = other.there(&args);
+    assert_eq!(code, 0, "{out}{err}");
+    let uri = other.daemon.uri();
+    let strace = other.dir.join("strace.log");
+    let mut delete = other.daemon.within("strace");
+    delete.args(["-f", "-qq", "-o", strace.to_str().unwrap(), "-e", "trace=fdatasync", "-e"]);
+    delete.args(["inject=fdatasync:signal=STOP:when=3", GPUVM, "--connect", &uri]);
+    delete.args(["delete", "slow", "--yes"]).stdin(Stdio::null());
+    let delete = delete.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = stopped(&strace);
+    let _frozen = Frozen::new(other.libvirtd());
+    kill(pid, Signal::SIGCONT).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let begun = Instant::now();
+    kill(pid, Signal::SIGTERM).unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    kill(pid, Signal::SIGTERM).unwrap();
+    let ended = delete.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?} {err}", begun.elapsed());
+    assert!(err.contains("another signal ends gpuvm") && err.contains("SIGTERM again"), "{err}");
+    assert_eq!(std::fs::read_dir(other.journals()).unwrap().count(), 1, "{err}");
+}
+
+/// Waits until a program under strace is stopped, and returns its number.
+fn stopped(log: &Path) -> Pid {
+    let until = Instant::now() + Duration::from_secs(120);
+    loop {
+        let said = std::fs::read_to_string(log).unwrap_or_default();
+        if let Some(line) = said.lines().find(|line| line.contains("stopped by SIGSTOP")) {
+            return Pid::from_raw(line.split_whitespace().next().unwrap().parse().unwrap());
+        }
+        assert!(Instant::now() < until, "it does not come to its journal: {said}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_only_looks_answers_without_libvirt() {
+    if !crate::support::daemon::namespaces() {
+        return;
+    }
+    // libvirt's library and its socket are gone, one after the other.
+    let no_library = "for lib in /usr/lib/*/libvirt.so.0 /usr/lib64/libvirt.so.0; do \
+                      [ ! -e $lib ] || mount --bind /dev/null $lib || exit 9; done; ";
+    let no_daemon = "mkdir -p /run/libvirt; mount -t tmpfs none /run/libvirt; ";
+    let wish: &[&str] = &["--vcpus", "1", "--memory", "256M", "--pins", "none"];
+    let verbs: [&[&str]; 7] = [
+        &["gpu", "list"],
+        &["device", "list"],
+        &["nic", "list"],
+        &["drive", "list"],
+        &["capacity"],
+        &["plan"],
+        &["export"],
+    ];
+    let run_without = |without: &str, args: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", "private", "sh", "-c"]);
+        command.arg(format!("{without} exec \"$@\"")).arg("sh").arg(GPUVM).args(args);
+        command.args(["--connect", "qemu:///system"]).current_dir(project());
+        run(command.env("LC_ALL", "C").stdin(Stdio::null()))
+    };
+    for without in [no_library, no_daemon] {
+        for verb in verbs {
+            let wish = if matches!(verb, ["plan"] | ["export"]) { wish } else { &[] };
+            let (code, out, err) = run_without(without, &[verb, wish].concat());
+            assert_eq!(code, 0, "{verb:?}: {out}{err}");
+            let told = err.matches("guests were not looked at").count();
+            assert_eq!(told, 1, "{verb:?}: {err}");
+        }
+        let (_, json, err) = run_without(without, &[&["plan", "--json"], wish].concat());
+        assert!(json.contains("guests were not looked at"), "{json}{err}");
+        let create = [&["create", "--name", "x", "--no-start"], wish].concat();
+        let (code, out, err) = run_without(without, &create);
+        assert!(
+            code == 1 && out.is_empty() && err.contains("connect to qemu"),
+            "{code} {out}{err}"
+        );
+    }
+}

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 /// libvirtd that ends is started again, lock and journals are private, and where the argument is a recorded host's
 /// directory the machine is as that host.
 const INIT: &str = r#"
-dir=$1 host=$2
+dir=$1 host=$2 name=$3
+if [ -n "$name" ]; then echo "$name" >/proc/sys/kernel/hostname; fi
 for private in /run/libvirt /var/lib/libvirt /etc/libvirt /var/log/libvirt /var/cache/libvirt; do
   mkdir -p $private && mount -t tmpfs -o mode=755 tmpfs $private || exit 1
 done
@@ -24,6 +25,9 @@ ip link set lo up
 mkdir /etc/libvirt/qemu
 printf '%s\n' "unix_sock_dir = \"$dir\"" 'unix_sock_rw_perms = "0770"' 'unix_sock_ro_perms = "0777"' \
   'auth_unix_rw = "none"' 'auth_unix_ro = "none"' 'unix_sock_group = "root"' >/etc/libvirt/libvirtd.conf
+if [ -n "$name" ]; then
+  echo 'host_uuid = "5f2a1c7e-9b3d-4e6f-8a1b-2c3d4e5f6a7b"' >>/etc/libvirt/libvirtd.conf
+fi
 ln -s "$dir/libvirt-sock" "$dir/libvirt-sock-ro" /run/libvirt/
 virtlogd --pid-file $dir/virtlogd.pid &
 daemon() { libvirtd --config /etc/libvirt/libvirtd.conf --pid-file $dir/libvirtd.pid; }
@@ -79,7 +83,7 @@ pub fn namespaces() -> bool {
 pub fn daemon() -> Option<&'static Daemon> {
     /// It, once it was asked for.
     static DAEMON: OnceLock<Result<Daemon, String>> = OnceLock::new();
-    match DAEMON.get_or_init(|| Daemon::start(None)) {
+    match DAEMON.get_or_init(|| Daemon::start(None, None)) {
         Ok(daemon) => Some(daemon),
         Err(why) => skip(why),
     }
@@ -90,11 +94,19 @@ impl Daemon {
     /// where networks are only defined; none, with the reason told, where the machine cannot have it.
     pub fn own(host: Option<&Path>) -> Option<Daemon> {
         let host = host.unwrap_or(Path::new("this machine"));
-        Daemon::start(Some(host)).map_or_else(|why| skip(&why), Some)
+        Daemon::start(Some(host), None).map_or_else(|why| skip(&why), Some)
     }
 
-    /// Starts it and waits until it answers; `own`: for one test, on the host recorded in this directory if it is one.
-    fn start(own: Option<&Path>) -> Result<Daemon, String> {
+    /// A daemon of one test's own on a machine of another name and UUID; none, with the reason told, where the machine
+    /// cannot have it.
+    pub fn elsewhere(name: &str) -> Option<Daemon> {
+        let here = Path::new("this machine");
+        Daemon::start(Some(here), Some(name)).map_or_else(|why| skip(&why), Some)
+    }
+
+    /// Starts it and waits until it answers; `own`: for one test, on the host recorded in this directory if it is one;
+    /// `name`: on a machine of this name.
+    fn start(own: Option<&Path>, name: Option<&str>) -> Result<Daemon, String> {
         for program in ["libvirtd", "virtlogd", "virsh", "qemu-system-x86_64", "ip", "dnsmasq"] {
             let known = Command::new("which").arg(program).output();
             if !known.is_ok_and(|out| out.status.success()) {
@@ -107,9 +119,17 @@ impl Daemon {
         let dir = tempfile::Builder::new().prefix("gpuvm-test-").tempdir().unwrap().keep();
         open_to_all(&dir);
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args([
+            "--mount",
+            "--net",
+            "--uts",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ]);
         command.args(["--propagation", "private", "bash", "-c", INIT, "init"]).arg(&dir);
-        command.args(own);
+        command.args(own).args(name);
         std::fs::write(dir.join("own.sh"), OWN).unwrap();
         let log = std::fs::File::create(dir.join("daemon.log")).unwrap();
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);

@@ -104,6 +104,9 @@ pub struct Global {
     )]
     #[arg(default_value = "qemu:///system", hide_env_values = true)]
     pub connect: String,
+    /// Whether the connection was named on the command line.
+    #[arg(skip)]
+    pub connect_is_given: bool,
     /// Print JSON instead of text
     #[arg(long, global = true, display_order = 102)]
     pub json: bool,

@@ -31,6 +31,7 @@ pub const INITRAMFS: &str = "update-initramfs -u -k all";
 /// Runs the verb.
 pub fn run(args: &ReleaseArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("drive release-array")?;
+    cx.refuse_elsewhere("drive release-array")?;
     let device = args.device.display();
     let name = kernel_name(&args.device).ok_or_else(|| {
         hinted(

@@ -25,6 +25,7 @@ const EXAMINE_S: u64 = 60;
 /// Runs the verb.
 pub fn run(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("drive restore-array")?;
+    cx.refuse_elsewhere("drive restore-array")?;
     let (common, name) = (&args.common, args.name.trim_start_matches("/dev/"));
     let mut reporter = Reporter::new(cx.output)?;
     let hypervisor = cx.hypervisor()?;

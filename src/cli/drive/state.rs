@@ -88,7 +88,7 @@ impl State {
         let topology = match (cx.root()?, &cx.global.host) {
             (Some(root), _) => discover_identified(&root)?,
             (None, Some(path)) => load(path)?,
-            (None, None) => unreachable!("this machine has a root"),
+            (None, None) => cx.topology()?,
         };
         let mut state = State {
             topology,
@@ -100,10 +100,11 @@ impl State {
         if let Some(root) = cx.root()? {
             state.add_openers(&root)?;
             if root.is_live() {
-                let disks = Disks::read(&*cx.hypervisor()?)?;
-                for (domain, files) in &disks.files() {
-                    let names = files.iter().filter_map(|file| kernel_name(file));
-                    state.disks.extend(names.map(|name| (domain.clone(), name)));
+                if let Some(hypervisor) = cx.hypervisor_to_look()? {
+                    for (domain, files) in &Disks::read(&*hypervisor)?.files() {
+                        let names = files.iter().filter_map(|file| kernel_name(file));
+                        state.disks.extend(names.map(|name| (domain.clone(), name)));
+                    }
                 }
                 state.is_complete = nix::unistd::geteuid().is_root();
             }

@@ -27,6 +27,7 @@ pub fn change(
     cx: &Context<'_>,
 ) -> anyhow::Result<Vec<Step>> {
     cx.refuse_recorded(verb)?;
+    cx.refuse_elsewhere(verb)?;
     if dry_run {
         print_steps(&steps()?, cx)?;
         return Ok(Vec::new());
@@ -76,6 +77,7 @@ fn through(verb: &str, steps: &[Step], reporter: &mut Reporter) -> anyhow::Resul
 /// Runs `host undo`.
 pub fn undo(args: &HostUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("host undo")?;
+    cx.refuse_elsewhere("host undo")?;
     if let Some(bridge) = last_bridge()?.filter(|_| !args.discard) {
         let (lock, yes, dry_run) = (args.lock.clone(), args.yes, args.dry_run);
         let within = ConfirmWithinArgs { confirm_within: CONFIRM_S };

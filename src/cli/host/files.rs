@@ -6,9 +6,8 @@ use crate::apply::Step;
 use crate::apply::text::TextStep;
 use crate::check;
 use crate::cli::args::HostFilesArgs;
-use crate::cli::claim::is_local;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, hinted, usage};
+use crate::cli::error::{EXIT_DONE, hinted};
 use crate::cli::output::width;
 use crate::discover::files::{CONF, Files, KEY, Limit, limit, read, with_limit};
 use crate::discover::process;
@@ -47,15 +46,7 @@ struct Guest {
 /// Runs the verb.
 pub fn run(args: &HostFilesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("host files")?;
-    if !is_local(&cx.global.connect) {
-        return Err(usage(
-            format!(
-                "the daemon of {} reads the configuration of its own machine",
-                cx.global.connect
-            ),
-            "`gpuvm host files` there",
-        ));
-    }
+    cx.refuse_elsewhere("host files")?;
     let root = FsRoot::live()?;
     let Some(count) = args.count else { return show(&root, cx) };
     let most = root.read(MOST)?.and_then(|text| text.trim().parse::<u64>().ok());
@@ -79,7 +70,7 @@ pub fn run(args: &HostFilesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// What to say of a definition that may need more files than a guest of this machine may have open; none: nothing.
 pub fn warning(xml: &DomainXml, qemu: Option<Version>, cx: &Context<'_>) -> Option<String> {
-    if cx.global.host.is_some() || !is_local(&cx.global.connect) {
+    if cx.global.host.is_some() || !cx.has_guests_here().unwrap_or(false) {
         return None;
     }
     // Who may not read the configuration cannot change it either, and `verify` says what is not known.

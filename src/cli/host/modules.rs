@@ -10,7 +10,6 @@ use crate::cli::error::{EXIT_DONE, hinted};
 use crate::cli::output::width;
 use crate::discover::fabric::modules::{Modules, PATH, Source};
 use crate::discover::fabric::modules_now;
-use crate::fsroot::FsRoot;
 use crate::topology::Topology;
 use serde::Serialize;
 use std::path::Path;
@@ -32,16 +31,17 @@ struct Row {
 pub fn run(args: &ModulesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.write {
         cx.refuse_recorded("host modules --write")?;
+        cx.refuse_elsewhere("host modules --write")?;
     }
     let topology = cx.topology()?;
-    let now = match cx.global.host {
-        None => modules_now(&FsRoot::live()?, topology.parts())?,
-        Some(_) => None,
+    let now = match cx.root()?.filter(|root| root.is_live()) {
+        Some(root) => modules_now(&root, topology.parts())?,
+        None => None,
     };
     let (modules, notes) = now.unwrap_or_default();
-    let other = match cx.global.host {
-        None => Source::Published.to_string(),
-        Some(_) => "the recorded host".into(),
+    let other = match cx.global.host.is_none() && cx.is_here()? {
+        true => Source::Published.to_string(),
+        false => "the recorded host".into(),
     };
     let rows = rows(&topology, &modules, &other);
     if cx.output.json {

@@ -135,6 +135,7 @@ fn text(rows: &[Row]) -> String {
 /// Sets how many pages of a size a node has, now or at boot.
 fn set(args: &HostPagesArgs, count: u64, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("host pages --count")?;
+    cx.refuse_elsewhere("host pages --count")?;
     // clap asks for both with --count.
     let (Some(node), Some(size)) = (args.node, args.size) else { return show(args, cx) };
     let (node, page) = (NodeId(node), PageSize::from(size).size());

@@ -30,9 +30,9 @@ struct Shown<'a> {
 
 /// Runs the verb.
 pub fn run(args: &HostShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let topology = match cx.global.host {
-        None => checked(cx.topology()?)?,
-        Some(_) => cx.topology()?,
+    let topology = match cx.global.host.is_none() && cx.is_here()? {
+        true => checked(cx.topology()?)?,
+        false => cx.topology()?,
     };
     let degraded = degraded(&topology, &cx.excluded()?);
     if cx.output.json {

@@ -2,7 +2,6 @@
 
 use super::super::args::NetworkCreateArgs;
 use super::super::change::{Reporter, agree, journal, print_steps, refuse_unfinished};
-use super::super::claim::is_local;
 use super::super::context::Context;
 use super::super::diff::Diff;
 use super::super::error::EXIT_DONE;
@@ -48,7 +47,7 @@ pub fn run(args: &NetworkCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("network create")?;
     let mut reporter = Reporter::new(cx.output)?;
     let hypervisor = cx.hypervisor()?;
-    if !is_local(&cx.global.connect) {
+    if !cx.has_guests_here()? {
         let told = "links, addresses and routes of that host are not known here, so nothing is checked against them";
         cx.output.warning(told);
     }

@@ -1,6 +1,5 @@
 //! Networks of the replaced tool's that a guest is asked to be on and that are not there: they are made with it, and stay.
 
-use super::super::claim::is_local;
 use super::super::context::Context;
 use super::prepare::{new_steps, refusal, usual_nic};
 use super::read;
@@ -27,7 +26,7 @@ pub fn on_demand<'n>(
         if networks.iter().any(|network| network.name == name) {
             continue;
         }
-        let local = is_local(&cx.global.connect);
+        let local = cx.has_guests_here()?;
         let host = if local { Some(super::prepare::host()?) } else { None };
         let nic = usual_nic(name, host.as_ref());
         let request = Request { nic, ..Request::bare(name, kind) };

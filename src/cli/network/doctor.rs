@@ -4,7 +4,6 @@
 mod filter;
 
 use super::super::args::NetworkDoctorArgs;
-use super::super::claim::is_local;
 use super::super::context::Context;
 use super::super::error::{EXIT_DONE, EXIT_FOUND, hinted};
 use super::super::show::find;
@@ -65,7 +64,7 @@ pub fn run(args: &NetworkDoctorArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let hint = "`gpuvm console` needs no network; --network of `gpuvm create` gives a NIC";
         return Err(hinted(format!("domain `{name}` has no NIC"), hint));
     }
-    let root = if is_local(&cx.global.connect) { Some(FsRoot::live()?) } else { None };
+    let root = if cx.has_guests_here()? { Some(FsRoot::live()?) } else { None };
     let host = root.as_ref().map(|root| path::read(root, filter::read(root)));
     let host = host.transpose().context("cannot read the host's network")?;
     let wait = Duration::from_secs(args.agent_wait);

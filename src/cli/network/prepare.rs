@@ -2,7 +2,6 @@
 //! steps.
 
 use super::super::args::{NetworkCreateArgs, NetworkKindArg, PfName, StaticArg, VfsArgs, Who};
-use super::super::claim::is_local;
 use super::super::context::Context;
 use super::super::error::{hinted, usage};
 use super::super::nic::plan_vfs;
@@ -42,7 +41,7 @@ pub fn prepare(
 ) -> anyhow::Result<Prepared> {
     crate::request::DomainName::new(&args.name)
         .map_err(|error| usage(error.to_string().replacen("domain name", "network name", 1), ""))?;
-    let local = is_local(&cx.global.connect);
+    let local = cx.has_guests_here()?;
     let host = if local { Some(host()?) } else { None };
     let guests = Guests::read(hypervisor)?;
     let states = hypervisor.networks().all_networks()?;

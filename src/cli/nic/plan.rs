@@ -80,6 +80,7 @@ pub fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<Change> {
     }
     if args.at_boot {
         cx.refuse_recorded("nic vfs --at-boot")?;
+        cx.refuse_elsewhere("nic vfs --at-boot")?;
     }
     let root = cx.root()?;
     let mut steps = Vec::new();

@@ -220,7 +220,8 @@ mod tests {
         let line = ["gpuvm", "create"].into_iter().chain(options.split_whitespace());
         let Verb::Create(args) = Cli::try_parse_from(line).unwrap().verb else { panic!("create") };
         let (args, planned) = (&args.storage, &planned);
-        let place = Place { args, seed: None, planned, hypervisor: None, recorded };
+        let place =
+            Place { args, seed: None, planned, hypervisor: None, recorded, elsewhere: None };
         let mut disks = Disks::default();
         on(array, &place, &mut disks)?;
         Ok(disks)

@@ -20,6 +20,7 @@ use super::guest::Planned;
 use crate::apply::Step;
 use crate::bdf::Bdf;
 use crate::domain::guest::{Abilities, Disk, Made};
+use crate::hypervisor::machine::{Machine, command_there};
 use crate::hypervisor::storage::{Pool, Storage};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::topology::Topology;
@@ -77,12 +78,15 @@ pub fn plan(
     planned: &Planned,
     cx: &Context<'_>,
 ) -> anyhow::Result<Disks> {
-    let recorded = cx.global.host.is_some();
+    let recorded = cx.is_recorded();
     let hypervisor = match recorded || (seed.is_none() && args.pool == POOL) {
         true => None,
         false => Some(cx.hypervisor()?),
     };
-    let place = Place { args, seed, planned, hypervisor: hypervisor.as_deref(), recorded };
+    let machine = if recorded { Machine::Here } else { cx.machine()? };
+    let elsewhere = machine.elsewhere();
+    let place =
+        Place { args, seed, planned, hypervisor: hypervisor.as_deref(), recorded, elsewhere };
     let mut disks = Disks::default();
     let is_made_of_image = os::add(&place, &mut disks)?;
     data::add(&place, &mut disks)?;
@@ -107,6 +111,8 @@ struct Place<'a> {
     hypervisor: Option<&'a dyn Hypervisor>,
     /// Whether the host is a recorded one, whose files are not here.
     recorded: bool,
+    /// The machine that the guest is made on, where that is another one.
+    elsewhere: Option<&'a str>,
 }
 
 impl Place<'_> {
@@ -118,9 +124,21 @@ impl Place<'_> {
         (number(own), number(topology.gpus().count()))
     }
 
-    /// Whether the guest is made on this machine, as a URI without a host says.
+    /// Whether the guest is made on this machine.
     fn is_here(&self) -> bool {
-        self.hypervisor.is_none_or(|hypervisor| hypervisor.uri().contains(":///"))
+        self.elsewhere.is_none()
+    }
+
+    /// Refuses a disk on another machine that does not go through its libvirt: a file there cannot be made or looked at.
+    fn refuse_elsewhere(&self, disk: &str) -> anyhow::Result<()> {
+        let Some(host) = self.elsewhere else { return Ok(()) };
+        Err(hinted(
+            format!("{disk} is no volume of libvirt's, and the guest is on machine `{host}`"),
+            format!(
+                "--image NAME with --pool makes its disk there; or `{}`",
+                command_there(host, "create ...")
+            ),
+        ))
     }
 
     /// The directory of the guest's pool, and what makes it where it is missing.

@@ -19,6 +19,7 @@ pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<bool> 
     let args = place.args;
     if !args.disk.is_empty() {
         for path in &args.disk {
+            place.refuse_elsewhere(&format!("disk {}", path.display()))?;
             existing_disk(path, place.recorded, disks)?;
         }
         return Ok(false);
@@ -47,6 +48,7 @@ pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<bool> 
 
 /// Plans a blank boot disk, sparse, as a file.
 fn blank(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<()> {
+    place.refuse_elsewhere("a blank boot disk")?;
     let dir = place.args.disk_dir.clone().unwrap_or_else(|| PathBuf::from(BLANK_DIR));
     let path = std::path::absolute(dir.join(format!("{}.raw", place.planned.name)))?;
     let text = path_text(&path)?;

@@ -18,6 +18,7 @@ pub(super) fn add(place: &Place<'_>, cx: &Context<'_>, disks: &mut Disks) -> any
     if args.drive.is_empty() && args.partition.is_empty() {
         return Ok(());
     }
+    place.refuse_elsewhere("a drive or partition")?;
     let state = State::read(cx, place.planned.occupancy.clone())?;
     let mut given = BTreeSet::new();
     for text in &args.drive {

@@ -97,8 +97,7 @@ fn free_in(name: &str, steps: &[Step], hypervisor: &dyn Hypervisor) -> anyhow::R
         _ => None,
     });
     if let Some(path) = made {
-        // A URI without a host is of this machine.
-        return Ok(free_above(path).filter(|_| hypervisor.uri().contains(":///")));
+        return Ok(free_above(path).filter(|_| hypervisor.machine().is_here()));
     }
     let pools = hypervisor.storage().pools()?;
     Ok(pools.into_iter().find(|pool| pool.name == name).map(|pool| pool.available_bytes))

@@ -7,7 +7,6 @@
 use super::subjects::Subject;
 use crate::apply::Step;
 use crate::cli::args::Convert;
-use crate::cli::claim::is_local;
 use crate::cli::error::usage;
 use crate::cli::image::uses::{self, Uses};
 use crate::cli::storage::room;
@@ -181,7 +180,7 @@ impl<'h> Ground<'h> {
             capacity_bytes: old.capacity_bytes,
             disk: old.path.clone(),
             disk_format: old.format.clone(),
-            content: is_local(self.hypervisor.uri()),
+            content: self.hypervisor.has_guests_here(),
         };
         let old = VolumeRef { pool: old.pool, name: old.name };
         let from = Some(old.clone());
@@ -313,7 +312,7 @@ impl<'h> Ground<'h> {
     pub fn warnings(&self, all: &[Conversion]) -> anyhow::Result<Vec<String>> {
         let steps: Vec<Step> = all.iter().flat_map(|one| one.steps.clone()).collect();
         let mut warnings = room::warnings(&steps, self.hypervisor)?;
-        if !all.is_empty() && !is_local(self.hypervisor.uri()) {
+        if !all.is_empty() && !self.hypervisor.has_guests_here() {
             warnings
                 .push("the copy is not compared with the disk, which is on another machine".into());
         }

@@ -64,12 +64,12 @@ pub struct Subjects {
 /// Whether files are tuned, which are only printed.
 pub fn are_files(args: &TuneArgs, cx: &Context<'_>) -> bool {
     let files = !args.targets.is_empty() && args.targets.iter().all(|target| is_file(target));
-    files || (args.all_domains && cx.global.host.is_some())
+    files || (args.all_domains && cx.is_recorded())
 }
 
 /// Reads the domains and their host.
 pub fn read(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<Subjects> {
-    let recorded = cx.global.host.is_some();
+    let recorded = cx.is_recorded();
     let files = are_files(args, cx);
     convert::refuse_files(&args.items.convert, files)?;
     let hypervisor = match files && (recorded || args.taken.assume_empty) {
@@ -99,7 +99,7 @@ pub fn read(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<Subjects> {
         subjects.abilities = abilities(&*hypervisor, passes);
         subjects.networks = networks(&args.items.network, &*hypervisor)?;
         subjects.versions = hypervisor.versions();
-        if hypervisor.uri().contains(":///") && !recorded {
+        if hypervisor.machine().is_here() && !recorded {
             subjects.look_at_disks(cx);
         }
     }

@@ -28,6 +28,7 @@ struct Preview<'a> {
 /// Runs the verb.
 pub fn run(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded(CREATED)?;
+    cx.refuse_elsewhere(CREATED)?;
     if args.guard {
         return guarded(args, cx);
     }

@@ -27,6 +27,7 @@ struct Deletion {
 /// Runs the verb.
 pub fn run(args: &HostBridgeDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded(DELETED)?;
+    cx.refuse_elsewhere(DELETED)?;
     let name = &args.name;
     if args.guard {
         guard::leave_terminal();

@@ -36,6 +36,7 @@ pub fn run(verb: &HostBridgeVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Runs `confirm`.
 fn confirm(args: &HostBridgeConfirmArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("network host-bridge confirm")?;
+    cx.refuse_elsewhere("network host-bridge confirm")?;
     let all = waiting()?;
     let found = match &args.name {
         Some(name) => all.iter().find(|waiting| waiting.bridge == *name),

@@ -1,0 +1,118 @@
+//! The host of a connection that leads to another machine: read by the gpuvm that is there, by ssh, as the same user and at
+//! the same port as libvirt's connection. Nothing is asked of anybody, and nothing of this machine takes its place.
+
+use super::error::hinted;
+use crate::apply::command::{CommandError, output};
+use crate::hypervisor::machine::{Uri, command_there};
+use crate::topology::Topology;
+use crate::topology::file::from_json;
+
+/// Seconds that ssh may take to get there.
+const CONNECT_S: u32 = 10;
+/// Seconds that all of it may take; a host of 1,500 pcpus is read in less than one.
+const ALL_S: u64 = 60;
+/// What is run there.
+const CAPTURE: [&str; 4] = ["gpuvm", "host", "capture", "-"];
+
+/// Reads the host named `host` that the connection at `uri` leads to.
+pub fn topology(uri: &str, host: &str) -> anyhow::Result<Topology> {
+    let parsed = Uri::parse(uri);
+    let Some(argv) = parsed.as_ref().and_then(command) else {
+        let why = format!("{uri} leads to machine `{host}`, whose layout is not known here");
+        return Err(hinted(why, hint(host)));
+    };
+    let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+    let text = output(&argv, ALL_S).map_err(|error| failed(&error, host))?;
+    let read = from_json(&text).map_err(|error| {
+        hinted(
+            format!("what gpuvm on `{host}` says of its host cannot be read: {error}"),
+            hint(host),
+        )
+    })?;
+    Ok(read)
+}
+
+/// Why the host could not be read by ssh.
+fn failed(error: &CommandError, host: &str) -> anyhow::Error {
+    let why = match error {
+        CommandError::Failed { status: Some(127), .. } => {
+            format!("gpuvm is not installed on machine `{host}`, so its layout is not known")
+        }
+        error => format!("the layout of machine `{host}` cannot be read: {error}"),
+    };
+    hinted(why, hint(host))
+}
+
+/// What helps.
+fn hint(host: &str) -> String {
+    format!(
+        "`{} >host.json` records it, and `--host host.json` plans on the record; or run there: `{}`",
+        command_there(host, "host capture -"),
+        command_there(host, "...")
+    )
+}
+
+/// The command that reads the host; none where the connection is not by ssh, or its parts are not fit for a command line.
+fn command(uri: &Uri<'_>) -> Option<Vec<String>> {
+    let host = uri.host.filter(|_| uri.may_ask() && uri.transport != Some("ext"))?;
+    // What begins with `-` would be an option to ssh, and what a shell reads otherwise is no name.
+    let fit = |text: &str| {
+        !text.starts_with('-')
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-:%@".contains(c))
+    };
+    let mut argv: Vec<String> = ["ssh", "-o", "BatchMode=yes", "-o"].map(str::to_owned).to_vec();
+    argv.push(format!("ConnectTimeout={CONNECT_S}"));
+    if let Some(port) = uri.port {
+        argv.extend(["-p".to_owned(), port.parse::<u16>().ok()?.to_string()]);
+    }
+    if let Some(user) = uri.user {
+        argv.extend(["-l".to_owned(), Some(user).filter(|user| fit(user))?.to_owned()]);
+    }
+    if let Some(key) = uri.parameter("keyfile") {
+        argv.extend(["-i".to_owned(), Some(key).filter(|key| key.starts_with('/'))?]);
+    }
+    argv.extend(["--".to_owned(), Some(host).filter(|host| fit(host))?.to_owned()]);
+    argv.extend(CAPTURE.map(str::to_owned));
+    Some(argv)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The command for a URI, in one line.
+    fn line(uri: &str) -> Option<String> {
+        command(&Uri::parse(uri).unwrap()).map(|argv| argv.join(" "))
+    }
+
+    #[test]
+    fn the_same_user_and_port_are_asked() {
+        let ssh = "ssh -o BatchMode=yes -o ConnectTimeout=10";
+        let all = "gpuvm host capture -";
+        for (uri, said) in [
+            ("qemu+ssh://dgx/system", format!("{ssh} -- dgx {all}")),
+            ("qemu+ssh://root@dgx:2222/system", format!("{ssh} -p 2222 -l root -- dgx {all}")),
+            ("qemu+libssh2://[::1]/system", format!("{ssh} -- ::1 {all}")),
+            ("qemu+ssh://dgx/system?keyfile=/k", format!("{ssh} -i /k -- dgx {all}")),
+        ] {
+            assert_eq!(line(uri), Some(said), "{uri}");
+        }
+    }
+
+    #[test]
+    fn nothing_becomes_an_option_or_a_command() {
+        for uri in [
+            "qemu+ssh://-oProxyCommand=x/system",
+            "qemu+ssh://-l@dgx/system",
+            "qemu+ssh://dgx;reboot/system",
+            "qemu+ssh://$(reboot)@dgx/system",
+            "qemu+ssh://dgx:22x/system",
+            "qemu+ssh://dgx/system?keyfile=-oProxyCommand",
+            "qemu+tcp://dgx/system",
+            "qemu+ext://dgx/system",
+            "qemu+unix:///system?socket=/a",
+        ] {
+            assert_eq!(line(uri), None, "{uri}");
+        }
+    }
+}
