@@ -65,7 +65,7 @@ start() {
 const NETWORKD: [&str; 2] = ["/usr/lib/systemd/systemd-networkd", "/lib/systemd/systemd-networkd"];
 
 /// What a script says, which has to come to a good end; none where the machine cannot run it.
-fn script(text: &str) -> Option<String> {
+pub fn script(text: &str) -> Option<String> {
     if !namespaces() {
         return skip("namespaces need root");
     }

@@ -4,7 +4,7 @@ use super::args::LockArgs;
 use super::bar::Bar;
 use super::context::Context;
 use super::error::{hinted, usage};
-use super::output::Output;
+use super::output::{Output, ask, ask_yes, tell};
 use crate::apply::{
     Heard, HostLock, Interrupt, Journal, LockError, Observer, Orphan, Recovery, Step, StepError,
     Way,
@@ -13,7 +13,7 @@ use crate::hypervisor::Hypervisor;
 use anyhow::Context as _;
 use nix::sys::signal::Signal;
 use std::fmt::Display;
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::rc::{Rc, Weak};
@@ -170,9 +170,8 @@ pub fn journal(verb: &str, name: &str, hypervisor: &dyn Hypervisor) -> anyhow::R
 
 /// Names all that goes with a thing of a kind (`domain`), and asks for its name.
 pub fn confirm(steps: &[Step], kind: &str, name: &str) -> anyhow::Result<()> {
-    let mut err = std::io::stderr().lock();
     for step in steps {
-        writeln!(err, "will {step}")?;
+        tell(&format!("will {step}"));
     }
     if !std::io::stdin().is_terminal() {
         return Err(usage(
@@ -182,11 +181,7 @@ pub fn confirm(steps: &[Step], kind: &str, name: &str) -> anyhow::Result<()> {
             "--yes deletes without asking",
         ));
     }
-    write!(err, "type the {kind}'s name to delete it: ")?;
-    err.flush()?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    if answer.trim() == name {
+    if ask(&format!("type the {kind}'s name to delete it:"))? == name {
         return Ok(());
     }
     Err(hinted(format!("{kind} `{name}` is not deleted: the name was not repeated"), ""))
@@ -195,9 +190,8 @@ pub fn confirm(steps: &[Step], kind: &str, name: &str) -> anyhow::Result<()> {
 /// Names what a change does and asks whether it may; `what` is said where nobody can be asked, or says no: "taking devices
 /// from the host".
 pub fn agree<T: Display>(steps: &[T], question: &str, what: &str) -> anyhow::Result<()> {
-    let mut err = std::io::stderr().lock();
     for step in steps {
-        writeln!(err, "will {step}")?;
+        tell(&format!("will {step}"));
     }
     if !std::io::stdin().is_terminal() {
         return Err(usage(
@@ -205,13 +199,9 @@ pub fn agree<T: Display>(steps: &[T], question: &str, what: &str) -> anyhow::Res
             "--yes does it without asking",
         ));
     }
-    write!(err, "{question} [y/N] ")?;
-    err.flush()?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    match answer.trim().to_ascii_lowercase().as_str() {
-        "y" | "yes" => Ok(()),
-        _ => Err(hinted(format!("{what} was declined; nothing is changed"), "")),
+    match ask_yes(question)? {
+        true => Ok(()),
+        false => Err(hinted(format!("{what} was declined; nothing is changed"), "")),
     }
 }
 

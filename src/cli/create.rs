@@ -10,7 +10,7 @@ use super::guest::{Planned, resolve};
 use super::host::files;
 use super::ip::{Waited, wait_for};
 use super::network;
-use super::output::Output;
+use super::output::{Output, ask_yes, tell};
 use super::pages;
 use super::render::{Extra, render};
 use super::seed::{self, FirstBoot};
@@ -26,7 +26,7 @@ use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf}
 use crate::versions::Versions;
 use anyhow::Context as _;
 use serde::Serialize;
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -215,15 +215,10 @@ fn accept(losses: &[String], name: &str) -> anyhow::Result<()> {
             "--accept-data-loss gives them as they are; `gpuvm drive wipe ID` erases one",
         ));
     }
-    let mut err = std::io::stderr().lock();
-    writeln!(err, "domain `{name}` gets drives with data on them, and may overwrite it{lines}")?;
-    write!(err, "give them to the guest? [y/N] ")?;
-    err.flush()?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    match answer.trim().to_ascii_lowercase().as_str() {
-        "y" | "yes" => Ok(()),
-        _ => Err(hinted("declined; nothing is changed", "")),
+    tell(&format!("domain `{name}` gets drives with data on them, and may overwrite it{lines}"));
+    match ask_yes("give them to the guest?")? {
+        true => Ok(()),
+        false => Err(hinted("declined; nothing is changed", "")),
     }
 }
 

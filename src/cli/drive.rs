@@ -8,12 +8,13 @@ pub mod state;
 use super::args::DriveVerb;
 use super::context::Context;
 use super::error::{hinted, usage};
+use super::output::{ask, tell};
 use crate::apply::Step;
 use crate::bdf::Bdf;
 use crate::discover::drives::{function_of, kernel_name};
 use crate::domain::DomainXml;
 use crate::fsroot::FsRoot;
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 
 /// Runs the verb.
 pub fn run(verb: &DriveVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -46,9 +47,8 @@ pub fn functions_of_disks(xml: &DomainXml) -> anyhow::Result<Vec<Bdf>> {
 
 /// Names what will be done, and asks for a name to be typed.
 fn confirm(steps: &[Step], doing: &str, name: &str) -> anyhow::Result<()> {
-    let mut err = std::io::stderr().lock();
     for step in steps {
-        writeln!(err, "will {step}")?;
+        tell(&format!("will {step}"));
     }
     if !std::io::stdin().is_terminal() {
         return Err(usage(
@@ -56,11 +56,7 @@ fn confirm(steps: &[Step], doing: &str, name: &str) -> anyhow::Result<()> {
             "--yes does it without asking",
         ));
     }
-    write!(err, "type the array's name to go on: ")?;
-    err.flush()?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    if answer.trim() == name {
+    if ask("type the array's name to go on:")? == name {
         return Ok(());
     }
     Err(hinted(format!("{doing} `{name}`: the name was not repeated, so nothing is done"), ""))

@@ -56,8 +56,8 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             }
             write(path, &text).with_context(|| format!("cannot write `{}`", path.display()))?;
         }
-        None if cx.output.json => cx.output.json(&exported)?,
-        None => cx.output.text(exported.xml)?,
+        None if cx.output.json => cx.output.json_document(&exported)?,
+        None => cx.output.document(exported.xml)?,
     }
     Ok(EXIT_DONE)
 }

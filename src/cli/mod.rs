@@ -32,6 +32,7 @@ pub mod network;
 pub mod nic;
 pub mod pages;
 pub mod plan;
+pub mod printable;
 pub mod recover;
 pub mod remote;
 pub mod render;
@@ -53,7 +54,6 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use context::Context;
 use error::{EXIT_BUG, EXIT_DONE, EXIT_USAGE};
 use std::ffi::OsString;
-use std::io::Write;
 
 /// Runs a command line, the program's name first, and returns the exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
@@ -61,16 +61,23 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => cli,
         Err(error) => {
             let code = if error.use_stderr() { EXIT_USAGE } else { EXIT_DONE };
-            return if error.print().is_ok() { code } else { EXIT_DONE };
+            // Help is ours, and may have colours; an error repeats what was typed, which others may have made up.
+            if code == EXIT_USAGE {
+                output::tell(&error.render().to_string());
+            } else if error.print().is_err() {
+                return EXIT_DONE;
+            }
+            return code;
         }
     };
+    std::panic::set_hook(Box::new(|panic| output::tell(&format!("internal error: {panic}"))));
     let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&cli)));
     match run {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => {
             let code = error::exit_code(&error);
             if code != EXIT_DONE {
-                let _ = write!(std::io::stderr(), "{}", error::report(&error));
+                output::tell(&error::report(&error));
             }
             code
         }

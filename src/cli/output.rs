@@ -1,8 +1,13 @@
-//! Where answers and everything else go: the answer to standard output, the rest to standard error.
+//! Where answers and everything else go: the answer to standard output, the rest to standard error. Only this module and
+//! `console`, which is the guest's own terminal, write there; what others may have put into a text is made harmless here.
 
 use super::args::Global;
+use super::printable::{Form, escaped, redacted};
 use serde::Serialize;
-use std::io::Write;
+use std::io::{BufRead as _, Read as _, Write};
+
+/// Bytes of an answer that are read.
+const MOST_TYPED: u64 = 4096;
 
 /// Is how this run prints.
 #[derive(Debug, Clone, Copy)]
@@ -21,33 +26,86 @@ impl Output {
 
     /// Prints the answer as text; adds a newline where it has none.
     pub fn text(self, text: &str) -> std::io::Result<()> {
-        let mut out = std::io::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        if !text.ends_with('\n') {
-            out.write_all(b"\n")?;
-        }
-        out.flush()
+        print(&escaped(&redacted(text), Form::Text))
     }
 
     /// Prints the answer as JSON.
     pub fn json<T: Serialize>(self, value: &T) -> std::io::Result<()> {
         let text = serde_json::to_string_pretty(value).map_err(std::io::Error::other)?;
-        self.text(&text)
+        print(&escaped(&redacted(&text), Form::Json))
+    }
+
+    /// Prints one of several answers as JSON in one line.
+    pub fn json_line<T: Serialize>(self, value: &T) -> std::io::Result<()> {
+        let text = serde_json::to_string(value).map_err(std::io::Error::other)?;
+        print(&escaped(&redacted(&text), Form::Json))
+    }
+
+    /// Prints a definition that the caller goes on using, made of what the caller gave: whole, with what is secret in it.
+    pub fn document(self, xml: &str) -> std::io::Result<()> {
+        print(&escaped(xml, Form::Xml))
+    }
+
+    /// The same in an answer as JSON.
+    pub fn json_document<T: Serialize>(self, value: &T) -> std::io::Result<()> {
+        let text = serde_json::to_string_pretty(value).map_err(std::io::Error::other)?;
+        print(&escaped(&text, Form::Json))
+    }
+
+    /// Prints JSON that is made already.
+    pub fn json_text(self, text: &str) -> std::io::Result<()> {
+        print(&escaped(text, Form::Json))
     }
 
     /// Prints progress.
     pub fn progress(self, text: &str) {
         if !self.quiet {
-            let _ = writeln!(std::io::stderr(), "{text}");
+            tell(text);
         }
     }
 
     /// Prints a warning.
     pub fn warning(self, text: &str) {
         if !self.quiet {
-            let _ = writeln!(std::io::stderr(), "warning: {text}");
+            tell(&format!("warning: {text}"));
         }
     }
+}
+
+/// Writes to standard output; adds a newline where there is none.
+fn print(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    if !text.ends_with('\n') {
+        out.write_all(b"\n")?;
+    }
+    out.flush()
+}
+
+/// Writes to standard error, also where little is to be said: errors, and what a question is about. Adds a newline where
+/// there is none.
+pub fn tell(text: &str) {
+    let text = redacted(text);
+    let text = escaped(&text, Form::Text);
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    // Who reads nothing is told nothing.
+    let _ = write!(std::io::stderr(), "{text}{end}");
+}
+
+/// Asks a question at the terminal; what is typed, without the white space around it.
+pub fn ask(question: &str) -> std::io::Result<String> {
+    let mut err = std::io::stderr().lock();
+    write!(err, "{} ", escaped(&redacted(question), Form::Text))?;
+    err.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().take(MOST_TYPED).read_line(&mut answer)?;
+    Ok(answer.trim().to_owned())
+}
+
+/// Asks a question that is answered by yes or no; anything else is a no.
+pub fn ask_yes(question: &str) -> std::io::Result<bool> {
+    let answer = ask(&format!("{question} [y/N]"))?;
+    Ok(matches!(answer.to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
 /// Columns of the terminal: `COLUMNS`, else what the terminal says, else 100.

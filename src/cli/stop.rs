@@ -4,12 +4,13 @@ use super::args::{DownArgs, StopArgs};
 use super::change::{Reporter, print_steps, refuse_unfinished};
 use super::context::Context;
 use super::error::EXIT_DONE;
+use super::output::ask_yes;
 use super::show::find;
 use super::view::{AgentState, View};
 use crate::apply::{ApplyError, Step, StepError, apply};
 use crate::domain::DomainXml;
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, XmlOf};
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 
 /// Runs the verb.
 pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -74,12 +75,7 @@ fn cut_power(error: &ApplyError) -> std::io::Result<bool> {
     else {
         return Ok(false);
     };
-    let mut err = std::io::stderr().lock();
-    write!(err, "{source}; cut its power, which may lose data? [y/N] ")?;
-    err.flush()?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    ask_yes(&format!("{source}; cut its power, which may lose data?"))
 }
 
 /// Says what helps against a guest that does not shut down for `verb`.

@@ -5,6 +5,7 @@ use super::DomainXml;
 use super::device::number;
 use super::element::Element;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::fmt;
 
 /// Is one place where a defined domain is not what was planned.
@@ -55,7 +56,12 @@ fn compare(planned: Element<'_>, defined: Element<'_>, found: &mut Vec<Differenc
         let there = defined.attr(name);
         if there.as_ref().is_none_or(|there| !is_same(name, &value, there)) {
             let path = format!("{}/@{name}", planned.path());
-            let (planned, defined) = (Some(value.into()), there.map(Into::into));
+            let shown = |value: Cow<'_, str>| match name {
+                // Told to whoever reads the answer.
+                "passwd" => "***".to_owned(),
+                _ => value.into_owned(),
+            };
+            let (planned, defined) = (Some(shown(value)), there.map(shown));
             found.push(Difference { path, planned, defined });
         }
     }

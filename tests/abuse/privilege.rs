@@ -1,6 +1,7 @@
 //! Locks, private files, secrets, terminal escapes and endless inputs.
 
-use crate::support::daemon::{namespaces, skip};
+use crate::hostbridge;
+use crate::support::daemon::{Daemon, namespaces, skip};
 use crate::support::{gpuvm, host_tree, project, run};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -209,4 +210,201 @@ fn what_a_shell_passes_is_read_and_bounded() {
             "end",
         ],
     );
+}
+
+#[test]
+fn nobody_reads_the_copies_of_netplans_files() {
+    // What lies there while netplan runs is seen by a netplan that is called in its place.
+    let said = hostbridge::script(
+        r#"start
+        real=$(readlink -f /usr/sbin/netplan); cp $real /run/stand/real
+        cat >/run/stand/netplan <<END
+#!/bin/bash
+for word; do
+  if [[ \$before == --root-dir ]]; then
+    stat -c 'root %U %a %n' \$word; find \$word -mindepth 1 -printf '%y %m %f\n'
+  fi >>/run/seen
+  before=\$word
+done
+PYTHONPATH=${real%/*} exec /usr/bin/python3 /run/stand/real "\$@"
+END
+        chmod 755 /run/stand/netplan; mount --bind /run/stand/netplan $real
+        export TMPDIR=/run/callers; mkdir -m 1777 $TMPDIR; umask 0
+        $bridge create br0 --nic nic0 --address 10.77.0.2/24 --gateway 10.77.0.1 --dry-run
+        cat /run/seen; echo "left: $(ls -d /run/gpuvm-netplan* /tmp/gpuvm-netplan* $TMPDIR/* 2>/dev/null)"; echo whole"#,
+    );
+    let Some(said) = said else { return };
+    says(&said, &["root root 700 /run/gpuvm-netplan-", "left: ", "whole"]);
+    assert!(said.contains("f 600 50-host.yaml") && said.contains("left: \n"), "{said}");
+    let open = said.lines().find(|line| {
+        let mode = line.strip_prefix("f ").or_else(|| line.strip_prefix("d "));
+        mode.is_some_and(|mode| !mode.starts_with("600") && !mode.starts_with("700"))
+    });
+    assert_eq!(open, None, "{said}");
+}
+
+/// What a terminal obeys of these bytes that a program has printed, as numbers; empty: nothing.
+fn obeyed(said: &str) -> Vec<u32> {
+    let is_bad = |c: char| {
+        (c.is_control() && !matches!(c, '\n' | '\t'))
+            || ('\u{202a}'..='\u{202e}').contains(&c)
+            || ('\u{2066}'..='\u{2069}').contains(&c)
+    };
+    said.chars().filter(|c| is_bad(*c)).map(u32::from).collect()
+}
+
+/// The password that definitions hold here.
+const PASSWORD: &str = "hunter2x";
+
+/// A domain whose words turn lines and clear screens, and whose definition holds passwords.
+fn domain(name: &str) -> String {
+    format!(
+        "<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>\
+         <name>{name}</name><title>t\u{9b}2J\u{202e}t</title>\
+         <description>d\u{9d}0;x\u{2066}</description><memory unit='MiB'>64</memory>\
+         <vcpu>1</vcpu><os><type arch='x86_64' machine='q35'>hvm</type></os><devices>\
+         <graphics type='vnc' passwd='{PASSWORD}'/><serial type='pty'/>\
+         <disk type='network' device='cdrom'><source protocol='http' name='a\u{202e}b'>\
+         <host name='h' port='80'/><cookies><cookie name='c'>{PASSWORD}</cookie></cookies>\
+         </source><target dev='sda' bus='sata'/></disk></devices><qemu:commandline>\
+         <qemu:arg value='-object'/><qemu:arg value='secret,id=s,data={PASSWORD}'/>\
+         </qemu:commandline></domain>"
+    )
+}
+
+/// What every verb that reads or shows the domain says, with its words.
+fn every_verb(daemon: &Daemon, name: &str, dir: &Path) -> Vec<(String, String)> {
+    let file = dir.join("host.json");
+    let file = file.to_str().unwrap();
+    let lines = [
+        "list",
+        "show D",
+        "check D",
+        "verify D",
+        "verify --all",
+        "ip D",
+        "console D",
+        "history D",
+        "tune D --diff",
+        "tune D --dry-run",
+        "tune D --check",
+        "tune D --explain --dry-run",
+        "tune --all-domains --diff",
+        "start D --dry-run",
+        "stop D",
+        "restart D",
+        "seed drop D --dry-run",
+        "delete D --dry-run",
+        "delete D",
+        "image list",
+        "network list",
+        "network show default",
+        "network doctor",
+        "gpu list",
+        "device list",
+        "nic list",
+        "drive list",
+        "capacity",
+        "plan --gpus 0 --vcpus 1 --memory 64M",
+        "create --name D --vcpus 1 --memory 64M --no-seed",
+        "tune D --yes",
+        "history D",
+        "history D --diff",
+        "undo D --dry-run",
+        "undo D --diff",
+        "undo D",
+        "host show",
+        "host capture -",
+        "recover --dry-run",
+        "undo D --yes",
+    ];
+    let mut said = Vec::new();
+    for line in lines.into_iter().chain(["host show --host F", "plan --gpus 1 --host F"]) {
+        for json in [&[][..], &["--json"]] {
+            // What was done once is done.
+            if !json.is_empty() && line.ends_with("--yes") {
+                continue;
+            }
+            let words = line.split(' ').map(|word| match word {
+                "D" => name,
+                "F" => file,
+                word => word,
+            });
+            let mut command = daemon.within("timeout");
+            command.args(["60", env!("CARGO_BIN_EXE_gpuvm")]).args(words).args(json);
+            let (code, out, err) = run(command.stdin(Stdio::null()));
+            assert!(code != 70 && code != 124, "{line}: {code}: {err}");
+            if !json.is_empty() && code == 0 && !out.is_empty() {
+                serde_json::from_str::<serde_json::Value>(&out)
+                    .unwrap_or_else(|error| panic!("{line}: {error}: {out}"));
+            }
+            said.push((format!("{line} {json:?}"), format!("{code}\n{out}{err}")));
+        }
+    }
+    said
+}
+
+#[test]
+fn no_verb_shows_a_password_or_lets_words_of_others_rule_the_terminal() {
+    let Some(daemon) = Daemon::own(None) else { return };
+    let dir = daemon.fresh_dir("files");
+    let name = "v\u{9b}31m\u{202e}x";
+    let xml = dir.join("domain.xml");
+    std::fs::write(&xml, domain(name)).unwrap();
+    let (done, text) = daemon.virsh(&["define", xml.to_str().unwrap()]);
+    assert!(done, "{text}");
+    let definition = || daemon.virsh(&["dumpxml", "--inactive", "--security-info", name]).1;
+    let before = definition();
+    assert!(before.matches(PASSWORD).count() >= 2, "{before}");
+    let host = std::fs::read_to_string(project().join("topologies/dgx-2.json")).unwrap();
+    let host = host.replace("NVIDIA", "NV\\u001b[2J\\u202eIA");
+    std::fs::write(dir.join("host.json"), host).unwrap();
+    let all = every_verb(&daemon, name, &dir);
+    let of = |line: &str| all.iter().filter(|(verb, _)| verb.starts_with(line)).count();
+    assert!(of("history") == 6 && of("undo") == 7, "{all:?}");
+    for (line, said) in &all {
+        assert!(!said.contains(PASSWORD), "{line}: {said}");
+        assert_eq!(obeyed(said), [0; 0], "{line}: {said}");
+    }
+    // Something was shown, changed, kept and put back: with the password, to the byte.
+    let holds = |line: &str, words: &str| {
+        let mut texts = all.iter().filter(|(verb, _)| verb.starts_with(line));
+        assert!(texts.any(|(_, said)| said.contains(words)), "{line}, {words}: {all:?}");
+    };
+    holds("list []", "\\u{9b}31m\\u{202e}x");
+    holds("list [\"--json\"]", "v\\u009b31m\\u202ex");
+    holds("history D --diff []", "---");
+    holds("history D [\"--json\"]", "passwd='***'");
+    holds("undo D --yes", "is undone");
+    holds("host show --host F []", "\\u{202e}IA");
+    assert_eq!(definition(), before);
+    // What is kept for undo is root's alone.
+    let kept = daemon.own_path("/var/lib/gpuvm");
+    let (_, open, _) =
+        run(Command::new("find").arg(&kept).args(["-mindepth", "1", "-perm", "/077"]));
+    assert_eq!(open, "");
+}
+
+#[test]
+fn what_is_typed_is_not_obeyed_either() {
+    for args in
+        [&["show", "a\u{1b}]0;x\u{7}"][..], &["\u{1b}[2J"], &["check", "/no\u{1b}[2J\u{202e}"]]
+    {
+        let (code, out, err) = run(&mut gpuvm(&[&["--connect", "test:///default"], args].concat()));
+        assert!(code == 1 || code == 2, "{out}{err}");
+        assert_eq!(obeyed(&(out + &err)), [0; 0], "{args:?}");
+    }
+}
+
+#[test]
+fn two_places_print() {
+    let src = project().join("src");
+    let words =
+        r"std::io::stdout\(\)|std::io::stderr\(\)|io::stderr\(\)|println!|eprint|[^a-z]print!";
+    let (_, out, _) = run(Command::new("grep").args(["-rnE", words, "--include=*.rs"]).arg(&src));
+    let allowed = |line: &&str| {
+        let of = ["cli/output.rs:", "cli/console.rs:", "is_terminal()", "skipped: "];
+        !of.iter().any(|word| line.contains(word))
+    };
+    assert_eq!(out.lines().filter(allowed).collect::<Vec<_>>(), [""; 0], "`cli::output` prints");
 }

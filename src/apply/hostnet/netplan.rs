@@ -4,11 +4,15 @@ use super::HostNetError;
 use crate::apply::array::output;
 use crate::discover::manager::NETPLAN;
 use crate::hostnet::units::Unit;
+use nix::unistd::geteuid;
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 
+/// Where what lives until the next boot lies, and only root writes.
+const RUN: &str = "/run";
 /// How long netplan may take, in seconds.
 const GENERATE_S: u64 = 60;
 /// Where systemd-networkd's units are, those first that hide others of the same name.
@@ -39,20 +43,19 @@ pub fn units(more: Option<(&str, &str)>) -> Result<Made, HostNetError> {
         let path = path.to_owned();
         move |source| HostNetError::File { path, source }
     };
-    let dir = tempfile::Builder::new().prefix("gpuvm-netplan-").tempdir();
-    let dir = dir.map_err(failed(&std::env::temp_dir()))?;
+    let dir = private_directory()?;
     for from in NETPLAN {
         let to = dir.path().join(from);
-        fs::create_dir_all(&to).map_err(failed(&to))?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&to).map_err(failed(&to))?;
         for (name, text) in files(&Path::new("/").join(from), ".yaml")? {
             if more.is_none_or(|(more, _)| more != name) {
-                fs::write(to.join(&name), text).map_err(failed(&to))?;
+                write_private(&to.join(&name), &text).map_err(failed(&to))?;
             }
         }
     }
     if let Some((name, text)) = more {
         let path = dir.path().join("run/netplan").join(name);
-        fs::write(&path, text).map_err(failed(&path))?;
+        write_private(&path, text).map_err(failed(&path))?;
     }
     let root = dir.path().to_string_lossy();
     output(&["netplan", "generate", "--root-dir", &root], GENERATE_S)?;
@@ -74,6 +77,21 @@ pub fn units(more: Option<(&str, &str)>) -> Result<Made, HostNetError> {
     let units = all.iter().filter(|(name, _)| is_unit(name));
     let nm = files(&dir.path().join(NM), "")?.into_iter().map(|(name, _)| name).collect();
     Ok(Made { units: units.map(|(name, text)| Unit::read(name, text)).collect(), nm })
+}
+
+/// A directory that nobody else enters: netplan's files hold keys of networks, and what netplan makes of them is readable
+/// by all. Root's lies below /run, where no caller's TMPDIR leads and no other user can write.
+fn private_directory() -> Result<tempfile::TempDir, HostNetError> {
+    let below = if geteuid().is_root() { PathBuf::from(RUN) } else { std::env::temp_dir() };
+    let mut builder = tempfile::Builder::new();
+    let dir = builder.prefix("gpuvm-netplan-").permissions(Permissions::from_mode(0o700));
+    dir.tempdir_in(&below).map_err(|source| HostNetError::File { path: below, source })
+}
+
+/// Writes a new file that only its owner reads.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut new = OpenOptions::new();
+    new.write(true).create_new(true).mode(0o600).open(path)?.write_all(text.as_bytes())
 }
 
 /// The files of a directory whose names end so, with their texts; empty where it is not there.

@@ -16,7 +16,7 @@ pub fn run(args: &CaptureArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let topology = read(args, cx)?;
     let text = to_json(&topology);
     if args.file == Path::new("-") {
-        cx.output.text(&text)?;
+        cx.output.json_text(&text)?;
     } else {
         write(&args.file, args.overwrite, text.as_bytes())?;
         let parts = topology.parts();

@@ -99,7 +99,7 @@ fn preview(args: &NetworkCreateArgs, first: &Prepared, cx: &Context<'_>) -> anyh
     let Prepared { network, notes, before, steps, lost } = first;
     let xml = network.xml();
     if args.xml {
-        cx.output.text(&xml)?;
+        cx.output.document(&xml)?;
         return Ok(());
     }
     if args.diff {

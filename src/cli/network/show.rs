@@ -39,7 +39,7 @@ pub fn run(args: &NetworkShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let hypervisor = cx.hypervisor()?;
     let (state, network) = find(&*hypervisor, &args.network.name)?;
     if args.xml {
-        cx.output.text(&state.xml)?;
+        cx.output.document(&state.xml)?;
         return Ok(EXIT_DONE);
     }
     let networks = hypervisor.networks();

@@ -1,0 +1,200 @@
+//! What may reach a terminal of a text that holds words of others: names, titles, metadata, records, the words of agents
+//! and of programs. Control characters are shown, not obeyed, and so are characters that turn the direction of a line;
+//! passwords are left out. `output` applies it to all that is printed.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Is what reads a text, which says how a character is written that a terminal would obey.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A person: `\u{202e}`.
+    Text,
+    /// A reader of JSON: `\u202e` within a string.
+    Json,
+    /// A reader of XML: `&#x202e;`.
+    Xml,
+}
+
+/// What stands in place of a secret.
+const HIDDEN: &str = "***";
+/// Words that make an element's text or value one that is not shown, in small letters.
+const SECRET_WORDS: [&str; 4] = ["passw", "secret", "credential", "token"];
+
+/// Whether a terminal obeys a character: C0 and C1 controls but the end of a line and the tab, marks and overrides of
+/// direction, separators of lines and paragraphs, and tags.
+fn is_obeyed(c: char) -> bool {
+    (c.is_control() && !matches!(c, '\n' | '\t'))
+        || matches!(
+            c,
+            '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'
+                | '\u{200e}'
+                | '\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+/// A text of which a terminal obeys nothing. Documents keep their meaning.
+pub fn escaped(text: &str, form: Form) -> Cow<'_, str> {
+    if !text.chars().any(is_obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match form {
+            _ if !is_obeyed(c) => shown.push(c),
+            Form::Text if (c as u32) < 0x80 => write!(shown, "\\x{:02x}", c as u32).expect("text"),
+            Form::Text => write!(shown, "\\u{{{:x}}}", c as u32).expect("text"),
+            Form::Json => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    write!(shown, "\\u{unit:04x}").expect("text");
+                }
+            }
+            // A line of a document may end so; as a reference it would be another character.
+            Form::Xml if c == '\r' => {}
+            Form::Xml => write!(shown, "&#x{:x};", c as u32).expect("text"),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// A text without the passwords of definitions in it, as libvirt leaves them out for those who may not see them, and
+/// without what looks like one in arguments, firmware configuration and OEM strings. The text may be XML, a diff of it, or
+/// JSON that holds it.
+pub fn redacted(text: &str) -> Cow<'_, str> {
+    let text = without_values(text, "passwd");
+    let text = within(text, "<cookie", "</cookie>", |_| true);
+    let text = within(text, "<entry", "</entry>", is_secret);
+    arguments(text)
+}
+
+/// Whether a text speaks of a secret.
+fn is_secret(text: &str) -> bool {
+    let small = text.to_ascii_lowercase();
+    SECRET_WORDS.iter().any(|word| small.contains(word))
+}
+
+/// Hides the values of an attribute of this name, whose quotes may be escaped as in JSON.
+fn without_values<'t>(text: &'t str, name: &str) -> Cow<'t, str> {
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(name) {
+        let (before, after) = rest.split_at(at + name.len());
+        shown.push_str(before);
+        rest = after;
+        if let Some((open, end)) = value(after) {
+            shown.push_str(&after[..open]);
+            shown.push_str(HIDDEN);
+            rest = &after[end..];
+        }
+    }
+    if shown.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(shown + rest) }
+}
+
+/// Where the value of `='...'` begins and ends; none: it is no such thing. A value without an end is one to the end.
+fn value(text: &str) -> Option<(usize, usize)> {
+    let blank = |text: &str| text.len() - text.trim_start().len();
+    let equals = blank(text);
+    let after = text[equals..].strip_prefix('=')?;
+    let quote = equals + 1 + blank(after);
+    let slashes = text[quote..].bytes().take_while(|byte| *byte == b'\\').count();
+    let open = quote + slashes + 1;
+    if !matches!(text.as_bytes().get(open - 1), Some(b'\'' | b'"')) {
+        return None;
+    }
+    let end = text[open..].find(&text[quote..open]).map_or(text.len(), |length| open + length);
+    Some((open, end))
+}
+
+/// Hides the texts of elements that begin and end so, where `hides` says so of all of it.
+fn within<'t>(
+    text: Cow<'t, str>,
+    begin: &str,
+    end: &str,
+    hides: impl Fn(&str) -> bool,
+) -> Cow<'t, str> {
+    let mut shown = String::new();
+    let mut rest = &*text;
+    while let Some(at) = rest.find(begin) {
+        let (before, element) = rest.split_at(at);
+        shown.push_str(before);
+        let length = element.find(end).unwrap_or(element.len());
+        let (whole, after) = element.split_at(length);
+        match whole.find('>').filter(|_| hides(whole)) {
+            Some(close) => shown.extend([&whole[..=close], HIDDEN]),
+            None => shown.push_str(whole),
+        }
+        rest = after;
+    }
+    if shown.is_empty() { text } else { Cow::Owned(shown + rest) }
+}
+
+/// Hides arguments and variables that are handed to QEMU as they are and speak of secrets.
+fn arguments(text: Cow<'_, str>) -> Cow<'_, str> {
+    let mut shown = String::new();
+    let mut rest = &*text;
+    while let Some(at) = ["<qemu:arg", "<qemu:env"].iter().filter_map(|tag| rest.find(tag)).min() {
+        let (before, element) = rest.split_at(at);
+        shown.push_str(before);
+        let (whole, after) = element.split_at(element.find("/>").unwrap_or(element.len()));
+        if is_secret(whole) {
+            shown.push_str(&without_values(whole, "value"));
+        } else {
+            shown.push_str(whole);
+        }
+        rest = after;
+    }
+    if shown.is_empty() { text } else { Cow::Owned(shown + rest) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_left_that_a_terminal_obeys() {
+        let bad = "a\u{1b}]0;x\u{7}\u{9b}2J\r\u{202e}b\u{2066}\u{e0041}\u{7f}\u{feff}";
+        let text = escaped(bad, Form::Text);
+        assert_eq!(text, r"a\x1b]0;x\x07\u{9b}2J\x0d\u{202e}b\u{2066}\u{e0041}\x7f\u{feff}");
+        let json = serde_json::to_string(&bad).unwrap();
+        let shown = escaped(&json, Form::Json);
+        assert!(shown.is_ascii(), "{shown}");
+        assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), bad);
+        assert_eq!(escaped("<a>\u{85}\u{202e}</a>\r\n", Form::Xml), "<a>&#x85;&#x202e;</a>\n");
+        let plain = "name\tö 漢字 👩‍🚀\n";
+        assert!(matches!(escaped(plain, Form::Text), Cow::Borrowed(text) if text == plain));
+    }
+
+    #[test]
+    fn passwords_are_hidden_wherever_a_definition_stands() {
+        let xml = "<graphics type='vnc' passwd='hun&apos;ter2' passwdValidTo='2030'/>\n\
+                   <graphics passwd = \"hunter2\"/>\n\
+                   <cookies><cookie name='a'>hunter2</cookie><cookie name=\"b\">hunter2</cookie></cookies>\n\
+                   <entry>io.systemd.credential:passwd=hunter2</entry><entry name='serial'>7</entry>\n\
+                   <qemu:arg value='secret,id=s,data=hunter2'/><qemu:arg value='-vnc'/>\
+                   <qemu:env name='TOKEN' value='hunter2'/>\n";
+        let shown = redacted(xml);
+        assert!(!shown.contains("unter2") && !shown.contains("hun&"), "{shown}");
+        for kept in ["passwdValidTo='2030'", "<entry name='serial'>7</entry>", "value='-vnc'"] {
+            assert!(shown.contains(kept), "{kept}: {shown}");
+        }
+        // As a step, a history of it, and a step that writes that history.
+        let mut json = xml.to_owned();
+        for _ in 0..3 {
+            json = serde_json::to_string(&[&json]).unwrap();
+            let shown = redacted(&json);
+            assert!(!shown.contains("unter2") && !shown.contains("hun&"), "{shown}");
+            serde_json::from_str::<[String; 1]>(&shown).unwrap();
+        }
+        for plain in ["passwd", "passwd=", "passwd=x", "the passwd file", "<cookie", "<qemu:arg"] {
+            assert_eq!(redacted(plain), plain);
+        }
+        assert_eq!(redacted("passwd='cut"), "passwd='***");
+    }
+}
