@@ -48,7 +48,7 @@ fn on_host(host: &str, script: &str) -> Command {
 }
 
 /// The files below a directory, by name; empty where it is not there.
-fn files(dir: &Path) -> Vec<String> {
+pub fn files(dir: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
     let mut names: Vec<String> =

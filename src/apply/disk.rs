@@ -1,9 +1,11 @@
 //! Disk images as files. Knows neither domains nor storage pools.
 
+use super::identity::FileId;
+use super::journal::JournalError;
 use crate::hypervisor::storage::Progress;
 use crate::input::{InputError, open_regular};
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, OFlag, fallocate};
+use nix::fcntl::{AT_FDCWD, FallocateFlags, OFlag, RenameFlags, fallocate, renameat2};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -53,6 +55,9 @@ pub enum DiskError {
         /// What the system says.
         source: io::Error,
     },
+    /// The journal could not be written, so that it would not be known whose the file is.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     /// Not a file, so not one of ours.
     #[error("{} is not a regular file and is left alone", path.display())]
     NotAFile {
@@ -92,15 +97,31 @@ const WRITTEN_AT_ONCE: usize = 4 << 20;
 /// What direct writes are aligned to: no drive has larger sectors.
 const ALIGNED: usize = 4096;
 
+/// Is how a file or a directory is made so that a run that is killed at any moment leaves nothing that is not known to be
+/// its own: under a name that nobody can guess, until it was told what it is.
+pub struct Making<'m> {
+    /// The name, without its directory.
+    pub token: &'m str,
+    /// Is told what it is, before it gets its own name.
+    pub made: &'m mut dyn FnMut(FileId) -> Result<(), JournalError>,
+}
+
+/// The name that something has while it is made.
+pub fn unfinished(path: &Path, token: &str) -> PathBuf {
+    path.with_file_name(format!(".{token}.gpuvm"))
+}
+
 /// Makes an image of zeros for its owner alone; libvirt hands it to QEMU's user when the domain starts. `progress` is told
 /// how many bytes are taken, and breaks off where it says so; nothing is left then, as after any error.
 pub fn create(
     path: &Path,
     bytes: u64,
     preallocate: Preallocate,
+    making: &mut Making<'_>,
     progress: Progress<'_>,
 ) -> Result<(), DiskError> {
-    let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let unfinished = unfinished(path, making.token);
+    let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished);
     let file: File = new.map_err(|e| error(path, e))?;
     let made = file.set_len(bytes).and_then(|()| {
         match preallocate {
@@ -117,15 +138,36 @@ pub fn create(
         }
         file.sync_all()
     });
-    if let Err(e) = made {
+    let made = made.and_then(|()| file.metadata()).map_err(|e| match e.kind() {
+        ErrorKind::Unsupported => DiskError::NoReserve { path: path.to_owned(), source: e },
+        _ => error(path, e),
+    });
+    let named = made.and_then(|meta| {
+        (making.made)(FileId::of(&meta))?;
+        name(&unfinished, path)
+    });
+    if named.is_err() {
         // The file is of this call, so nobody else can miss it; the first error is the one to tell.
-        let _ = std::fs::remove_file(path);
-        return Err(match e.kind() {
-            ErrorKind::Unsupported => DiskError::NoReserve { path: path.to_owned(), source: e },
-            _ => error(path, e),
-        });
+        let _ = std::fs::remove_file(&unfinished);
     }
-    Ok(())
+    named
+}
+
+/// Gives a file or a directory its name, unless something has it.
+fn name(unfinished: &Path, path: &Path) -> Result<(), DiskError> {
+    let flags = RenameFlags::RENAME_NOREPLACE;
+    match renameat2(AT_FDCWD, unfinished, AT_FDCWD, path, flags) {
+        // Not every file system can. A directory takes the place of none but an empty one then, and a second name is given
+        // to no file where something is.
+        Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) if unfinished.is_dir() => {
+            std::fs::rename(unfinished, path).map_err(|e| error(path, e))
+        }
+        Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => {
+            std::fs::hard_link(unfinished, path).map_err(|e| error(path, e))?;
+            std::fs::remove_file(unfinished).map_err(|e| error(unfinished, e))
+        }
+        named => named.map_err(|errno| error(path, errno.into())),
+    }
 }
 
 /// Takes the blocks of a file from its file system, in parts.
@@ -214,8 +256,18 @@ pub fn space(directory: &Path) -> Option<Space> {
 }
 
 /// Makes a directory for images that only its owner writes and everyone enters, QEMU's user too.
-pub fn create_directory(path: &Path) -> Result<(), DiskError> {
-    std::fs::DirBuilder::new().mode(0o755).create(path).map_err(|e| error(path, e))
+pub fn create_directory(path: &Path, making: &mut Making<'_>) -> Result<(), DiskError> {
+    let unfinished = unfinished(path, making.token);
+    let made = std::fs::DirBuilder::new().mode(0o755).create(&unfinished);
+    let meta = made.and_then(|()| unfinished.metadata()).map_err(|e| error(path, e))?;
+    let named = (making.made)(FileId::of(&meta))
+        .map_err(DiskError::from)
+        .and_then(|()| name(&unfinished, path));
+    if named.is_err() {
+        // It is of this call; the first error is the one to tell.
+        let _ = std::fs::remove_dir(&unfinished);
+    }
+    named
 }
 
 /// Removes a directory, unless something is in it by now.
@@ -264,7 +316,32 @@ mod tests {
 
     /// A sparse image.
     fn sparse(path: &Path, bytes: u64) -> Result<(), DiskError> {
-        create(path, bytes, Preallocate::None, &mut |_| true)
+        made(path, bytes, Preallocate::None, &mut |_| true)
+    }
+
+    /// An image.
+    fn made(
+        path: &Path,
+        bytes: u64,
+        how: Preallocate,
+        progress: Progress<'_>,
+    ) -> Result<(), DiskError> {
+        let mut told = None;
+        let mut tell = |id| {
+            told = Some(id);
+            Ok(())
+        };
+        let made = create(path, bytes, how, &mut Making { token: "t", made: &mut tell }, progress);
+        assert!(!unfinished(path, "t").exists(), "an unfinished file is left");
+        if made.is_ok() {
+            assert_eq!(FileId::at(path).unwrap(), told);
+        }
+        made
+    }
+
+    /// A directory.
+    fn directory(path: &Path) -> Result<(), DiskError> {
+        create_directory(path, &mut Making { token: "t", made: &mut |_| Ok(()) })
     }
     use std::os::unix::fs::MetadataExt;
 
@@ -294,8 +371,8 @@ mod tests {
         assert!(matches!(delete(&link), Err(DiskError::NotAFile { .. })));
         assert!(matches!(sparse(&link, 1), Err(DiskError::Exists { .. })));
         let below = dir.path().join("new");
-        create_directory(&below).unwrap();
-        assert!(matches!(create_directory(&below), Err(DiskError::Exists { .. })));
+        directory(&below).unwrap();
+        assert!(matches!(directory(&below), Err(DiskError::Exists { .. })));
         sparse(&below.join("a.img"), 1).unwrap();
         delete_directory(&below).unwrap();
         assert!(below.exists(), "a directory with a file was removed");
@@ -319,7 +396,7 @@ mod tests {
                 told.push(through);
                 true
             };
-            create(&path, bytes, how, &mut progress).unwrap();
+            made(&path, bytes, how, &mut progress).unwrap();
             let meta = path.metadata().unwrap();
             assert_eq!((meta.len(), meta.mode() & 0o777), (bytes, 0o600));
             assert!(meta.blocks() * 512 >= bytes, "{how:?}: {} blocks", meta.blocks());
@@ -333,11 +410,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.img");
         for how in [Preallocate::Reserve, Preallocate::Full] {
-            let broken = create(&path, 9 << 20, how, &mut |through| through < 8 << 20);
+            let broken = made(&path, 9 << 20, how, &mut |through| through < 8 << 20);
             assert!(broken.is_err());
             assert!(!path.exists(), "{how:?} left a file");
             // More than any file system has, less than any refuses as a size.
-            let full = create(&path, 8 << 40, how, &mut |_| true);
+            let full = made(&path, 8 << 40, how, &mut |_| true);
             assert!(matches!(full, Err(DiskError::Full { .. })), "{how:?}: {full:?}");
             assert!(!path.exists(), "{how:?} left a file");
         }

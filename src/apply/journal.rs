@@ -6,12 +6,18 @@
 //! that writes it: one that can be locked has lost its run. It goes when the change is over. Steps name files and
 //! domains and hold definitions, never what is inside a seed or an image.
 
+mod orphan;
+
+pub use orphan::{Damaged, Orphan, Orphans};
+
 use super::Step;
-use crate::hypervisor::machine::Identity;
+use super::identity::{Identity, boot_id, now_ns, random_uuid};
+use crate::hypervisor::machine;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -39,7 +45,16 @@ pub struct Change {
     pub pid: u32,
     /// The machine that it is of; none: its version did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub machine: Option<Identity>,
+    pub machine: Option<machine::Identity>,
+    /// Its random name, by which what it makes is known; empty in those of the version before.
+    #[serde(default)]
+    pub id: String,
+    /// The boot of the machine that it is made in; empty in those of the version before.
+    #[serde(default)]
+    pub boot: String,
+    /// When, in nanoseconds since 1970; 0 in those of the version before.
+    #[serde(default)]
+    pub at_ns: u64,
 }
 
 /// Is one line of a journal.
@@ -51,15 +66,29 @@ enum Record {
     /// Steps that follow those planned before.
     Plan(Vec<Step>),
     /// The step of this number, from 0, begins.
-    Begin(usize),
+    Begin(Begin),
+    /// What the step of this number has made or changed is this, and nothing else of its name.
+    Made(usize, Identity),
     /// It is done.
     Done(usize),
     /// Every step that was planned is done; what still comes only waits.
     Complete,
     /// From here on everything is undone.
     Undo,
-    /// The step of this number is undone.
+    /// The step of this number is undone, or what it made is somebody else's by now.
     Undone(usize),
+    /// The change is over, in whatever way: a journal that is there nevertheless has lost only its removal.
+    Over,
+}
+
+/// Is which step begins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Begin {
+    /// The one of this number, in journals of the version before.
+    Number(usize),
+    /// The one of this number, at this time in nanoseconds since 1970.
+    At(usize, u64),
 }
 
 /// Is how far a step has come.
@@ -84,6 +113,14 @@ pub struct Story {
     pub complete: bool,
     /// Whether it was being undone.
     pub undoing: bool,
+    /// Whether it is over.
+    pub over: bool,
+    /// What steps have made, by their numbers.
+    pub made: BTreeMap<usize, Identity>,
+    /// When steps began, by their numbers, in nanoseconds since 1970.
+    pub begun_ns: BTreeMap<usize, u64>,
+    /// Whether the machine has not booted since.
+    pub same_boot: bool,
 }
 
 /// Says what is wrong with a journal.
@@ -118,15 +155,8 @@ pub struct Journal {
     path: PathBuf,
     /// Steps planned so far.
     planned: usize,
-}
-
-/// Is a journal that no run writes any more.
-#[derive(Debug)]
-pub struct Orphan {
-    /// Its file, locked.
-    journal: Journal,
-    /// What it tells; none: its run was killed before anything was planned.
-    pub story: Option<Story>,
+    /// The random name of its change; none: its version gave it none.
+    id: Option<String>,
 }
 
 /// Makes our error of the system's.
@@ -166,7 +196,7 @@ impl Journal {
     pub fn begin_on(
         verb: &str,
         subject: &str,
-        (uri, machine): (&str, Identity),
+        (uri, machine): (&str, machine::Identity),
     ) -> Result<Journal, JournalError> {
         Journal::begin_at(&directory(), verb, subject, (uri, machine))
     }
@@ -178,7 +208,7 @@ impl Journal {
         subject: &str,
         uri: &str,
     ) -> Result<Journal, JournalError> {
-        Journal::begin_at(dir, verb, subject, (uri, Identity::of_this_machine()))
+        Journal::begin_at(dir, verb, subject, (uri, machine::Identity::of_this_machine()))
     }
 
     /// Begins the journal of a change of a machine in a directory, which is made where it is not there.
@@ -186,12 +216,16 @@ impl Journal {
         dir: &Path,
         verb: &str,
         subject: &str,
-        (uri, machine): (&str, Identity),
+        (uri, machine): (&str, machine::Identity),
     ) -> Result<Journal, JournalError> {
         super::interrupt::begins();
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed(dir))?;
         let pid = std::process::id();
+        let id = random_uuid().map_err(failed(dir))?;
         let change = Change {
+            id: id.clone(),
+            boot: boot_id(),
+            at_ns: now_ns(),
             format: FORMAT,
             verb: verb.to_owned(),
             subject: subject.to_owned(),
@@ -200,6 +234,7 @@ impl Journal {
             machine: Some(machine),
         };
         for number in 0.. {
+            let change = change.clone();
             let path = dir.join(format!("{pid}-{number}.{SUFFIX}"));
             let mut new = OpenOptions::new();
             let new = new.append(true).read(true).create_new(true).mode(0o600);
@@ -209,11 +244,9 @@ impl Journal {
             };
             let file = Flock::lock(file, FlockArg::LockExclusiveNonblock)
                 .map_err(|(_, errno)| failed(&path)(errno.into()))?;
-            let mut journal = Journal { file, path, planned: 0 };
-            let written = journal.write(&Record::Change(change)).and_then(|()| {
-                // The name has to outlive a power cut, too.
-                File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed(dir))
-            });
+            let mut journal = Journal { file, path, planned: 0, id: Some(id.clone()) };
+            // The name has to outlive a power cut, too.
+            let written = journal.write(&Record::Change(change)).and_then(|()| sync(dir));
             if let Err(error) = written {
                 // Nothing was begun; the first error is the one to tell.
                 let _ = std::fs::remove_file(&journal.path);
@@ -254,14 +287,28 @@ impl Journal {
         Ok(first)
     }
 
-    /// Says that a step begins, before it does.
-    pub fn begins(&mut self, number: usize) -> Result<(), JournalError> {
-        self.write(&Record::Begin(number))
+    /// Says that a step begins, before it does; returns when, in nanoseconds since 1970.
+    pub fn begins(&mut self, number: usize) -> Result<u64, JournalError> {
+        let at_ns = now_ns();
+        self.write(&Record::Begin(Begin::At(number, at_ns)))?;
+        Ok(at_ns)
     }
 
-    /// Says that a step is done.
-    pub fn done(&mut self, number: usize) -> Result<(), JournalError> {
-        self.write(&Record::Done(number))
+    /// Says what a step has made, where that is to be known before it is done.
+    pub fn made(&mut self, number: usize, made: &Identity) -> Result<(), JournalError> {
+        self.write(&Record::Made(number, made.clone()))
+    }
+
+    /// Says that a step is done, and what it has made or changed, as far as that is known.
+    pub fn done(&mut self, number: usize, made: Option<&Identity>) -> Result<(), JournalError> {
+        let made = made.map(|made| Record::Made(number, made.clone()));
+        let records: Vec<Record> = made.into_iter().chain([Record::Done(number)]).collect();
+        self.write_all(&records)
+    }
+
+    /// The random name of its change; none: its version gave it none.
+    pub fn id(&self) -> Option<&str> {
+        self.id.as_deref()
     }
 
     /// Says that every step is done.
@@ -279,123 +326,27 @@ impl Journal {
         self.write(&Record::Undone(number))
     }
 
-    /// Removes the journal: the change is over.
-    pub fn close(self) -> Result<(), JournalError> {
-        std::fs::remove_file(&self.path).map_err(failed(&self.path))
+    /// Removes the journal: the change is over. It says so itself first, so that a removal that a power cut takes back
+    /// brings back nothing that is to be undone.
+    pub fn close(mut self) -> Result<(), JournalError> {
+        // On a full disk the removal alone has to do.
+        let _ = self.write(&Record::Over);
+        std::fs::remove_file(&self.path).map_err(failed(&self.path))?;
+        sync_parent(&self.path)
     }
 }
 
-impl Orphan {
-    /// Journals of this host that no run writes any more, by name.
-    pub fn all() -> Result<Vec<Orphan>, JournalError> {
-        Orphan::all_in(&directory())
-    }
-
-    /// Journals of a directory that no run writes any more, by name.
-    pub fn all_in(dir: &Path) -> Result<Vec<Orphan>, JournalError> {
-        use io::ErrorKind::{NotFound, PermissionDenied};
-        let entries = match std::fs::read_dir(dir) {
-            // Those of another user's changes cannot be read, nor could they be recovered by this one.
-            Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => {
-                return Ok(Vec::new());
-            }
-            entries => entries.map_err(failed(dir))?,
-        };
-        let mut paths = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(failed(dir))?.path();
-            if path.extension().is_some_and(|end| end == SUFFIX) {
-                paths.push(path);
-            }
-        }
-        paths.sort();
-        let orphans = paths.into_iter().filter_map(|path| Orphan::open(path).transpose());
-        orphans.collect()
-    }
-
-    /// Opens one; none while a run writes it, or where it is gone by now.
-    fn open(path: PathBuf) -> Result<Option<Orphan>, JournalError> {
-        let mut open = OpenOptions::new();
-        let open = open.append(true).read(true).custom_flags(OFlag::O_NOFOLLOW.bits());
-        let file = match open.open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file.map_err(failed(&path))?,
-        };
-        let Ok(mut file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
-            return Ok(None);
-        };
-        if !path.exists() {
-            // It was closed between the opening and the locking.
-            return Ok(None);
-        }
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(failed(&path))?;
-        let story = read(&text).map_err(|(line, reason)| {
-            let path = path.clone();
-            JournalError::Damaged { path, line, reason }
-        })?;
-        let planned = story.as_ref().map_or(0, |story| story.steps.len());
-        Ok(Some(Orphan { journal: Journal { file, path, planned }, story }))
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.journal.path
-    }
-
-    /// The journal, to go on writing it.
-    pub fn into_journal(self) -> Journal {
-        self.journal
-    }
+/// Brings a directory's names to the disk.
+fn sync(dir: &Path) -> Result<(), JournalError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed(dir))
 }
 
-/// Reads a journal; none where not even the plan was written. A last line that was torn off was never on the disk as a
-/// whole, so what it would have announced has not begun. Errors: the line, from 1, and what is wrong with it.
-fn read(text: &str) -> Result<Option<Story>, (usize, String)> {
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let mut story: Option<Story> = None;
-    for (at, line) in whole.lines().enumerate() {
-        let wrong = |reason: String| (at + 1, reason);
-        let record = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
-        let Some(told) = &mut story else {
-            match record {
-                Record::Change(change) if change.format == FORMAT => {
-                    let steps = Vec::new();
-                    story = Some(Story { change, steps, complete: false, undoing: false });
-                    continue;
-                }
-                Record::Change(change) => {
-                    let reason = format!("version {}, this program knows {FORMAT}", change.format);
-                    return Err(wrong(reason));
-                }
-                _ => return Err(wrong("the first line does not say what the change is".into())),
-            }
-        };
-        let (number, progress) = match record {
-            Record::Change(_) => return Err(wrong("a second change in one journal".into())),
-            Record::Plan(steps) => {
-                told.steps.extend(steps.into_iter().map(|step| (step, Progress::Untouched)));
-                continue;
-            }
-            Record::Complete => {
-                told.complete = true;
-                continue;
-            }
-            Record::Undo => {
-                told.undoing = true;
-                continue;
-            }
-            Record::Begin(number) => (number, Progress::Begun),
-            Record::Done(number) => (number, Progress::Done),
-            Record::Undone(number) => (number, Progress::Untouched),
-        };
-        match told.steps.get_mut(number) {
-            Some(step) => step.1 = progress,
-            None => return Err(wrong(format!("step {number} was not planned"))),
-        }
-    }
-    Ok(story.filter(|story| !story.steps.is_empty()))
+/// Brings the names beside a file to the disk.
+fn sync_parent(path: &Path) -> Result<(), JournalError> {
+    path.parent().map_or(Ok(()), sync)
 }
 
+#[cfg(test)]
+use orphan::read;
 #[cfg(test)]
 mod tests;

@@ -26,11 +26,15 @@ mod secret;
 pub mod setting;
 mod step;
 pub mod text;
+mod undo;
 
 pub use disk::{DiskError, Preallocate, Space, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};
 pub use interrupt::{Heard, Interrupt};
-pub use journal::{Change, Journal, JournalError, Orphan, Progress, Story, now_s, state_directory};
+pub use journal::{
+    Change, Damaged, Journal, JournalError, Orphan, Orphans, Progress, Story, now_s,
+    state_directory,
+};
 pub use lease::is_of_this_machine;
 pub use lock::{HostLock, LockError};
 pub use needed::nvram;
@@ -40,7 +44,10 @@ pub use secret::Secret;
 pub use step::{Step, StepError};
 
 use crate::hypervisor::Hypervisor;
+use identity::{Identity, Mark, now_ns, random_uuid};
+use perform::Ours;
 use std::fmt;
+use undo::{Done, Of, Undone, undo_all};
 
 /// Is something that was done and could not be undone.
 #[derive(Debug)]
@@ -147,9 +154,9 @@ pub trait Observer {
     fn progress(&mut self, _through: u64, _bytes: u64) {}
     /// Something about the step that is being done is worth telling.
     fn note(&mut self, _text: &str) {}
-    /// Something is left as it is, because somebody else has it by now.
+    /// Something is left as it is, because it is somebody else's by now.
     fn handed_over(&mut self, step: &Step, why: &StepError) {
-        self.note(&format!("not done: {step}: {why}, so it is left as it is"));
+        self.note(&format!("{step}: {why}, so it is left as it is"));
     }
     /// Takes what has to be held while everything is undone, unless it is held already: since it was given back others
     /// may have begun to build on what was made, a pool or a directory.
@@ -170,8 +177,10 @@ pub struct Transaction<'a> {
     observer: &'a mut dyn Observer,
     /// What was begun, on disk; none: a killed run leaves nothing that has to be undone.
     journal: Option<Journal>,
-    /// Steps that were done, in order, with their numbers in the journal.
-    done: Vec<(usize, Step)>,
+    /// The random name of the change.
+    change: Option<String>,
+    /// Steps that were done, in order.
+    done: Vec<Done>,
 }
 
 impl<'a> Transaction<'a> {
@@ -181,7 +190,9 @@ impl<'a> Transaction<'a> {
         observer: &'a mut dyn Observer,
         journal: Option<Journal>,
     ) -> Self {
-        Transaction { hypervisor, observer, journal, done: Vec::new() }
+        let named = journal.as_ref().and_then(Journal::id).map(str::to_owned);
+        let change = named.or_else(|| random_uuid().ok());
+        Transaction { hypervisor, observer, journal, change, done: Vec::new() }
     }
 
     /// Does further steps. On failure, or when a signal has come, everything is undone, that of earlier calls too;
@@ -201,7 +212,7 @@ impl<'a> Transaction<'a> {
             }
             self.observer.doing(step);
             match self.step(number, step) {
-                Ok(()) => self.done.push((number, step.clone())),
+                Ok(()) => {}
                 Err(StepError::Signal { signal }) => return Err(self.interrupt(signal)),
                 Err(source) => {
                     let aftermath = self.undo_after(number, step, &source);
@@ -222,25 +233,40 @@ impl<'a> Transaction<'a> {
             }
             expected => expected?,
         }
-        if let Some(journal) = &mut self.journal {
-            journal.begins(number)?;
-        }
-        match perform::perform(step, self.hypervisor, self.observer) {
+        let begun_ns = match &mut self.journal {
+            Some(journal) => journal.begins(number)?,
+            None => now_ns(),
+        };
+        let mark = Mark::new(self.change.as_deref(), number);
+        let mut made = None;
+        let journal = &mut self.journal;
+        let mut tell = |identity: Identity| {
+            if let Some(journal) = journal {
+                journal.made(number, &identity)?;
+            }
+            made = Some(identity);
+            Ok(())
+        };
+        let mut ours = Ours { mark: &mark, made: &mut tell };
+        match perform::perform(step, self.hypervisor, self.observer, &mut ours) {
             Err(why) if why.lets_be(step) => {
                 self.observer.handed_over(step, &why);
             }
             done => done?,
         }
+        let told = made.is_some();
+        let made = made.or_else(|| identity::made(step, self.hypervisor));
         if let Some(journal) = &mut self.journal {
             // The step is done whether it is written or not; a run that comes after takes it as begun.
-            let _ = journal.done(number);
+            let _ = journal.done(number, made.as_ref().filter(|_| !told));
         }
+        self.done.push(Done { number, step: step.clone(), made, begun_ns: Some(begun_ns) });
         Ok(())
     }
 
     /// Whether a step was done from which there is no way back.
     fn is_final(&self) -> bool {
-        self.done.iter().any(|(_, step)| step.is_final())
+        self.done.iter().any(|done| done.step.is_final())
     }
 
     /// Undoes everything if a signal has come; to be called while something is waited for.
@@ -277,7 +303,11 @@ impl<'a> Transaction<'a> {
     fn undo_after(&mut self, number: usize, step: &Step, why: &StepError) -> Aftermath {
         match why.may_have_done(step) {
             true if step.is_final() => Aftermath::Unfinished,
-            true => self.undo_with(Some((number, step.clone()))),
+            true => {
+                let half =
+                    Done { number, step: step.clone(), made: None, begun_ns: Some(now_ns()) };
+                self.undo_with(Some(half))
+            }
             false => self.undo(),
         }
     }
@@ -290,38 +320,25 @@ impl<'a> Transaction<'a> {
     /// Undoes what was done, the last first, unless there is no way back. `half`: a step that failed and may be done,
     /// which is not counted. Where all is undone the journal goes. That it cannot be written meanwhile hinders nothing:
     /// undoing twice is as good as once.
-    fn undo_with(&mut self, half: Option<(usize, Step)>) -> Aftermath {
+    fn undo_with(&mut self, half: Option<Done>) -> Aftermath {
         if self.is_final() {
             return Aftermath::Unfinished;
         }
         if let Some(journal) = &mut self.journal {
             let _ = journal.undoing();
         }
-        let uncounted = half.as_ref().map(|(number, _)| *number);
+        let uncounted = half.as_ref().map(|half| half.number);
         self.done.extend(half);
         let _guard = if self.done.is_empty() { None } else { self.observer.guard() };
-        let mut left = Vec::new();
-        let mut undone = 0;
-        while let Some((number, step)) = self.done.pop() {
-            if !step.is_undone() {
-                continue;
-            }
-            self.observer.undoing(&step);
-            match perform::undo(&step, self.hypervisor) {
-                Ok(()) => undone += usize::from(uncounted != Some(number)),
-                Err(why) if why.is_handed_over() => self.observer.handed_over(&step, &why),
-                Err(error) => {
-                    left.push(Left { step, error });
-                    continue;
-                }
-            }
-            if let Some(journal) = &mut self.journal {
-                let _ = journal.undone(number);
-            }
-        }
+        let of = Of { change: self.change.as_deref(), same_boot: true, ends: None };
+        let steps = std::mem::take(&mut self.done).into_iter().rev();
+        let journal = self.journal.as_mut();
+        let Undone { undone, left, .. } =
+            undo_all(steps, of, self.hypervisor, self.observer, journal);
         if let Some(journal) = self.journal.take_if(|_| left.is_empty()) {
             let _ = journal.close();
         }
+        let undone = undone.iter().filter(|number| Some(**number) != uncounted).count();
         Aftermath::Undone { undone, left }
     }
 }

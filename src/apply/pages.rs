@@ -111,6 +111,18 @@ pub enum PagesError {
         /// Memory that the node has left, where the kernel tells.
         available: Option<MemSize>,
     },
+    /// Pages that were to be given back are in use.
+    #[error("{goes} pages of {page} of node {node} are to be given back, and only {free} are free")]
+    InUse {
+        /// The node.
+        node: NodeId,
+        /// The page size.
+        page: MemSize,
+        /// Pages that are free.
+        free: u64,
+        /// Pages that are to go.
+        goes: u64,
+    },
     /// Others took pages meanwhile.
     #[error("{free} pages of {page} are free on node {node} now, and {needed} are needed")]
     Taken {
@@ -185,8 +197,28 @@ impl Pages<'_> {
         Ok(())
     }
 
-    /// Undoes it.
+    /// Undoes it. Of pages that are in use none is given back: whoever has them needs them all, and a part that was given
+    /// back would be given back twice.
     pub fn undo(&self, step: &PagesStep) -> Result<(), PagesError> {
+        let &PagesStep { node, page_kib: page, to, was, .. } = step;
+        if to > was {
+            let mut looks = 0;
+            loop {
+                let pool = match self.pool(node, page) {
+                    Err(PagesError::NoNode { .. } | PagesError::NoSize { .. }) => return Ok(()),
+                    pool => pool?,
+                };
+                let goes = pool.reserved() - aim(pool.reserved(), to, was).min(pool.reserved());
+                if pool.free >= goes {
+                    break;
+                }
+                looks += 1;
+                if looks > LOOKS {
+                    return Err(PagesError::InUse { node, page, free: pool.free, goes });
+                }
+                std::thread::sleep(self.pause);
+            }
+        }
         self.lead(step, step.to, step.was)
     }
 

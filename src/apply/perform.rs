@@ -1,16 +1,17 @@
-//! How one step is done, and how it is undone. Undoing, and doing again what a killed run may have done, do nothing where
-//! nothing is to be done.
+//! How one step is done. Doing again what a killed run may have done does nothing where nothing is to be done.
 
-use super::bind::BindError;
-use super::disk::{self, DiskError};
+use super::disk::{self, DiskError, Making};
+use super::identity::{Identity, Mark, Proof};
+use super::journal::JournalError;
 use super::owner::Owner as _;
 use super::setting::SettingError;
+use super::undo::undo;
 use super::{Observer, Step, StepError, bind, compare, copy, detach, lease, needed, owner, pages};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::machine::Machine;
 use crate::hypervisor::storage::Progress;
 use crate::hypervisor::{
-    AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
+    AskedBy, DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
 };
 use crate::image::Summing;
 use std::io::Read;
@@ -26,7 +27,7 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
             let message = format!("{} has a domain of this name", hypervisor.uri());
             return Err(refused(HypervisorErrorKind::Exists, step, message).into());
         }
-        Step::StartDomain { name } if row(hypervisor, name)? == Some(DomainState::Running) => {
+        Step::StartDomain { name, .. } if row(hypervisor, name)? == Some(DomainState::Running) => {
             let message = "it runs already".to_owned();
             return Err(refused(HypervisorErrorKind::WrongState, step, message).into());
         }
@@ -75,7 +76,7 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
 
 /// Refuses a step on this machine where the hypervisor's domains are on another: a path, a device or an address there is
 /// somebody else's here.
-fn refuse_elsewhere(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+pub(super) fn refuse_elsewhere(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
     match hypervisor.machine() {
         Machine::Elsewhere { host } if step.is_of_machine() => Err(StepError::Elsewhere { host }),
         _ => Ok(()),
@@ -115,30 +116,79 @@ fn started_again(step: &Step) -> HypervisorError {
     refused(HypervisorErrorKind::WrongState, step, message)
 }
 
+/// Is what a step makes its products known by.
+pub(super) struct Ours<'o> {
+    /// The step's own name.
+    pub mark: &'o Mark,
+    /// Is told what a file is before it gets its name.
+    pub made: &'o mut dyn FnMut(Identity) -> Result<(), JournalError>,
+}
+
+impl Ours<'_> {
+    /// Makes a file or a directory.
+    fn making(
+        &mut self,
+        make: impl FnOnce(&mut Making<'_>) -> Result<(), DiskError>,
+    ) -> Result<(), DiskError> {
+        let token = self.mark.token().unwrap_or_else(|| format!("gpuvm-{}", std::process::id()));
+        let mut made = |id| (self.made)(Identity::File(id));
+        make(&mut Making { token: &token, made: &mut made })
+    }
+}
+
+/// Refuses a step about a domain whose name another one has by now.
+fn expects_domain(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+    match step.domain() {
+        Some((name, Some(uuid))) => of_uuid(hypervisor, name, &uuid).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// The domain of a name, which has to be the one of this UUID; none: there is none of this name.
+pub(super) fn of_uuid(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    uuid: &str,
+) -> Result<Option<DomainSummary>, StepError> {
+    match hypervisor.domain(name)? {
+        Some(row) if row.uuid != uuid => Err(StepError::OtherDomain {
+            name: name.to_owned(),
+            uuid: uuid.to_owned(),
+            theirs: row.uuid,
+        }),
+        row => Ok(row),
+    }
+}
+
 /// Does one step.
 pub(super) fn perform(
     step: &Step,
     hypervisor: &dyn Hypervisor,
     observer: &mut dyn Observer,
+    ours: &mut Ours<'_>,
 ) -> Result<(), StepError> {
     refuse_elsewhere(step, hypervisor)?;
     if let Some(why) = needed::stays(step, hypervisor)? {
         observer.note(&why);
         return Ok(());
     }
+    expects_domain(step, hypervisor)?;
     match step {
-        Step::CreateDirectory { path } => disk::create_directory(path)?,
+        Step::CreateDirectory { path } => {
+            ours.making(|making| disk::create_directory(path, making))?
+        }
         Step::CreateDisk { path, bytes, preallocate } => {
             interruptible(observer, *bytes, |progress| {
-                Ok(disk::create(path, *bytes, *preallocate, progress)?)
+                Ok(ours
+                    .making(|making| disk::create(path, *bytes, *preallocate, making, progress))?)
             })?;
         }
         Step::DefineDomain { xml, .. } => hypervisor.define(xml)?,
-        Step::StartDomain { name } => hypervisor.start(name)?,
-        Step::ShutDownDomain { name, by, wait_s } => {
+        Step::StartDomain { name, .. } => hypervisor.start(name)?,
+        Step::ShutDownDomain { name, by, wait_s, .. } => {
             shut_down(hypervisor, observer, name, *by, *wait_s)?;
         }
-        Step::EndDomain { name } => hypervisor.destroy(name)?,
+        Step::EndDomain { name, .. } => hypervisor.destroy(name)?,
         Step::UndefineDomain { name, xml } => {
             hypervisor.undefine_but_nvram(name)?;
             // Started between the last look and the undefining: it runs on, and with what is deleted next.
@@ -154,7 +204,9 @@ pub(super) fn perform(
         }
         Step::ReleaseLease { server, ip, mac } => lease::give_back(*server, *ip, mac, observer),
         Step::DeleteDisk { path } => disk::delete(path)?,
-        Step::MakePool { name, path } => hypervisor.storage().make_pool(name, path, None)?,
+        Step::MakePool { name, path } => {
+            hypervisor.storage().make_pool(name, path, ours.mark.uuid().as_deref())?
+        }
         Step::MakeVolume { pool, volume, from: None } => {
             hypervisor.storage().make_volume(pool, volume)?;
         }
@@ -251,87 +303,24 @@ pub(super) fn perform_again(
     begun: bool,
     hypervisor: &dyn Hypervisor,
     observer: &mut dyn Observer,
+    (proof, ours): (&Proof<'_>, &mut Ours<'_>),
 ) -> Result<(), StepError> {
-    if let Step::StartDomain { name } = step
+    if let Step::StartDomain { name, .. } = step
         && row(hypervisor, name)? == Some(DomainState::Running)
     {
         // Started, and since then of use to somebody: not a thing to be done again.
         return Ok(());
     }
     if begun && !step.takes_away() && !step.is_of_host() {
-        undo(step, hypervisor)?;
+        undo(step, hypervisor, proof)?;
     }
-    let done = perform(step, hypervisor, observer);
-    if step.takes_away() { gone_is_good(done) } else { done }
-}
-
-/// Undoes one step that was done, or may have been.
-pub(super) fn undo(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
-    refuse_elsewhere(step, hypervisor)?;
-    let undone = match step {
-        Step::CreateDirectory { path } => disk::delete_directory(path).map_err(StepError::from),
-        Step::CreateDisk { path, .. } => disk::delete(path).map_err(StepError::from),
-        Step::DefineDomain { name, .. } => hypervisor.undefine(name).map_err(StepError::from),
-        Step::StartDomain { name } => hypervisor.destroy(name).map_err(StepError::from),
-        Step::UndefineDomain { xml, .. } => hypervisor.define(xml).map_err(StepError::from),
-        // One that was undefined meanwhile does not come back.
-        Step::RedefineDomain { name, .. } if row(hypervisor, name)?.is_none() => Ok(()),
-        Step::RedefineDomain { before, .. } => hypervisor.define(before).map_err(StepError::from),
-        Step::MakePool { name, .. } => forget_pool(hypervisor, name).map_err(StepError::from),
-        Step::MakeVolume { pool, volume, .. } => {
-            hypervisor.storage().delete_volume(pool, &volume.name).map_err(StepError::from)
-        }
-        // Not by force: whoever has it open by now has come since.
-        Step::BindDevice { bdf, was, .. } | Step::ReleaseDevice { bdf, was, .. } => {
-            match bind::on_this_machine(hypervisor, false, |binder| binder.set(*bdf, was)) {
-                // What is gone has nothing that could be undone.
-                Err(BindError::Absent { .. }) => Ok(()),
-                undone => undone.map_err(StepError::from),
-            }
-        }
-        Step::SetFile { path, was, .. } => {
-            bind::set_file(path, was.as_deref()).map_err(StepError::from)
-        }
-        Step::Remember { path, was, .. } => {
-            bind::set_private_file(path, was.as_deref()).map_err(StepError::from)
-        }
-        // What has ended since runs no more as it should not.
-        Step::PinThread { name, .. } | Step::UpdateDevice { name, .. }
-            if !is_active(row(hypervisor, name)?) =>
-        {
-            Ok(())
-        }
-        Step::PinThread { name, thread, was, .. } => {
-            hypervisor.pin(name, *thread, was).map_err(StepError::from)
-        }
-        Step::UpdateDevice { name, was, .. } => {
-            hypervisor.update(name, was).map_err(StepError::from)
-        }
-        Step::Array(step) => step.undo().map_err(StepError::from),
-        Step::Nic(step) => step.undo(hypervisor).map_err(StepError::from),
-        Step::Network(step) => step.undo(hypervisor),
-        Step::SetPages(step) => {
-            pages::on_this_machine(|pages| pages.undo(step)).map_err(StepError::from)
-        }
-        Step::EditText(step) => step.undo().map_err(StepError::from),
-        Step::Set(step) => step.undo().map_err(StepError::from),
-        Step::HostNet(step) => step.undo().map_err(StepError::from),
-        // Nothing to undo, or undone with the volume, or not to be undone.
-        Step::ShutDownDomain { .. }
-        | Step::ResetDevice { .. }
-        | Step::EndDomain { .. }
-        | Step::DropNvram { .. }
-        | Step::DetachDisk { .. }
-        | Step::ReleaseLease { .. }
-        | Step::DeleteDisk { .. }
-        | Step::GrowVolume { .. }
-        | Step::FillVolume { .. }
-        | Step::CheckVolume { .. }
-        | Step::CompareDisk { .. }
-        | Step::SealVolume { .. }
-        | Step::DeleteVolume { .. } => Ok(()),
-    };
-    gone_is_good(undone)
+    let done = perform(step, hypervisor, observer, ours);
+    match done {
+        // The domain that had to go is gone, and another has its name.
+        Err(StepError::OtherDomain { .. }) if step.takes_away() => Ok(()),
+        done if step.takes_away() => gone_is_good(done),
+        done => done,
+    }
 }
 
 /// Removes the NVRAM of a domain that is undefined, unless somebody has defined another of its name by now.
@@ -345,20 +334,8 @@ fn drop_nvram(hypervisor: &dyn Hypervisor, name: &str, xml: &str) -> Result<(), 
     hypervisor.undefine(name)
 }
 
-/// Forgets a pool, unless somebody else has a volume in it by now.
-fn forget_pool(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorError> {
-    let storage = hypervisor.storage();
-    let pools = storage.pools()?;
-    // One that is not active cannot be looked into, and nobody can make anything in it either.
-    let is_active = pools.iter().any(|pool| pool.name == name && pool.active);
-    if is_active && !storage.volumes(name)?.is_empty() {
-        return Ok(());
-    }
-    storage.forget_pool(name)
-}
-
 /// Takes it as done that a domain, a pool or a volume is not there which had to go.
-fn gone_is_good(result: Result<(), StepError>) -> Result<(), StepError> {
+pub(super) fn gone_is_good(result: Result<(), StepError>) -> Result<(), StepError> {
     let gone = [HypervisorErrorKind::NoDomain, HypervisorErrorKind::NoVolume];
     match result {
         Err(StepError::Hypervisor(error)) if gone.contains(&error.kind) => Ok(()),

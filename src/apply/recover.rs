@@ -1,8 +1,10 @@
 //! What becomes of a change whose run was killed: undone, or finished where there is no way back. Told by its journal
 //! alone.
 
-use super::journal::{Orphan, Progress, Story};
-use super::{Aftermath, ApplyError, Left, Observer, Step, perform};
+use super::journal::{Journal, Orphan, Progress, Story};
+use super::perform::{Ours, perform_again};
+use super::undo::{Done, Of, undo_all};
+use super::{Aftermath, ApplyError, Left, Observer, Step};
 use crate::hypervisor::Hypervisor;
 use serde::Serialize;
 
@@ -25,6 +27,9 @@ pub struct Recovery {
     pub way: Way,
     /// The steps that are undone or done, in this order.
     pub steps: Vec<Step>,
+    /// The steps of which something is left as it is, because it is somebody else's by now; known only afterwards.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub handed_over: Vec<Step>,
 }
 
 impl Recovery {
@@ -32,6 +37,7 @@ impl Recovery {
     pub fn of(story: Option<&Story>) -> Recovery {
         let way = match story {
             None => Way::Forget,
+            Some(story) if story.over => Way::Forget,
             Some(story) if story.undoing => Way::Undo,
             Some(story) if story.complete => Way::Forget,
             Some(story) if begun(story).any(|(_, step)| step.takes_away()) => Way::Finish,
@@ -40,7 +46,8 @@ impl Recovery {
         let numbers = story.map(|story| numbers(story, way)).unwrap_or_default();
         let step = |number: usize| story.map(|story| story.steps[number].0.clone());
         let steps: Vec<Step> = numbers.into_iter().filter_map(step).collect();
-        Recovery { way: if steps.is_empty() { Way::Forget } else { way }, steps }
+        let way = if steps.is_empty() { Way::Forget } else { way };
+        Recovery { way, steps, handed_over: Vec::new() }
     }
 }
 
@@ -50,27 +57,47 @@ fn begun(story: &Story) -> impl DoubleEndedIterator<Item = (usize, &Step)> {
     all.filter(|(_, (_, progress))| *progress != Progress::Untouched).map(|(at, (s, _))| (at, s))
 }
 
-/// Numbers of the steps that are undone or done, in this order.
+/// Numbers of the steps that are undone or done, in this order. Of what ends with the boot of the machine nothing is left
+/// in another, and what is there then is somebody else's.
 fn numbers(story: &Story, way: Way) -> Vec<usize> {
+    let lasts = |step: &Step| story.same_boot || !step.ends_with_boot();
     match way {
         Way::Forget => Vec::new(),
         Way::Undo => {
-            begun(story).rev().filter(|(_, step)| step.is_undone()).map(|(at, _)| at).collect()
+            let back = begun(story).rev().filter(|(_, step)| step.is_undone() && lasts(step));
+            back.map(|(at, _)| at).collect()
         }
         Way::Finish => {
             let all = story.steps.iter().enumerate();
-            all.filter(|(_, (_, progress))| *progress != Progress::Done).map(|(at, _)| at).collect()
+            let todo = all.filter(|(_, (step, progress))| {
+                *progress != Progress::Done
+                    && (lasts(step) || matches!(step, Step::StartDomain { .. }))
+            });
+            todo.map(|(at, _)| at).collect()
         }
     }
 }
 
-/// Undoes or finishes a change. Its journal goes when all is well; else it stays, and this can be run again.
+/// The steps of these numbers, with what is known of them.
+fn done(story: &Story, numbers: &[usize]) -> Vec<Done> {
+    let one = |&number: &usize| Done {
+        number,
+        step: story.steps[number].0.clone(),
+        made: story.made.get(&number).cloned(),
+        begun_ns: story.begun_ns.get(&number).copied(),
+    };
+    numbers.iter().map(one).collect()
+}
+
+/// Undoes or finishes a change. Its journal goes when all is well; else it stays, and this can be run again. `ends`: the
+/// domains that may be ended where they run, by name.
 pub fn recover(
     orphan: Orphan,
     hypervisor: &dyn Hypervisor,
     observer: &mut dyn Observer,
+    ends: &[String],
 ) -> Result<Recovery, ApplyError> {
-    let recovery = Recovery::of(orphan.story.as_ref());
+    let mut recovery = Recovery::of(orphan.story.as_ref());
     let story = orphan.story.clone();
     let mut journal = orphan.into_journal();
     let Some(story) = story.filter(|_| recovery.way != Way::Forget) else {
@@ -78,46 +105,58 @@ pub fn recover(
         return Ok(recovery);
     };
     super::interrupt::begins();
-    if recovery.way == Way::Undo {
-        journal.undoing()?;
+    let numbers = numbers(&story, recovery.way);
+    let steps = done(&story, &numbers);
+    let change = journal.id().map(str::to_owned);
+    let of = Of { change: change.as_deref(), same_boot: story.same_boot, ends: Some(ends) };
+    if recovery.way == Way::Finish {
+        finish(&steps, &story, of, (hypervisor, observer), &mut journal)?;
+        journal.close()?;
+        return Ok(recovery);
     }
-    let mut left = Vec::new();
-    let mut undone = 0;
-    for number in numbers(&story, recovery.way) {
-        let (step, progress) = &story.steps[number];
-        if recovery.way == Way::Finish {
-            observer.doing(step);
-            let begun = *progress != Progress::Untouched;
-            match perform::perform_again(step, begun, hypervisor, observer) {
-                Err(why) if why.lets_be(step) => {
-                    observer.handed_over(step, &why);
-                }
-                done => done.map_err(|source| {
-                    let (step, aftermath) = (Box::new(step.clone()), Aftermath::Unfinished);
-                    ApplyError::Failed { step, source, aftermath }
-                })?,
-            }
-            journal.done(number)?;
-            continue;
-        }
-        observer.undoing(step);
-        match perform::undo(step, hypervisor) {
-            Ok(()) => {
-                undone += 1;
-                journal.undone(number)?;
-            }
-            Err(why) if why.is_handed_over() => {
-                observer.handed_over(step, &why);
-                journal.undone(number)?;
-            }
-            Err(error) => left.push(Left { step: step.clone(), error }),
-        }
-    }
-    if let Some(first) = left.pop() {
-        let Left { step, error: source } = first;
-        let aftermath = Aftermath::Undone { undone, left };
+    journal.undoing()?;
+    let all = undo_all(steps, of, hypervisor, observer, Some(&mut journal));
+    let mut left = all.left;
+    if !left.is_empty() {
+        let Left { step, error: source } = left.remove(0);
+        let aftermath = Aftermath::Undone { undone: all.undone.len(), left };
         return Err(ApplyError::Failed { step: Box::new(step), source, aftermath });
     }
+    let named = |numbers: &[usize]| -> Vec<Step> {
+        numbers.iter().map(|number| story.steps[*number].0.clone()).collect()
+    };
+    recovery.steps = named(&all.undone);
+    recovery.handed_over = named(&all.handed_over);
     journal.close()?;
     Ok(recovery)
+}
+
+/// Does what is missing of a change from which there is no way back.
+fn finish(
+    steps: &[Done],
+    story: &Story,
+    of: Of<'_>,
+    (hypervisor, observer): (&dyn Hypervisor, &mut dyn Observer),
+    journal: &mut Journal,
+) -> Result<(), ApplyError> {
+    for done in steps {
+        let Done { number, step, .. } = done;
+        observer.doing(step);
+        let begun = story.steps[*number].1 != Progress::Untouched;
+        let proof = of.proof(done);
+        let mut tell = |identity| journal.made(*number, &identity);
+        let mut ours = Ours { mark: &proof.mark, made: &mut tell };
+        let again = perform_again(step, begun, hypervisor, observer, (&proof, &mut ours));
+        match again {
+            Err(why) if why.lets_be(step) => {
+                observer.handed_over(step, &why);
+            }
+            again => again.map_err(|source| {
+                let (step, aftermath) = (Box::new(step.clone()), Aftermath::Unfinished);
+                ApplyError::Failed { step, source, aftermath }
+            })?,
+        }
+        journal.done(*number, None)?;
+    }
+    Ok(())
 }

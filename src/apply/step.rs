@@ -8,6 +8,7 @@ pub use error::StepError;
 use super::array::ArrayStep;
 use super::disk::Preallocate;
 use super::hostnet::HostNetStep;
+use super::identity::uuid_of;
 use super::network::NetworkStep;
 use super::nic::NicStep;
 use super::pages::PagesStep;
@@ -56,11 +57,17 @@ pub enum Step {
     StartDomain {
         /// Its name.
         name: String,
+        /// Its UUID; none: its version did not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uuid: Option<String>,
     },
     /// Asks a guest to shut down and waits until it has; not undone.
     ShutDownDomain {
         /// Its name.
         name: String,
+        /// Its UUID; none: its version did not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uuid: Option<String>,
         /// Who asks it first; a guest whose agent does not answer is asked by the power button.
         #[serde(default)]
         by: AskedBy,
@@ -71,6 +78,9 @@ pub enum Step {
     EndDomain {
         /// Its name.
         name: String,
+        /// Its UUID; none: its version did not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uuid: Option<String>,
     },
     /// Removes a domain's definition and its saved state; its NVRAM stays until there is no way back.
     UndefineDomain {
@@ -337,6 +347,48 @@ impl Step {
             Step::Nic(step) => step.gives_back(),
             _ => false,
         }
+    }
+
+    /// The domain that it is about and that is there before, by name and UUID; no UUID: its version did not say.
+    pub fn domain(&self) -> Option<(&str, Option<String>)> {
+        match self {
+            Step::StartDomain { name, uuid }
+            | Step::ShutDownDomain { name, uuid, .. }
+            | Step::EndDomain { name, uuid } => Some((name, uuid.clone())),
+            Step::UndefineDomain { name, xml } => Some((name, uuid_of(xml))),
+            Step::RedefineDomain { name, before, .. } => Some((name, uuid_of(before))),
+            _ => None,
+        }
+    }
+
+    /// Whether what it does ends with the boot of the machine, so that nothing is left of it afterwards.
+    pub fn ends_with_boot(&self) -> bool {
+        matches!(
+            self,
+            Step::StartDomain { .. }
+                | Step::BindDevice { .. }
+                | Step::ReleaseDevice { .. }
+                | Step::ResetDevice { .. }
+                | Step::SetPages(_)
+                | Step::Set(_)
+                | Step::Nic(_)
+        ) || self.is_of_running()
+    }
+
+    /// What takes away by hand what it made, where that is left; none: there is no such command.
+    pub fn by_hand(&self) -> Option<String> {
+        Some(match self {
+            Step::CreateDisk { path, .. } => format!("rm {}", path.display()),
+            Step::CreateDirectory { path } => format!("rmdir {}", path.display()),
+            Step::MakeVolume { pool, volume, .. } => {
+                format!("virsh vol-delete --pool {pool} {}", volume.name)
+            }
+            Step::MakePool { name, .. } => format!("virsh pool-destroy {name}"),
+            Step::DefineDomain { name, .. } => format!("gpuvm delete {name}"),
+            Step::StartDomain { name, .. } => format!("gpuvm stop {name}"),
+            Step::RedefineDomain { name, .. } => format!("gpuvm history {name} --diff"),
+            _ => return None,
+        })
     }
 
     /// Whether it changes only what runs, and is over with it.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cpuset::CpuSet;
+use crate::domain::DomainXml;
 use crate::domain::live::GuestThread;
 use crate::hypervisor::{
     AskedBy, Console, DomainState, DomainSummary, GuestAddress, HypervisorError,
@@ -17,6 +18,12 @@ mod network;
 struct Fake {
     /// Domains by name.
     domains: RefCell<BTreeMap<String, bool>>,
+    /// The UUIDs of those that have one, by name.
+    uuids: RefCell<BTreeMap<String, String>>,
+    /// The number of the run of each that has one.
+    runs: RefCell<BTreeMap<String, u32>>,
+    /// The calls for which the hypervisor is away.
+    away: Vec<usize>,
     /// Calls that change something, so far.
     calls: Cell<usize>,
     /// The calls that fail.
@@ -34,11 +41,13 @@ impl Fake {
     fn call(&self, doing: &str) -> Result<(), HypervisorError> {
         let number = self.calls.replace(self.calls.get() + 1);
         self.log.borrow_mut().push(doing.to_owned());
-        if !self.fails.contains(&number) {
-            return Ok(());
-        }
+        let kind = match (self.fails.contains(&number), self.away.contains(&number)) {
+            (false, false) => return Ok(()),
+            (_, true) => HypervisorErrorKind::NoConnection,
+            _ => HypervisorErrorKind::Other,
+        };
         let (doing, message) = (doing.to_owned(), format!("call {number} fails"));
-        Err(HypervisorError { kind: HypervisorErrorKind::Other, doing, message })
+        Err(HypervisorError { kind, doing, message })
     }
 
     /// Says whether a domain runs.
@@ -61,7 +70,7 @@ impl Hypervisor for Fake {
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
         let row = |(name, runs): (&String, &bool)| DomainSummary {
             name: name.clone(),
-            uuid: String::new(),
+            uuid: self.uuids.borrow().get(name).cloned().unwrap_or_default(),
             state: if *runs { DomainState::Running } else { DomainState::ShutOff },
             persistent: true,
         };
@@ -72,7 +81,13 @@ impl Hypervisor for Fake {
     }
     fn define(&self, xml: &str) -> Result<(), HypervisorError> {
         self.call("define")?;
-        self.set(xml, false);
+        let Ok(parsed) = DomainXml::parse(xml) else {
+            self.set(xml, false);
+            return Ok(());
+        };
+        self.set(&parsed.name(), false);
+        let uuid = parsed.uuid().unwrap_or_default();
+        self.uuids.borrow_mut().insert(parsed.name(), uuid);
         Ok(())
     }
     fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
@@ -90,7 +105,11 @@ impl Hypervisor for Fake {
     fn start(&self, name: &str) -> Result<(), HypervisorError> {
         self.call("start")?;
         self.set(name, true);
+        *self.runs.borrow_mut().entry(name.to_owned()).or_default() += 1;
         Ok(())
+    }
+    fn run_id(&self, name: &str) -> Result<Option<u32>, HypervisorError> {
+        Ok(self.runs.borrow().get(name).copied())
     }
     fn shutdown(&self, name: &str, _: AskedBy) -> Result<(), HypervisorError> {
         self.call("shutdown")?;
@@ -138,7 +157,7 @@ impl Hypervisor for Fake {
 
 /// The step that asks a guest to shut down, and does not wait.
 fn shut_down(name: &str) -> Step {
-    Step::ShutDownDomain { name: name.to_owned(), by: AskedBy::Agent, wait_s: 0 }
+    Step::ShutDownDomain { name: name.to_owned(), uuid: None, by: AskedBy::Agent, wait_s: 0 }
 }
 
 /// The error that there is no such domain.
@@ -174,14 +193,22 @@ fn disk(path: std::path::PathBuf, bytes: u64) -> Step {
     Step::CreateDisk { path, bytes, preallocate: Preallocate::Reserve }
 }
 
+/// The UUID of the domain that is made here.
+const UUID: &str = "11111111-2222-4333-8444-555555555555";
+
+/// A definition.
+fn xml(name: &str, uuid: &str) -> String {
+    format!("<domain><name>{name}</name><uuid>{uuid}</uuid></domain>")
+}
+
 /// The steps of a create with two disks.
 fn create(dir: &std::path::Path) -> Vec<Step> {
     let name = || "a".to_owned();
     vec![
         disk(dir.join("os.img"), 1 << 20),
         disk(dir.join("data.img"), 1 << 20),
-        Step::DefineDomain { name: name(), xml: name() },
-        Step::StartDomain { name: name() },
+        Step::DefineDomain { name: name(), xml: xml("a", UUID) },
+        Step::StartDomain { name: name(), uuid: Some(UUID.into()) },
     ]
 }
 
@@ -243,14 +270,16 @@ fn a_signal_after_the_last_step_undoes_it_too() {
 #[test]
 fn what_cannot_be_undone_is_told_with_the_first_error() {
     let dir = tempfile::tempdir().unwrap();
-    // Define goes well, start fails and is ended nevertheless; the undefine that undoes the define fails, too.
-    let fake = Fake { fails: vec![1, 3], ..Fake::default() };
+    // Define goes well, start fails; the undefine that undoes the define fails, too.
+    let fake = Fake { fails: vec![1, 2], ..Fake::default() };
     let error = apply(&create(dir.path()), &fake, &mut Watch::default(), None).unwrap_err();
     assert!(error.to_string().starts_with("cannot start domain `a`"), "{error}");
     assert!(error.to_string().ends_with("only in part"), "{error}");
     let left: Vec<String> = error.left().iter().map(ToString::to_string).collect();
-    assert_eq!(left, ["not undone: define domain `a`: undefine: call 3 fails"]);
-    assert_eq!(files(dir.path()), 0, "the undoing stopped at the first failure");
+    assert_eq!(left[0], "not undone: define domain `a`: undefine: call 2 fails");
+    assert!(left.len() == 3 && left[1].ends_with("the step after it is not undone"), "{left:?}");
+    // The domain that is still defined has them.
+    assert_eq!(files(dir.path()), 2, "disks of a domain that is there are gone");
 }
 
 #[test]
@@ -260,7 +289,7 @@ fn a_delete_that_cannot_remove_a_disk_keeps_the_domain() {
     fake.set("a", true);
     let name = || "a".to_owned();
     let steps = [
-        Step::EndDomain { name: name() },
+        Step::EndDomain { name: name(), uuid: None },
         Step::UndefineDomain { name: name(), xml: name() },
         // A directory is no image of ours.
         Step::DeleteDisk { path: dir.path().to_owned() },
@@ -350,6 +379,59 @@ fn what_is_undone_is_undone_under_the_lock() {
     let mut watch = Guarded::default();
     apply(&create(dir.path())[..1], &Fake::default(), &mut watch, None).unwrap_err();
     assert_eq!(watch.1, 0);
+}
+
+#[test]
+fn nothing_is_deleted_below_a_guest_that_cannot_be_ended() {
+    // The hypervisor goes away when the guest is to be ended, and is not there again when that is tried once more.
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake { away: vec![2, 3], ..Fake::default() };
+    let mut watch = Watch { signal_after: Some(4), ..Watch::default() };
+    let journal = Journal::begin_in(&dir.path().join("journal"), "create", "a", fake.uri());
+    let mut transaction = Transaction::new(&fake, &mut watch, Some(journal.unwrap()));
+    transaction.run(&create(dir.path())).unwrap();
+    let error = transaction.go_on().unwrap_err();
+    assert_eq!(error.left().len(), 4, "{error}");
+    assert!(error.needs_recovery());
+    assert!(fake.domains.borrow()["a"], "it is ended");
+    assert_eq!(files(dir.path()), 3, "a disk of a running guest is gone");
+    // A moment only: the connection is made anew, and all is undone.
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake { away: vec![2], ..Fake::default() };
+    let mut watch = Watch { signal_after: Some(4), ..Watch::default() };
+    let mut transaction = Transaction::new(&fake, &mut watch, None);
+    transaction.run(&create(dir.path())).unwrap();
+    let error = transaction.go_on().unwrap_err();
+    assert_eq!((error.left().len(), files(dir.path())), (0, 0), "{error}");
+}
+
+#[test]
+fn a_guest_that_somebody_else_has_started_is_not_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    let mut watch = Watch { signal_after: Some(4), ..Watch::default() };
+    let mut transaction = Transaction::new(&fake, &mut watch, None);
+    transaction.run(&create(dir.path())).unwrap();
+    fake.destroy("a").unwrap();
+    fake.start("a").unwrap();
+    let error = transaction.go_on().unwrap_err();
+    assert!(error.left()[0].to_string().contains("was not started by this change"), "{error}");
+    assert!(fake.domains.borrow()["a"] && files(dir.path()) == 2);
+}
+
+#[test]
+fn a_domain_that_has_the_name_by_now_is_left_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    let mut watch = Watch { signal_after: Some(4), ..Watch::default() };
+    let mut transaction = Transaction::new(&fake, &mut watch, None);
+    transaction.run(&create(dir.path())).unwrap();
+    fake.uuids.borrow_mut().insert("a".into(), "another".into());
+    let error = transaction.go_on().unwrap_err();
+    assert!(error.left().is_empty(), "{error}");
+    assert!(fake.domains.borrow()["a"], "another's guest is ended");
+    // Its disks are nobody's.
+    assert_eq!(files(dir.path()), 0);
 }
 
 mod killed;

@@ -9,7 +9,7 @@ use crate::apply::{
     Heard, HostLock, Interrupt, Journal, LockError, Observer, Orphan, Recovery, Step, StepError,
     Way,
 };
-use crate::hypervisor::Hypervisor;
+use crate::hypervisor::{Hypervisor, none};
 use anyhow::Context as _;
 use nix::sys::signal::Signal;
 use std::fmt::Display;
@@ -110,7 +110,9 @@ impl Observer for Reporter {
 
     fn handed_over(&mut self, step: &Step, why: &StepError) {
         self.bar.clear();
-        self.output.warning(&format!("not done: {step}: {why}, so it is left as it is"));
+        let by_hand = step.by_hand();
+        let by_hand = by_hand.map(|command| format!("; by hand: `{command}`")).unwrap_or_default();
+        self.output.warning(&format!("{step}: {why}, so it is left as it is{by_hand}"));
         if let Step::BindDevice { bdf, .. } = step {
             let told =
                 format!("once it is free, `gpuvm device release {bdf}` gives it to the host");
@@ -144,7 +146,19 @@ pub fn refuse_unfinished(hypervisor: &dyn Hypervisor) -> anyhow::Result<()> {
 
 /// Refuses a change while one of the hypervisor at this URI is half done.
 pub fn refuse_unfinished_at(uri: &str) -> anyhow::Result<()> {
-    for orphan in Orphan::all()? {
+    let orphans = Orphan::all()?;
+    // What a change of a guest has left of it is seen when the next is planned. What one of the host has left half done is
+    // not: it is told by its journal alone.
+    if let Some(damaged) = orphans.damaged.first().filter(|_| uri == none::URI) {
+        return Err(hinted(
+            format!(
+                "a change was killed half way, and what it was cannot be read: {}",
+                damaged.error
+            ),
+            "`gpuvm recover --discard` puts its journal away, so that others go on",
+        ));
+    }
+    for orphan in orphans.readable {
         let Some(story) = &orphan.story else { continue };
         let recovery = Recovery::of(Some(story));
         let ours = story.change.uri == uri;

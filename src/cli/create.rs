@@ -81,7 +81,7 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if !args.accept_data_loss {
         reporter.ask(|| accept(&losses, &name))?;
     }
-    let start = [start_step(&name)];
+    let start = [start_step(&name, xml.uuid())];
     let journal = journal("create", &name, &*hypervisor)?;
     let mut transaction = Transaction::new(&*hypervisor, &mut reporter, Some(journal));
     transaction.run(&steps)?;
@@ -124,15 +124,15 @@ fn preview(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     if !args.no_start {
-        steps.push(start_step(&name));
+        steps.push(start_step(&name, xml.uuid()));
     }
     print_steps(&steps, cx)?;
     Ok(EXIT_DONE)
 }
 
 /// The step that starts the guest.
-fn start_step(name: &str) -> Step {
-    Step::StartDomain { name: name.to_owned() }
+fn start_step(name: &str, uuid: Option<String>) -> Step {
+    Step::StartDomain { name: name.to_owned(), uuid }
 }
 
 /// Plans a guest, writes its definition and checks it; against the names that a hypervisor has, where there is one.

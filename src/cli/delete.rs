@@ -77,7 +77,7 @@ fn plan(
     let view = View::of(&parsed, None)?;
     let mut steps = Vec::new();
     if !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed) {
-        steps.push(Step::EndDomain { name: name.to_owned() });
+        steps.push(Step::EndDomain { name: name.to_owned(), uuid: Some(summary.uuid.clone()) });
     }
     if summary.persistent {
         steps.push(Step::UndefineDomain { name: name.to_owned(), xml: xml.clone() });

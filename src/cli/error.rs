@@ -116,6 +116,11 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 /// The hint that one cause carries.
 fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     let applied = cause.downcast_ref::<ApplyError>();
+    if let Some(StepError::NotConfirmed { name }) = cause.downcast_ref::<StepError>() {
+        return Some(format!(
+            "`gpuvm recover --end {name}` ends it; `gpuvm recover --discard` lets it run and forgets the change"
+        ));
+    }
     if applied.is_some_and(ApplyError::needs_recovery) {
         return Some("remove the cause, then `gpuvm recover`".into());
     }
@@ -207,6 +212,10 @@ fn pages_hint(error: &PagesError) -> Option<String> {
              the processor knows",
             page.typed()
         ),
+        PagesError::InUse { .. } => {
+            "`gpuvm list` shows what each domain holds; `gpuvm recover` gives them back once they are free"
+                .into()
+        }
         PagesError::Changed { .. } | PagesError::Taken { .. } => {
             "run it again: it is planned anew".into()
         }
@@ -226,7 +235,10 @@ fn disk_hint(error: &DiskError) -> Option<String> {
             "--disk-dir DIR names another directory for new disks, --data-dir DIR one for the data disk"
         }
         DiskError::NoReserve { .. } => "--preallocate full, or none, needs no such thing",
-        DiskError::NotAFile { .. } | DiskError::Other { .. } | DiskError::Input(_) => {
+        DiskError::NotAFile { .. }
+        | DiskError::Journal(_)
+        | DiskError::Other { .. }
+        | DiskError::Input(_) => {
             return None;
         }
     };

@@ -4,10 +4,12 @@ use super::args::RecoverArgs;
 use super::change::Reporter;
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted, usage};
-use crate::apply::{Change, Orphan, Recovery, Step, Way, recover};
-use crate::hypervisor::Hypervisor;
+use crate::apply::identity::uuid_of;
+use crate::apply::{ApplyError, Change, Damaged, Orphan, Orphans, Recovery, Step, Way, recover};
+use crate::hypervisor::{DomainState, Hypervisor};
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
 /// Is what is, or would be, done about one change.
@@ -20,6 +22,12 @@ struct Answer {
     /// What is done about it.
     #[serde(flatten)]
     recovery: Recovery,
+    /// Guests that run and are ended by it, once that is confirmed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    runs: Vec<String>,
+    /// Why its journal cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damaged: Option<String>,
 }
 
 impl Answer {
@@ -29,6 +37,19 @@ impl Answer {
             journal: orphan.path().to_owned(),
             change: orphan.story.as_ref().map(|story| story.change.clone()),
             recovery: Recovery::of(orphan.story.as_ref()),
+            runs: Vec::new(),
+            damaged: None,
+        }
+    }
+
+    /// What there is to say of a journal that cannot be read.
+    fn of_damaged(damaged: &Damaged) -> Answer {
+        Answer {
+            journal: damaged.path.clone(),
+            change: damaged.change.clone(),
+            recovery: Recovery::of(None),
+            runs: Vec::new(),
+            damaged: Some(damaged.error.to_string()),
         }
     }
 
@@ -44,6 +65,9 @@ impl Answer {
 
     /// What is done, in lines; `done`: it has been.
     fn text(&self, done: bool) -> String {
+        if let Some(damaged) = &self.damaged {
+            return format!("{damaged}\n");
+        }
         let (way, each) = match (self.recovery.way, done) {
             (Way::Forget, _) => ("nothing is left of it to finish or undo", ""),
             (Way::Undo, true) => ("undone", "undone"),
@@ -55,6 +79,13 @@ impl Answer {
         for step in &self.recovery.steps {
             writeln!(text, "  {each}: {step}").expect("text");
         }
+        for step in &self.recovery.handed_over {
+            writeln!(text, "  left as it is: {step}").expect("text");
+        }
+        for name in self.runs.iter().filter(|_| !done) {
+            writeln!(text, "  domain `{name}` runs, and is ended only by its name: --end {name}")
+                .expect("text");
+        }
         text
     }
 }
@@ -64,30 +95,150 @@ pub fn run(args: &RecoverArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("recover")?;
     let mut reporter = Reporter::new(cx.output)?;
     let _lock = if args.dry_run { None } else { Some(reporter.lock(&args.lock)?) };
-    let mut answers = Vec::new();
-    for orphan in Orphan::all()? {
+    let Orphans { readable, damaged } = Orphan::all()?;
+    let (mut answers, mut failed) = (Vec::new(), Vec::new());
+    for orphan in readable {
         let answer = Answer::of(&orphan);
         if args.discard {
             discard(args, orphan, &answer, cx)?;
-        } else if !args.dry_run {
-            match hypervisor(&answer, cx)? {
-                Some(hypervisor) => recover(orphan, &*hypervisor, &mut reporter)
-                    .map(drop)
-                    .map_err(|error| failed(error, &answer))?,
-                None => orphan.into_journal().close()?,
-            }
+            answers.push(answer);
+            continue;
         }
-        answers.push(answer);
+        match one(args, orphan, answer, &mut reporter, cx) {
+            Ok(answer) => answers.push(answer),
+            Err(error) => failed.push(error),
+        }
     }
+    for damaged in damaged {
+        let answer = Answer::of_damaged(&damaged);
+        match put_away(args, damaged, cx) {
+            Ok(()) => answers.push(answer),
+            Err(error) => failed.push(error),
+        }
+    }
+    tell(args, &answers, failed.is_empty(), cx)?;
+    let mut failed = failed.into_iter();
+    let Some(first) = failed.next() else { return Ok(EXIT_DONE) };
+    failed.for_each(|error| cx.output.warning(&format!("{error:#}")));
+    Err(first)
+}
+
+/// Prints what was, or would be, done; `all`: nothing else was there.
+fn tell(
+    args: &RecoverArgs,
+    answers: &[Answer],
+    all: bool,
+    cx: &Context<'_>,
+) -> std::io::Result<()> {
     if cx.output.json {
         cx.output.json(&answers)?;
-    } else if answers.is_empty() {
+    } else if answers.is_empty() && all {
         cx.output.progress("no change was killed half way");
     } else if !args.discard {
         let text: String = answers.iter().map(|answer| answer.text(!args.dry_run)).collect();
         cx.output.text(&text)?;
     }
-    Ok(EXIT_DONE)
+    Ok(())
+}
+
+/// Finishes or undoes one change, or says how.
+fn one(
+    args: &RecoverArgs,
+    orphan: Orphan,
+    mut answer: Answer,
+    reporter: &mut Reporter,
+    cx: &Context<'_>,
+) -> anyhow::Result<Answer> {
+    let Some(hypervisor) = hypervisor(&answer, cx)? else {
+        if !args.dry_run {
+            orphan.into_journal().close()?;
+        }
+        return Ok(answer);
+    };
+    let mut ends = args.end.clone();
+    answer.runs = running(&answer, &*hypervisor)?;
+    if args.dry_run {
+        return Ok(answer);
+    }
+    for name in answer.runs.iter().filter(|name| !args.end.contains(name)) {
+        reporter.ask(|| confirm_end(name, &answer))?;
+        ends.push(name.clone());
+    }
+    let done = recover(orphan, &*hypervisor, reporter, &ends);
+    answer.recovery = done.map_err(|error| unfinished(error, &answer))?;
+    Ok(answer)
+}
+
+/// The guests that run and are ended where a change is undone, by name.
+fn running(answer: &Answer, hypervisor: &dyn Hypervisor) -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for step in answer.recovery.steps.iter().filter(|_| answer.recovery.way == Way::Undo) {
+        let (name, uuid) = match step {
+            Step::StartDomain { name, uuid } => (name, uuid.clone()),
+            Step::DefineDomain { name, xml } => (name, uuid_of(xml)),
+            _ => continue,
+        };
+        let row = hypervisor.domain(name)?.filter(|row| Some(&row.uuid) == uuid.as_ref());
+        let off = [DomainState::ShutOff, DomainState::Crashed];
+        if row.is_some_and(|row| !off.contains(&row.state)) && !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    Ok(names)
+}
+
+/// Asks whether a running guest may be ended, by its name.
+fn confirm_end(name: &str, answer: &Answer) -> anyhow::Result<()> {
+    let refused = |message: String| {
+        let hint = format!(
+            "`gpuvm recover --end {name}` ends it; `gpuvm recover --discard` lets it run and \
+             forgets the change"
+        );
+        hinted(message, hint)
+    };
+    let change = answer.name();
+    if !std::io::stdin().is_terminal() {
+        return Err(refused(format!(
+            "{change} would be undone, and domain `{name}` runs: that it may be ended is not \
+             confirmed, and there is no terminal to ask at"
+        )));
+    }
+    let mut err = std::io::stderr().lock();
+    write!(err, "{change} would be undone, and domain `{name}` runs. Type its name to end it: ")?;
+    err.flush()?;
+    let mut typed = String::new();
+    std::io::stdin().lock().read_line(&mut typed)?;
+    match typed.trim() == name {
+        true => Ok(()),
+        false => Err(refused(format!("domain `{name}` is not ended: its name was not repeated"))),
+    }
+}
+
+/// Puts a journal away that cannot be read, where that is asked for.
+fn put_away(args: &RecoverArgs, damaged: Damaged, cx: &Context<'_>) -> anyhow::Result<()> {
+    let said = damaged.error.to_string();
+    if !args.discard {
+        let what = "a change was killed half way, and what it was cannot be read";
+        if args.dry_run {
+            cx.output.warning(&format!("{what}: {said}"));
+            return Ok(());
+        }
+        let hint = "`gpuvm recover --discard` puts its journal away, so that others go on";
+        return Err(hinted(format!("{what}: {said}"), hint));
+    }
+    cx.output.warning(&format!("cannot be read, so nothing of it is undone: {said}"));
+    if args.dry_run {
+        return Ok(());
+    }
+    if !args.yes {
+        return Err(usage(
+            format!("putting journal {} away is not confirmed", damaged.path.display()),
+            "--yes puts it away",
+        ));
+    }
+    let away = damaged.put_away()?;
+    cx.output.progress(&format!("the journal is kept as {}", away.display()));
+    Ok(())
 }
 
 /// The hypervisor of a change; none where nothing is to be done.
@@ -102,7 +253,7 @@ fn hypervisor(
 }
 
 /// Says what helps where a change can be neither finished nor undone.
-fn failed(error: crate::apply::ApplyError, answer: &Answer) -> anyhow::Error {
+fn unfinished(error: ApplyError, answer: &Answer) -> anyhow::Error {
     let hint = "remove the cause and run `gpuvm recover` again; `gpuvm recover --discard` forgets the \
                 change and leaves what it made";
     let message = format!("{} is neither finished nor undone", answer.name());

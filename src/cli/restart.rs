@@ -38,14 +38,15 @@ pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// The steps of a restart.
 fn steps(hypervisor: &dyn Hypervisor, args: &StopArgs) -> anyhow::Result<Vec<Step>> {
     let name = &args.name;
-    if !find(hypervisor, name)?.persistent {
+    let summary = find(hypervisor, name)?;
+    if !summary.persistent {
         return Err(hinted(
             format!("domain `{name}` has no definition, so it would be gone once it is stopped"),
             format!("`virsh dumpxml {name} >{name}.xml` and `virsh define {name}.xml` give it one"),
         ));
     }
     let mut steps: Vec<Step> = stop::way_down(hypervisor, name, &args.down)?.into_iter().collect();
-    steps.push(Step::StartDomain { name: name.clone() });
+    steps.push(Step::StartDomain { name: name.clone(), uuid: Some(summary.uuid) });
     Ok(steps)
 }
 

@@ -55,18 +55,22 @@ pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         };
         change_domain(&change, &*hypervisor, &mut transaction, cx.output)?;
     }
+    let before = steps.len().saturating_sub(1);
+    transaction.run(&steps[..before])?;
     if steps.is_empty() {
         cx.output.progress(&format!("domain `{}` runs already", args.name));
     }
-    transaction.run(&steps)?;
+    transaction.run(&steps[before..])?;
+    transaction.complete()?;
     transaction.close()?;
     Ok(EXIT_DONE)
 }
 
 /// What a start takes.
 fn plan(hypervisor: &dyn Hypervisor, args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<Plan> {
-    let start = Step::StartDomain { name: args.name.clone() };
-    Ok(match find(hypervisor, &args.name)?.state {
+    let summary = find(hypervisor, &args.name)?;
+    let start = Step::StartDomain { name: args.name.clone(), uuid: Some(summary.uuid) };
+    Ok(match summary.state {
         DomainState::ShutOff | DomainState::Crashed => {
             let xml = DomainXml::parse(&hypervisor.xml(&args.name, XmlOf::Inactive)?)?;
             let pages = pages::to_start(&args.name, &xml, args.reserve_pages, cx)?;

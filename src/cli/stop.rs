@@ -28,13 +28,14 @@ pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     refuse_unfinished(&*hypervisor)?;
     let step = way_down(&*hypervisor, name, &args.down)?;
     drop(lock);
+    let uuid = step.as_ref().and_then(|step| step.domain()?.1);
     let Some(step) = step else {
         cx.output.progress(&format!("domain `{name}` is stopped already"));
         return Ok(EXIT_DONE);
     };
     match apply(&[step], &*hypervisor, &mut reporter, None) {
         Err(error) if still_runs(&error) && reporter.ask(|| cut_power(&error))? => {
-            let end = Step::EndDomain { name: name.clone() };
+            let end = Step::EndDomain { name: name.clone(), uuid };
             apply(&[end], &*hypervisor, &mut reporter, None)?;
         }
         ended => ended.map_err(|error| hinted(error, name, "stop"))?,
@@ -49,16 +50,18 @@ pub fn way_down(
     args: &DownArgs,
 ) -> anyhow::Result<Option<Step>> {
     let name = name.to_owned();
-    Ok(match find(hypervisor, &name)?.state {
+    let summary = find(hypervisor, &name)?;
+    let uuid = Some(summary.uuid);
+    Ok(match summary.state {
         DomainState::ShutOff | DomainState::Crashed => None,
-        _ if args.force => Some(Step::EndDomain { name }),
+        _ if args.force => Some(Step::EndDomain { name, uuid }),
         _ => {
             let xml = DomainXml::parse(&hypervisor.xml(&name, XmlOf::Live)?)?;
             let by = match View::of(&xml, None)?.agent {
                 AgentState::Connected => AskedBy::Agent,
                 AgentState::Disconnected | AgentState::None => AskedBy::PowerButton,
             };
-            Some(Step::ShutDownDomain { name, by, wait_s: args.wait })
+            Some(Step::ShutDownDomain { name, uuid, by, wait_s: args.wait })
         }
     })
 }

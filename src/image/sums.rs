@@ -83,6 +83,11 @@ pub enum SumError {
 }
 
 impl Sha256 {
+    /// The sum of what is in memory.
+    pub fn of_bytes(bytes: &[u8]) -> Sha256 {
+        Sha256(sha2::Sha256::digest(bytes).into())
+    }
+
     /// Computes the sum of everything that is read; `progress` is told how many bytes are through, and breaks off where
     /// it says false.
     pub fn of(from: impl Read, progress: &mut dyn FnMut(u64) -> bool) -> io::Result<Sha256> {

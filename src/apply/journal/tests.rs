@@ -11,18 +11,21 @@ fn step(name: &str) -> Step {
 fn a_journal_is_seen_once_its_run_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let below = dir.path().join("a/b");
-    assert!(Orphan::all_in(&below).unwrap().is_empty());
+    assert!(Orphan::all_in(&below).unwrap().readable.is_empty());
     let mut journal = Journal::begin_in(&below, "create", "x", "fake:///").unwrap();
     let second = Journal::begin_in(&below, "delete", "y", "fake:///").unwrap();
     assert_eq!(journal.plan(&[step("/a"), step("/b")]).unwrap(), 0);
     assert_eq!(journal.plan(&[step("/c")]).unwrap(), 2);
     journal.begins(0).unwrap();
-    journal.done(0).unwrap();
+    journal.done(0, None).unwrap();
     journal.begins(1).unwrap();
-    assert!(Orphan::all_in(&below).unwrap().is_empty(), "a run that lives was taken for dead");
+    assert!(
+        Orphan::all_in(&below).unwrap().readable.is_empty(),
+        "a run that lives was taken for dead"
+    );
     drop(journal);
     drop(second);
-    let orphans = Orphan::all_in(&below).unwrap();
+    let orphans = Orphan::all_in(&below).unwrap().readable;
     let stories: Vec<_> = orphans.iter().map(|orphan| orphan.story.clone()).collect();
     let [Some(story), None] = &stories[..] else { panic!("{stories:?}") };
     assert_eq!((&story.change.verb[..], &story.change.subject[..]), ("create", "x"));
@@ -53,12 +56,14 @@ fn a_torn_line_was_not_begun_and_a_damaged_one_is_named() {
     for (line, wrong, reason) in [
         (1, text.replacen("\"format\":1", "\"format\":9", 1), "version 9"),
         (1, text.replacen("{\"change\"", "{\"chance\"", 1), "unknown variant"),
-        (3, text.replace("{\"begin\":0}", "{\"begin\":7}"), "step 7 was not planned"),
-        (3, text.replace("{\"begin\":0}", "x"), "expected value"),
+        (3, text.replace("{\"begin\":[0,", "{\"begin\":[7,"), "step 7 was not planned"),
+        (3, text.replace("{\"begin\":[0,", "x"), "expected value"),
         (1, text.lines().skip(1).map(|l| format!("{l}\n")).collect(), "first line"),
     ] {
         std::fs::write(&path, &wrong).unwrap();
-        let error = Orphan::all_in(dir.path()).unwrap_err().to_string();
+        let orphans = Orphan::all_in(dir.path()).unwrap();
+        assert!(orphans.readable.is_empty());
+        let error = orphans.damaged[0].error.to_string();
         assert!(error.contains(&format!("line {line}: ")) && error.contains(reason), "{error}");
     }
 }

@@ -93,6 +93,39 @@ pub enum StepError {
         /// The domain's name.
         name: String,
     },
+    /// Another domain has the name by now.
+    #[error("domain `{name}` is another one by now: its UUID is {theirs}, not {uuid}")]
+    OtherDomain {
+        /// Its name.
+        name: String,
+        /// The UUID of the one that is meant.
+        uuid: String,
+        /// The UUID of the one that is there.
+        theirs: String,
+    },
+    /// Something of the name is there, and it is not what the step made.
+    #[error("{what} is not the one that was made: {why}")]
+    NotOurs {
+        /// What is there.
+        what: String,
+        /// What tells.
+        why: String,
+    },
+    /// A guest runs that this run has not started.
+    #[error("domain `{name}` runs, and was not started by this change")]
+    StartedSince {
+        /// Its name.
+        name: String,
+    },
+    /// A guest runs, and nobody has said that it may be ended.
+    #[error("domain `{name}` runs, and that it may be ended is not confirmed")]
+    NotConfirmed {
+        /// Its name.
+        name: String,
+    },
+    /// A step was not tried, because one that may need it could not be undone.
+    #[error("the step after it is not undone")]
+    NotReached,
     /// A network's definition was not what it had been when the change was planned.
     #[error("the definition of network `{name}` was changed by somebody else meanwhile")]
     NetworkEdited {
@@ -153,9 +186,29 @@ impl From<NicError> for StepError {
 }
 
 impl StepError {
-    /// Whether somebody else has by now what was to be given back: it is his, and nothing is left to do.
+    /// Whether what was to be given back or taken away is somebody else's by now, or not known to be ours: it stays, and
+    /// nothing is left to do.
     pub fn is_handed_over(&self) -> bool {
-        matches!(self, StepError::InUse { .. })
+        use StepError::{Edited, InUse, NotOurs, OtherDomain};
+        matches!(self, InUse { .. } | OtherDomain { .. } | NotOurs { .. } | Edited { .. })
+    }
+
+    /// Whether the hypervisor was away.
+    pub fn is_away(&self) -> bool {
+        matches!(self, StepError::Hypervisor(error) if error.kind == HypervisorErrorKind::NoConnection)
+    }
+
+    /// Whether nothing that was done before may be undone any more where this step could not be: what runs, or may run,
+    /// has it.
+    pub fn ends_undoing(&self, step: &Step) -> bool {
+        let of_domain = matches!(
+            step,
+            Step::StartDomain { .. }
+                | Step::DefineDomain { .. }
+                | Step::UndefineDomain { .. }
+                | Step::RedefineDomain { .. }
+        );
+        of_domain || matches!(self, StepError::Hypervisor(_))
     }
 
     /// Whether a step that gives back what a guest had need not be done any more: somebody else has that by now, or had

@@ -20,15 +20,15 @@ impl fmt::Display for Step {
                 write!(f, "create disk {} of {size}, {how}", path.display())
             }
             Step::DefineDomain { name, .. } => write!(f, "define domain `{name}`"),
-            Step::StartDomain { name } => write!(f, "start domain `{name}`"),
-            Step::ShutDownDomain { name, by, wait_s } => {
+            Step::StartDomain { name, .. } => write!(f, "start domain `{name}`"),
+            Step::ShutDownDomain { name, by, wait_s, .. } => {
                 let by = match by {
                     AskedBy::Agent => "its agent",
                     AskedBy::PowerButton => "the power button",
                 };
                 write!(f, "shut down domain `{name}` by {by}, waiting up to {wait_s} s")
             }
-            Step::EndDomain { name } => write!(f, "end domain `{name}` as a power cut does"),
+            Step::EndDomain { name, .. } => write!(f, "end domain `{name}` as a power cut does"),
             Step::UndefineDomain { name, .. } => {
                 write!(f, "undefine domain `{name}` with its saved state")
             }

@@ -303,7 +303,10 @@ pub struct RecoverArgs {
     /// Forget the changes and leave what they made; names it
     #[arg(long)]
     pub discard: bool,
-    /// With --discard: do not ask
+    /// End this guest where it runs and the change that made or started it is undone; without, its name is asked for
+    #[arg(long, value_name = "NAME")]
+    pub end: Vec<String>,
+    /// With --discard: do not ask. It ends no guest
     #[arg(short, long)]
     pub yes: bool,
     /// The lock.

@@ -97,10 +97,10 @@ fn wait(guard: &mut Child, reporter: &mut Reporter) -> anyhow::Result<ExitStatus
 /// Undoes what a killed guard has begun.
 fn take_back(reporter: &mut Reporter) -> anyhow::Result<()> {
     let _lock = reporter.lock(&LockArgs { lock_wait: LOCK_S })?;
-    for orphan in Orphan::all()? {
+    for orphan in Orphan::all()?.readable {
         let verb = orphan.story.as_ref().map_or("", |story| story.change.verb.as_str());
         if [CREATED, DELETED].contains(&verb) {
-            recover(orphan, &NoHypervisor, reporter)?;
+            recover(orphan, &NoHypervisor, reporter, &[])?;
         }
     }
     Ok(())

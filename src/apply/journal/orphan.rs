@@ -1,0 +1,246 @@
+//! Journals that no run writes any more, read back. One that cannot be read is named and hinders no other.
+
+use super::{
+    Begin, Change, FORMAT, Journal, JournalError, Progress, Record, SUFFIX, Story, directory,
+    failed, sync_parent,
+};
+use crate::apply::identity::boot_id;
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// How the name ends of a journal that was put away because it could not be read.
+const PUT_AWAY: &str = "damaged";
+
+/// Is a journal that no run writes any more.
+#[derive(Debug)]
+pub struct Orphan {
+    /// Its file, locked.
+    journal: Journal,
+    /// What it tells; none: its run was killed before anything was planned.
+    pub story: Option<Story>,
+}
+
+/// Is a journal that no run writes any more, and that cannot be read.
+#[derive(Debug)]
+pub struct Damaged {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What the change is, where its first line can be read.
+    pub change: Option<Change>,
+    /// What is wrong.
+    pub error: JournalError,
+    /// Its file, locked where it could be opened.
+    _file: Option<Flock<File>>,
+}
+
+/// Is the journals that no run writes any more.
+#[derive(Debug, Default)]
+pub struct Orphans {
+    /// Those that can be read, by name.
+    pub readable: Vec<Orphan>,
+    /// Those that cannot, by name.
+    pub damaged: Vec<Damaged>,
+}
+
+impl Damaged {
+    /// Puts it away under another name, so that nothing is lost and nothing waits for it; returns that.
+    pub fn put_away(self) -> Result<PathBuf, JournalError> {
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{PUT_AWAY}"));
+        let away = PathBuf::from(name);
+        std::fs::rename(&self.path, &away).map_err(failed(&self.path))?;
+        sync_parent(&self.path)?;
+        Ok(away)
+    }
+}
+
+impl Orphan {
+    /// Journals of this host that no run writes any more.
+    pub fn all() -> Result<Orphans, JournalError> {
+        Orphan::all_in(&directory())
+    }
+
+    /// Journals of a directory that no run writes any more.
+    pub fn all_in(dir: &Path) -> Result<Orphans, JournalError> {
+        use io::ErrorKind::{NotFound, PermissionDenied};
+        let mut orphans = Orphans::default();
+        let entries = match std::fs::read_dir(dir) {
+            // Those of another user's changes cannot be read, nor could they be recovered by this one.
+            Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => {
+                return Ok(orphans);
+            }
+            entries => entries.map_err(failed(dir))?,
+        };
+        let mut paths = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(failed(dir))?.path();
+            if path.extension().is_some_and(|end| end == SUFFIX) {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        for path in paths {
+            match Orphan::open(path) {
+                Ok(orphan) => orphans.readable.extend(orphan),
+                Err(damaged) => orphans.damaged.push(*damaged),
+            }
+        }
+        Ok(orphans)
+    }
+
+    /// Opens one; none while a run writes it, or where it is gone by now.
+    fn open(path: PathBuf) -> Result<Option<Orphan>, Box<Damaged>> {
+        let damaged = |error, file, change| {
+            Box::new(Damaged { path: path.clone(), change, error, _file: file })
+        };
+        let mut open = OpenOptions::new();
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let file = match open.append(true).read(true).custom_flags(flags.bits()).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(|error| damaged(failed(&path)(error), None, None))?,
+        };
+        let Ok(mut file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
+            return Ok(None);
+        };
+        if !path.exists() {
+            // It was closed between the opening and the locking.
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        let (meta, got) = (file.metadata(), file.read_to_end(&mut bytes));
+        let meta = match got.and(meta) {
+            Ok(meta) => meta,
+            Err(error) => return Err(damaged(failed(&path)(error), Some(file), None)),
+        };
+        // What is no text is found wrong in its line.
+        let text = String::from_utf8_lossy(&bytes);
+        let mut story = match read(&text) {
+            Ok(story) => story,
+            Err((line, reason)) => {
+                let error = JournalError::Damaged { path: path.clone(), line, reason };
+                return Err(damaged(error, Some(file), first(&text)));
+            }
+        };
+        if let Some(story) = &mut story {
+            story.same_boot = is_of_this_boot(&story.change, meta.mtime());
+        }
+        let planned = story.as_ref().map_or(0, |story| story.steps.len());
+        let id = story.as_ref().map(|story| story.change.id.clone()).filter(|id| !id.is_empty());
+        Ok(Some(Orphan { journal: Journal { file, path, planned, id }, story }))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.journal.path
+    }
+
+    /// The journal, to go on writing it.
+    pub fn into_journal(self) -> Journal {
+        self.journal
+    }
+}
+
+/// Whether a change was begun in this boot of the machine; one that does not say so, by when its journal was last written,
+/// in seconds since 1970.
+fn is_of_this_boot(change: &Change, written_s: i64) -> bool {
+    if !change.boot.is_empty() {
+        return change.boot == boot_id();
+    }
+    procfs::boot_time_secs().is_ok_and(|boot| u64::try_from(written_s).is_ok_and(|at| at >= boot))
+}
+
+/// The change that a journal's first line names, whatever is wrong with the others.
+fn first(text: &str) -> Option<Change> {
+    match serde_json::from_str(text.lines().next()?) {
+        Ok(Record::Change(change)) => Some(change),
+        _ => None,
+    }
+}
+
+/// The story of a change of which nothing is planned yet.
+fn begin(change: Change) -> Story {
+    Story {
+        change,
+        steps: Vec::new(),
+        complete: false,
+        undoing: false,
+        over: false,
+        made: BTreeMap::new(),
+        begun_ns: BTreeMap::new(),
+        same_boot: true,
+    }
+}
+
+/// Reads a journal; none where not even the plan was written. A last line that was torn off was never on the disk as a
+/// whole, so what it would have announced has not begun. Errors: the line, from 1, and what is wrong with it.
+pub(super) fn read(text: &str) -> Result<Option<Story>, (usize, String)> {
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let mut story: Option<Story> = None;
+    for (at, line) in whole.lines().enumerate() {
+        let wrong = |reason: String| (at + 1, reason);
+        let record = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
+        match (&mut story, record) {
+            (None, Record::Change(change)) if change.format == FORMAT => {
+                story = Some(begin(change));
+            }
+            (None, Record::Change(change)) => {
+                let reason = format!("version {}, this program knows {FORMAT}", change.format);
+                return Err(wrong(reason));
+            }
+            (None, _) => {
+                return Err(wrong("the first line does not say what the change is".into()));
+            }
+            (Some(_), Record::Change(_)) => {
+                return Err(wrong("a second change in one journal".into()));
+            }
+            (Some(told), record) => told.add(record).map_err(wrong)?,
+        }
+    }
+    Ok(story.filter(|story| !story.steps.is_empty()))
+}
+
+impl Story {
+    /// Adds a record that is not the first. Errors: what is wrong with it.
+    fn add(&mut self, record: Record) -> Result<(), String> {
+        let (number, progress) = match record {
+            Record::Change(_) => return Ok(()),
+            Record::Plan(steps) => {
+                self.steps.extend(steps.into_iter().map(|step| (step, Progress::Untouched)));
+                return Ok(());
+            }
+            Record::Complete => {
+                self.complete = true;
+                return Ok(());
+            }
+            Record::Undo => {
+                self.undoing = true;
+                return Ok(());
+            }
+            Record::Over => {
+                self.over = true;
+                return Ok(());
+            }
+            Record::Made(number, made) => {
+                self.made.insert(number, made);
+                let known = self.steps.get(number).map(|step| step.1);
+                (number, known.unwrap_or(Progress::Begun))
+            }
+            Record::Begin(Begin::At(number, at_ns)) => {
+                self.begun_ns.insert(number, at_ns);
+                (number, Progress::Begun)
+            }
+            Record::Begin(Begin::Number(number)) => (number, Progress::Begun),
+            Record::Done(number) => (number, Progress::Done),
+            Record::Undone(number) => (number, Progress::Untouched),
+        };
+        match self.steps.get_mut(number) {
+            Some(step) => step.1 = progress,
+            None => return Err(format!("step {number} was not planned")),
+        }
+        Ok(())
+    }
+}
