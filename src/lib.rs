@@ -54,5 +54,6 @@ pub mod hypervisor;
 pub mod apply;
 
 pub mod history;
+pub mod kept;
 
 pub mod cli;

@@ -23,6 +23,7 @@ use crate::check::{Finding, HUGE_PAGES_SHORT, Severity, check};
 use crate::domain::edit::DomainEdit;
 use crate::domain::{DomainXml, differences};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use crate::kept::Kept;
 use crate::versions::Versions;
 use anyhow::Context as _;
 use serde::Serialize;
@@ -195,6 +196,16 @@ fn prepare(
     judge(&xml, &planned, &versions, reserves, cx.output)?;
     files::warning(&xml, versions.qemu, cx).iter().for_each(|warning| cx.output.warning(warning));
     // A guest that is only defined gets its devices when it starts.
+    if let (Some(hypervisor), Some(uuid)) = (hypervisor, xml.uuid()) {
+        // Known to be its own also when its definition is gone.
+        let kept = Kept {
+            reserved: extra.reserved.clone(),
+            guarded: extra.guarded.clone(),
+            made: extra.made.clone(),
+            ..Kept::new(&uuid, &name, hypervisor.uri())
+        };
+        steps.splice(0..0, kept.remember());
+    }
     if !args.no_start {
         steps.extend(claim.steps);
         steps.extend(functions.steps);

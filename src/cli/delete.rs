@@ -17,6 +17,7 @@ use crate::domain::guest::Role;
 use crate::history::History;
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, Lease, XmlOf};
+use crate::kept;
 use std::collections::BTreeSet;
 
 /// Runs the verb.
@@ -105,6 +106,7 @@ fn plan(
         }
     }
     stays.extend(made::of_copy(&parsed));
+    steps.extend(kept::forget(&summary.uuid)?);
     // What it was is nobody's concern any more, and may hold passwords.
     let history = History::of(&summary.uuid)?;
     if here && !history.entries.is_empty() {

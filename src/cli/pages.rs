@@ -237,6 +237,11 @@ pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>>
     if reserved.is_empty() || !cx.has_guests_here()? {
         return Ok(Vec::new());
     }
+    give_back_these(reserved)
+}
+
+/// The steps that give these pages back, as far as they were reserved in this boot of the machine.
+pub fn give_back_these(reserved: Vec<Reserved>) -> anyhow::Result<Vec<Step>> {
     let root = FsRoot::live()?;
     let boot = root.read(BOOT)?;
     let mut steps = Vec::new();

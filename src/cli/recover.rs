@@ -4,8 +4,11 @@ use super::args::RecoverArgs;
 use super::change::Reporter;
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted, usage};
+use super::gone;
 use crate::apply::identity::uuid_of;
-use crate::apply::{ApplyError, Change, Damaged, Orphan, Orphans, Recovery, Step, Way, recover};
+use crate::apply::{
+    ApplyError, Change, Damaged, Journal, Orphan, Orphans, Recovery, Step, Way, apply, recover,
+};
 use crate::hypervisor::{DomainState, Hypervisor};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -116,11 +119,38 @@ pub fn run(args: &RecoverArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             Err(error) => failed.push(error),
         }
     }
+    if let Err(error) = leftovers(args, &mut reporter, cx) {
+        failed.push(error);
+    }
     tell(args, &answers, failed.is_empty(), cx)?;
     let mut failed = failed.into_iter();
     let Some(first) = failed.next() else { return Ok(EXIT_DONE) };
     failed.for_each(|error| cx.output.warning(&format!("{error:#}")));
     Err(first)
+}
+
+/// Names what is left of guests that are gone, and gives it back where that is asked for.
+fn leftovers(args: &RecoverArgs, reporter: &mut Reporter, cx: &Context<'_>) -> anyhow::Result<()> {
+    let all = match gone::left(cx) {
+        Err(error) if !args.gone => {
+            cx.output
+                .warning(&format!("whether anything is left of guests that are gone: {error:#}"));
+            return Ok(());
+        }
+        all => all?,
+    };
+    for left in all {
+        let text = left.text();
+        if !args.gone || args.dry_run {
+            cx.output.warning(&format!("{text}; `gpuvm recover --gone` gives it back"));
+            continue;
+        }
+        let hypervisor = cx.hypervisor()?;
+        let journal = Journal::begin("recover --gone", &left.name, hypervisor.uri())?;
+        apply(&left.steps, &*hypervisor, reporter, Some(journal))?;
+        cx.output.progress(&format!("{text}; what could be given back is"));
+    }
+    Ok(())
 }
 
 /// Prints what was, or would be, done; `all`: nothing else was there.

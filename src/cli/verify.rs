@@ -7,6 +7,7 @@ mod watch;
 use super::args::VerifyArgs;
 use super::context::Context;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, hinted, usage};
+use super::gone;
 use crate::check::Severity;
 use crate::discover::{files, process, tuning};
 use crate::domain::DomainXml;
@@ -76,6 +77,11 @@ pub fn run(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return watch::run(args, cx, Duration::from_secs(seconds));
     }
     let answers = round(args, cx)?;
+    if args.all {
+        for left in gone::left(cx)? {
+            cx.output.warning(&format!("{}; `gpuvm recover --gone` gives it back", left.text()));
+        }
+    }
     match (cx.output.json, answers.as_slice()) {
         (true, [answer]) if !args.all => cx.output.json(answer)?,
         (true, answers) => cx.output.json(&answers)?,

@@ -306,6 +306,9 @@ pub struct RecoverArgs {
     /// End this guest where it runs and the change that made or started it is undone; without, its name is asked for
     #[arg(long, value_name = "NAME")]
     pub end: Vec<String>,
+    /// Give back what was reserved for guests that were undefined by other means: huge pages, and their history
+    #[arg(long, conflicts_with = "discard")]
+    pub gone: bool,
     /// With --discard: do not ask. It ends no guest
     #[arg(short, long)]
     pub yes: bool,
