@@ -4,7 +4,7 @@
 use super::journal::{Journal, Orphan, Progress, Story};
 use super::perform::{Ours, perform_again};
 use super::undo::{Done, Of, undo_all};
-use super::{Aftermath, ApplyError, Left, Observer, Step};
+use super::{Aftermath, ApplyError, Left, Observer, Step, StepError};
 use crate::hypervisor::Hypervisor;
 use serde::Serialize;
 
@@ -148,7 +148,7 @@ fn finish(
         let mut ours = Ours { mark: &proof.mark, made: &mut tell };
         let again = perform_again(step, begun, hypervisor, observer, (&proof, &mut ours));
         match again {
-            Err(why) if why.lets_be(step) => {
+            Err(why) if why.lets_be(step) || matches!(why, StepError::OtherDomain { .. }) => {
                 observer.handed_over(step, &why);
             }
             again => again.map_err(|source| {

@@ -77,7 +77,8 @@ impl Hypervisor for Fake {
         Ok(self.domains.borrow().iter().map(row).collect())
     }
     fn xml(&self, name: &str, _: XmlOf) -> Result<String, HypervisorError> {
-        Ok(name.to_owned())
+        let known = self.uuids.borrow();
+        Ok(known.get(name).map_or(name.to_owned(), |uuid| xml(name, uuid)))
     }
     fn define(&self, xml: &str) -> Result<(), HypervisorError> {
         self.call("define")?;

@@ -127,7 +127,7 @@ fn an_edit_is_not_put_over_by_the_definition_of_before() {
     place.done(&[&create(&place, "a")[..], &["--no-start"]].concat());
     let xml = || place.virsh(&["dumpxml", "--inactive", "a"]);
     let before = xml();
-    let tune = ["tune", "a", "--disk-io", "threads"];
+    let tune = ["tune", "a", "--disk-io", "threads", "--yes"];
     let steps = place.done(&[&tune[..], &["--dry-run"]].concat());
     assert!(steps.contains("change the definition"), "{steps}");
     for edits in [false, true] {
@@ -277,4 +277,41 @@ fn the_host_is_locked_until_the_guest_has_started() {
     });
     assert_eq!(ended.unwrap().0, 0);
     place.done(&["delete", "a", "--yes"]);
+}
+
+#[test]
+fn what_is_left_of_a_guest_that_is_gone_is_named_and_given_back() {
+    let Some(place) = Place::new() else { return };
+    let uuid = define(&place, "b", None, false);
+    let dir = place.daemon.own_path("/var/lib/gpuvm/reserved");
+    std::fs::create_dir_all(&dir).unwrap();
+    let disk = place.disks.join("gone.raw");
+    std::fs::write(&disk, "theirs, perhaps").unwrap();
+    // Reserved in another boot, so that nothing is given back here.
+    let kept = |uuid: &str, name: &str, uri: &str| {
+        let text = serde_json::json!({
+            "format": 1, "uuid": uuid, "name": name, "uri": uri,
+            "reserved": [{"node": 0, "page_kib": 2048, "count": 4, "boot": "another"}],
+            "made": [{"role": "os", "path": disk}],
+        });
+        std::fs::write(dir.join(format!("{uuid}.json")), text.to_string()).unwrap();
+    };
+    let (gone, other) =
+        ("11111111-2222-4333-8444-555555555555", "11111111-2222-4333-8444-666666666666");
+    kept(&uuid, "b", &place.daemon.uri());
+    kept(gone, "a", &place.daemon.uri());
+    kept(other, "c", "qemu:///session");
+    let all = files(&dir);
+    for args in [&["verify", "--all"][..], &["recover"], &["recover", "--gone", "--dry-run"]] {
+        let (_, out, err) = place.gpuvm(args);
+        assert!(err.contains("of domain `a`") && err.contains(gone), "{args:?}: {out}{err}");
+        assert!(err.contains(&format!("`rm {}`", disk.display())), "{err}");
+        assert!(err.contains("gpuvm recover --gone"), "{err}");
+        assert!(!err.contains("domain `b`") && !err.contains("domain `c`"), "{err}");
+        assert_eq!(files(&dir), all, "{args:?} changed something");
+    }
+    place.done(&["recover", "--gone"]);
+    // Whose guests are there, or are another hypervisor's, keeps its own; and no disk goes by what a file says.
+    assert_eq!(files(&dir).len(), 2);
+    assert!(!dir.join(format!("{gone}.json")).exists() && disk.exists());
 }
