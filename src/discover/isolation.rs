@@ -19,11 +19,15 @@ pub fn settings(root: &FsRoot) -> Result<Option<Isolation>, FsError> {
     let Some(text) = root.read(path)?.filter(|_| root.exists(MODULES)) else { return Ok(None) };
     let KernelCmdline(arguments) = KernelCmdline::from_read(text.as_bytes())
         .map_err(|error| root.malformed(path, 1, error))?;
-    let option = |module: &str, option: &str| is_on(root, &arguments, module, option);
-    Ok(Some(Isolation {
-        acs_override: arguments.iter().filter_map(|argument| acs_override(argument)).next_back(),
-        unsafe_interrupts: option("vfio_iommu_type1", "allow_unsafe_interrupts")?,
-        no_iommu: option("vfio", "enable_unsafe_noiommu_mode")?,
+    // A file of options that this user may not read, or that is no text, leaves it unknown.
+    let option = |module: &str, option: &str| is_on(root, &arguments, module, option).ok();
+    let unsafe_interrupts = option("vfio_iommu_type1", "allow_unsafe_interrupts");
+    let no_iommu = option("vfio", "enable_unsafe_noiommu_mode");
+    let acs_override = arguments.iter().filter_map(|argument| acs_override(argument)).next_back();
+    Ok(unsafe_interrupts.zip(no_iommu).map(|(unsafe_interrupts, no_iommu)| Isolation {
+        acs_override,
+        unsafe_interrupts,
+        no_iommu,
     }))
 }
 
@@ -139,6 +143,8 @@ mod tests {
                 Some(no_iommu.clone()),
             ),
             (vec![(cmdline, ""), (vfio, "Y\n")], Some(no_iommu)),
+            // A directory in the place of a file: nobody knows what is in force.
+            (vec![there, (cmdline, ""), ("etc/modprobe.d/a.conf/b", "")], None),
         ] {
             assert_eq!(read(&files), wanted, "{files:?}");
         }
