@@ -3,6 +3,7 @@
 //! and cannot know what only the machine can tell: the format of an image, whether a path is there.
 
 mod cpu;
+mod disks;
 mod fabric;
 pub(crate) mod guest;
 mod hostdev;
@@ -15,6 +16,7 @@ mod report;
 mod versions;
 
 pub(crate) use cpu::helper_pins;
+pub use disks::{DiskFact, disks};
 pub use memory::NOT_MOUNTED_ID as HUGE_PAGES_NOT_MOUNTED;
 pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
 pub use report::{Finding, Rule, Severity};
@@ -40,6 +42,7 @@ pub const RULES: &[&[Rule]] = &[
     fabric::RULES,
     io::RULES,
     others::RULES,
+    disks::RULES,
     versions::RULES,
 ];
 
@@ -50,7 +53,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 
 /// Whether a rule is about what other domains hold.
 pub fn is_on_others(rule: &str) -> bool {
-    others::RULES.iter().any(|other| other.id == rule)
+    others::RULES.iter().chain(disks::RULES).any(|other| other.id == rule)
 }
 
 /// Checks a domain against a host, against what other domains hold, and against what it will run on; `others` is without

@@ -2,6 +2,7 @@
 
 use super::args::CheckArgs;
 use super::context::Context;
+use super::disks;
 use super::error::{EXIT_DONE, EXIT_FOUND, hinted};
 use crate::check::{self, Finding, Severity};
 use crate::domain::DomainXml;
@@ -52,6 +53,11 @@ pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         not_checked.push("versions of QEMU and libvirt".to_owned());
     }
     let mut findings = check::check(&domain, &topology, &others, &versions);
+    match disks_of(&domain, cx) {
+        Ok(found) => findings.extend(found),
+        Err(why) => not_checked.push(format!("whose the disks are ({why})")),
+    }
+    findings.sort_by_key(|finding| (finding.severity, finding.line));
     if running {
         findings.retain(|finding| finding.rule != check::HUGE_PAGES_SHORT);
         not_checked.push("free huge pages (the domain runs and holds its own)".to_owned());
@@ -66,6 +72,18 @@ pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.text(&text(&answer))?;
     }
     Ok(if answer.findings.is_empty() { EXIT_DONE } else { EXIT_FOUND })
+}
+
+/// What stands against the disks of a domain, by the hypervisor's other domains and by the host.
+fn disks_of(domain: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Finding>> {
+    if cx.global.host.is_some() {
+        anyhow::bail!("--host is given");
+    }
+    let hypervisor = cx.hypervisor()?;
+    let of_name = || Ok::<_, anyhow::Error>(hypervisor.domain(&domain.name())?.map(|row| row.uuid));
+    let own = domain.uuid().map_or_else(of_name, |uuid| Ok(Some(uuid)))?;
+    let facts = disks::facts(domain, own.as_deref(), false, &*hypervisor)?;
+    Ok(check::disks(domain, &facts))
 }
 
 /// Reads the domain, and whether it runs: a file where it looks like one, else a domain of the hypervisor.

@@ -19,7 +19,7 @@ use super::vfs;
 use super::view::View;
 use crate::apply::identity::random_uuid;
 use crate::apply::{ApplyError, Step, Transaction};
-use crate::check::{Finding, HUGE_PAGES_SHORT, Severity, check};
+use crate::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, Severity, check};
 use crate::domain::edit::DomainEdit;
 use crate::domain::{DomainXml, differences};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
@@ -193,7 +193,11 @@ fn prepare(
         xml.apply(&DomainEdit::SetUuid { uuid })?;
     }
     let versions = hypervisor.map(Hypervisor::versions).unwrap_or_default();
-    judge(&xml, &planned, &versions, reserves, cx.output)?;
+    let facts = match hypervisor {
+        Some(hypervisor) => super::disks::facts(&xml, None, true, hypervisor)?,
+        None => Vec::new(),
+    };
+    judge(&xml, &planned, &versions, (reserves, &facts), cx.output)?;
     files::warning(&xml, versions.qemu, cx).iter().for_each(|warning| cx.output.warning(warning));
     // A guest that is only defined gets its devices when it starts.
     if let (Some(hypervisor), Some(uuid)) = (hypervisor, xml.uuid()) {
@@ -246,12 +250,12 @@ fn refuse_existing(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), Hyperv
 }
 
 /// Refuses a definition that our own checker finds wrong; says what is only worse than it could be. `reserves`: whether
-/// huge pages that are missing are reserved before the start.
+/// huge pages that are missing are reserved before the start; `facts`: whose its disks are.
 fn judge(
     xml: &DomainXml,
     planned: &Planned,
     versions: &Versions,
-    reserves: bool,
+    (reserves, facts): (bool, &[DiskFact]),
     output: Output,
 ) -> anyhow::Result<()> {
     let reasons = planned.placement.reasons.iter().filter(|reason| reason.compromise);
@@ -260,6 +264,7 @@ fn judge(
     }
     let mut findings = check(xml, &planned.topology, &planned.occupancy, versions);
     findings.retain(|finding| !(reserves && finding.rule == HUGE_PAGES_SHORT));
+    findings.extend(check::disks(xml, facts));
     let (errors, warnings): (Vec<Finding>, Vec<Finding>) =
         findings.into_iter().partition(|finding| finding.severity == Severity::Error);
     for warning in warnings {

@@ -16,6 +16,7 @@ pub mod create;
 pub mod delete;
 pub mod device;
 pub mod diff;
+pub mod disks;
 pub mod drive;
 pub mod export;
 pub mod gone;

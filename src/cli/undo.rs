@@ -12,7 +12,7 @@ use crate::apply::{ApplyError, Step, StepError, apply};
 use crate::domain::guest::VolumeRef;
 use crate::domain::{DomainXml, differences};
 use crate::history::{DiskCopy, Entry, History};
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::uses::{Conflict, Uses, files_of};
 use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
 use serde::Serialize;
 
@@ -140,11 +140,36 @@ fn plan(hypervisor: &dyn Hypervisor, args: &UndoArgs, force: bool) -> anyhow::Re
             "`gpuvm undo` on its machine sees it; --force goes back to the old image in any case",
         ));
     }
+    if !args.force {
+        refuse_taken(hypervisor, &entry.before, &now, &summary.uuid)?;
+    }
     let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
     let mut steps = entry.undo(&now, runs, &boot()?, !args.force);
     steps.push(history.forget(entry));
     let stays = keep_needed(hypervisor, entry, &summary.uuid, &mut steps)?;
     Ok(Undo { entry: entry.clone(), now, runs, steps, stays })
+}
+
+/// Refuses to go back to a disk that another domain has taken since.
+fn refuse_taken(
+    hypervisor: &dyn Hypervisor,
+    before: &str,
+    now: &str,
+    own_uuid: &str,
+) -> anyhow::Result<()> {
+    let (before, now) = (DomainXml::parse(before)?, DomainXml::parse(now)?);
+    let (old, new) = (files_of(&before, &[]), files_of(&now, &[]));
+    if old.iter().all(|file| new.contains(file)) {
+        return Ok(());
+    }
+    let taken = Uses::read(hypervisor)?.conflicts(&before, Some(own_uuid));
+    match taken.iter().find(|conflict| !new.contains(&conflict.path)) {
+        None => Ok(()),
+        Some(Conflict { path, used, .. }) => Err(hinted(
+            format!("disk {} is not taken back: {used}", path.display()),
+            "`gpuvm list` shows what each guest has; --force undoes it nevertheless",
+        )),
+    }
 }
 
 /// Takes the deletion of copies that others need out of the steps; why they stay.

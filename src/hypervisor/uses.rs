@@ -92,6 +92,17 @@ impl fmt::Display for Use {
     }
 }
 
+/// Is what stands against a disk of a domain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// Number of the disk in the definition, from 0.
+    pub nth: usize,
+    /// The disk's file or device, or one below it.
+    pub path: PathBuf,
+    /// The use of it by somebody else.
+    pub used: Use,
+}
+
 /// Is what tells that two names are one file: on another machine only the name is known.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct Identity {
@@ -279,6 +290,36 @@ impl Uses {
         let is_own = |one: &Use| matches!(&one.by, User::Domain { uuid, .. } if uuid == own_uuid);
         let all = self.of_disk(path, volume).into_iter();
         all.filter(|one| !is_own(one)).collect()
+    }
+
+    /// What stands against the disks of a domain, by the number of the disk in its definition: others write what it reads, or
+    /// have what it writes, and not both bear that. `own_uuid` is the domain's own, if it is one already.
+    pub fn conflicts(&self, xml: &DomainXml, own_uuid: Option<&str>) -> Vec<Conflict> {
+        let mut all = Vec::new();
+        for (nth, named) in document::disks(xml) {
+            let (writes, shares) = (named.writes, named.shares);
+            let volume = named.volume.as_ref();
+            let volume =
+                volume.map(|(pool, name)| VolumeRef { pool: pool.clone(), name: name.clone() });
+            let known = volume.as_ref().and_then(|volume| self.volume(volume));
+            let Some(top) = named.file.or_else(|| known.map(|known| known.path.clone())) else {
+                continue;
+            };
+            let below = match named.raw {
+                true => BTreeSet::new(),
+                false => Walk::from(&top, &self.volumes, self.here).files,
+            };
+            let parts = std::iter::once((top, writes)).chain(below.into_iter().map(|f| (f, false)));
+            for (path, writes) in parts {
+                let others = self.others_of_disk(&path, None, own_uuid.unwrap_or_default());
+                let against = |one: &Use| {
+                    !one.is_untold() && (writes || one.writes) && !(shares && one.shares)
+                };
+                let used = others.into_iter().filter(against);
+                all.extend(used.map(|used| Conflict { nth, path: path.clone(), used }));
+            }
+        }
+        all
     }
 
     /// A volume of an active pool.

@@ -48,6 +48,9 @@ impl Ground {
 
     /// Defines somebody else's guest with these devices.
     fn other(&self, name: &str, devices: &str) {
+        if self.place.has(name) {
+            self.gone(name);
+        }
         self.define(name, &PLAIN.replace("NAME", name).replace("DEVICES", devices));
     }
 
@@ -325,4 +328,108 @@ fn a_guest_that_comes_while_another_is_deleted_keeps_its_disk() {
         }
     }
     assert!(met >= 2, "the disk stayed {met} times");
+}
+
+/// Tries to make guest `n` with this disk, which has to be refused with these words.
+fn refused(ground: &Ground, disk: &str, said: &str) {
+    let more = ["--no-start", "--template", &ground.path("template.xml"), "--disk", disk];
+    let (code, out, err) = ground.place.gpuvm(&ground.place.create("n", &more));
+    assert!(code != 0 && err.contains(said), "{disk}: `{said}` is not said: {out}{err}");
+    assert!(!ground.place.has("n"), "{disk}: {out}{err}");
+}
+
+#[test]
+fn create_takes_no_file_of_others() {
+    let Some(ground) = Ground::new() else { return };
+    let template = ground.at("template.xml");
+    std::fs::write(&template, PLAIN.replace("NAME", "t").replace("DEVICES", "")).unwrap();
+    let sectors = |name: &str| std::fs::write(ground.at(name), vec![0; 1 << 20]).unwrap();
+    // Disks of a guest that runs and of one that is off, and what its images lie over.
+    for name in ["base.raw", "b.raw", "off.raw", "free.raw", "open.raw"] {
+        sectors(name);
+    }
+    let over = ground.path("b.qcow2");
+    image(&["-f", "qcow2", "-F", "raw", "-b", "base.raw", &over]);
+    let second = disk("qcow2", &over).replace("vda", "vdb");
+    ground.other("b", &(disk("raw", &ground.path("b.raw")) + &second));
+    ground.start("b");
+    ground.other("off", &disk("raw", &ground.path("off.raw")));
+    std::fs::hard_link(ground.at("b.raw"), ground.at("same.raw")).unwrap();
+    for (file, said) in [
+        ("b.raw", "domain `b` has it as a disk"),
+        ("same.raw", "domain `b` has it as a disk"),
+        ("b.qcow2", "domain `b` has it as a disk"),
+        ("base.raw", "domain `b` has an image over it"),
+        ("off.raw", "domain `off` has it as a disk"),
+    ] {
+        refused(&ground, &ground.path(file), said);
+    }
+    // What is no disk, and the host's own files.
+    run(Command::new("mkfifo").arg(ground.at("fifo")));
+    std::os::unix::fs::symlink("/etc/shadow", ground.at("link.raw")).unwrap();
+    std::fs::write(ground.at("odd.raw"), "no disk").unwrap();
+    for (file, said) in [
+        ("/etc/shadow", "it is a file of the host's system, below /etc"),
+        (&*ground.path("link.raw"), "it is a file of the host's system, below /etc"),
+        (&ground.path("fifo"), "no file and no block device"),
+        (&ground.path("."), "no file and no block device"),
+        ("/dev/null", "no file and no block device"),
+        (&ground.path("odd.raw"), "has 7 bytes, and a raw disk is whole sectors"),
+    ] {
+        refused(&ground, file, said);
+    }
+    // A file that a process writes, a database for one.
+    let mut writer = Command::new("sh");
+    writer.args(["-c", "exec 3>>\"$0\"; echo; read x"]).arg(ground.at("open.raw"));
+    let pipe = std::process::Stdio::piped;
+    let mut writer = writer.stdin(pipe()).stdout(pipe()).spawn().unwrap();
+    std::io::Read::read_exact(writer.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    refused(&ground, &ground.path("open.raw"), "(sh) has it open for writing");
+    drop(writer.stdin.take());
+    writer.wait().unwrap();
+    // A template's disk is a disk, too.
+    let stolen = PLAIN.replace("NAME", "t").replace("DEVICES", &disk("raw", &ground.path("b.raw")));
+    std::fs::write(&template, stolen).unwrap();
+    refused(&ground, &ground.path("free.raw"), "domain `b` has it as a disk");
+    // What nobody has is taken, and what a process has written.
+    std::fs::write(&template, PLAIN.replace("NAME", "t").replace("DEVICES", "")).unwrap();
+    for name in ["free.raw", "open.raw"] {
+        let more = ["--no-start", "--template", template.to_str().unwrap(), "--disk"];
+        let path = ground.path(name);
+        let more = [&more[..], &[&path]].concat();
+        ground.place.done(&ground.place.create(name.split('.').next().unwrap(), &more));
+    }
+    ground.delete("free");
+    assert!(ground.at("free.raw").exists(), "a disk that was there is deleted");
+}
+
+#[test]
+fn check_names_disks_of_others_and_of_the_host() {
+    let Some(ground) = Ground::new() else { return };
+    std::fs::write(ground.at("b.raw"), vec![0; 1 << 20]).unwrap();
+    let plain = disk("raw", &ground.path("b.raw"));
+    let with = |mark: &str| plain.replace("</disk>", &format!("{mark}</disk>"));
+    ground.other("b", &plain);
+    let rules = |devices: &str| {
+        let file = ground.at("checked.xml");
+        std::fs::write(&file, PLAIN.replace("NAME", "c").replace("DEVICES", devices)).unwrap();
+        let (_, out, err) = ground.place.gpuvm(&["--json", "check", file.to_str().unwrap()]);
+        let answer: serde_json::Value = serde_json::from_str(&out).expect(&err);
+        let found = answer["findings"].as_array().unwrap().iter();
+        let ids = found.map(|f| f["rule"].as_str().unwrap().to_owned());
+        ids.filter(|id| id.starts_with("disk-")).collect::<Vec<_>>()
+    };
+    assert_eq!(rules(&plain), ["disk-held"]);
+    assert_eq!(rules(&with("<readonly/>")), ["disk-held"], "what another writes is read");
+    assert_eq!(rules(&with("<shareable/>")), ["disk-held"], "only one of them bears it");
+    assert_eq!(rules(&disk("raw", "/etc/shadow")), ["disk-of-host"]);
+    assert_eq!(rules(&disk("raw", &ground.path("absent.raw"))), [""; 0]);
+    for mark in ["<shareable/>", "<readonly/>"] {
+        ground.other("b", &with(mark));
+        assert_eq!(rules(&with(mark)), [""; 0], "{mark}");
+    }
+    // A domain's own disk is no other's.
+    ground.other("b", &plain);
+    let (_, out, err) = ground.place.gpuvm(&["check", "b"]);
+    assert!(!out.contains("disk-held"), "{out}{err}");
 }

@@ -74,7 +74,18 @@ fn every_rule_has_a_defect_and_a_name_of_its_own() {
     let ids: Vec<&str> = check::rules().map(|rule| rule.id).collect();
     let unique: BTreeSet<&str> = ids.iter().copied().collect();
     assert_eq!(ids.len(), unique.len(), "a name stands twice in {ids:?}");
-    let tried: BTreeSet<&str> = DEFECTS.iter().chain(OLD).map(|defect| defect.rule).collect();
+    let mut tried: BTreeSet<&str> = DEFECTS.iter().chain(OLD).map(|defect| defect.rule).collect();
+    // Whose a disk is does not stand in its definition.
+    let text = "<domain><devices><disk/>\n<disk><source file='/a'/></disk></devices></domain>";
+    let domain = DomainXml::parse(text).unwrap();
+    for of_host in [false, true] {
+        let fact = |nth| check::DiskFact { nth, of_host, why: "/a: why".into() };
+        let findings = check::disks(&domain, &[fact(1), fact(7)]);
+        let [finding] = &findings[..] else { panic!("{findings:?}") };
+        assert_eq!(finding.path, "/domain/devices/disk[2]/source");
+        assert_eq!((finding.line, &*finding.message), (2, "/a: why"));
+        tried.insert(finding.rule);
+    }
     assert_eq!(tried, unique);
 }
 

@@ -88,18 +88,22 @@ fn a_data_volume_lies_on_the_array_and_goes_with_the_guest() {
 }
 
 #[test]
-fn a_disk_that_another_domain_has_stays() {
+fn a_disk_that_another_domain_has_is_not_taken() {
     let Some(dir) = place() else { return };
     let at = dir.path();
-    let (code, _, err) = gpuvm(at, "create --name one --no-start --disk-dir $DISKS");
+    let (code, _, err) = gpuvm(at, "create --name one --no-start --disk-dir $DISKS --os-size 8M");
     assert_eq!(code, 0, "{err}");
-    let (code, _, err) = gpuvm(at, "create --name two --no-start --disk $DISKS/one.raw");
+    let two = "create --name two --no-start --disk $DISKS/one.raw";
+    let (code, _, err) = gpuvm(at, two);
+    assert!(code == 1 && err.contains("domain `one` has it as a disk"), "{err}");
+    // A copy of it is another disk.
+    std::fs::copy(at.join("disks/one.raw"), at.join("disks/two.raw")).unwrap();
+    let (code, _, err) = gpuvm(at, &two.replace("one.raw", "two.raw"));
     assert_eq!(code, 0, "{err}");
-    let (code, _, err) = gpuvm(at, "delete one --yes");
-    assert_eq!(code, 0, "{err}");
-    assert!(err.contains("stays, because domain `two` has it too"), "{err}");
-    let (code, _, err) = gpuvm(at, "delete two --yes");
-    assert_eq!(code, 0, "{err}");
+    for name in ["one", "two"] {
+        let (code, _, err) = gpuvm(at, &format!("delete {name} --yes"));
+        assert_eq!(code, 0, "{err}");
+    }
     // Given with --disk, so not made for it.
-    assert_eq!(files(&at.join("disks")), ["one.raw"]);
+    assert_eq!(files(&at.join("disks")), ["two.raw"]);
 }

@@ -206,9 +206,12 @@ pub enum Verb {
     Console(ConsoleArgs),
     /// Delete a domain and what was made for it
     ///
-    /// Names everything that goes, then asks for the domain's name, or takes --yes. Disks that `create` did not make
-    /// stay. So does a GPU or virtual function that another guest runs with by now, or that a process has open: it is
-    /// neither reset nor given to another driver nor set up otherwise, and is named.
+    /// Names everything that goes, then asks for the domain's name, or takes --yes. Only disks go that `create` made for
+    /// this very domain, that it still has, and that nobody else needs: no other domain, running or defined, has the disk
+    /// or an image over it, by whatever name. Everything else stays, and is named with the command that removes it; so do
+    /// the disks of a copy (virt-clone, `virsh define` of an edited definition). A GPU or virtual function that another
+    /// guest runs with by now, or that a process has open, is left, too: it is neither reset nor given to another driver
+    /// nor set up otherwise, and is named.
     Delete(DeleteArgs),
     /// Make any domain as good as a fresh plan, and show the difference first
     ///
@@ -241,8 +244,8 @@ pub enum Verb {
     /// Check a domain for what libvirt accepts although it is wrong
     ///
     /// Pins to absent pcpus, two vCPUs on one pcpu, memory on another node than the vCPUs, devices that are not there
-    /// or belong to another domain, guest PCIe trees that cannot work, and more; each with its place in the XML. Ends
-    /// with 3 when something is found.
+    /// or belong to another domain, disks that another domain has (`disk-held`) or the host uses (`disk-of-host`), guest
+    /// PCIe trees that cannot work, and more; each with its place in the XML. Ends with 3 when something is found.
     #[command(after_help = verify::CHECK)]
     Check(CheckArgs),
     /// Compare a guest with its plan, its definition and what is real

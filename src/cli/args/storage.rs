@@ -25,7 +25,9 @@ pub struct StorageArgs {
     /// libvirt pool for the boot disk and the seed; the default is made where it is missing
     #[arg(long, value_name = "POOL", default_value = crate::cli::storage::POOL)]
     pub pool: String,
-    /// Disk image or block device to boot from, as it is; repeat for more. No image is used then
+    /// Disk image or block device to boot from, as it is; repeat for more. No image is used then. Refused: a disk of
+    /// another domain or below one, unless both share it or only read it; what the host uses; a file of the host's
+    /// system (/etc, /usr, /boot, ..) or open for writing; a raw file that is no whole number of sectors
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub disk: Vec<PathBuf>,
     /// Directory for a blank boot disk, which is made in place of one from an image

@@ -1,6 +1,7 @@
 //! Disks that are there and are given to a guest as they are. Their format is read from their bytes: a guest that is shown
 //! the container of its disk in place of the disk destroys it with its first write (spec/nvidia-vm.md T20).
 
+use super::super::disks::of_host;
 use super::super::error::hinted;
 use super::super::render::path_text;
 use super::Disks;
@@ -14,6 +15,9 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
+
+/// Bytes of a disk's smallest sector, of which every disk is whole.
+const SECTOR: u64 = 512;
 
 /// Adds a disk that is there: a device or a file. The path stays as it is given, since links such as those of
 /// /dev/disk/by-id outlive what they point to. On a recorded host, whose files are not here, the name is all there is.
@@ -47,6 +51,11 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> a
     if kind == DiskKind::Block {
         refuse_used(path)?;
         disks.losses.extend(remains(path));
+    } else if let Some(why) = of_host(path, false, false)? {
+        return Err(hinted(
+            format!("disk `{at}` cannot be given to the guest: {why}"),
+            "--disk takes an image, such as those in /var/lib/libvirt/images, or a device",
+        ));
     }
     let mut disk = match kind {
         DiskKind::Block => File::open(path).map_err(failed)?,
@@ -66,6 +75,15 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> a
                 "device `{at}` begins as a qcow2 image, and a device is given to guests as it is"
             ),
             "`qemu-img convert -O raw` writes its content out; `wipefs` takes the mark away",
+        ));
+    }
+    let bytes = std::fs::metadata(path).map_err(failed)?.len();
+    if kind == DiskKind::File && format == DiskFormat::Raw && (bytes == 0 || bytes % SECTOR != 0) {
+        return Err(hinted(
+            format!(
+                "disk `{at}` has {bytes} bytes, and a raw disk is whole sectors of {SECTOR} bytes"
+            ),
+            "if it is an image nevertheless, `truncate -s %512` fills its last sector",
         ));
     }
     if let Some(name) = named(path)
@@ -153,14 +171,15 @@ mod tests {
     #[test]
     fn the_content_tells_the_format_and_must_not_belie_the_name() {
         let dir = tempfile::tempdir().unwrap();
-        let raw = || b"anything".repeat(100);
+        let raw = || b"anything".repeat(128);
         let mut tar = raw();
         tar[257..262].copy_from_slice(b"ustar");
         for (name, content, good) in [
             ("a.raw", raw(), Ok((DiskFormat::Raw, 0))),
             ("a.img", raw(), Ok((DiskFormat::Raw, 0))),
             ("a.img", tar, Ok((DiskFormat::Raw, 0))),
-            ("empty", Vec::new(), Ok((DiskFormat::Raw, 0))),
+            ("empty", Vec::new(), Err("has 0 bytes, and a raw disk is whole sectors")),
+            ("odd", vec![b'x'; 700], Err("has 700 bytes, and a raw disk is whole sectors")),
             ("a.qcow2", qcow2(""), Ok((DiskFormat::Qcow2, 0))),
             ("a.IMG", qcow2("/base.raw"), Ok((DiskFormat::Qcow2, 1))),
             ("a.qcow2", raw(), Err("is qcow2 by its name and raw by its content")),

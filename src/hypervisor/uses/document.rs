@@ -70,6 +70,14 @@ pub(super) fn read(xml: &DomainXml, live: bool) -> Vec<Named> {
     all
 }
 
+/// What the disks themselves name, each with its number in the definition.
+pub(super) fn disks(xml: &DomainXml) -> Vec<(usize, Named)> {
+    let devices = xml.root().children("devices");
+    let all = devices.flat_map(|devices| devices.children("disk")).enumerate();
+    let named = all.flat_map(|(nth, one)| disk(one, false).into_iter().map(move |n| (nth, n)));
+    named.filter(|(_, named)| named.how == How::Disk).collect()
+}
+
 /// What a disk names.
 fn disk(disk: Element<'_>, live: bool) -> Vec<Named> {
     let is_read = disk.child("readonly").is_some()

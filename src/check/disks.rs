@@ -1,0 +1,47 @@
+//! Rules on disks that are somebody else's. What is whose is told by the machine and given here as facts.
+
+use super::report::{Finding, Report, Rule};
+use crate::domain::DomainXml;
+use crate::domain::read::Spot;
+
+/// Two guests that write one disk destroy what is on it; libvirt defines both.
+const HELD: Rule = Rule::error(
+    "disk-held",
+    "a disk that another domain has, unless both share it (`<shareable/>`) or both only read it",
+);
+/// libvirt gives a guest whatever is named.
+const OF_HOST: Rule = Rule::error(
+    "disk-of-host",
+    "a disk that the host uses: mounted, part of an array or volume group, swap, behind a loop device, a file of its system",
+);
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[HELD, OF_HOST];
+
+/// Is whose a disk is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskFact {
+    /// Number of the disk in the definition, from 0.
+    pub nth: usize,
+    /// Whether the host uses it; else another domain does.
+    pub of_host: bool,
+    /// Who uses it for what: "/raid/a.raw: domain `b` has it as a disk".
+    pub why: String,
+}
+
+/// Checks the disks of a domain against what is known of them.
+pub fn disks(domain: &DomainXml, facts: &[DiskFact]) -> Vec<Finding> {
+    let devices = domain.root().children("devices");
+    let all: Vec<_> = devices.flat_map(|devices| devices.children("disk")).collect();
+    let mut report = Report::default();
+    for DiskFact { nth, of_host, why } in facts {
+        let Some(disk) = all.get(*nth) else { continue };
+        let spot = Spot::of(disk.child("source").unwrap_or(*disk));
+        let (rule, hint) = match of_host {
+            true => (&OF_HOST, "give it another disk; what the host uses is not given away"),
+            false => (&HELD, "give it another disk, or a copy: `qemu-img convert`"),
+        };
+        report.add(rule, spot, why.clone(), hint);
+    }
+    report.finish()
+}

@@ -1,0 +1,163 @@
+//! Whose the disks of a domain are that is to be defined or checked: other domains', or the host's.
+
+use crate::apply::state_directory;
+use crate::blockdev::used_by;
+use crate::check::DiskFact;
+use crate::discover::openers::Opener;
+use crate::domain::{DomainXml, Element};
+use crate::fsroot::FsRoot;
+use crate::hypervisor::Hypervisor;
+use crate::hypervisor::uses::{User, Uses};
+use crate::topology::DriveUse;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+/// Directories of the host's own system, in which no guest's disk is.
+const SYSTEM: [&str; 12] = [
+    "/bin", "/boot", "/dev", "/efi", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys",
+    "/usr",
+];
+/// Directories in them whose files are anybody's.
+const FREE: [&str; 2] = ["/dev/shm", "/dev/hugepages"];
+/// Where images lie that come with the system and that guests read: drivers, shells of firmware.
+const MEDIA: &str = "/usr/share";
+
+/// What is known of a domain's disks. `own_uuid`: its own, if it is a domain already; `new`: it is to be made, so that
+/// nobody may be writing its disks now.
+pub fn facts(
+    xml: &DomainXml,
+    own_uuid: Option<&str>,
+    new: bool,
+    hypervisor: &dyn Hypervisor,
+) -> anyhow::Result<Vec<DiskFact>> {
+    let devices = xml.root().children("devices");
+    let disks: Vec<Element<'_>> = devices.flat_map(|devices| devices.children("disk")).collect();
+    if disks.iter().all(|disk| disk.child("source").is_none()) {
+        return Ok(Vec::new());
+    }
+    let uses = Uses::read(hypervisor)?;
+    let mut facts: Vec<DiskFact> = Vec::new();
+    for conflict in uses.conflicts(xml, own_uuid) {
+        let of_host = matches!(conflict.used.by, User::Loop(_));
+        let why = format!("{}: {}", conflict.path.display(), conflict.used);
+        facts.push(DiskFact { nth: conflict.nth, of_host, why });
+    }
+    if !hypervisor.machine().is_here() {
+        return Ok(facts);
+    }
+    for (nth, disk) in disks.into_iter().enumerate() {
+        let Some(path) = path(disk) else { continue };
+        let is_read = disk.child("readonly").is_some()
+            || disk.attr("device").is_some_and(|device| device == "cdrom");
+        let is_known = facts.iter().any(|fact| fact.nth == nth);
+        let why = of_host(&path, is_read, new && !is_known)?;
+        let fact = |why| DiskFact { nth, of_host: true, why: format!("{}: {why}", path.display()) };
+        facts.extend(why.map(fact));
+    }
+    Ok(facts)
+}
+
+/// The file or device of a disk.
+fn path(disk: Element<'_>) -> Option<PathBuf> {
+    let source = disk.child("source")?;
+    let path = ["file", "dev"].into_iter().find_map(|name| source.attr(name))?;
+    path.starts_with('/').then(|| PathBuf::from(path.into_owned()))
+}
+
+/// Why a file or device is the host's; none: it is not, or is not there. `new`: it must not be open for writing.
+pub fn of_host(path: &Path, is_read: bool, new: bool) -> anyhow::Result<Option<String>> {
+    let Ok(meta) = path.metadata() else { return Ok(None) };
+    let kind = meta.file_type();
+    if kind.is_block_device() {
+        let mut uses = used_by(&FsRoot::live()?, path)?;
+        // What only looks like a member is weighed where drives are given away.
+        uses.retain(|one| !matches!(one.used, DriveUse::Member { .. }));
+        return Ok(uses.first().map(ToString::to_string));
+    }
+    if !kind.is_file() {
+        return Ok(Some("it is neither a file nor a block device".into()));
+    }
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let is_free = is_read && real.starts_with(MEDIA) || FREE.iter().any(|at| real.starts_with(at));
+    let own = [state_directory("journal"), state_directory("history")];
+    let system = SYSTEM.iter().map(Path::new).chain(own.iter().map(PathBuf::as_path));
+    if let Some(directory) = system.filter(|_| !is_free).find(|at| real.starts_with(at)) {
+        return Ok(Some(format!(
+            "it is a file of the host's system, below {}",
+            directory.display()
+        )));
+    }
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let is_swap = |line: &str| line.split_whitespace().next().map(Path::new) == Some(&*real);
+    if swaps.lines().any(is_swap) {
+        return Ok(Some("the host swaps on it".into()));
+    }
+    let writer = if new { writer(meta.dev(), meta.ino()) } else { None };
+    Ok(writer.map(|writer| format!("{writer} has it open for writing")))
+}
+
+/// A process that has a file open for writing; none is seen that may not be looked at.
+fn writer(dev: u64, ino: u64) -> Option<Opener> {
+    let own = std::process::id();
+    for process in std::fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        let Ok(files) = std::fs::read_dir(process.path().join("fd")) else { continue };
+        for file in files.flatten().filter(|_| pid != own) {
+            let is = file.path().metadata().is_ok_and(|m| m.dev() == dev && m.ino() == ino);
+            let info = process.path().join("fdinfo").join(file.file_name());
+            if is && writes(&std::fs::read_to_string(info).unwrap_or_default()) {
+                let command = std::fs::read_to_string(process.path().join("comm"));
+                let command = command.map_or("?".into(), |name| name.trim().to_owned());
+                return Some(Opener { pid, command });
+            }
+        }
+    }
+    None
+}
+
+/// Whether a file is open for writing, by what the kernel tells of it: `flags:` in octal digits.
+fn writes(info: &str) -> bool {
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & 3 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_files_are_told_from_images() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let told = |path: &Path, is_read, new| of_host(path, is_read, new).unwrap();
+        std::fs::write(at("a.raw"), vec![0; 512]).unwrap();
+        assert_eq!(told(&at("a.raw"), false, true), None);
+        assert_eq!(told(&at("absent"), false, true), None);
+        std::os::unix::fs::symlink("/etc/passwd", at("link")).unwrap();
+        for path in [Path::new("/etc/passwd"), &at("link")] {
+            assert!(told(path, true, true).unwrap().contains("below /etc"));
+        }
+        for path in ["/dev/null", "/", "/dev/zero"] {
+            assert!(told(Path::new(path), true, true).unwrap().contains("neither"), "{path}");
+        }
+        // This process does not count.
+        let _own = std::fs::OpenOptions::new().write(true).open(at("a.raw")).unwrap();
+        assert_eq!(told(&at("a.raw"), false, true), None);
+        let script = format!("exec 3>>{}; echo; read x", at("a.raw").display());
+        let mut shell = std::process::Command::new("sh");
+        let pipe = std::process::Stdio::piped;
+        let mut shell = shell.args(["-c", &script]).stdin(pipe()).stdout(pipe()).spawn().unwrap();
+        let mut line = [0];
+        std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let said = told(&at("a.raw"), false, true).unwrap();
+        assert!(said.contains(&format!("process {} (sh) has it open", shell.id())), "{said}");
+        assert_eq!(told(&at("a.raw"), false, false), None);
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        assert!(writes("pos:\t0\nflags:\t0100002\n") && !writes("flags:\t0100000\n"));
+    }
+}
