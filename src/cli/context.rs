@@ -311,7 +311,10 @@ impl<'a> Context<'a> {
 
     /// Refuses a verb that changes this machine itself, where the connection is of another.
     pub fn refuse_elsewhere(&self, verb: &str) -> anyhow::Result<()> {
-        match self.machine()? {
+        // One that cannot be reached is not proven to be this machine.
+        let named = machine::Uri::parse(&self.global.connect).and_then(|uri| uri.host);
+        let named = named.map(|host| Machine::Elsewhere { host: host.to_owned() });
+        match self.machine().or_else(|error| named.ok_or(error))? {
             Machine::Here => Ok(()),
             Machine::Elsewhere { host } => Err(super::error::usage(
                 format!(

@@ -58,7 +58,7 @@ fn one_line_of_qemu_conf_comes_and_goes() {
         "change 1 of the host (host files, ",
         "is forgotten; the host stays as it is",
         "99999999999 files: the kernel allows a process",
-        "the daemon of qemu+ssh://dgx/system reads",
+        "qemu+ssh://dgx/system is of machine `dgx`",
         "sets max_files in lines",
     ] {
         assert!(said.contains(words), "{words}: {said}");
