@@ -143,14 +143,18 @@ fn who_does_not_wait_for_the_lock_is_told_who_has_it() {
         assert!(code == 1 && err.contains("is held by process"), "{out}{err}");
     });
     assert_eq!(ended.unwrap().0, 0);
-    // Deleted while it starts, by somebody who has the lock: whoever is last finds nothing left to do.
     place.done(&["delete", "slow", "--yes"]);
-    let ended = place.halted(8, &place.create("slow", &["--disk-dir", &disks]), |journal| {
+    // The lock is held until the guest has started: nobody takes away meanwhile what it starts with.
+    let create = place.create("slow", &["--disk-dir", &disks]);
+    let ended = place.halted(8, &create, |journal| {
         assert!(journal.contains("start-domain"), "{journal}");
-        place.done(&["delete", "slow", "--yes"]);
+        let (code, out, err) = place.gpuvm(&["delete", "slow", "--yes", "--lock-wait", "0"]);
+        assert!(code == 1 && err.contains("is held by process"), "{out}{err}");
     });
     let (code, out, err) = ended.unwrap();
-    assert!(code == 1 && err.contains("start domain `slow`"), "{out}{err}");
+    assert!(code == 0 && place.has("slow"), "{out}{err}");
+    place.virsh(&["destroy", "slow"]);
+    place.done(&["delete", "slow", "--yes"]);
     assert!(!place.has("slow") && files(&place.disks).is_empty() && place.journal().is_empty());
 }
 
