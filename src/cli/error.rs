@@ -235,6 +235,9 @@ fn disk_hint(error: &DiskError) -> Option<String> {
             "--disk-dir DIR names another directory for new disks, --data-dir DIR one for the data disk"
         }
         DiskError::NoReserve { .. } => "--preallocate full, or none, needs no such thing",
+        DiskError::Journal(JournalError::File { path, source }) => {
+            return Some(journal_hint(path, source));
+        }
         DiskError::NotAFile { .. }
         | DiskError::Journal(_)
         | DiskError::Other { .. }
