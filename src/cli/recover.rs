@@ -5,6 +5,7 @@ use super::change::Reporter;
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted, usage};
 use super::gone;
+use super::output::ask;
 use crate::apply::identity::uuid_of;
 use crate::apply::{
     ApplyError, Change, Damaged, Journal, Orphan, Orphans, Recovery, Step, Way, apply, recover,
@@ -12,7 +13,7 @@ use crate::apply::{
 use crate::hypervisor::{DomainState, Hypervisor};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 /// Is what is, or would be, done about one change.
@@ -233,12 +234,9 @@ fn confirm_end(name: &str, answer: &Answer) -> anyhow::Result<()> {
              confirmed, and there is no terminal to ask at"
         )));
     }
-    let mut err = std::io::stderr().lock();
-    write!(err, "{change} would be undone, and domain `{name}` runs. Type its name to end it: ")?;
-    err.flush()?;
-    let mut typed = String::new();
-    std::io::stdin().lock().read_line(&mut typed)?;
-    match typed.trim() == name {
+    let question =
+        format!("{change} would be undone, and domain `{name}` runs. Type its name to end it:");
+    match ask(&question)? == name {
         true => Ok(()),
         false => Err(refused(format!("domain `{name}` is not ended: its name was not repeated"))),
     }
