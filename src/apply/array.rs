@@ -46,6 +46,12 @@ pub enum ArrayStep {
         device: String,
         /// Paths of the drives.
         members: Vec<String>,
+        /// What lies on them and may go, a phrase each; none: a journal of a version that did not look.
+        #[serde(default)]
+        known: Option<Vec<String>>,
+        /// UUID of the array, whose own marks are no loss.
+        #[serde(default)]
+        uuid: String,
     },
     /// Makes an array anew; what is on its members is lost.
     Create {
@@ -53,6 +59,9 @@ pub enum ArrayStep {
         device: String,
         /// What it is to be.
         array: Box<Released>,
+        /// What lies on its members and may go, a phrase each; none: a journal of a version that did not look.
+        #[serde(default)]
+        known: Option<Vec<String>>,
     },
     /// Makes a file system; what is on the device is lost.
     MakeFileSystem {
@@ -129,6 +138,12 @@ pub enum ArrayError {
         /// What it has to hold.
         wanted: String,
     },
+    /// Something lies on a drive that was not there when the change was planned.
+    #[error("{found}, which was not so when this was planned")]
+    Become {
+        /// What is seen.
+        found: String,
+    },
     /// A kind of file system that is not made here.
     #[error("a file system of kind `{kind}` cannot be made here")]
     UnknownKind {
@@ -152,12 +167,12 @@ impl fmt::Display for ArrayStep {
                 let without = if *degraded { ", without its others" } else { "" };
                 write!(f, "assemble array {device} of {}{without}", members.join(", "))
             }
-            ArrayStep::Add { device, members } => write!(
+            ArrayStep::Add { device, members, .. } => write!(
                 f,
                 "add {} to array {device}, which destroys what is on them and fills them again",
                 members.join(", ")
             ),
-            ArrayStep::Create { device, array } => {
+            ArrayStep::Create { device, array, .. } => {
                 let members: Vec<&str> = array.members.iter().map(|m| m.id.as_str()).collect();
                 write!(
                     f,
@@ -210,8 +225,10 @@ impl ArrayStep {
             ArrayStep::Mount(mounting) => mount(mounting),
             ArrayStep::Stop(assembly) => stop(assembly),
             ArrayStep::Assemble(assembly) => assemble(assembly),
-            ArrayStep::Add { device, members } => add(device, members),
-            ArrayStep::Create { device, array } => create(device, array),
+            ArrayStep::Add { device, members, known, uuid } => {
+                add(device, members, known.as_deref(), uuid)
+            }
+            ArrayStep::Create { device, array, known } => create(device, array, known.as_deref()),
             ArrayStep::MakeFileSystem { device, file_system } => make(device, file_system),
             ArrayStep::CheckFileSystem { device, file_system } => check(device, file_system),
             ArrayStep::UpdateInitramfs => update_initramfs(),

@@ -8,6 +8,7 @@ mod compare;
 mod copy;
 mod detach;
 mod disk;
+pub mod drive;
 mod exclusions;
 pub mod hostnet;
 pub mod identity;

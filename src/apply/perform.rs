@@ -6,7 +6,9 @@ use super::journal::JournalError;
 use super::owner::Owner as _;
 use super::setting::SettingError;
 use super::undo::undo;
-use super::{Observer, Step, StepError, bind, compare, copy, detach, lease, needed, owner, pages};
+use super::{
+    Observer, Step, StepError, bind, compare, copy, detach, drive, lease, needed, owner, pages,
+};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::machine::Machine;
 use crate::hypervisor::storage::Progress;
@@ -31,6 +33,14 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
             let message = "it runs already".to_owned();
             return Err(refused(HypervisorErrorKind::WrongState, step, message).into());
         }
+        Step::DefineDomain { xml, .. } => drive::expect_domain(xml, false, hypervisor)?,
+        Step::StartDomain { name } => {
+            // What keeps its definition from being read keeps it from being started.
+            if let Ok(xml) = hypervisor.xml(name, XmlOf::Inactive) {
+                drive::expect_domain(&xml, true, hypervisor)?;
+            }
+        }
+        Step::WipeDrive(step) => step.expects(hypervisor)?,
         Step::UndefineDomain { name, .. } if is_active(row(hypervisor, name)?) => {
             return Err(started_again(step).into());
         }
@@ -52,6 +62,7 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
                 binder.expect(*bdf, was)?;
                 binder.expect_free(*bdf, to.driver.as_deref())
             })?;
+            drive::expect_function(*bdf)?;
         }
         Step::ReleaseDevice { bdf, was, force } => {
             bind::on_this_machine(hypervisor, *force, |binder| {
@@ -241,6 +252,7 @@ pub(super) fn perform(
         Step::Remember { path, text, .. } => bind::set_private_file(path, text.as_deref())?,
         Step::PinThread { name, thread, pcpus, .. } => hypervisor.pin(name, *thread, pcpus)?,
         Step::UpdateDevice { name, xml, .. } => hypervisor.update(name, xml)?,
+        Step::WipeDrive(step) => step.perform(hypervisor, observer)?,
         Step::Array(step) => step.perform()?,
         Step::Nic(step) => step.perform(hypervisor)?,
         Step::SetPages(step) => pages::on_this_machine(|pages| pages.perform(step))?,

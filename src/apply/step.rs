@@ -7,6 +7,7 @@ pub use error::StepError;
 
 use super::array::ArrayStep;
 use super::disk::Preallocate;
+use super::drive::WipeStep;
 use super::hostnet::HostNetStep;
 use super::identity::uuid_of;
 use super::network::NetworkStep;
@@ -294,6 +295,8 @@ pub enum Step {
     },
     /// Changes an array, what is on it, or a file that speaks of it.
     Array(ArrayStep),
+    /// Erases a whole drive; not undone.
+    WipeDrive(WipeStep),
     /// Changes a network card with virtual functions.
     Nic(NicStep),
     /// Changes how many huge pages a node has.
@@ -400,6 +403,7 @@ impl Step {
     pub fn is_final(&self) -> bool {
         match self {
             Step::DeleteDisk { .. } | Step::DeleteVolume { .. } | Step::DropNvram { .. } => true,
+            Step::WipeDrive(_) => true,
             Step::Array(step) => step.is_final(),
             _ => false,
         }
@@ -466,6 +470,7 @@ impl Step {
                 | Step::Set(_)
                 | Step::HostNet(_)
                 | Step::Array(_)
+                | Step::WipeDrive(_)
                 | Step::Nic(_)
         )
     }

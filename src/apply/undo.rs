@@ -162,6 +162,7 @@ pub(super) fn undo(
         | Step::DropNvram { .. }
         | Step::DetachDisk { .. }
         | Step::ReleaseLease { .. }
+        | Step::WipeDrive(_)
         | Step::DeleteDisk { .. }
         | Step::GrowVolume { .. }
         | Step::FillVolume { .. }

@@ -6,6 +6,7 @@
 use super::is_held;
 use crate::apply::command::{CommandError, output};
 use crate::discover::holders::{Uses, udev};
+use crate::discover::released::plain;
 use crate::fsroot::{FsError, FsRoot};
 use crate::topology::{Content, Drive, DriveUse, Signature};
 use serde::Deserialize;
@@ -188,6 +189,19 @@ pub fn content(path: &Path) -> Content {
         Ok(marks) => Content::Signatures(marks.into_iter().map(Signature::from).collect()),
         Err(error) => Content::Unread(error.to_string()),
     }
+}
+
+/// What lies on a device that is to become a member of the md array of this UUID, but that array's own marks.
+pub fn foreign(path: &Path, array_uuid: &str) -> Content {
+    let mut content = content(path);
+    if let Content::Signatures(all) = &mut content {
+        let own = |one: &Signature| {
+            one.kind == "linux_raid_member"
+                && one.uuid.as_deref().map(plain) == Some(plain(array_uuid))
+        };
+        all.retain(|one| !own(one));
+    }
+    content
 }
 
 /// The same, with bytes of no known kind.

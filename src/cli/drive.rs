@@ -1,9 +1,10 @@
-//! Drives: `drive list`, `drive release-array`, `drive restore-array`, and which drives guests have as disks.
+//! Drives: `drive list`, `drive release-array`, `drive restore-array`, `drive wipe`, and which drives guests have as disks.
 
 mod list;
 mod release;
 mod restore;
 pub mod state;
+mod wipe;
 
 use super::args::DriveVerb;
 use super::context::Context;
@@ -22,6 +23,7 @@ pub fn run(verb: &DriveVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         DriveVerb::List(args) => list::run(args, cx),
         DriveVerb::ReleaseArray(args) => release::run(args, cx),
         DriveVerb::RestoreArray(args) => restore::run(args, cx),
+        DriveVerb::Wipe(args) => wipe::run(args, cx),
     }
 }
 
@@ -45,19 +47,22 @@ pub fn functions_of_disks(xml: &DomainXml) -> anyhow::Result<Vec<Bdf>> {
     Ok(functions)
 }
 
-/// Names what will be done, and asks for a name to be typed.
-fn confirm(steps: &[Step], doing: &str, name: &str) -> anyhow::Result<()> {
+/// Names what will be done to a thing of a kind (`array`), and asks for its name to be typed.
+fn confirm(steps: &[Step], doing: &str, kind: &str, name: &str) -> anyhow::Result<()> {
     for step in steps {
         tell(&format!("will {step}"));
     }
     if !std::io::stdin().is_terminal() {
         return Err(usage(
-            format!("{doing} `{name}` is not confirmed, and there is no terminal to ask at"),
+            format!("{doing} {kind} `{name}` is not confirmed, and there is no terminal to ask at"),
             "--yes does it without asking",
         ));
     }
-    if ask("type the array's name to go on:")? == name {
+    if ask(&format!("type `{name}`, the {kind}'s name, to go on:"))? == name {
         return Ok(());
     }
-    Err(hinted(format!("{doing} `{name}`: the name was not repeated, so nothing is done"), ""))
+    Err(hinted(
+        format!("{doing} {kind} `{name}`: the name was not repeated, so nothing is done"),
+        "",
+    ))
 }

@@ -103,6 +103,12 @@ impl Signature {
         tables.contains(&self.kind.as_str())
     }
 
+    /// Whether it makes the device a part of something larger: an array, a volume group, a pool, a cluster.
+    pub fn is_member(&self) -> bool {
+        let parts = ["bcache", "drbd", "ceph_bluestore", "stratis", "vdo", "VMFS"];
+        self.kind.ends_with("_member") || parts.contains(&self.kind.as_str())
+    }
+
     /// What it means, in words.
     pub fn says(&self) -> String {
         let what = match self.kind.as_str() {

@@ -1,6 +1,7 @@
 //! How steps on arrays and file systems are done: files of /etc replaced, and commands of mdadm and util-linux.
 
 use super::{ArrayError, Assembly, CommandError, Mounting, output};
+use crate::blockdev::signatures::foreign;
 use crate::discover::drives::kernel_name;
 use crate::discover::released::{FileSystem, Released, plain};
 use std::fs::{self, DirBuilder};
@@ -140,12 +141,28 @@ pub(super) fn assemble(assembly: &Assembly) -> Result<(), ArrayError> {
     Ok(())
 }
 
+/// Refuses a drive on which something lies that was not named when its overwriting was planned.
+fn refuse_foreign(member: &str, uuid: &str, known: Option<&[String]>) -> Result<(), ArrayError> {
+    let Some(known) = known else { return Ok(()) };
+    let told = foreign(Path::new(member), uuid).says(member);
+    match told.into_iter().find(|phrase| !known.contains(phrase)) {
+        None => Ok(()),
+        Some(found) => Err(ArrayError::Become { found }),
+    }
+}
+
 /// Adds drives to an array, unless they are in it.
-pub(super) fn add(device: &str, members: &[String]) -> Result<(), ArrayError> {
+pub(super) fn add(
+    device: &str,
+    members: &[String],
+    known: Option<&[String]>,
+    uuid: &str,
+) -> Result<(), ArrayError> {
     for member in members {
         if is_member(device, member) {
             continue;
         }
+        refuse_foreign(member, uuid, known)?;
         output(&["wipefs", "--all", "--quiet", member], MDADM_S)?;
         output(&["mdadm", "--manage", device, "--add", member], MDADM_S)?;
     }
@@ -155,7 +172,11 @@ pub(super) fn add(device: &str, members: &[String]) -> Result<(), ArrayError> {
 
 /// Makes an array with the UUID, the name and the shape that it had, so that the lines of mdadm.conf hold again; unless
 /// a killed run has made it.
-pub(super) fn create(device: &str, array: &Released) -> Result<(), ArrayError> {
+pub(super) fn create(
+    device: &str,
+    array: &Released,
+    known: Option<&[String]>,
+) -> Result<(), ArrayError> {
     if runs(device) {
         let detail = output(&["mdadm", "--detail", "--export", device], MDADM_S)?;
         let found = detail.lines().find_map(|line| line.strip_prefix("MD_UUID="));
@@ -176,6 +197,9 @@ pub(super) fn create(device: &str, array: &Released) -> Result<(), ArrayError> {
     argv.extend(array.chunk_bytes.iter().map(|chunk| format!("--chunk={}K", chunk / 1024)));
     argv.push(format!("--raid-devices={count}"));
     argv.extend(array.members.iter().map(|member| member.id.clone()));
+    for member in &array.members {
+        refuse_foreign(&member.id, &array.uuid, known)?;
+    }
     // What a guest left, such as a partition table, would be found beside the array.
     for member in &array.members {
         output(&["wipefs", "--all", "--quiet", &member.id], MDADM_S)?;

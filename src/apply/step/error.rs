@@ -10,6 +10,7 @@ use super::super::nic::NicError;
 use super::super::pages::PagesError;
 use super::super::setting::SettingError;
 use super::Step;
+use crate::blockdev::BlockError;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use std::path::PathBuf;
 
@@ -41,6 +42,9 @@ pub enum StepError {
         /// Why not.
         why: String,
     },
+    /// A drive is in use, or could not be erased.
+    #[error("{0}")]
+    Block(#[from] BlockError),
     /// An array, or what speaks of it, could not be changed.
     #[error("{0}")]
     Array(#[from] ArrayError),

@@ -109,6 +109,7 @@ impl fmt::Display for Step {
                 write!(f, "change {device} of running domain `{name}`")
             }
             Step::Array(step) => step.fmt(f),
+            Step::WipeDrive(step) => step.fmt(f),
             Step::Nic(step) => step.fmt(f),
             Step::SetPages(step) => step.fmt(f),
             Step::Network(step) => step.fmt(f),

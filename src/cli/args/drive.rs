@@ -20,6 +20,12 @@ const RESTORE: &str = "Examples:
   gpuvm drive restore-array md1 --rebuild
   gpuvm drive restore-array md1 --create --mkfs";
 
+/// Examples of `wipe`.
+const WIPE: &str = "Examples:
+  gpuvm drive wipe nvme-MAKER_SERIAL --dry-run
+  gpuvm drive wipe nvme-MAKER_SERIAL
+  gpuvm drive wipe 2e:00.0 --yes";
+
 /// Is a verb on drives.
 #[derive(Debug, Subcommand)]
 pub enum DriveVerb {
@@ -43,10 +49,38 @@ pub enum DriveVerb {
     /// Assembled, where its drives still carry its superblocks and its file system is the one that was released. Where
     /// a guest has written over some of them, and the level keeps its data without those, --rebuild assembles it of the
     /// others and adds these again, which the kernel then fills. Else --create makes the array anew with its old UUID
-    /// and --mkfs a file system with its old UUID and label; both destroy what is on the drives. Names everything first,
-    /// then asks, or takes --yes.
+    /// and --mkfs a file system with its old UUID and label; both destroy what is on the drives. What the drives have become
+    /// since is named: a file system, partitions or encrypted data are overwritten only with --accept-data-loss, and
+    /// members of another array, volume group or pool never. A file system that was not made anew is mounted with nodev and
+    /// nosuid, also by its lines in fstab, unless --trust-content is given. Names everything first, then asks, or takes
+    /// --yes.
     #[command(after_help = RESTORE)]
     RestoreArray(RestoreArrayArgs),
+    /// Erase a drive that nobody uses, such as one that a deleted guest had
+    ///
+    /// All of the drive: by its own format (`nvme format`) where nvme-cli is installed and it is the only namespace of its
+    /// controller, else by secure discard, else by zeros; it has to read as blank afterwards. Refused while the host or a
+    /// guest, also one that is off, uses it or a part of it, and for the drive that the host starts from. Names what is on
+    /// it, then asks for its id to be typed, or takes --yes. A run that was killed is finished by `gpuvm recover`.
+    #[command(after_help = WIPE)]
+    Wipe(WipeArgs),
+}
+
+/// Is what `drive wipe` takes.
+#[derive(Debug, Args)]
+pub struct WipeArgs {
+    /// Name in /dev/disk/by-id as `gpuvm drive list` shows it, the kernel's name, or the PCI address of an NVMe drive
+    #[arg(value_name = "ID")]
+    pub id: String,
+    /// Print the step and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
 }
 
 /// Is what both verbs on arrays take.
@@ -95,6 +129,13 @@ pub struct RestoreArrayArgs {
     /// Make a new file system of the old kind, UUID and label on it; destroys what is on its drives
     #[arg(long)]
     pub mkfs: bool,
+    /// Overwrite drives that have a file system, a partition table or encrypted data on them by now, which is named
+    #[arg(long)]
+    pub accept_data_loss: bool,
+    /// Mount the old file system as it was, device files and set-user-ID programs on it included, although a guest may
+    /// have written it
+    #[arg(long)]
+    pub trust_content: bool,
     /// What both take.
     #[command(flatten)]
     pub common: ArrayArgs,

@@ -29,7 +29,7 @@ pub use bridge::{
 };
 pub use capacity::CapacityArgs;
 pub use device::{BindArgs, DeviceListArgs, DeviceVerb, Early, ReleaseArgs};
-pub use drive::{DriveVerb, ReleaseArrayArgs, RestoreArrayArgs};
+pub use drive::{DriveVerb, ReleaseArrayArgs, RestoreArrayArgs, WipeArgs};
 pub use gpu::{Device, ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
 pub use host::{

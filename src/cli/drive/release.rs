@@ -49,7 +49,7 @@ pub fn run(args: &ReleaseArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     refuse_unfinished(&*hypervisor)?;
     if !common.yes {
         let steps = plan(args, &name, &*hypervisor)?;
-        reporter.ask(|| confirm(&steps, "releasing array", &name))?;
+        reporter.ask(|| confirm(&steps, "releasing", "array", &name))?;
     }
     let _lock = reporter.lock(&common.lock)?;
     // Once more: something may have come to use it while the question stood.

@@ -7,6 +7,7 @@ use crate::apply::array::{
     ArrayStep, Assembly, CommandError, Mounting, can_make, content, output, unmark,
 };
 use crate::apply::{Step, apply};
+use crate::blockdev::signatures::foreign;
 use crate::cli::args::RestoreArrayArgs;
 use crate::cli::change::{Reporter, journal, print_steps, refuse_unfinished};
 use crate::cli::context::Context;
@@ -16,7 +17,7 @@ use crate::discover::drives::kernel_name;
 use crate::discover::holders::Uses;
 use crate::discover::released::{self, Released, plain};
 use crate::fsroot::FsRoot;
-use crate::topology::DriveUse;
+use crate::topology::{Content, DriveUse, Signature};
 use std::path::Path;
 
 /// Seconds that mdadm may take to read superblocks.
@@ -36,7 +37,7 @@ pub fn run(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     refuse_unfinished(&*hypervisor)?;
     if !common.yes {
         let (_, steps) = plan(args, name, cx)?;
-        reporter.ask(|| confirm(&steps, "restoring array", name))?;
+        reporter.ask(|| confirm(&steps, "restoring", "array", name))?;
     }
     let _lock = reporter.lock(&common.lock)?;
     // Once more: a guest may have been given a drive while the question stood.
@@ -54,6 +55,13 @@ pub fn run(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         "array {name} is restored: {level} of {} drives{mounted}",
         members.len()
     ));
+    if is_guarded(args) && !places.is_empty() {
+        cx.output.progress(&format!(
+            "mounted with nodev and nosuid, because a guest may have written it; `mount -o remount,dev,suid {}` and \
+             {FSTAB} without both trust it",
+            places.join(" ")
+        ));
+    }
     tell_initramfs(common.initramfs, cx);
     Ok(EXIT_DONE)
 }
@@ -84,12 +92,17 @@ fn plan(
         ));
     }
     let mut steps = Vec::new();
-    let lost = match running {
+    let lost: Vec<String> = match running {
         Some(_) => outside(&root, &record, &device)?,
         None => lost(&record)?,
     };
+    let known = match args.create {
+        true => overwritten(args, &record, record.members.iter().map(|member| &member.id))?,
+        false if args.rebuild => overwritten(args, &record, lost.iter())?,
+        false => Vec::new(),
+    };
     match running {
-        None => steps.push(bring_up(args, &record, &device, &lost)?),
+        None => steps.push(bring_up(args, &record, &device, &lost, &known)?),
         Some(_) if args.create => {
             return Err(usage(
                 format!("array `{name}` runs as {device}"),
@@ -112,14 +125,18 @@ fn plan(
         false => ArrayStep::CheckFileSystem { device, file_system },
     }));
     let config = Path::new(&record.mdadm_conf);
-    steps.extend(unmarked(config, name, &record.array_lines, cx)?);
-    steps.extend(unmarked(Path::new(FSTAB), name, &record.fstab, cx)?);
+    let guard = is_guarded(args);
+    steps.extend(unmarked(config, name, &record.array_lines, false, cx)?);
+    steps.extend(unmarked(Path::new(FSTAB), name, &record.fstab, guard, cx)?);
     steps.extend(record.mounts.iter().map(|mount| {
         ArrayStep::Mount(Mounting {
             device: device.clone(),
             at: mount.at.clone(),
             kind: mount.kind.clone(),
-            options: mount.options.clone(),
+            options: match guard {
+                true => guarded(&mount.options),
+                false => mount.options.clone(),
+            },
         })
     }));
     let path = Path::new("/").join(released::file(name));
@@ -131,7 +148,8 @@ fn plan(
         units: false,
     });
     if args.rebuild && !lost.is_empty() {
-        steps.push(ArrayStep::Add { device, members: lost });
+        let (known, uuid) = (Some(known), record.uuid.clone());
+        steps.push(ArrayStep::Add { device, members: lost, known, uuid });
     }
     steps.extend(args.common.initramfs.then_some(ArrayStep::UpdateInitramfs));
     Ok((record, steps.into_iter().map(Step::Array).collect()))
@@ -234,6 +252,7 @@ fn bring_up(
     record: &Released,
     device: &str,
     lost: &[String],
+    known: &[String],
 ) -> anyhow::Result<ArrayStep> {
     let (name, all) = (&record.name, record.members.len());
     let keeps = lost.len() <= record.spares();
@@ -279,9 +298,61 @@ fn bring_up(
             "--create --mkfs makes one with the old UUID, so that the lines of fstab hold",
         )),
         (false, true) => {
-            Ok(ArrayStep::Create { device: device.to_owned(), array: Box::new(record.clone()) })
+            let (device, array) = (device.to_owned(), Box::new(record.clone()));
+            Ok(ArrayStep::Create { device, array, known: Some(known.to_vec()) })
         }
     }
+}
+
+/// What lies on drives that are to be overwritten, a phrase each; an error where they belong to something else, or data
+/// lies on them and its loss was not accepted.
+fn overwritten<'i>(
+    args: &RestoreArrayArgs,
+    record: &Released,
+    ids: impl Iterator<Item = &'i String>,
+) -> anyhow::Result<Vec<String>> {
+    let (mut known, mut lines, mut refused) = (Vec::new(), String::new(), false);
+    for id in ids {
+        let content = foreign(Path::new(id), &record.uuid);
+        let told = content.says(id);
+        refused |= matches!(content, Content::Unread(_))
+            || content.signatures().iter().any(Signature::is_member);
+        told.iter().for_each(|phrase| lines += &format!("\n  {phrase}"));
+        known.extend(told);
+    }
+    let name = &record.name;
+    if refused {
+        return Err(hinted(
+            format!("drives of array `{name}` belong to something else by now{lines}"),
+            "`gpuvm drive wipe ID` erases one of them, where nothing needs it",
+        ));
+    }
+    if !known.is_empty() && !args.accept_data_loss {
+        return Err(hinted(
+            format!("drives of array `{name}` have become something else{lines}"),
+            "--accept-data-loss overwrites them",
+        ));
+    }
+    Ok(known)
+}
+
+/// Whether the file system may be one that a guest has written, and nobody has said that it is to be trusted.
+fn is_guarded(args: &RestoreArrayArgs) -> bool {
+    !args.mkfs && !args.trust_content
+}
+
+/// Options of a mount, so that neither device files nor set-user-ID programs of the file system count.
+fn guarded(options: &str) -> String {
+    let kept = options.split(',').filter(|word| !["dev", "suid", "nodev", "nosuid"].contains(word));
+    kept.filter(|word| !word.is_empty()).chain(["nodev", "nosuid"]).collect::<Vec<_>>().join(",")
+}
+
+/// A line of fstab with such options; its other bytes stay.
+fn guarded_line(line: &str) -> String {
+    let mut fields = line.split_whitespace();
+    let Some(options) = fields.nth(3) else { return format!("{line} nodev,nosuid") };
+    let at = options.as_ptr() as usize - line.as_ptr() as usize;
+    format!("{}{}{}", &line[..at], guarded(options), &line[at + options.len()..])
 }
 
 /// The step that puts the lines of a file back; none where it has no mark of the array.
@@ -289,16 +360,22 @@ fn unmarked(
     path: &Path,
     name: &str,
     kept: &[String],
+    guard: bool,
     cx: &Context<'_>,
 ) -> anyhow::Result<Option<ArrayStep>> {
     let before = content(path)?;
     let text = before.as_deref().unwrap_or_default();
-    let back = unmark(text, name);
+    let mut back = unmark(text, name);
     for line in kept.iter().filter(|line| !back.lines.contains(line)) {
         cx.output.warning(&format!("{} has no longer the line `{line}`", path.display()));
     }
     if back.text == text {
         return Ok(None);
+    }
+    for line in back.lines.iter_mut().filter(|_| guard) {
+        let safe = guarded_line(line);
+        back.text = back.text.replacen(line.as_str(), &safe, 1);
+        *line = safe;
     }
     let what = match back.lines.is_empty() {
         true => "take out the line that kept the array from being assembled".to_owned(),
@@ -348,4 +425,29 @@ fn verify(record: &Released, steps: &[Step]) -> anyhow::Result<()> {
     }
     let lines: String = wrong.iter().map(|line| format!("\n  {line}")).collect();
     Err(hinted(format!("array `{}` is not as it was{lines}", record.name), ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_s_file_system_is_mounted_without_devices_and_set_user_ids() {
+        for (options, safe) in [
+            ("defaults", "defaults,nodev,nosuid"),
+            ("rw,suid,dev,noatime", "rw,noatime,nodev,nosuid"),
+            ("", "nodev,nosuid"),
+        ] {
+            assert_eq!(guarded(options), safe);
+        }
+        for (line, safe) in [
+            (
+                "UUID=a\t/raid\text4 defaults,nofail 0 2",
+                "UUID=a\t/raid\text4 defaults,nofail,nodev,nosuid 0 2",
+            ),
+            ("/dev/md1 /raid ext4", "/dev/md1 /raid ext4 nodev,nosuid"),
+        ] {
+            assert_eq!(guarded_line(line), safe);
+        }
+    }
 }

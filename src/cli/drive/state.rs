@@ -2,6 +2,7 @@
 
 use crate::bdf::Bdf;
 use crate::cli::context::Context;
+use crate::cli::error::hinted;
 use crate::cli::image::uses::Uses as Disks;
 use crate::discover::discover_identified;
 use crate::discover::drives::{best_id, kernel_name};
@@ -13,6 +14,9 @@ use crate::topology::{Drive, DriveUse, PartitionTableEntry, Topology};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+/// What shows the names.
+pub const NAMES_HINT: &str = "`gpuvm drive list` shows drives and partitions with their names";
 
 /// Is why a drive or partition cannot be given to a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -194,6 +198,34 @@ impl State {
     /// Whether the host does not come up without something on the drive.
     pub fn is_system(drive: &Drive) -> bool {
         drive.uses().any(|(_, used)| used.is_system())
+    }
+
+    /// The drive that a text names: below /dev/disk/by-id, or by the kernel.
+    pub fn find_drive(&self, text: &str) -> anyhow::Result<&Drive> {
+        let drives = &self.topology.parts().drives;
+        let id = text.strip_prefix("/dev/disk/by-id/").unwrap_or(text);
+        let name = text.strip_prefix("/dev/").unwrap_or(text);
+        let is =
+            |drive: &&Drive| drive.name == name || drive.stable_ids.iter().any(|own| own == id);
+        if let Some(drive) = drives.iter().find(is) {
+            return Ok(drive);
+        }
+        let part = drives.iter().flat_map(|drive| &drive.partitions).find(|part| {
+            part.name == name
+                || id.rsplit_once("-part").is_some_and(|(stem, number)| {
+                    number == part.number.to_string()
+                        && drives.iter().any(|drive| {
+                            drive.partitions.contains(part)
+                                && drive.stable_ids.iter().any(|own| own == stem)
+                        })
+                })
+        });
+        Err(match part.map(|part| part.partuuid.as_deref().unwrap_or("PARTUUID")) {
+            Some(uuid) => {
+                hinted(format!("{text} is a partition, not a drive"), format!("--partition {uuid}"))
+            }
+            None => hinted(format!("this host has no drive {text}"), NAMES_HINT),
+        })
     }
 
     /// The path of a drive that stays over boots; none where udev gave it no name.

@@ -3,14 +3,11 @@
 
 use super::{Disks, Place};
 use crate::cli::context::Context;
-use crate::cli::drive::state::{Reason, State};
+use crate::cli::drive::state::{NAMES_HINT as HINT, Reason, State};
 use crate::cli::error::hinted;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};
 use crate::topology::{Drive, PartitionTableEntry};
 use std::collections::BTreeSet;
-
-/// What shows the names.
-const HINT: &str = "`gpuvm drive list` shows drives and partitions with their names";
 
 /// Adds the drives and partitions that were asked for.
 pub(super) fn add(place: &Place<'_>, cx: &Context<'_>, disks: &mut Disks) -> anyhow::Result<()> {
@@ -22,7 +19,7 @@ pub(super) fn add(place: &Place<'_>, cx: &Context<'_>, disks: &mut Disks) -> any
     let state = State::read(cx, place.planned.occupancy.clone())?;
     let mut given = BTreeSet::new();
     for text in &args.drive {
-        let drive = find_drive(&state, text)?;
+        let drive = state.find_drive(text)?;
         refuse(&format!("drive {text}"), &state.of_drive(drive))?;
         refuse_function(place, drive)?;
         let path = path(&state, drive, text, disks)?;
@@ -94,33 +91,6 @@ fn refuse_function(place: &Place<'_>, drive: &Drive) -> anyhow::Result<()> {
             "give it in one way: --nvme, or --drive and --partition",
         )),
     }
-}
-
-/// The drive that a text names: below /dev/disk/by-id, or by the kernel.
-fn find_drive<'s>(state: &'s State, text: &str) -> anyhow::Result<&'s Drive> {
-    let drives = &state.topology.parts().drives;
-    let id = text.strip_prefix("/dev/disk/by-id/").unwrap_or(text);
-    let name = text.strip_prefix("/dev/").unwrap_or(text);
-    let is = |drive: &&Drive| drive.name == name || drive.stable_ids.iter().any(|own| own == id);
-    if let Some(drive) = drives.iter().find(is) {
-        return Ok(drive);
-    }
-    let part = drives.iter().flat_map(|drive| &drive.partitions).find(|part| {
-        part.name == name
-            || id.rsplit_once("-part").is_some_and(|(stem, number)| {
-                number == part.number.to_string()
-                    && drives.iter().any(|drive| {
-                        drive.partitions.contains(part)
-                            && drive.stable_ids.iter().any(|own| own == stem)
-                    })
-            })
-    });
-    Err(match part.map(|part| part.partuuid.as_deref().unwrap_or("PARTUUID")) {
-        Some(uuid) => {
-            hinted(format!("{text} is a partition, not a drive"), format!("--partition {uuid}"))
-        }
-        None => hinted(format!("this host has no drive {text}"), HINT),
-    })
 }
 
 /// The partition that a PARTUUID names, with its drive.

@@ -1,0 +1,209 @@
+//! Drives: the last look before one is given to a guest, and erasing one. What is erased is the device that was planned,
+//! by its name in /dev/disk/by-id and its size, and nobody uses it at that moment.
+
+use super::command::{CommandError, output, output_unless};
+use super::{Observer, StepError};
+use crate::bdf::Bdf;
+use crate::blockdev::signatures::whole_content;
+use crate::blockdev::{BlockError, BlockUse, refuse_used, refuse_used_function, used_by};
+use crate::discover::drives::{function_of, kernel_name};
+use crate::domain::{DomainXml, Element};
+use crate::fsroot::FsRoot;
+use crate::hypervisor::Hypervisor;
+use crate::hypervisor::uses::{User, Uses};
+use crate::topology::DriveUse;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Seconds for commands that only tell or look again.
+const LOOK_S: u64 = 60;
+/// Milliseconds that a drive may take to format itself.
+const FORMAT_MS: &str = "14400000";
+
+/// Is the erasing of a whole drive; there is no way back from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WipeStep {
+    /// Its path, one that stays over boots where it has one.
+    pub path: PathBuf,
+    /// Its size, in bytes, by which another drive in its place is told.
+    pub bytes: u64,
+    /// What lies on it, a phrase each.
+    #[serde(default)]
+    pub content: Vec<String>,
+}
+
+impl fmt::Display for WipeStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let content = match &self.content[..] {
+            [] => "nothing that is known is on it".to_owned(),
+            all => all.join(", "),
+        };
+        write!(f, "erase all {} bytes of drive {} ({content})", self.bytes, self.path.display())
+    }
+}
+
+impl WipeStep {
+    /// Refuses a drive that is another by now, or that the host or a guest uses.
+    pub(super) fn expects(&self, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+        let root = FsRoot::live().map_err(BlockError::File)?;
+        let other =
+            |seen: &str| BlockError::Other { path: self.path.clone(), seen: seen.to_owned() };
+        let Some(name) = kernel_name(&self.path) else {
+            return Err(other("no block device is there").into());
+        };
+        let sectors =
+            root.read(&format!("sys/class/block/{name}/size")).map_err(BlockError::File)?;
+        let sectors: Option<u64> = sectors.and_then(|text| text.parse().ok());
+        let bytes = sectors.unwrap_or_default().saturating_mul(512);
+        if bytes != self.bytes {
+            return Err(other(&format!("it has {bytes} bytes, not {}", self.bytes)).into());
+        }
+        refuse_used(&root, &self.path)?;
+        let users = Uses::read(hypervisor)?.of(&self.path).into_iter();
+        let domains: Vec<String> = users
+            .filter_map(|one| match one.by {
+                User::Domain { name, .. } => Some(format!("domain `{name}` has it as a disk")),
+                _ => None,
+            })
+            .collect();
+        match &domains[..] {
+            [] => Ok(()),
+            all => {
+                let (path, by) = (self.path.clone(), all.join("; "));
+                Err(BlockError::InUse { path, by }.into())
+            }
+        }
+    }
+
+    /// Erases it: by the drive's own format, else by its secure discard, else by zeros, whichever leaves it blank; a
+    /// signal breaks off.
+    pub(super) fn perform(
+        &self,
+        hypervisor: &dyn Hypervisor,
+        observer: &mut dyn Observer,
+    ) -> Result<(), StepError> {
+        // A killed run is ended without a look before.
+        self.expects(hypervisor)?;
+        let path = self.path.display().to_string();
+        let format = ["nvme", "format", "--ses=1", "--force", "--timeout", FORMAT_MS, &path];
+        let secure = ["blkdiscard", "--secure", &path];
+        let zero = ["blkdiscard", "--zeroout", &path];
+        let ways = [&format[..], &secure, &zero];
+        let first = usize::from(!is_alone_on_nvme(&self.path));
+        let mut last = None;
+        for argv in &ways[first..] {
+            let mut signal = None;
+            let done = output_unless(argv, &mut || {
+                signal = observer.interrupted();
+                signal.is_some()
+            });
+            if let Some(signal) = signal {
+                return Err(StepError::Signal { signal });
+            }
+            if let Err(error) = done {
+                last = Some(BlockError::Command(error));
+                continue;
+            }
+            look_again(&path);
+            let left = whole_content(&self.path).says(&path);
+            if left.is_empty() {
+                return Ok(());
+            }
+            last = Some(BlockError::NotBlank { path: self.path.clone(), left: left.join(", ") });
+        }
+        Err(last.map_or_else(
+            || {
+                StepError::Block(BlockError::Command(CommandError::Late {
+                    command: path,
+                    seconds: 0,
+                }))
+            },
+            StepError::Block,
+        ))
+    }
+}
+
+/// Has the kernel and udev look at a drive whose table is gone.
+fn look_again(path: &str) {
+    // A drive without partitions has nothing to read again; what fails shows in `drive list`.
+    let _ = output(&["blockdev", "--rereadpt", path], LOOK_S);
+    let _ = output(&["udevadm", "settle", "--timeout=30"], LOOK_S);
+}
+
+/// Whether a drive is the only namespace of its NVMe controller, which formats all of them at once where it cannot do one.
+fn is_alone_on_nvme(path: &Path) -> bool {
+    let alone = || -> Option<bool> {
+        let name = kernel_name(path).filter(|name| name.starts_with("nvme"))?;
+        let root = FsRoot::live().ok()?;
+        let function = function_of(&root, &name).ok()??;
+        let all = root.names("sys/class/block").ok()?;
+        let is_of = |other: &String| {
+            !root.exists(&format!("sys/class/block/{other}/partition"))
+                && function_of(&root, other).ok().flatten() == Some(function)
+        };
+        Some(all.iter().filter(|other| is_of(other)).count() == 1)
+    };
+    alone().unwrap_or(false)
+}
+
+/// The last look before a function is bound away from the host: none of its namespaces may be in use.
+pub(super) fn expect_function(bdf: Bdf) -> Result<(), StepError> {
+    let root = FsRoot::live().map_err(BlockError::File)?;
+    Ok(refuse_used_function(&root, bdf)?)
+}
+
+/// The last look before a domain is defined with drives of this machine, or started with them. `starts`: it was defined
+/// before, so that only what would be destroyed is refused, and not a volume group that the host found on a guest's disk.
+pub(super) fn expect_domain(
+    xml: &str,
+    starts: bool,
+    hypervisor: &dyn Hypervisor,
+) -> Result<(), StepError> {
+    if !hypervisor.machine().is_here() {
+        return Ok(());
+    }
+    let Ok(xml) = DomainXml::parse(xml) else { return Ok(()) };
+    let root = FsRoot::live().map_err(BlockError::File)?;
+    for path in block_disks(&xml) {
+        let mut uses = used_by(&root, &path).map_err(BlockError::File)?;
+        uses.retain(|one| is_loss(one, starts));
+        if !uses.is_empty() {
+            let by: Vec<String> = uses.iter().map(ToString::to_string).collect();
+            return Err(BlockError::InUse { path, by: by.join("; ") }.into());
+        }
+    }
+    let functions = xml.held(false).map(|held| held.devices).unwrap_or_default();
+    for bdf in functions {
+        let class = root.read(&format!("sys/bus/pci/devices/{bdf}/class")).ok().flatten();
+        // Mass storage: other functions have no block devices.
+        if class.is_some_and(|class| class.starts_with("0x01")) {
+            refuse_used_function(&root, bdf)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether giving a device away in spite of this use destroys something, or may.
+fn is_loss(one: &BlockUse, starts: bool) -> bool {
+    match &one.used {
+        DriveUse::Member { .. } => false,
+        DriveUse::Holder { carries, .. } => !starts || !carries.is_empty(),
+        DriveUse::EfiSystem | DriveUse::Mounted { .. } | DriveUse::Swap | DriveUse::Kernel => true,
+    }
+}
+
+/// Block devices that a guest of this definition writes.
+fn block_disks(xml: &DomainXml) -> Vec<PathBuf> {
+    let devices = xml.root().child("devices");
+    let disks = devices.into_iter().flat_map(|devices| devices.children("disk"));
+    let writes = |disk: &Element<'_>| {
+        disk.child("readonly").is_none()
+            && disk.attr("device").is_none_or(|device| matches!(&*device, "disk" | "lun"))
+    };
+    let source = |disk: Element<'_>| {
+        let source = disk.child("source")?;
+        source.attr("dev").or_else(|| source.attr("file")).map(|path| PathBuf::from(&*path))
+    };
+    disks.filter(writes).filter_map(source).collect()
+}

@@ -1,0 +1,113 @@
+//! `drive wipe`: erases a drive that nobody uses, such as one that a guest had.
+
+use super::confirm;
+use super::state::{Reason, State};
+use crate::apply::drive::WipeStep;
+use crate::apply::{Step, apply};
+use crate::bdf::Bdf;
+use crate::cli::args::WipeArgs;
+use crate::cli::change::{Reporter, journal, print_steps, refuse_unfinished};
+use crate::cli::context::Context;
+use crate::cli::error::{EXIT_DONE, hinted};
+use crate::topology::{Drive, DriveUse};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Is the answer as JSON.
+#[derive(Debug, Serialize)]
+struct Wiped {
+    /// The kernel's name.
+    name: String,
+    /// The path that it was erased by.
+    path: PathBuf,
+    /// Its size.
+    bytes: u64,
+    /// What was on it.
+    content: Vec<String>,
+}
+
+/// Runs the verb.
+pub fn run(args: &WipeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("drive wipe")?;
+    let mut reporter = Reporter::new(cx.output)?;
+    let hypervisor = cx.hypervisor()?;
+    if let Some(host) = hypervisor.machine().elsewhere() {
+        return Err(hinted(
+            format!("drives of {host} are not erased from here"),
+            format!("run there: gpuvm drive wipe {}", args.id),
+        ));
+    }
+    if args.dry_run {
+        print_steps(&[Step::WipeDrive(plan(&args.id, cx)?.1)], cx)?;
+        return Ok(EXIT_DONE);
+    }
+    refuse_unfinished(&*hypervisor)?;
+    if !args.yes {
+        let (_, step) = plan(&args.id, cx)?;
+        reporter.ask(|| confirm(&[Step::WipeDrive(step)], "erasing", "drive", &args.id))?;
+    }
+    let _lock = reporter.lock(&args.lock)?;
+    // Once more: it may have come into use while the question stood.
+    let (name, step) = plan(&args.id, cx)?;
+    let journal = journal("drive wipe", &name, &*hypervisor)?;
+    let WipeStep { path, bytes, content } = step.clone();
+    apply(&[Step::WipeDrive(step)], &*hypervisor, &mut reporter, Some(journal))?;
+    let told = format!("drive {name} ({}) is erased", path.display());
+    if cx.output.json {
+        cx.output.json(&Wiped { name, path, bytes, content })?;
+    }
+    cx.output.progress(&told);
+    Ok(EXIT_DONE)
+}
+
+/// The kernel's name of the drive and the step, or why it is not erased.
+fn plan(id: &str, cx: &Context<'_>) -> anyhow::Result<(String, WipeStep)> {
+    let state = State::read(cx, cx.occupancy(false)?)?;
+    let drive = find(&state, id)?;
+    // A mark alone is what is erased.
+    let is_mark =
+        |reason: &Reason| matches!(reason, Reason::Host { used: DriveUse::Member { .. }, .. });
+    let (marks, reasons): (Vec<_>, Vec<_>) = state.of_drive(drive).into_iter().partition(is_mark);
+    if let Some(first) = reasons.first() {
+        let lines: String = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
+        let hint = match first {
+            reason if reason.is_system() => "the host runs from it, so it is never erased",
+            Reason::Disk { .. } | Reason::Function { .. } => {
+                "`gpuvm delete NAME` deletes the guest and keeps the drive's data until it is erased"
+            }
+            _ => "free it first; `gpuvm drive list` shows who uses what",
+        };
+        return Err(hinted(format!("drive {id} is not erased: it is in use{lines}"), hint));
+    }
+    let mut content = drive.remains();
+    content.extend(marks.iter().map(ToString::to_string));
+    let path = State::stable_path(drive).unwrap_or_else(|| format!("/dev/{}", drive.name));
+    Ok((drive.name.clone(), WipeStep { path: path.into(), bytes: drive.bytes, content }))
+}
+
+/// The drive that an id or the PCI address of its function names.
+fn find<'s>(state: &'s State, id: &str) -> anyhow::Result<&'s Drive> {
+    let Ok(bdf) = id.parse::<Bdf>() else { return state.find_drive(id) };
+    let mut drives = state.topology.parts().drives.iter().filter(|drive| drive.bdf == Some(bdf));
+    match (drives.next(), drives.next()) {
+        (Some(only), None) => Ok(only),
+        (Some(_), Some(_)) => Err(hinted(
+            format!("{bdf} has several drives"),
+            "`gpuvm drive list` shows the name of each",
+        )),
+        (None, _) => {
+            let device = state.topology.device(bdf);
+            let driver = device.and_then(|device| device.driver.as_deref());
+            Err(match driver.filter(|driver| crate::topology::is_vfio(driver)) {
+                Some(driver) => hinted(
+                    format!("{bdf} is bound to {driver}, so that the host sees no drive there"),
+                    format!("`gpuvm device release {bdf}` gives it to the host's driver first"),
+                ),
+                None => hinted(
+                    format!("{bdf} has no drive"),
+                    "`gpuvm drive list` shows drives and partitions with their names",
+                ),
+            })
+        }
+    }
+}
