@@ -50,9 +50,11 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     // Once more: it may have been changed while the question stood.
     let plan = plan(&*hypervisor, name, args.keep_data, cx)?;
     tell(&plan, &mut told, cx);
+    let kept = super::drive::kept(&hypervisor.xml(name, XmlOf::Inactive)?, &*hypervisor)?;
     let journal = journal("delete", name, &*hypervisor)?;
     apply(&plan.steps, &*hypervisor, &mut reporter, Some(journal))?;
     cx.output.progress(&format!("domain `{name}` is deleted"));
+    kept.iter().for_each(|line| cx.output.progress(line));
     Ok(EXIT_DONE)
 }
 

@@ -56,15 +56,47 @@ held() { ls -d /sys/class/block/ubd?/holders/* 2>/dev/null; }
 # gone: takes the array away for good.
 gone() {
   umount /raid; mdadm -q --stop /dev/md1
-  for d in "${drives[@]}"; do mdadm -q --zero-superblock "$d" 2>/dev/null; wipefs -qa "$d"; done
+  for d in "${drives[@]}"; do
+    mdadm -q --zero-superblock "$d" 2>/dev/null; wipefs -qa "$d"
+    [[ $set == short ]] || blkdiscard --zeroout "$d"
+  done
   settle
 }
-release=(drive release-array /dev/md1 --unmount --yes) restore=(drive restore-array md1 --yes)
+release=(drive release-array /dev/md1 --unmount --yes) restore=(drive restore-array md1 --yes --trust-content)
 
 # overwritten: released, and a guest has overwritten one of its drives.
 overwritten() {
   gpuvm "${release[@]}" >/tmp/out 2>&1
   dd if=/dev/urandom of="${drives[1]}" bs=1M count=4 conv=fsync status=none; settle
+}
+
+# became: what drives of a released array have become is named, and not overwritten unasked; what a guest may have written
+# is mounted so that it harms nobody.
+became() {
+  local anew=("${restore[@]}" --create --mkfs)
+  wait_for 60 is_full
+  gpuvm "${release[@]}" >/tmp/out 2>&1
+  gpuvm drive restore-array md1 --yes >/tmp/out 2>&1; equal "restored, not trusted" 0 $?
+  has "mounted so" /proc/mounts ' /raid ext4 [^ ]*nosuid,nodev'
+  has "in fstab too" /etc/fstab '/raid.ext4 defaults,nofail,nodev,nosuid 0 2'
+  has "that is told" /tmp/out 'remount,dev,suid /raid'
+  gpuvm "${release[@]}" >/tmp/out 2>&1
+  mkfs.ext4 -q -F -L theirs "${drives[1]}"; settle
+  gpuvm "${anew[@]}" >/tmp/out 2>&1; equal "a file system is not overwritten" 1 $?
+  has "it is named" /tmp/out "${drives[1]} holds ext4 .theirs."
+  gpuvm "${restore[@]}" --rebuild >/tmp/out 2>&1; equal "nor by filling it" 1 $?
+  gpuvm "${anew[@]}" --accept-data-loss >/tmp/out 2>&1; equal "accepted" 0 $?
+  wait_for 60 is_full
+  gpuvm "${release[@]}" >/tmp/out 2>&1
+  ln -s /dev/null /run/udev/rules.d/64-md-raid-assembly.rules; udevadm control --reload # it would be assembled again
+  mdadm -q --create /dev/md8 --run --level=1 --metadata=1.2 --raid-devices=2 "${drives[1]}" missing 2>/dev/null </dev/null
+  settle; mdadm -q --stop /dev/md8; settle # udev has it open for a moment
+  gpuvm "${anew[@]}" --accept-data-loss >/tmp/out 2>&1; equal "a member of another array" 1 $?
+  has "is named" /tmp/out "${drives[1]} holds a member of an md array"
+  has "and its way" /tmp/out 'gpuvm drive wipe'
+  gpuvm drive wipe "$(basename "${drives[1]}")" --yes >/tmp/out 2>&1; equal "it is erased" 0 $? || cat /tmp/out
+  gpuvm "${anew[@]}" >/tmp/out 2>&1; equal "made anew then" 0 $? || cat /tmp/out
+  rm /run/udev/rules.d/64-md-raid-assembly.rules; udevadm control --reload
 }
 
 say "every level"
@@ -108,6 +140,7 @@ for shape in "${shapes[@]}"; do
   equal "raid$level: as it was" "raid$level $count" "$(</sys/class/block/md1/md/level) $(</sys/class/block/md1/md/raid_disks)"
   check "raid$level: files of the host are as before" diff <(grep -E '^[0-9]+ [0-9]+ ' /tmp/before) <(state | grep -E '^[0-9]+ [0-9]+ ')
   check "raid$level: it is mounted" mountpoint -q /raid
+  [[ $level != 5 ]] || became
   gone
 done
 

@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# Drives and block devices that hold something, or that somebody uses, on a real kernel: what is said of them, that a guest
+# gets none of it unasked, however the device is called, and that an unused drive is erased.
+#   tests/uml/run --disk 64M --disk 64M --disk 64M --disk 64M tests/uml/drives.sh GPUVM
+# Writes to every drive: only where all is thrown away afterwards.
+set -uo pipefail
+[[ $(uname -v) && -b /dev/ubdd && ! -b /dev/ubde ]] || { echo "drives: not on user-mode Linux with four drives" >&2; exit 125; }
+gpuvm=$1
+mkdir -p /share/vdgx && : >/share/vdgx/machine
+. "$(dirname "$0")/../vdgx/l1/env"
+cd /
+ln -sfn /proc/self/fd /dev/fd
+echo '<node/>' >/tmp/node.xml # libvirt's test driver, without a domain
+gpuvm() { "$gpuvm" -c test:///tmp/node.xml "$@"; }
+modprobe -a loop md-mod raid1 raid0 dm-mod || exit 125
+mkdir -p /run/udev/rules.d /mnt/a /mnt/b /etc/mdadm
+echo 'AUTO -all' >/etc/mdadm/mdadm.conf # what is stopped stays stopped
+cat >/run/udev/rules.d/61-uml.rules <<'X'
+SUBSYSTEM=="block", KERNEL=="ubd?", ATTR{serial}=="?*", SYMLINK+="disk/by-id/uml-$attr{serial}"
+X
+/usr/lib/systemd/systemd-udevd --daemon 2>/dev/null
+settle() { udevadm trigger --subsystem-match=block --action=change; udevadm settle --timeout=60; }
+settle
+rm -rf /var/lib/gpuvm
+a=/dev/ubda b=/dev/ubdb c=/dev/ubdc id=/dev/disk/by-id/uml-UML
+boots=(create --name r --vcpus 1 --memory 64M --pins none --no-start)
+create=("${boots[@]}" --image none --os-size 1M)
+# listed NAME ROLE TEXT: what `drive list` says of a drive.
+listed() { settle; gpuvm drive list >/tmp/list; has "listed: $1 $2 $3" /tmp/list "^ *$1 .* $2 .*$3"; }
+# refused WHAT PATTERN ARGS...: a guest does not get it, also with data loss accepted.
+refused() {
+  local what=$1 pattern=$2; shift 2
+  local verb=("${create[@]}")
+  [[ $1 != --disk ]] || verb=("${boots[@]}")
+  gpuvm "${verb[@]}" --accept-data-loss --dry-run "$@" >/tmp/out 2>&1; equal "$what: refused" 1 $?
+  has "$what: why" /tmp/out "$pattern" || cat /tmp/out
+}
+blank() { umount "$1" 2>/dev/null; wipefs -qa "$1"; dd if=/dev/zero of="$1" bs=1M count=64 status=none; settle; }
+
+say "what lies on a drive that nobody uses"
+listed ubda free ''
+# marked TEXT COMMAND...: a drive of which the command makes something.
+marked() {
+  local text=$1; shift
+  "$@" >/tmp/made 2>&1 || { fail "$text: made"; cat /tmp/made; }
+  settle
+  listed ubda data "$text"
+  gpuvm "${create[@]}" --drive "${id}0" </dev/null >/tmp/out 2>&1; equal "$text: not given unasked" 2 $?
+  has "$text: it is named" /tmp/out "$text"
+  has "$text: the option" /tmp/out 'accept-data-loss'
+  blank $a
+}
+put() { printf "$1" | dd of=$a bs=1 seek="$2" conv=notrunc status=none; }
+marked 'ext4' mkfs.ext4 -q -F -L theirs $a
+marked 'swap space' mkswap $a
+marked 'MBR partition table' sh -c "echo ',,' | sfdisk -q --no-reread $a"
+marked 'LUKS encrypted data' put 'LUKS\xba\xbe\0\1' 0
+marked 'hibernation image' put 'S1SUSPEND' 4086
+marked 'Ceph BlueStore' put 'bluestore block device\n' 0
+marked 'unknown kind' put 'a database of its own' 4096
+[[ ! -x /usr/sbin/pvcreate ]] || marked 'LVM' pvcreate -qy $a
+
+say "who uses it"
+mkfs.ext4 -q -F $a; settle
+loop=$(losetup -f --show $a); mount "$loop" /mnt/a
+listed ubda host 'loop.* \(loop device\), which is mounted at /mnt/a'
+refused "a loop over it" 'loop device.*mounted at /mnt/a' --drive "${id}0"
+refused "by --disk" 'mounted at /mnt/a' --disk $a
+refused "the loop itself" 'mounted at /mnt/a' --disk "$loop"
+mknod /tmp/other b $(stat -c '0x%t 0x%T' $a)
+refused "a node of another name" 'mounted at /mnt/a' --disk /tmp/other
+ln -s /tmp/other /tmp/link; refused "a link to it" 'mounted at /mnt/a' --disk /tmp/link
+gpuvm drive wipe uml-UML0 --yes >/tmp/out 2>&1; equal "not erased while it is used" 1 $?
+has "who uses it" /tmp/out 'mounted at /mnt/a'
+umount /mnt/a
+refused "the loop alone" 'loop device' --disk $a
+losetup -d "$loop"; sleep 0.2
+# What has come into use after the plan.
+exec 5>&1
+dmsetup create lin --table "0 $(blockdev --getsz $b) linear $b 0"; mkfs.ext4 -q -F /dev/mapper/lin; mount /dev/mapper/lin /mnt/b; settle
+for path in $b /dev/mapper/lin /dev/dm-0 "${id}1"; do refused "$path" 'mounted at /mnt/b' --disk "$path"; done
+umount /mnt/b
+refused "a mapped drive" 'dm-0' --disk $b
+dmsetup remove lin; blank $b
+mdadm -q --create /dev/md7 --run --level=1 --metadata=1.2 --assume-clean --raid-devices=2 $b $c 2>/dev/null; mkswap -q /dev/md7 >/dev/null
+swapon /dev/md7 && refused "an array with swap" 'swap' --disk /dev/md7
+refused "a member of it" 'md7 \(md raid1\)' --disk $c
+gpuvm drive wipe uml-UML2 --yes >/tmp/out 2>&1; equal "a member is not erased" 1 $?
+swapoff /dev/md7
+settle; mdadm -q --stop /dev/md7; settle
+refused "an array that does not run" 'md array that does not run' --drive "${id}1"
+
+say "accepted, given, erased"
+blank $a; mkfs.ext4 -q -F -L theirs $a; settle
+gpuvm "${create[@]}" --drive "${id}0" --dry-run >/tmp/out 2>&1; has "a dry run tells" /tmp/out 'ubda holds ext4 .theirs.'
+gpuvm drive wipe uml-UML0 --dry-run >/tmp/out 2>&1; equal "dry run" 0 $?
+has "what is on it" /tmp/out "erase all 67108864 bytes of drive ${id}0 .*ext4 .theirs."
+equal "nothing was erased" ext4 "$(blkid -p -o value -s TYPE $a)"
+gpuvm drive wipe uml-UML0 </dev/null >/tmp/out 2>&1; equal "not unasked" 2 $?
+gpuvm drive wipe ubda1 --yes >/tmp/out 2>&1; equal "no such drive" 1 $?
+gpuvm drive wipe uml-UML0 --yes --json >/tmp/out 2>/tmp/err; equal "erased" 0 $? || cat /tmp/err
+has "as JSON" /tmp/out '"path": "/dev/disk/by-id/uml-UML0"'
+equal "nothing is left" 67108864 "$(tr -d '\0' <$a | wc -c | awk '{print 67108864 - $1}')"
+listed ubda free ''
+equal "no journal is left" "" "$(find /var/lib/gpuvm -name '*.journal' 2>/dev/null)"
+gpuvm drive wipe uml-UML1 --yes >/tmp/out 2>&1; equal "a stale member is erased" 0 $? || cat /tmp/out
+listed ubdb free ''
+
+say "an EFI system partition"
+printf 'label: gpt\n,20M,U\n,20M,L\n' | sfdisk -q $a >/tmp/out 2>&1; settle
+listed ubda data 'GPT partition table'
+uuid=$(blkid -p -o value -s PART_ENTRY_UUID ${a}1)
+if [[ -n $uuid ]]; then
+  refused "by PARTUUID" 'EFI system partition' --partition "$uuid"
+  refused "by --disk" 'EFI system partition' --disk ${a}1
+fi
+[[ $fails != 0 ]] || echo "drives: no failures"
+finish
