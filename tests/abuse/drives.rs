@@ -73,13 +73,13 @@ fn a_device_with_a_mounted_file_system_is_no_disk_whatever_its_name() {
         let (_, out, _) = run(Command::new("stat").args(["--format", what]).arg(&device.device));
         u32::from_str_radix(out.trim(), 16).unwrap().to_string()
     };
-    let (code, _, err) = run(Command::new("mknod").arg(&node).args(["b", &number("%t"), &number("%T")]));
+    let (code, _, err) =
+        run(Command::new("mknod").arg(&node).args(["b", &number("%t"), &number("%T")]));
     assert_eq!(code, 0, "{err}");
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&node, &link).unwrap();
-    let said: Vec<(i32, String)> = [&device.device, &node, &link]
-        .map(|path| given(path, &["--accept-data-loss"]))
-        .into();
+    let said: Vec<(i32, String)> =
+        [&device.device, &node, &link].map(|path| given(path, &["--accept-data-loss"])).into();
     run(Command::new("umount").arg(&at));
     for (code, said) in said {
         assert!(code == 1 && said.contains("is mounted at"), "{code}: {said}");
