@@ -34,7 +34,7 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
             return Err(refused(HypervisorErrorKind::WrongState, step, message).into());
         }
         Step::DefineDomain { xml, .. } => drive::expect_domain(xml, false, hypervisor)?,
-        Step::StartDomain { name } => {
+        Step::StartDomain { name, .. } => {
             // What keeps its definition from being read keeps it from being started.
             if let Ok(xml) = hypervisor.xml(name, XmlOf::Inactive) {
                 drive::expect_domain(&xml, true, hypervisor)?;
