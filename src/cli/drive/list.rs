@@ -122,7 +122,7 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.progress("this host has no drive");
     } else {
         cx.output.text(&table(&rows))?;
-        if cx.root()?.is_some() && !state.is_complete {
+        if cx.root()?.is_some_and(|root| root.is_live()) && !state.is_complete {
             cx.output.progress(
                 "without root, processes of others are not seen, and devices are not read",
             );
