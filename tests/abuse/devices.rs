@@ -186,7 +186,7 @@ fn recover_leaves_a_gpu_to_whoever_has_it_by_now() {
     let bind = ["device", "bind", OTHER, "--yes"];
     let killed = (2..20).find(|&n| {
         assert!(!host.place.killed(n, &bind), "it is done before it is killed");
-        let is_begun = host.place.journal().contains("{\"begin\":0}");
+        let is_begun = host.place.journal().contains("{\"begin\":[0,");
         if !is_begun {
             host.place.recover();
         }
