@@ -39,7 +39,7 @@ case $boot in
   2)
     say "a create, when its guest is defined and about to start"
     made a --gpu 0 --huge-pages 2M --reserve-pages
-    at '{"begin":[6' "${how[@]}"
+    at '{"plan":[{"step":"start-domain"' "${how[@]}"
     ;;
   3)
     say "somebody has pages since, as many"
