@@ -1,8 +1,9 @@
 //! Commands of other programs, with an end that is set from outside: a command that touches drives may hang in the kernel
 //! for ever, and one that reads a whole disk is broken off by a signal.
 
+use crate::program::{command, for_caller};
 use std::io::{self, Read};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -47,14 +48,30 @@ pub fn output(argv: &[&str], seconds: u64) -> Result<String, CommandError> {
     out.ok_or_else(|| CommandError::Late { command: argv.join(" "), seconds })
 }
 
-/// The same; none where `stops` says that it is to be waited for no longer.
+/// The same of a command that acts on behalf of the caller, whose keys and settings it is to find: `ssh`.
+pub fn output_for_caller(argv: &[&str], seconds: u64) -> Result<String, CommandError> {
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let out = run(|program| for_caller(program), argv, &mut || Instant::now() >= until)?;
+    out.ok_or_else(|| CommandError::Late { command: argv.join(" "), seconds })
+}
+
+/// What `output` returns; none where `stops` says that it is to be waited for no longer.
 pub fn output_unless(
+    argv: &[&str],
+    stops: &mut dyn FnMut() -> bool,
+) -> Result<Option<String>, CommandError> {
+    run(|program| command(program), argv, stops)
+}
+
+/// Runs a command that is made so.
+fn run(
+    make: fn(&str) -> Command,
     argv: &[&str],
     stops: &mut dyn FnMut() -> bool,
 ) -> Result<Option<String>, CommandError> {
     let program = argv.first().copied().unwrap_or_default();
     let shown = argv.join(" ");
-    let mut command = crate::program::command(program);
+    let mut command = make(program);
     command.args(argv.get(1..).unwrap_or_default());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let unstarted = |source| CommandError::Unstarted { program: program.to_owned(), source };

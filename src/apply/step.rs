@@ -23,6 +23,7 @@ use crate::domain::live::GuestThread;
 use crate::hypervisor::AskedBy;
 use crate::hypervisor::storage::NewVolume;
 use crate::image::Sha256;
+use crate::shell::word;
 use crate::topology::{Binding, is_vfio};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
@@ -381,13 +382,13 @@ impl Step {
     /// What takes away by hand what it made, where that is left; none: there is no such command.
     pub fn by_hand(&self) -> Option<String> {
         Some(match self {
-            Step::CreateDisk { path, .. } => format!("rm {}", path.display()),
-            Step::CreateDirectory { path } => format!("rmdir {}", path.display()),
+            Step::CreateDisk { path, .. } => format!("rm {}", word(&path.to_string_lossy())),
+            Step::CreateDirectory { path } => format!("rmdir {}", word(&path.to_string_lossy())),
             Step::MakeVolume { pool, volume, .. } => {
-                format!("virsh vol-delete --pool {pool} {}", volume.name)
+                format!("virsh vol-delete --pool {} {}", word(pool), word(&volume.name))
             }
-            Step::MakePool { name, .. } => format!("virsh pool-destroy {name}"),
-            Step::DefineDomain { name, .. } => format!("gpuvm delete {name}"),
+            Step::MakePool { name, .. } => format!("virsh pool-destroy {}", word(name)),
+            Step::DefineDomain { name, .. } => format!("gpuvm delete {}", word(name)),
             Step::StartDomain { name, .. } => format!("gpuvm stop {name}"),
             Step::RedefineDomain { name, .. } => format!("gpuvm history {name} --diff"),
             _ => return None,

@@ -21,6 +21,7 @@ use crate::fsroot::FsRoot;
 use crate::holders::{self, Take, UseKind};
 use crate::hypervisor::machine::{Machine, command_there};
 use crate::placement::Occupancy;
+use crate::shell::word;
 use crate::topology::{Binding, DeviceKind, Topology, is_vfio};
 use std::collections::BTreeSet;
 
@@ -143,7 +144,7 @@ fn refuse_unbound(name: &str, ours: &[Bdf], verb: &str, cx: &Context<'_>) -> any
     let message = format!(
         "gpuvm itself binds {first} of domain `{name}` and gives it back, and it is on machine `{host}`"
     );
-    Err(hinted(message, format!("`{}`", command_there(&host, &format!("{verb} {name}")))))
+    Err(hinted(message, format!("`{}`", command_there(&host, &format!("{verb} {}", word(name))))))
 }
 
 /// The steps that a defined guest's devices need before it starts.

@@ -46,7 +46,7 @@ enum End {
 
 /// Runs the verb.
 pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("console")?;
+    cx.refuse_without_guests("console")?;
     let interrupt = Interrupt::hold(Box::new(|_, _| {})).context("cannot hold signals back")?;
     let hypervisor = cx.hypervisor_for_console()?;
     let name = &args.name;

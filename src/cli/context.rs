@@ -112,10 +112,17 @@ impl<'a> Context<'a> {
         self.opened(false)
     }
 
-    /// The hypervisor of `--connect`, or none where it does not answer: for changes of the host, which ask it whose a
-    /// function is.
-    pub fn hypervisor_or_none(&self) -> Rc<dyn Hypervisor> {
-        self.hypervisor().unwrap_or_else(|_| Rc::new(NoHypervisor))
+    /// The hypervisor of `--connect`, or none where none can be asked: for changes of the host, which ask it whose a
+    /// function is. One that is there and does not answer may be in the middle of giving it to a guest.
+    pub fn hypervisor_or_none(&self) -> anyhow::Result<Rc<dyn Hypervisor>> {
+        let is_silent = |error: &anyhow::Error| {
+            let error = error.downcast_ref::<HypervisorError>();
+            error.is_some_and(HypervisorError::is_silent)
+        };
+        match self.hypervisor() {
+            Err(error) if is_silent(&error) => Err(error),
+            opened => Ok(opened.unwrap_or_else(|_| Rc::new(NoHypervisor))),
+        }
     }
 
     /// The hypervisor of `--connect`, ready for a console; to be asked for before [`Context::hypervisor`].
@@ -127,6 +134,9 @@ impl<'a> Context<'a> {
     fn opened(&self, console: bool) -> anyhow::Result<Rc<dyn Hypervisor>> {
         let opened = self.hypervisor.get_or_init(|| open(&self.global.connect, console));
         let hypervisor = opened.as_ref().map_err(Clone::clone)?;
+        if !machine::is_plain(&self.global.connect) && !hypervisor.machine().is_here() {
+            super::output::leads_away(&self.global.connect);
+        }
         if self.assumed_here.get()
             && let Machine::Elsewhere { host } = hypervisor.machine()
         {
@@ -322,9 +332,22 @@ impl<'a> Context<'a> {
                     self.global.connect
                 ),
                 format!(
-                    "there: `{}`; here: `gpuvm --connect qemu:///system {verb}`",
-                    machine::command_there(&host, verb)
+                    "there: `{}`; here: `gpuvm --connect qemu:///system {verb} ...`",
+                    machine::command_there(&host, &format!("{verb} ..."))
                 ),
+            )),
+        }
+    }
+
+    /// Refuses a verb that looks at what a hypervisor has, on a recorded host, which has none.
+    pub fn refuse_without_guests(&self, verb: &str) -> anyhow::Result<()> {
+        match self.is_recorded() {
+            false => Ok(()),
+            true => Err(super::error::usage(
+                format!(
+                    "`{verb}` asks libvirt, which a recorded host does not have, so it does not take --host"
+                ),
+                format!("`gpuvm {verb}` without --host asks the libvirt of this machine"),
             )),
         }
     }
@@ -335,7 +358,12 @@ impl<'a> Context<'a> {
             false => Ok(()),
             true => Err(super::error::usage(
                 format!("`{verb}` changes the machine, so it does not take --host"),
-                "`gpuvm export --host FILE` prints the domain XML that would be defined",
+                match verb {
+                    "create" => {
+                        "`gpuvm export --host FILE` prints the domain XML that would be defined"
+                    }
+                    _ => "run it on that machine, without --host",
+                },
             )),
         }
     }

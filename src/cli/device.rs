@@ -74,8 +74,9 @@ fn change(
     if steps.is_empty() {
         cx.output.progress(&format!("{}: so already", names.join(" ")));
     } else {
+        let hypervisor = cx.hypervisor_or_none()?;
         let journal = Journal::begin(verb, &names.join(" "), URI)?;
-        apply(steps, &*cx.hypervisor_or_none(), &mut reporter, Some(journal))?;
+        apply(steps, &*hypervisor, &mut reporter, Some(journal))?;
     }
     let options = Path::new("/").join(boot::OPTIONS);
     if steps.iter().any(|step| matches!(step, Step::SetFile { path, .. } if *path == options)) {

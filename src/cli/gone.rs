@@ -8,6 +8,7 @@ use crate::apply::Step;
 use crate::domain::guest::{Made, VolumeRef};
 use crate::hypervisor::Hypervisor;
 use crate::kept::{self, Known};
+use crate::shell::word;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -78,11 +79,11 @@ fn left_of(known: &Known, hypervisor: &dyn Hypervisor) -> anyhow::Result<Left> {
 fn disk(made: &Made, hypervisor: &dyn Hypervisor) -> Option<String> {
     match &made.volume {
         None if Path::new(&made.path).exists() => {
-            Some(format!("disk {} (`rm {}`)", made.path, made.path))
+            Some(format!("disk {} (`rm {}`)", made.path, word(&made.path)))
         }
         Some(VolumeRef { pool, name }) => {
             hypervisor.storage().volume_id(pool, name).ok()??;
-            let command = format!("virsh vol-delete --pool {pool} {name}");
+            let command = format!("virsh vol-delete --pool {} {}", word(pool), word(name));
             Some(format!("volume `{name}` of pool `{pool}` (`{command}`)"))
         }
         None => None,

@@ -13,13 +13,14 @@ use crate::fsroot::FsRoot;
 use crate::history::{Entry, History};
 use crate::hypervisor::machine::{Machine, command_there};
 use crate::hypervisor::{Hypervisor, XmlOf};
+use crate::shell::word;
 use std::time::{Duration, UNIX_EPOCH};
 use tabled::builder::Builder;
 use tabled::settings::{Style, Width};
 
 /// Runs the verb.
 pub fn run(args: &HistoryArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("history")?;
+    cx.refuse_without_guests("history")?;
     let hypervisor = cx.hypervisor()?;
     refuse_elsewhere("history", &args.name, &*hypervisor)?;
     let history = History::of(&find(&*hypervisor, &args.name)?.uuid)?;
@@ -44,7 +45,7 @@ pub fn run(args: &HistoryArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 pub fn refuse_elsewhere(verb: &str, name: &str, on: &dyn Hypervisor) -> anyhow::Result<()> {
     let Machine::Elsewhere { host } = on.machine() else { return Ok(()) };
     let message = format!("the history of domain `{name}` is on its machine `{host}`");
-    Err(hinted(message, format!("`{}`", command_there(&host, &format!("{verb} {name}")))))
+    Err(hinted(message, format!("`{}`", command_there(&host, &format!("{verb} {}", word(name))))))
 }
 
 /// The change of a number, or the last one.

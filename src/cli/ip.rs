@@ -44,6 +44,7 @@ pub enum Waited {
 
 /// Runs the verb.
 pub fn run(args: &IpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_without_guests("ip")?;
     let hypervisor = cx.hypervisor()?;
     let name = &args.name;
     if matches!(find(&*hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed) {

@@ -24,6 +24,7 @@ struct Row {
 
 /// Runs the verb.
 pub fn run(cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_without_guests("list")?;
     let rows = rows(cx)?;
     if cx.output.json {
         cx.output.json(&rows)?;

@@ -48,8 +48,9 @@ fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if steps.is_empty() {
         cx.output.progress(&format!("{pf}: so already"));
     } else {
+        let hypervisor = cx.hypervisor_or_none()?;
         let journal = Journal::begin("nic vfs", &pf.to_string(), URI)?;
-        apply(&steps, &*cx.hypervisor_or_none(), &mut reporter, Some(journal))?;
+        apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     }
     if cx.output.json {
         cx.output.json(&steps)?;

@@ -3,11 +3,17 @@
 
 use super::args::Global;
 use super::printable::{Form, escaped, redacted};
+use crate::shell::word;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::io::{BufRead as _, Read as _, Write};
+use std::sync::OnceLock;
 
 /// Bytes of an answer that are read.
 const MOST_TYPED: u64 = 4096;
+
+/// How a command begins that is offered, where the connection is of another machine.
+static AWAY: OnceLock<String> = OnceLock::new();
 
 /// Is how this run prints.
 #[derive(Debug, Clone, Copy)]
@@ -82,10 +88,29 @@ fn print(text: &str) -> std::io::Result<()> {
     out.flush()
 }
 
+/// Says that the connection at this URI is of another machine: commands that are offered lead there, not here.
+pub fn leads_away(uri: &str) {
+    // There is one connection in a run.
+    let _ = AWAY.set(format!("`gpuvm --connect {} ", word(uri)));
+}
+
+/// A text whose commands lead to the machine that it is about.
+fn led(text: Cow<'_, str>) -> Cow<'_, str> {
+    let Some(away) = AWAY.get() else { return text };
+    let mut parts = text.split("`gpuvm ");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let named = ["--", "recover", "..."].iter().any(|word| part.starts_with(word));
+        shown.push_str(if named { "`gpuvm " } else { away });
+        shown.push_str(part);
+    }
+    Cow::Owned(shown)
+}
+
 /// Writes to standard error, also where little is to be said: errors, and what a question is about. Adds a newline where
 /// there is none.
 pub fn tell(text: &str) {
-    let text = redacted(text);
+    let text = led(redacted(text));
     let text = escaped(&text, Form::Text);
     let end = if text.ends_with('\n') { "" } else { "\n" };
     // Who reads nothing is told nothing.

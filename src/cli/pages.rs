@@ -20,6 +20,7 @@ use crate::hypervisor::machine::command_there;
 use crate::memsize::MemSize;
 use crate::placement::NodePages;
 use crate::request::PageSize;
+use crate::shell::word;
 use crate::topology::Topology;
 use std::collections::BTreeMap;
 
@@ -232,7 +233,7 @@ pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>>
         );
         return Err(hinted(
             message,
-            format!("`{}`", command_there(host, &format!("delete {name}"))),
+            format!("`{}`", command_there(host, &format!("delete {}", word(&name)))),
         ));
     }
     if reserved.is_empty() || !cx.has_guests_here()? {

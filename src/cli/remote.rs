@@ -2,7 +2,7 @@
 //! the same port as libvirt's connection. Nothing is asked of anybody, and nothing of this machine takes its place.
 
 use super::error::hinted;
-use crate::apply::command::{CommandError, output};
+use crate::apply::command::{CommandError, output_for_caller};
 use crate::hypervisor::machine::{Uri, command_there};
 use crate::topology::Topology;
 use crate::topology::file::from_json;
@@ -22,7 +22,7 @@ pub fn topology(uri: &str, host: &str) -> anyhow::Result<Topology> {
         return Err(hinted(why, hint(host)));
     };
     let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
-    let text = output(&argv, ALL_S).map_err(|error| failed(&error, host))?;
+    let text = output_for_caller(&argv, ALL_S).map_err(|error| failed(&error, host))?;
     let read = from_json(&text).map_err(|error| {
         hinted(
             format!("what gpuvm on `{host}` says of its host cannot be read: {error}"),
@@ -60,7 +60,9 @@ fn command(uri: &Uri<'_>) -> Option<Vec<String>> {
         !text.starts_with('-')
             && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-:%@".contains(c))
     };
-    let mut argv: Vec<String> = ["ssh", "-o", "BatchMode=yes", "-o"].map(str::to_owned).to_vec();
+    // What the caller's settings say of sessions (a master that stays, forwarding) is not for a command that reads.
+    let quiet = "ssh -T -a -x -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes -o";
+    let mut argv: Vec<String> = quiet.split(' ').map(str::to_owned).collect();
     argv.push(format!("ConnectTimeout={CONNECT_S}"));
     if let Some(port) = uri.port {
         argv.extend(["-p".to_owned(), port.parse::<u16>().ok()?.to_string()]);
@@ -87,7 +89,8 @@ mod tests {
 
     #[test]
     fn the_same_user_and_port_are_asked() {
-        let ssh = "ssh -o BatchMode=yes -o ConnectTimeout=10";
+        let ssh = "ssh -T -a -x -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes \
+                   -o ConnectTimeout=10";
         let all = "gpuvm host capture -";
         for (uri, said) in [
             ("qemu+ssh://dgx/system", format!("{ssh} -- dgx {all}")),

@@ -30,6 +30,7 @@ struct Shown {
 
 /// Runs the verb.
 pub fn run(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_without_guests("show")?;
     let hypervisor = cx.hypervisor()?;
     let summary = find(&*hypervisor, &args.name)?;
     let xml = DomainXml::parse(&hypervisor.xml(&args.name, XmlOf::Live)?)?;

@@ -18,6 +18,7 @@ use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{Hypervisor, VfPool};
 use crate::placement::Occupancy;
 use crate::request::{Guard, Request, VfSettings};
+use crate::shell::word;
 use crate::topology::{PciDevice, Sriov, Topology};
 use std::collections::BTreeSet;
 
@@ -87,6 +88,7 @@ fn refuse_there(name: &str, bdf: Option<Bdf>, verb: &str, cx: &Context<'_>) -> a
     let Some(host) = cx.machine()?.elsewhere().map(str::to_owned) else { return Ok(()) };
     let message =
         format!("what virtual function {bdf} may do is set by gpuvm on its machine `{host}`");
+    let name = if name.is_empty() { "".into() } else { word(name) };
     let command = format!("{verb} {name}");
     Err(hinted(message, format!("`{}`", command_there(&host, command.trim_end()))))
 }

@@ -6,6 +6,7 @@
 //! its own, which may be forwarded) is of this machine only where both are the same, or where the kernel says that the
 //! process at the other end of the socket is a libvirt daemon here.
 
+use crate::shell::word;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::os::fd::AsFd as _;
@@ -23,6 +24,13 @@ const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 const MACHINE_ID: &str = "/etc/machine-id";
 /// Where libvirt's own sockets are.
 const SOCKETS: [&str; 2] = ["/run/libvirt/", "/var/run/libvirt/"];
+/// What the firmware of many boards says in place of a UUID.
+const NONE: [&str; 4] = [
+    "03000200040005000006000700080009",
+    "00020003000400050006000700080009",
+    "12345678123456781234567812345678",
+    "123456781234567890abcddeefaabbcc",
+];
 /// Names of processes that are libvirt's daemons.
 const DAEMONS: [&str; 3] = ["libvirtd", "virtqemud", "virtproxyd"];
 
@@ -146,23 +154,26 @@ impl<'u> Uri<'u> {
         })
     }
 
-    /// A parameter, decoded.
+    /// A parameter, decoded, as libvirt reads it: in small or large letters, and the last of several.
     pub fn parameter(&self, name: &str) -> Option<String> {
-        let pairs = self.query.split(['&', ';']).filter_map(|pair| pair.split_once('='));
-        let (_, value) = { pairs }.find(|(key, _)| *key == name)?;
-        Some(decoded(value))
+        let pairs = self.query.split(['&', ';']);
+        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let of_name = |(key, _): &(&str, &str)| decoded(key).eq_ignore_ascii_case(name);
+        Some(decoded({ pairs }.rfind(of_name)?.1))
     }
 
     /// Whether it is of a driver that runs in this process.
     fn is_in_process(&self) -> bool {
-        self.driver == "test" && self.host.is_none() && self.transport.is_none()
-            || self.path == "/embed" && self.host.is_none()
+        let direct = self.transport.is_none() && self.host.is_none();
+        direct && (self.driver == "test" || self.path == "/embed")
     }
 
     /// Whether its form alone leads to this machine: no host, and libvirt's own socket.
     pub fn is_plain(&self) -> bool {
         let by_socket = matches!(self.transport, None | Some("unix"));
-        let own = |socket: String| SOCKETS.iter().any(|dir| socket.starts_with(dir));
+        let own = |socket: String| {
+            SOCKETS.iter().any(|dir| socket.starts_with(dir)) && !socket.contains("/../")
+        };
         let socket = self.parameter("socket").is_none_or(own);
         self.host.is_none() && by_socket && socket && self.parameter("command").is_none()
     }
@@ -235,7 +246,10 @@ fn own_uuids() -> Vec<String> {
         }
     }
     // Boards that say one digit all over have none.
-    let is_one = |uuid: &String| uuid.len() == 32 && uuid.bytes().any(|b| b != uuid.as_bytes()[0]);
+    let is_one = |uuid: &String| {
+        let differ = uuid.bytes().any(|b| b != uuid.as_bytes()[0]);
+        uuid.len() == 32 && differ && !NONE.contains(&&**uuid)
+    };
     found.iter().map(|uuid| plain(uuid)).filter(is_one).collect()
 }
 
@@ -303,8 +317,14 @@ pub fn command_there(host: &str, arguments: &str) -> String {
     run_there(host, &format!("gpuvm {arguments}"))
 }
 
-/// A command that is run on another machine; a host is written so that a shell takes it as one word.
+/// A command that is run on another machine, whose shell reads it once more; a host is written so that a shell takes it
+/// as one word.
 pub fn run_there(host: &str, command: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || " -_./@%+=:,".contains(c);
+    let command = match command.chars().all(plain) {
+        true => Cow::Borrowed(command),
+        false => word(command),
+    };
     let safe = |c: char| c.is_ascii_alphanumeric() || ".-_:@%".contains(c);
     let host = match host.chars().all(safe) && !host.starts_with('-') {
         true => Cow::Borrowed(host),

@@ -195,7 +195,7 @@ fn the_layout_of_another_machine_is_read_by_ssh_as_libvirt_connects() {
     let first = first.parent().and_then(Path::file_name).unwrap().to_str().unwrap();
     // It goes into the other machine instead of over a network, and runs there what ssh would.
     let script = format!(
-        "#!/bin/sh\necho \"$*\" >>{log}\nwhile [ \"$1\" != -- ]; do shift; done; shift 2\n\
+        "#!/bin/sh\necho \"$*\" >>{log}\necho \"agent $SSH_AUTH_SOCK\" >>{log}\nwhile [ \"$1\" != -- ]; do shift; done; shift 2\n\
          exec nsenter --mount --net --uts --pid --target {first} env PATH={bin}:$PATH sh -c \"$*\"\n",
         log = log.display(),
         bin = Path::new(GPUVM).parent().unwrap().display(),
@@ -205,6 +205,7 @@ fn the_layout_of_another_machine_is_read_by_ssh_as_libvirt_connects() {
     let mount = format!("mount --bind {} /usr/bin/ssh && exec \"$@\"", fake.display());
     let by_ssh = |uri: &str, args: &[&str]| {
         let mut command = other.daemon.within("sh");
+        command.env("SSH_AUTH_SOCK", "/run/agent");
         command.args(["-c", &mount, "sh", GPUVM, "--connect", uri]).args(args);
         run(&mut command)
     };
@@ -215,8 +216,36 @@ fn the_layout_of_another_machine_is_read_by_ssh_as_libvirt_connects() {
     let said = std::fs::read_to_string(&log).unwrap();
     let asked = "-p 2222 -l me -- other-host gpuvm host capture -";
     assert!(said.lines().any(|line| line.ends_with(asked)), "{said}");
+    // The caller's keys, as libvirt's own ssh has them.
+    assert!(said.lines().any(|line| line == "agent /run/agent"), "{said}");
     let (code, shown, err) = by_ssh(uri, &["host", "show"]);
     assert!(code == 0 && shown.contains("Nodes"), "{code} {shown}{err}");
+}
+
+#[test]
+fn what_is_offered_leads_to_the_machine_that_it_is_about() {
+    let Some(other) = Other::new() else { return };
+    let (code, _, err) = other.here(&["show", "nobody"]);
+    let led = format!("`gpuvm --connect '{}' list`", other.daemon.uri());
+    assert!(code == 1 && err.contains(&led), "no {led} in: {err}");
+    // A record of this machine would be taken for one of the other.
+    let (code, out, err) = other.here(&["host", "capture", "-"]);
+    assert!(code == 1 && out.is_empty() && err.contains("ssh other-host gpuvm"), "{code} {err}");
+}
+
+#[test]
+fn networks_of_another_machine_are_changed_and_nothing_is_kept_here() {
+    let Some(other) = Other::new() else { return };
+    let create = ["network", "create", "lab", "--kind", "private", "--yes"];
+    let again = [&create[..], &["--replace", "--range", "10.98.0.0/24"]].concat();
+    for args in [&create[..], &again, &["network", "delete", "lab", "--yes"]] {
+        let (code, out, err) = other.here(args);
+        assert_eq!(code, 0, "{args:?}: {out}{err}");
+    }
+    assert!(!other.daemon.virsh(&["net-info", "lab"]).0, "it is there still");
+    assert!(!other.daemon.own_path("/var/lib/gpuvm/networks").exists(), "something is kept here");
+    let (code, _, err) = other.here(&["network", "undo", "lab"]);
+    assert!(code == 1 && err.contains("`ssh other-host gpuvm network undo lab`"), "{code} {err}");
 }
 
 #[test]

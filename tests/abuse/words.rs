@@ -382,3 +382,14 @@ fn the_safety_page_is_shown() {
     }
     assert!(out.contains("cargo test --test main abuse::"), "{out}");
 }
+
+#[test]
+fn a_recorded_host_has_no_guests_to_show() {
+    let host = project().join("topologies/dgx-2.json");
+    for verb in ["list", "show x", "ip x", "history x", "network list", "image list", "console x"] {
+        let args: Vec<&str> = verb.split(' ').collect();
+        let (code, out, err) = run(gpuvm(&args).arg("--host").arg(&host));
+        assert!(code == 2 && out.is_empty(), "{verb}: {code} {out}{err}");
+        assert!(err.contains("asks libvirt") && !err.contains("changes the machine"), "{err}");
+    }
+}

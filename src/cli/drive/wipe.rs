@@ -30,13 +30,8 @@ struct Wiped {
 pub fn run(args: &WipeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("drive wipe")?;
     let mut reporter = Reporter::new(cx.output)?;
+    cx.refuse_elsewhere("drive wipe")?;
     let hypervisor = cx.hypervisor()?;
-    if let Some(host) = hypervisor.machine().elsewhere() {
-        return Err(hinted(
-            format!("drives of {host} are not erased from here"),
-            format!("run there: gpuvm drive wipe {}", args.id),
-        ));
-    }
     if args.dry_run {
         print_steps(&[Step::WipeDrive(plan(&args.id, cx)?.1)], cx)?;
         return Ok(EXIT_DONE);

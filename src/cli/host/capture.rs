@@ -3,7 +3,7 @@
 use super::checked;
 use crate::cli::args::CaptureArgs;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, hinted};
+use crate::cli::error::{EXIT_DONE, hinted, usage};
 use crate::discover::{discover, discover_identified};
 use crate::fsroot::FsRoot;
 use crate::topology::file::to_json;
@@ -32,6 +32,11 @@ pub fn run(args: &CaptureArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// The host to record: this machine, or the one of `--host`, which makes a file of a directory or an lstopo XML.
 fn read(args: &CaptureArgs, cx: &Context<'_>) -> anyhow::Result<Topology> {
+    if cx.global.host.is_none() && cx.global.connect_is_given && !cx.is_here()? {
+        // It is recorded there: without what identifies it.
+        refuse_identified(args)?;
+        return cx.topology();
+    }
     match (&cx.global.host, args.identify) {
         (None, false) => Ok(checked(discover(&FsRoot::live()?)?)?),
         (None, true) => Ok(checked(discover_identified(&FsRoot::live()?)?)?),
@@ -40,6 +45,17 @@ fn read(args: &CaptureArgs, cx: &Context<'_>) -> anyhow::Result<Topology> {
         }
         (Some(_), true) => cx.topology(),
         (Some(_), false) => Ok(Topology::new(redacted(cx.topology()?.parts().clone()))?),
+    }
+}
+
+/// Refuses to record what identifies another machine, which its gpuvm leaves out.
+fn refuse_identified(args: &CaptureArgs) -> anyhow::Result<()> {
+    match args.identify {
+        false => Ok(()),
+        true => Err(usage(
+            "--identify records what only the machine itself tells, and the connection is of another",
+            "run it there, or without --connect for this machine",
+        )),
     }
 }
 

@@ -25,7 +25,7 @@ struct Row {
 
 /// Runs the verb.
 pub fn run(args: &ImageListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("image list")?;
+    cx.refuse_without_guests("image list")?;
     let hypervisor = cx.hypervisor()?;
     let images = images(hypervisor.storage(), &args.pool.pool)?;
     let uses = if images.is_empty() { Uses::default() } else { Uses::read(&*hypervisor)? };

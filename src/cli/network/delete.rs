@@ -66,7 +66,7 @@ fn plan(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<Deletion> {
     let (state, network) = find(hypervisor, name)?;
     let guests = told(&network, &Guests::read(hypervisor)?.on(&network), false);
     let kept = match state.persistent {
-        true => kept::keep(&state, hypervisor.uri(), None)?,
+        true => kept::keep(&state, hypervisor, None)?,
         false => Vec::new(),
     };
     let mut steps = Vec::new();

@@ -52,7 +52,7 @@ struct Looked {
 
 /// Runs the verb.
 pub fn run(args: &NetworkDoctorArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("network doctor")?;
+    cx.refuse_without_guests("network doctor")?;
     let hypervisor = cx.hypervisor()?;
     let name = args.name.as_str();
     let state = find(&*hypervisor, name)?.state;

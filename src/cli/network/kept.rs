@@ -3,6 +3,7 @@
 
 use crate::apply::array::content;
 use crate::apply::{NetworkStep, Step, now_s, state_directory};
+use crate::hypervisor::Hypervisor;
 use crate::hypervisor::network::NetworkState;
 use crate::network::Network;
 use anyhow::Context as _;
@@ -56,8 +57,16 @@ impl Record {
 }
 
 /// The steps that keep a network as it is, in place of what was kept of one of its name. `after`: what it becomes; none: it
-/// goes.
-pub fn keep(state: &NetworkState, uri: &str, after: Option<&str>) -> anyhow::Result<Vec<Step>> {
+/// goes. A network of another machine is kept by the gpuvm there alone: none.
+pub fn keep(
+    state: &NetworkState,
+    on: &dyn Hypervisor,
+    after: Option<&str>,
+) -> anyhow::Result<Vec<Step>> {
+    if !on.machine().is_here() {
+        return Ok(Vec::new());
+    }
+    let uri = on.uri();
     let network = Network::read(&state.xml).map_err(anyhow::Error::msg)?;
     let uuid = network.uuid.unwrap_or_else(|| state.name.clone());
     let path = state_directory(DIRECTORY).join(format!("{uuid}.json"));
@@ -82,16 +91,19 @@ pub fn keep(state: &NetworkState, uri: &str, after: Option<&str>) -> anyhow::Res
 pub fn keep_before(
     steps: &[NetworkStep],
     state: Option<&NetworkState>,
-    uri: &str,
+    on: &dyn Hypervisor,
 ) -> anyhow::Result<Vec<Step>> {
+    if !on.machine().is_here() {
+        return Ok(Vec::new());
+    }
     if let Some(NetworkStep::Define { name, .. }) = steps.first() {
-        return Ok(find(uri, name)?.iter().map(Record::forget).collect());
+        return Ok(find(on.uri(), name)?.iter().map(Record::forget).collect());
     }
     let after = steps.iter().find_map(|step| match step {
         NetworkStep::Redefine { xml, .. } => Some(xml.as_str()),
         _ => None,
     });
-    state.zip(after).map_or(Ok(Vec::new()), |(state, after)| keep(state, uri, Some(after)))
+    state.zip(after).map_or(Ok(Vec::new()), |(state, after)| keep(state, on, Some(after)))
 }
 
 /// What is kept of a network of this name, the last that was changed; none: nothing is.

@@ -31,7 +31,7 @@ struct Row {
 
 /// Runs the verb.
 pub fn run(cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("network list")?;
+    cx.refuse_without_guests("network list")?;
     let hypervisor = cx.hypervisor()?;
     let networks = hypervisor.networks();
     let states = networks.all_networks()?;

@@ -72,7 +72,7 @@ pub fn prepare(
     if let (Some(before), true) = (before, stops) {
         lost.extend(told(before, &guests.on(before), true));
     }
-    steps.extend(keep_before(&changes, state.as_ref(), hypervisor.uri())?);
+    steps.extend(keep_before(&changes, state.as_ref(), hypervisor)?);
     steps.extend(changes.into_iter().map(Step::Network));
     Ok(Prepared { network, notes, before: state.map(|state| state.xml), steps, lost })
 }

@@ -35,7 +35,7 @@ struct Shown {
 
 /// Runs the verb.
 pub fn run(args: &NetworkShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("network show")?;
+    cx.refuse_without_guests("network show")?;
     let hypervisor = cx.hypervisor()?;
     let (state, network) = find(&*hypervisor, &args.network.name)?;
     if args.xml {

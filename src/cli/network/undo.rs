@@ -11,7 +11,9 @@ use super::guests::{Guests, told};
 use super::kept::{self, Kept, Record};
 use crate::apply::{NetworkStep, Step, apply};
 use crate::hypervisor::Hypervisor;
+use crate::hypervisor::machine::command_there;
 use crate::network::Network;
+use crate::shell::word;
 
 /// Is an undoing that can be done.
 struct Undo {
@@ -31,6 +33,11 @@ pub fn run(args: &NetworkUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let name = args.name.as_str();
     let mut reporter = Reporter::new(cx.output)?;
     let hypervisor = cx.hypervisor()?;
+    if let Some(host) = hypervisor.machine().elsewhere() {
+        let there = command_there(host, &format!("network undo {}", word(name)));
+        let message = format!("changes of network `{name}` are kept on its machine `{host}`");
+        return Err(hinted(message, format!("`{there}`")));
+    }
     let previews = args.diff || args.dry_run;
     let Undo { kept, now, steps, lost } = plan(&*hypervisor, name, args.force || previews)?;
     if args.diff {

@@ -45,6 +45,11 @@ fn a_uri_that_may_lead_elsewhere_has_to_prove_itself() {
         ("qemu+tcp://[::1]:16509/system", &ours, elsewhere("::1")),
         ("qemu+unix:///system?socket=/nowhere", &other, elsewhere("another-host")),
         ("qemu+unix:///system?socket=/nowhere", &ours, elsewhere(&host_name())),
+        // libvirt takes the last of several, in letters of any size, and a path may lead out of its directory.
+        ("qemu:///system?socket=/run/libvirt/../x", &ours, elsewhere(&host_name())),
+        ("qemu:///system?socket=/run/libvirt/x&Socket=/nowhere", &ours, elsewhere(&host_name())),
+        ("qemu:///system?s%6fcket=/nowhere", &ours, elsewhere(&host_name())),
+        ("qemu+unix:///embed?socket=/nowhere", &ours, elsewhere(&host_name())),
         ("qemu://dgx/system", &None, elsewhere("dgx")),
         ("qemu+ext:///system?command=/bin/x", &ours, elsewhere(&host_name())),
         ("test+tcp://dgx/default", &ours, elsewhere("dgx")),
@@ -98,4 +103,15 @@ fn no_host_is_taken_for_an_option() {
     assert_eq!(command_there("dgx", "list"), "ssh dgx gpuvm list");
     assert_eq!(command_there("-oProxyCommand=x", "list"), "ssh HOST gpuvm list");
     assert_eq!(command_there("a;b", "list"), "ssh HOST gpuvm list");
+}
+
+#[test]
+fn a_command_there_is_read_by_two_shells() {
+    assert_eq!(run_there("dgx", "rm -i -- /raid/a.raw"), "ssh dgx rm -i -- /raid/a.raw");
+    let twice = run_there("dgx", "rm -i -- '/raid/a; reboot'");
+    assert_eq!(twice, r"ssh dgx 'rm -i -- '\''/raid/a; reboot'\'''");
+    // A shell in place of ssh, which has that of the other machine read what this one has read.
+    let twice = twice.replacen("ssh dgx 'rm -i --", "sh -c 'printf %s", 1);
+    let said = crate::program::command("sh").args(["-c", &twice]).output().unwrap();
+    assert_eq!(String::from_utf8(said.stdout).unwrap(), "/raid/a; reboot");
 }

@@ -48,7 +48,7 @@ struct Port {
 
 /// Runs the verb.
 pub fn run(args: &HostBridgeShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("network host-bridge show")?;
+    cx.refuse_without_guests("network host-bridge show")?;
     cx.refuse_elsewhere("network host-bridge show")?;
     print(args.name.as_deref(), cx)?;
     Ok(EXIT_DONE)
