@@ -33,7 +33,12 @@ const CASES: [Case; 6] = [
     Case { name: "view-4", host: "dgx-2", words: "--gpus 4 --vcpus 2" },
     Case { name: "view-2", host: "dgx-2", words: "--gpus 2 --vcpus 2 --nic 1" },
     Case { name: "view-1", host: "dgx-2", words: "--gpus 1 --vcpus 2" },
-    Case { name: "view-h", host: "dgx-h100", words: "--gpus 8 --vcpus 4 --nic 4 --nvme 2" },
+    // By address: of a drive that has no node on this machine nobody can tell what is on it.
+    Case {
+        name: "view-h",
+        host: "dgx-h100",
+        words: "--gpus 8 --vcpus 4 --nic 4 --nvme 01:00.0 --nvme 02:00.0",
+    },
 ];
 
 /// Is what is known of a guest before it starts.

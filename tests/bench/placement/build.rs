@@ -194,7 +194,15 @@ fn function(
         subsystem_vendor: 0,
         subsystem_device: 0,
         node,
-        driver: Some(if ids == PORT { "pcieport" } else { "vfio-pci" }.to_owned()),
+        // A drive on vfio-pci may hold data that nobody can see, so a number does not take it.
+        driver: Some(
+            match ids {
+                PORT => "pcieport",
+                NVME => "nvme",
+                _ => "vfio-pci",
+            }
+            .to_owned(),
+        ),
         iommu_group: Some(group),
         bars: Vec::new(),
         link: None,
