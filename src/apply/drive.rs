@@ -5,7 +5,9 @@ use super::command::{CommandError, output, output_unless};
 use super::{Observer, StepError};
 use crate::bdf::Bdf;
 use crate::blockdev::signatures::whole_content;
-use crate::blockdev::{BlockError, BlockUse, refuse_used, refuse_used_function, used_by};
+use crate::blockdev::{
+    Alone, BlockError, BlockUse, Known, refuse_used, refuse_used_function, used_by,
+};
 use crate::discover::drives::{function_of, kernel_name};
 use crate::domain::{DomainXml, Element};
 use crate::fsroot::FsRoot;
@@ -14,7 +16,7 @@ use crate::hypervisor::uses::{User, Uses};
 use crate::topology::DriveUse;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Seconds for commands that only tell or look again.
 const LOOK_S: u64 = 60;
@@ -31,6 +33,9 @@ pub struct WipeStep {
     /// What lies on it, a phrase each.
     #[serde(default)]
     pub content: Vec<String>,
+    /// What it is known by, whatever its path leads to by then.
+    #[serde(default)]
+    pub known: Known,
 }
 
 impl fmt::Display for WipeStep {
@@ -47,17 +52,9 @@ impl WipeStep {
     /// Refuses a drive that is another by now, or that the host or a guest uses.
     pub(super) fn expects(&self, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
         let root = FsRoot::live().map_err(BlockError::File)?;
-        let other =
-            |seen: &str| BlockError::Other { path: self.path.clone(), seen: seen.to_owned() };
-        let Some(name) = kernel_name(&self.path) else {
-            return Err(other("no block device is there").into());
-        };
-        let sectors =
-            root.read(&format!("sys/class/block/{name}/size")).map_err(BlockError::File)?;
-        let sectors: Option<u64> = sectors.and_then(|text| text.parse().ok());
-        let bytes = sectors.unwrap_or_default().saturating_mul(512);
-        if bytes != self.bytes {
-            return Err(other(&format!("it has {bytes} bytes, not {}", self.bytes)).into());
+        if kernel_name(&self.path).is_none() {
+            let seen = "no block device is there".to_owned();
+            return Err(BlockError::Other { path: self.path.clone(), seen }.into());
         }
         refuse_used(&root, &self.path)?;
         let users = Uses::read(hypervisor)?.of(&self.path).into_iter();
@@ -68,12 +65,19 @@ impl WipeStep {
             })
             .collect();
         match &domains[..] {
-            [] => Ok(()),
+            [] => self.take(&root).map(drop),
             all => {
                 let (path, by) = (self.path.clone(), all.join("; "));
                 Err(BlockError::InUse { path, by }.into())
             }
         }
+    }
+
+    /// Takes the drive for us alone, where it is the one that was planned.
+    fn take(&self, root: &FsRoot) -> Result<Alone, StepError> {
+        let alone = Alone::take(&self.path)?;
+        alone.proves(root, self.bytes, &self.known, &self.content)?;
+        Ok(alone)
     }
 
     /// Erases it: by the drive's own format, else by its secure discard, else by zeros, whichever leaves it blank; a
@@ -85,12 +89,20 @@ impl WipeStep {
     ) -> Result<(), StepError> {
         // A killed run is ended without a look before.
         self.expects(hypervisor)?;
-        let path = self.path.display().to_string();
+        let root = FsRoot::live().map_err(BlockError::File)?;
+        let alone = self.take(&root)?;
+        // A program that goes on after this one was killed keeps it from everybody, too.
+        alone.hand_on()?;
+        let path = alone.node().display().to_string();
         let format = ["nvme", "format", "--ses=1", "--force", "--timeout", FORMAT_MS, &path];
-        let secure = ["blkdiscard", "--secure", &path];
-        let zero = ["blkdiscard", "--zeroout", &path];
+        // Before util-linux 2.36 it asked nobody, and had no such option.
+        let help = output(&["blkdiscard", "--help"], LOOK_S).unwrap_or_default();
+        let force = help.contains("--force").then_some("--force");
+        let discard = |how| ["blkdiscard", how].into_iter().chain(force).chain([path.as_str()]);
+        let secure: Vec<&str> = discard("--secure").collect();
+        let zero: Vec<&str> = discard("--zeroout").collect();
         let ways = [&format[..], &secure, &zero];
-        let first = usize::from(!is_alone_on_nvme(&self.path));
+        let first = usize::from(!formats_alone(&root, alone.name()));
         let mut last = None;
         for argv in &ways[first..] {
             let mut signal = None;
@@ -105,9 +117,11 @@ impl WipeStep {
                 last = Some(BlockError::Command(error));
                 continue;
             }
-            look_again(&path);
-            let left = whole_content(&self.path).says(&path);
+            let left = whole_content(&alone.node()).says(&path);
             if left.is_empty() {
+                // The kernel does not read the table of a drive that is held.
+                drop(alone);
+                look_again(&path);
                 return Ok(());
             }
             last = Some(BlockError::NotBlank { path: self.path.clone(), left: left.join(", ") });
@@ -131,20 +145,52 @@ fn look_again(path: &str) {
     let _ = output(&["udevadm", "settle", "--timeout=30"], LOOK_S);
 }
 
-/// Whether a drive is the only namespace of its NVMe controller, which formats all of them at once where it cannot do one.
-fn is_alone_on_nvme(path: &Path) -> bool {
+/// Whether `nvme format` of a drive erases no other namespace: it is the only one that this host sees of its controller, and
+/// the controller either formats each alone or has no other, not even one that is attached elsewhere.
+fn formats_alone(root: &FsRoot, name: &str) -> bool {
     let alone = || -> Option<bool> {
-        let name = kernel_name(path).filter(|name| name.starts_with("nvme"))?;
-        let root = FsRoot::live().ok()?;
-        let function = function_of(&root, &name).ok()??;
+        let function = name.starts_with("nvme").then(|| function_of(root, name).ok()?)??;
         let all = root.names("sys/class/block").ok()?;
         let is_of = |other: &String| {
             !root.exists(&format!("sys/class/block/{other}/partition"))
-                && function_of(&root, other).ok().flatten() == Some(function)
+                && !is_hidden(other)
+                && function_of(root, other).ok().flatten() == Some(function)
         };
-        Some(all.iter().filter(|other| is_of(other)).count() == 1)
+        if all.iter().filter(|other| is_of(other)).count() != 1 {
+            return Some(false);
+        }
+        let node = format!("/dev/{name}");
+        let told = output(&["nvme", "id-ctrl", "--output-format=json", &node], LOOK_S).ok()?;
+        let controller: Controller = serde_json::from_str(&told).ok()?;
+        if controller.is_apart() {
+            return Some(true);
+        }
+        let every = ["nvme", "list-ns", "--all", "--output-format=json", &node];
+        let told = output(&every, LOOK_S).ok()?;
+        Some(told.matches("\"nsid\"").count() == 1)
     };
     alone().unwrap_or(false)
+}
+
+/// Whether it is the hidden path of a controller to a namespace, `nvme0c0n1`.
+fn is_hidden(name: &str) -> bool {
+    name.strip_prefix("nvme").is_some_and(|rest| rest.contains('c'))
+}
+
+/// Is what an NVMe controller says of itself, as far as it matters here.
+#[derive(Debug, Deserialize)]
+struct Controller {
+    /// What formatting is about: bit 0: all namespaces are formatted, bit 1: all are erased.
+    fna: u64,
+    /// The largest number of a namespace.
+    nn: u64,
+}
+
+impl Controller {
+    /// Whether formatting one namespace leaves all others.
+    fn is_apart(&self) -> bool {
+        self.fna & 3 == 0 || self.nn == 1
+    }
 }
 
 /// The last look before a function is bound away from the host: none of its namespaces may be in use.

@@ -2,10 +2,14 @@
 //! ([`is_held`]), and what lies on it ([`signatures`]). The one guard for drives, partitions, and for paths of devices
 //! that a guest is given. Opens devices for reading only; knows no domains.
 
+mod alone;
 pub mod signatures;
 #[cfg(test)]
 mod tests;
 
+pub use alone::{Alone, Known};
+
+use crate::apply::command::{CommandError, output};
 use crate::discover::drives::kernel_name;
 use crate::discover::holders::{Uses, partitions};
 use crate::fsroot::{FsError, FsRoot};
@@ -43,8 +47,11 @@ pub fn used_by(root: &FsRoot, path: &Path) -> Result<Vec<BlockUse>, FsError> {
     let uses = Uses::read(root)?;
     let mut look = Look { root, uses: &uses, seen: BTreeSet::new(), found: Vec::new() };
     look.whole(&name, None)?;
+    look.twins(&name)?;
     let mut found = look.found;
-    if found.is_empty() && is_held(path) {
+    // What is only marked as a member may be in use by what the kernel names nowhere: a pool of ZFS.
+    let is_known = |one: &BlockUse| !matches!(one.used, DriveUse::Member { .. });
+    if !found.iter().any(is_known) && is_held(path) {
         found.push(BlockUse { name: name.clone(), used: DriveUse::Kernel });
     }
     if let Some(of) = efi_system(root, &name)? {
@@ -59,9 +66,31 @@ fn efi_system(root: &FsRoot, name: &str) -> Result<Option<String>, FsError> {
     Ok((is_part && signatures::is_efi_system(root, name)?).then(|| name.to_owned()))
 }
 
-/// Whether the kernel holds a block device for somebody alone: a file system, an array, swap. What cannot be opened for
-/// another reason is not held.
+/// Seconds that a device may take to be opened.
+const OPEN_S: u64 = 10;
+
+/// The devices of this machine, of these, that can be opened or say in time that they cannot. One that waits for a drive
+/// which does not answer would keep this program for ever, so another program opens them first.
+pub fn answering(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
+    let answers = |paths: &[PathBuf]| {
+        let mut argv = vec!["head", "--bytes=0", "--quiet", "--"];
+        argv.extend(paths.iter().filter_map(|path| path.to_str()));
+        !matches!(output(&argv, OPEN_S), Err(CommandError::Late { .. }))
+    };
+    if paths.is_empty() || answers(paths) {
+        return paths.iter().cloned().collect();
+    }
+    paths.iter().filter(|path| answers(std::slice::from_ref(path))).cloned().collect()
+}
+
+/// Whether the kernel holds a block device for somebody alone: a file system, an array, swap, a pool of ZFS. One that does
+/// not answer is taken for held; what cannot be opened for another reason is not.
 pub fn is_held(path: &Path) -> bool {
+    answering(&[path.to_owned()]).is_empty() || is_held_now(path)
+}
+
+/// The same of a device that is known to answer.
+fn is_held_now(path: &Path) -> bool {
     let alone = std::fs::OpenOptions::new()
         .read(true)
         .custom_flags((OFlag::O_EXCL | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).bits())
@@ -93,7 +122,7 @@ pub enum BlockError {
     },
     /// A program that erases it could not.
     #[error("{0}")]
-    Command(#[from] crate::apply::command::CommandError),
+    Command(#[from] CommandError),
     /// Something can still be read from it after it was erased.
     #[error("{} is not blank after it was erased: {left}", path.display())]
     NotBlank {
@@ -154,6 +183,23 @@ impl Look<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Adds the uses of the same drive by another way to it: each path of a multipath device is a device of its own where
+    /// multipath does not run, and whoever has one of them has the others.
+    fn twins(&mut self, name: &str) -> Result<(), FsError> {
+        let whole = self.drive_of(name)?.unwrap_or_else(|| name.to_owned());
+        let known = |name: &str| {
+            let word =
+                |file: &str| self.root.read(&format!("{BLOCK}/{name}/{file}")).ok().flatten();
+            let wwid = word("wwid").or_else(|| word("device/wwid")).filter(|word| !word.is_empty());
+            Some((wwid?, word("size")?))
+        };
+        let Some(this) = known(&whole) else { return Ok(()) };
+        let all = self.root.names(BLOCK)?;
+        let is_twin = |other: &&String| **other != whole && known(other).as_ref() == Some(&this);
+        let twins: Vec<String> = all.iter().filter(is_twin).cloned().collect();
+        twins.iter().try_for_each(|twin| self.whole(twin, None))
     }
 
     /// Adds the uses of a device, of its partitions, of the drive that it is a part of, and of what it lies over.

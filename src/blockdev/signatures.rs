@@ -3,7 +3,7 @@
 //! may not be opened, or the host is a recorded one, what udev's database has of libblkid. What no library knows (a plain
 //! encrypted volume, a database's own format) shows by bytes that are not blank.
 
-use super::is_held;
+use super::{answering, is_held_now};
 use crate::apply::command::{CommandError, output};
 use crate::discover::holders::{Uses, udev};
 use crate::discover::released::plain;
@@ -111,26 +111,7 @@ fn fill_recorded(root: &FsRoot, drives: &mut [Drive]) -> Result<(), FsError> {
 
 /// Reads the devices of this machine.
 fn fill_live(root: &FsRoot, uses: &Uses, drives: &mut [Drive]) -> Result<(), FsError> {
-    let mut free: Vec<String> = Vec::new();
-    for drive in drives.iter_mut() {
-        if !drive.used_by.is_empty() {
-            continue;
-        }
-        for part in drive.partitions.iter_mut().filter(|part| part.used_by.is_empty()) {
-            match is_held(&node(&part.name)) {
-                true => part.used_by.push(DriveUse::Kernel),
-                false => free.push(part.name.clone()),
-            }
-        }
-        // A drive is not to be had alone while one of its partitions is used.
-        if drive.uses().next().is_some() {
-            continue;
-        }
-        match is_held(&node(&drive.name)) {
-            true => drive.used_by.push(DriveUse::Kernel),
-            false => free.push(drive.name.clone()),
-        }
-    }
+    let free = held(drives);
     let mut contents = contents(root, uses, &free)?;
     for drive in drives {
         let mut is_blank = drive.partitions.is_empty();
@@ -147,6 +128,44 @@ fn fill_live(root: &FsRoot, uses: &Uses, drives: &mut [Drive]) -> Result<(), FsE
         }
     }
     Ok(())
+}
+
+/// Adds what the kernel holds for somebody alone; the names of what it does not. What is marked as a member of something
+/// may be in use by what the kernel names nowhere, a pool of ZFS.
+fn held(drives: &mut [Drive]) -> Vec<String> {
+    let is_used =
+        |used: &[DriveUse]| used.iter().any(|one| !matches!(one, DriveUse::Member { .. }));
+    let names = |drive: &Drive| {
+        let parts = drive.partitions.iter().map(|part| &part.name);
+        parts.chain([&drive.name]).map(|name| node(name)).collect::<Vec<_>>()
+    };
+    let unused = drives.iter().filter(|drive| !is_used(&drive.used_by));
+    let answer = answering(&unused.flat_map(names).collect::<Vec<_>>());
+    let is_held = |name: &str| !answer.contains(&node(name)) || is_held_now(&node(name));
+    let mut free: Vec<String> = Vec::new();
+    for drive in drives.iter_mut() {
+        if is_used(&drive.used_by) {
+            continue;
+        }
+        for part in drive.partitions.iter_mut().filter(|part| !is_used(&part.used_by)) {
+            match (is_held(&part.name), part.used_by.is_empty()) {
+                (true, _) => part.used_by.push(DriveUse::Kernel),
+                (false, true) => free.push(part.name.clone()),
+                (false, false) => {}
+            }
+        }
+        // A drive is not to be had alone while one of its partitions is used.
+        if drive.partitions.iter().any(|part| is_used(&part.used_by)) {
+            continue;
+        }
+        let has_no_mark = drive.uses().next().is_none();
+        match (is_held(&drive.name), has_no_mark) {
+            (true, _) => drive.used_by.push(DriveUse::Kernel),
+            (false, true) => free.push(drive.name.clone()),
+            (false, false) => {}
+        }
+    }
+    free
 }
 
 /// The marks of devices by the kernel's names.

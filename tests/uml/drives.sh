@@ -90,6 +90,48 @@ swapoff /dev/md7
 settle; mdadm -q --stop /dev/md7; settle
 refused "an array that does not run" 'md array that does not run' --drive "${id}1"
 
+say "held, although only marked"
+# A pool of ZFS holds its drives, and the kernel names it nowhere: the mark of a member is all that is seen.
+perl -e 'use Fcntl; sysopen(F, $ARGV[0], O_RDONLY | O_EXCL) or die; open(G, ">/tmp/holds"); sleep 600' $b & holder=$!
+wait_for 20 test -e /tmp/holds
+gpuvm drive wipe uml-UML1 --yes >/tmp/out 2>&1; equal "held: not erased" 1 $?
+has "held: why" /tmp/out 'ubdb .*kernel'
+listed ubdb host 'kernel'
+kill $holder; wait $holder 2>/dev/null
+equal "held: its mark is still there" linux_raid_member "$(blkid -p -o value -s TYPE $b)"
+
+say "a killed erasing"
+# The journal of a run that was killed when it had begun: what is erased later is the same drive, with what was on it.
+killed() { # STEP: the journal has this step as begun
+  printf '#!/bin/sh\nkill -KILL $PPID; exec blkdiscard.real "$@"\n' >/tmp/blkdiscard; chmod +x /tmp/blkdiscard
+  mv /usr/sbin/blkdiscard /usr/sbin/blkdiscard.real && mv /tmp/blkdiscard /usr/sbin/blkdiscard
+  gpuvm drive wipe uml-UML2 --yes >/tmp/out 2>&1; equal "$1: killed" 137 $?
+  mv /usr/sbin/blkdiscard.real /usr/sbin/blkdiscard
+  wait_for 20 sh -c '! pgrep blkdiscard >/dev/null'
+}
+erased() { equal "$1" 67108864 "$(tr -d '\0' <$c | wc -c | awk '{print 67108864 - $1}')"; }
+theirs() { blank $c; mkfs.ext4 -q -F -L "$1" $c; settle; }
+theirs before; killed "the same drive"
+gpuvm recover >/tmp/out 2>&1; equal "the same drive: recover" 0 $? || cat /tmp/out
+erased "the same drive is erased"
+theirs before; killed "another file system"
+theirs after
+gpuvm recover >/tmp/out 2>&1; equal "another file system: recover" 0 $? || cat /tmp/out
+has "another file system: it is told" /tmp/out 'not what was on it then.*left as it is'
+equal "another file system stays" after "$(blkid -p -o value -s LABEL $c)"
+theirs before; killed "mounted since"
+mount $c /mnt/a
+gpuvm recover >/tmp/out 2>&1; equal "mounted since: recover" 0 $? || cat /tmp/out
+has "mounted since: it is told" /tmp/out 'mounted at /mnt/a.*left as it is'
+umount /mnt/a; equal "mounted since: stays" before "$(blkid -p -o value -s LABEL $c)"
+killed "another drive"
+ln -sfn ../../ubdd ${id}2; mkfs.ext4 -q -F -L before /dev/ubdd
+gpuvm recover >/tmp/out 2>&1; equal "another drive of this path: recover" 0 $? || cat /tmp/out
+has "another drive of this path: it is told" /tmp/out 'serial=UML3, not .*UML2.*left as it is'
+equal "another drive of this path stays" before "$(blkid -p -o value -s LABEL /dev/ubdd)"
+wipefs -qa /dev/ubdd; settle
+equal "no change is left" "" "$(ls /var/lib/gpuvm/journal 2>/dev/null)"
+
 say "accepted, given, erased"
 blank $a; mkfs.ext4 -q -F -L theirs $a; settle
 gpuvm "${create[@]}" --drive "${id}0" --dry-run >/tmp/out 2>&1; has "a dry run tells" /tmp/out 'ubda holds ext4 .theirs.'

@@ -216,14 +216,20 @@ impl StepError {
     }
 
     /// Whether a step that gives back what a guest had need not be done any more: somebody else has that by now, or had
-    /// it and bound it otherwise, or it is gone.
+    /// it and bound it otherwise, or it is gone. A drive that was to be erased may have become another's, too.
     pub fn lets_be(&self, step: &Step) -> bool {
         let others = matches!(
             self,
             StepError::InUse { .. }
                 | StepError::Bind(BindError::Changed { .. } | BindError::Absent { .. })
         );
-        step.gives_back() && others
+        // A drive that was being erased is erased further only where it is proven to be the same.
+        let drive = matches!(step, Step::WipeDrive(_))
+            && matches!(
+                self,
+                StepError::Block(BlockError::InUse { .. } | BlockError::Other { .. })
+            );
+        step.gives_back() && others || drive
     }
 
     /// Whether a step may be done, or half done, although it failed: the hypervisor went away in the middle, or says

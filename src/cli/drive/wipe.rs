@@ -5,10 +5,12 @@ use super::state::{Reason, State};
 use crate::apply::drive::WipeStep;
 use crate::apply::{Step, apply};
 use crate::bdf::Bdf;
+use crate::blockdev::Known;
 use crate::cli::args::WipeArgs;
 use crate::cli::change::{Reporter, journal, print_steps, refuse_unfinished};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
+use crate::fsroot::FsRoot;
 use crate::topology::{Drive, DriveUse};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -37,15 +39,26 @@ pub fn run(args: &WipeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor)?;
+    let mut confirmed = None;
     if !args.yes {
-        let (_, step) = plan(&args.id, cx)?;
+        let step = plan(&args.id, cx)?.1;
+        confirmed = Some(step.clone());
         reporter.ask(|| confirm(&[Step::WipeDrive(step)], "erasing", "drive", &args.id))?;
     }
     let _lock = reporter.lock(&args.lock)?;
     // Once more: it may have come into use while the question stood.
     let (name, step) = plan(&args.id, cx)?;
+    if confirmed.is_some_and(|confirmed| confirmed != step) {
+        return Err(hinted(
+            format!(
+                "drive {} is not what it was when it was asked for: nothing is erased",
+                args.id
+            ),
+            format!("`gpuvm drive wipe {} --dry-run` tells what is on it now", args.id),
+        ));
+    }
     let journal = journal("drive wipe", &name, &*hypervisor)?;
-    let WipeStep { path, bytes, content } = step.clone();
+    let WipeStep { path, bytes, content, .. } = step.clone();
     apply(&[Step::WipeDrive(step)], &*hypervisor, &mut reporter, Some(journal))?;
     let told = format!("drive {name} ({}) is erased", path.display());
     if cx.output.json {
@@ -77,7 +90,9 @@ fn plan(id: &str, cx: &Context<'_>) -> anyhow::Result<(String, WipeStep)> {
     let mut content = drive.remains();
     content.extend(marks.iter().map(ToString::to_string));
     let path = State::stable_path(drive).unwrap_or_else(|| format!("/dev/{}", drive.name));
-    Ok((drive.name.clone(), WipeStep { path: path.into(), bytes: drive.bytes, content }))
+    let known = Known::of(&FsRoot::live()?, &drive.name);
+    let step = WipeStep { path: path.into(), bytes: drive.bytes, content, known };
+    Ok((drive.name.clone(), step))
 }
 
 /// The drive that an id or the PCI address of its function names.
