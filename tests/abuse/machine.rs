@@ -195,7 +195,7 @@ fn the_layout_of_another_machine_is_read_by_ssh_as_libvirt_connects() {
     let first = first.parent().and_then(Path::file_name).unwrap().to_str().unwrap();
     // It goes into the other machine instead of over a network, and runs there what ssh would.
     let script = format!(
-        "#!/bin/sh\necho \"$*\" >>{log}\necho \"agent $SSH_AUTH_SOCK\" >>{log}\nwhile [ \"$1\" != -- ]; do shift; done; shift 2\n\
+        "#!/bin/sh\necho \"$SSH_AUTH_SOCK $*\" >>{log}\nwhile [ \"$1\" != -- ]; do shift; done; shift 2\n\
          exec nsenter --mount --net --uts --pid --target {first} env PATH={bin}:$PATH sh -c \"$*\"\n",
         log = log.display(),
         bin = Path::new(GPUVM).parent().unwrap().display(),
@@ -215,9 +215,9 @@ fn the_layout_of_another_machine_is_read_by_ssh_as_libvirt_connects() {
     assert!(code == 0 && out.contains("1 socket"), "{code} {out}{err}");
     let said = std::fs::read_to_string(&log).unwrap();
     let asked = "-p 2222 -l me -- other-host gpuvm host capture -";
-    assert!(said.lines().any(|line| line.ends_with(asked)), "{said}");
-    // The caller's keys, as libvirt's own ssh has them.
-    assert!(said.lines().any(|line| line == "agent /run/agent"), "{said}");
+    // With the caller's keys, as libvirt's own ssh has them.
+    let ours = |line: &str| line.starts_with("/run/agent ") && line.ends_with(asked);
+    assert!(said.lines().any(ours), "{said}");
     let (code, shown, err) = by_ssh(uri, &["host", "show"]);
     assert!(code == 0 && shown.contains("Nodes"), "{code} {shown}{err}");
 }
