@@ -189,7 +189,11 @@ impl Entry {
             steps.push(Step::RedefineDomain { name, xml, before: now.to_owned() });
         }
         if copies {
-            let gone = |copy: DiskCopy| Step::DeleteVolume { pool: copy.pool, name: copy.name };
+            let gone = |copy: DiskCopy| Step::DeleteVolume {
+                pool: copy.pool,
+                name: copy.name,
+                file: None,
+            };
             steps.extend(self.copies().map(gone));
         }
         steps
@@ -318,7 +322,7 @@ mod tests {
         entry.steps = vec![compare.clone()];
         let steps = entry.undo("<domain>now</domain>", false, "b", true);
         assert!(matches!(&steps[..], [first, Step::RedefineDomain { .. }, last]
-            if *first == compare && *last == Step::DeleteVolume { pool, name }));
+            if *first == compare && *last == Step::DeleteVolume { pool, name, file: None }));
         let steps = entry.undo("<domain>now</domain>", false, "b", false);
         assert!(matches!(steps[..], [Step::RedefineDomain { .. }]), "{steps:?}");
     }

@@ -1,5 +1,5 @@
-//! What was reserved for a guest, kept beside it by its UUID: a guest that was undefined behind our back takes its metadata
-//! with it, and nobody would know any more whose the huge pages are.
+//! What was reserved and made for a guest, kept beside it by its UUID: a guest that was undefined behind our back takes its metadata
+//! with it, and nobody would know any more whose the huge pages and the disks are.
 
 use crate::apply::{Step, state_directory};
 use crate::domain::guest::{Guarded, Made, Reserved};
@@ -64,12 +64,13 @@ impl Kept {
         }
     }
 
-    /// The step that keeps it; none: nothing is reserved.
+    /// The step that keeps it; none: nothing is reserved or made.
     pub fn remember(&self) -> Option<Step> {
         let text = serde_json::to_string_pretty(self).expect("plain values") + "\n";
         let path = file(&self.uuid);
         let step = Step::Remember { path, text: Some(text), was: None };
-        (!self.reserved.is_empty() || !self.guarded.is_empty()).then_some(step)
+        let nothing = self.reserved.is_empty() && self.guarded.is_empty() && self.made.is_empty();
+        (!nothing).then_some(step)
     }
 }
 

@@ -159,8 +159,8 @@ pub trait Observer {
     fn handed_over(&mut self, step: &Step, why: &StepError) {
         self.note(&format!("{step}: {why}, so it is left as it is"));
     }
-    /// Takes what has to be held while everything is undone, unless it is held already: since it was given back others
-    /// may have begun to build on what was made, a pool or a directory.
+    /// Takes what has to be held while a guest is started or everything is undone, unless it is held already: since it
+    /// was given back others may have begun to take what the guest has, or to build on what was made.
     fn guard(&mut self) -> Option<HostLock> {
         None
     }
@@ -227,6 +227,9 @@ impl<'a> Transaction<'a> {
 
     /// Does one step, announced in the journal.
     fn step(&mut self, number: usize, step: &Step) -> Result<(), StepError> {
+        // Between the last look and the start nobody may take what the guest starts with.
+        let starts = matches!(step, Step::StartDomain { .. });
+        let _guard = if starts { self.observer.guard() } else { None };
         match perform::expects(step, self.hypervisor) {
             Err(why) if why.lets_be(step) => {
                 self.observer.handed_over(step, &why);

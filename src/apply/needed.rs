@@ -1,24 +1,31 @@
 //! Who needs what a step is about to remove, asked at the moment of the step: a guest may have been defined, or an image
 //! been laid over it, since the change was planned.
 
+use super::identity::FileId;
 use super::{Step, StepError};
 use crate::domain::DomainXml;
 use crate::domain::guest::VolumeRef;
-use crate::hypervisor::uses::{Use, Uses};
-use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
+use crate::hypervisor::uses::{Conflict, Use, User, Uses};
+use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
 use std::path::Path;
+
+/// What is said of a file that is another by now.
+const ANOTHER: &str = "it is another file by now, made since it was to be deleted";
 
 /// Why what a step removes stays, in words; none: nobody needs it, or the step removes nothing.
 pub(super) fn stays(step: &Step, hypervisor: &dyn Hypervisor) -> Result<Option<String>, StepError> {
     match step {
-        Step::DeleteDisk { path } => {
+        Step::DeleteDisk { path, file } => {
+            if is_another(path, file.as_ref()) {
+                return Ok(Some(format!("disk {} stays: {ANOTHER}", path.display())));
+            }
             let uses = match read(hypervisor)? {
                 Ok(uses) => uses,
                 Err(why) => return Ok(Some(format!("disk {} stays: {why}", path.display()))),
             };
             Ok(first(&uses.of(path)).map(|why| format!("disk {} stays: {why}", path.display())))
         }
-        Step::DeleteVolume { pool, name } => {
+        Step::DeleteVolume { pool, name, file } => {
             let words = |why| format!("volume `{name}` of pool `{pool}` stays: {why}");
             let uses = match read(hypervisor)? {
                 Ok(uses) => uses,
@@ -27,6 +34,9 @@ pub(super) fn stays(step: &Step, hypervisor: &dyn Hypervisor) -> Result<Option<S
             let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
             // One that holds nothing is a mark of ours and nobody's disk.
             let known = uses.volume(&volume).filter(|known| known.capacity_bytes > 0);
+            if known.is_some_and(|known| is_another(&known.path, file.as_ref())) {
+                return Ok(Some(words(ANOTHER.to_owned())));
+            }
             let all = known.map(|known| uses.of_disk(&known.path, Some(&volume)));
             Ok(all.and_then(|all| first(&all)).map(words))
         }
@@ -44,6 +54,40 @@ pub(super) fn stays(step: &Step, hypervisor: &dyn Hypervisor) -> Result<Option<S
         }
         _ => Ok(None),
     }
+}
+
+/// Refuses a domain whose disks others have, or lie over what others write: they may have been given away since the
+/// change was planned. `starts`: it is there and to be started, so that only what runs counts.
+pub(super) fn expects_disks(
+    text: &str,
+    starts: bool,
+    hypervisor: &dyn Hypervisor,
+) -> Result<(), StepError> {
+    let Ok(xml) = DomainXml::parse(text) else { return Ok(()) };
+    if xml.root().children("devices").all(|devices| devices.child("disk").is_none()) {
+        return Ok(());
+    }
+    let uses = Uses::read(hypervisor)?;
+    let off = [DomainState::ShutOff, DomainState::Crashed];
+    let rows = if starts { hypervisor.domains()? } else { Vec::new() };
+    let counts = |one: &Use| match &one.by {
+        User::Domain { uuid, .. } if starts => {
+            rows.iter().any(|row| row.uuid == *uuid && !off.contains(&row.state))
+        }
+        _ => true,
+    };
+    let conflicts = uses.conflicts(&xml, xml.uuid().as_deref());
+    match conflicts.into_iter().find(|conflict| counts(&conflict.used)) {
+        None => Ok(()),
+        Some(Conflict { path, used, .. }) => Err(StepError::Taken { path, by: used.to_string() }),
+    }
+}
+
+/// Whether a file is another than the one that was to go: it was made anew since.
+fn is_another(path: &Path, was: Option<&FileId>) -> bool {
+    let (Some(was), Ok(now)) = (was, FileId::at(path)) else { return false };
+    // Some file systems get another number at each boot.
+    now.is_some_and(|now| !was.is(&now, false))
 }
 
 /// Who uses what; where a definition cannot be understood, what it uses is not known, and everything stays.

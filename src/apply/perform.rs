@@ -33,11 +33,15 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
             let message = "it runs already".to_owned();
             return Err(refused(HypervisorErrorKind::WrongState, step, message).into());
         }
-        Step::DefineDomain { xml, .. } => drive::expect_domain(xml, false, hypervisor)?,
+        Step::DefineDomain { xml, .. } => {
+            drive::expect_domain(xml, false, hypervisor)?;
+            needed::expects_disks(xml, false, hypervisor)?;
+        }
         Step::StartDomain { name, .. } => {
             // What keeps its definition from being read keeps it from being started.
             if let Ok(xml) = hypervisor.xml(name, XmlOf::Inactive) {
                 drive::expect_domain(&xml, true, hypervisor)?;
+                needed::expects_disks(&xml, true, hypervisor)?;
             }
         }
         Step::WipeDrive(step) => step.expects(hypervisor)?,
@@ -214,7 +218,7 @@ pub(super) fn perform(
             detach::disk(hypervisor, observer, name, path, *wait_s)?;
         }
         Step::ReleaseLease { server, ip, mac } => lease::give_back(*server, *ip, mac, observer),
-        Step::DeleteDisk { path } => disk::delete(path)?,
+        Step::DeleteDisk { path, .. } => disk::delete(path)?,
         Step::MakePool { name, path } => {
             hypervisor.storage().make_pool(name, path, ours.mark.uuid().as_deref())?
         }
@@ -238,7 +242,7 @@ pub(super) fn perform(
             let bytes = content.0.len() as u64;
             fill(hypervisor, observer, (pool, name), &mut &content.0[..], bytes)?;
         }
-        Step::DeleteVolume { pool, name } => hypervisor.storage().delete_volume(pool, name)?,
+        Step::DeleteVolume { pool, name, .. } => hypervisor.storage().delete_volume(pool, name)?,
         Step::BindDevice { bdf, to, was, force } => {
             bind::on_this_machine(hypervisor, *force, |binder| binder.change(*bdf, was, to))?;
         }
@@ -322,6 +326,15 @@ pub(super) fn perform_again(
     {
         // Started, and since then of use to somebody: not a thing to be done again.
         return Ok(());
+    }
+    if let (Step::EndDomain { name, .. } | Step::ShutDownDomain { name, .. }, Some(ends)) =
+        (step, proof.ends)
+        && is_active(row(hypervisor, name)?)
+        && !ends.contains(name)
+    {
+        // The run that was to be ended, or one that somebody has started since.
+        expects_domain(step, hypervisor)?;
+        return Err(StepError::NotConfirmed { name: name.clone() });
     }
     if begun && !step.takes_away() && !step.is_of_host() {
         undo(step, hypervisor, proof)?;

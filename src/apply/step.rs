@@ -9,7 +9,7 @@ use super::array::ArrayStep;
 use super::disk::Preallocate;
 use super::drive::WipeStep;
 use super::hostnet::HostNetStep;
-use super::identity::uuid_of;
+use super::identity::{FileId, uuid_of};
 use super::network::NetworkStep;
 use super::nic::NicStep;
 use super::pages::PagesStep;
@@ -120,6 +120,9 @@ pub enum Step {
     DeleteDisk {
         /// The file.
         path: PathBuf,
+        /// Which file it is; none: its version did not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file: Option<FileId>,
     },
     /// Gives an address back to a DHCP server of this machine, for a guest that is gone; not undone, because the guest
     /// asks for one again when it starts.
@@ -223,6 +226,9 @@ pub enum Step {
         pool: String,
         /// Its name.
         name: String,
+        /// Which file it is; none: it is none of this machine, or its version did not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file: Option<FileId>,
     },
     /// Binds a PCI function to another driver.
     BindDevice {
@@ -389,8 +395,8 @@ impl Step {
             }
             Step::MakePool { name, .. } => format!("virsh pool-destroy {}", word(name)),
             Step::DefineDomain { name, .. } => format!("gpuvm delete {}", word(name)),
-            Step::StartDomain { name, .. } => format!("gpuvm stop {name}"),
-            Step::RedefineDomain { name, .. } => format!("gpuvm history {name} --diff"),
+            Step::StartDomain { name, .. } => format!("gpuvm stop {}", word(name)),
+            Step::RedefineDomain { name, .. } => format!("gpuvm history {} --diff", word(name)),
             _ => return None,
         })
     }

@@ -293,7 +293,7 @@ fn a_delete_that_cannot_remove_a_disk_keeps_the_domain() {
         Step::EndDomain { name: name(), uuid: None },
         Step::UndefineDomain { name: name(), xml: name() },
         // A directory is no image of ours.
-        Step::DeleteDisk { path: dir.path().to_owned() },
+        Step::DeleteDisk { path: dir.path().to_owned(), file: None },
     ];
     let error = apply(&steps, &fake, &mut Watch::default(), None).unwrap_err();
     assert!(error.to_string().contains("cannot delete disk"), "{error}");
@@ -340,7 +340,7 @@ fn a_guest_that_is_started_while_it_is_undefined_is_kept() {
     let name = || "a".to_owned();
     let steps = [
         Step::UndefineDomain { name: name(), xml: name() },
-        Step::DeleteDisk { path: path.clone() },
+        Step::DeleteDisk { path: path.clone(), file: None },
     ];
     let error = apply(&steps, &fake, &mut Watch::default(), None).unwrap_err();
     assert!(format!("{error:?}").contains("somebody has started it again"), "{error:?}");

@@ -6,8 +6,8 @@ use super::context::Context;
 use super::error::{hinted, usage};
 use super::output::{Output, ask, ask_yes, tell};
 use crate::apply::{
-    Heard, HostLock, Interrupt, Journal, LockError, Observer, Orphan, Recovery, Step, StepError,
-    Way,
+    Heard, HostLock, Interrupt, Journal, LockError, Observer, Orphan, Orphans, Recovery, Step,
+    StepError, Way,
 };
 use crate::hypervisor::{Hypervisor, none};
 use anyhow::Context as _;
@@ -110,8 +110,12 @@ impl Observer for Reporter {
 
     fn handed_over(&mut self, step: &Step, why: &StepError) {
         self.bar.clear();
-        let by_hand = step.by_hand();
-        let by_hand = by_hand.map(|command| format!("; by hand: `{command}`")).unwrap_or_default();
+        // No command takes from others what they have by now.
+        let others = matches!(why, StepError::InUse { .. } | StepError::OtherDomain { .. });
+        let by_hand = step.by_hand().filter(|_| !others);
+        let by_hand = by_hand
+            .map(|command| format!("; where nobody needs it, by hand: `{command}`"))
+            .unwrap_or_default();
         self.output.warning(&format!("{step}: {why}, so it is left as it is{by_hand}"));
         if let Step::BindDevice { bdf, .. } = step {
             let told =
@@ -140,13 +144,26 @@ impl Observer for Reporter {
 }
 
 /// Refuses a change while one of the same hypervisor is half done, because its run was killed.
-pub fn refuse_unfinished(hypervisor: &dyn Hypervisor) -> anyhow::Result<()> {
-    refuse_unfinished_at(hypervisor.uri())
+/// Names what cannot be read of such changes.
+pub fn refuse_unfinished(hypervisor: &dyn Hypervisor, output: Output) -> anyhow::Result<()> {
+    refuse_unfinished_at(hypervisor.uri(), output)
 }
 
 /// Refuses a change while one of the hypervisor at this URI is half done.
-pub fn refuse_unfinished_at(uri: &str) -> anyhow::Result<()> {
+pub fn refuse_unfinished_at(uri: &str, output: Output) -> anyhow::Result<()> {
     let orphans = Orphan::all()?;
+    for damaged in orphans.damaged.iter().filter(|_| uri != none::URI) {
+        output.warning(&format!(
+            "a change was killed half way, and what it was cannot be read: {}; `gpuvm recover \
+             --discard` puts its journal away",
+            damaged.error
+        ));
+    }
+    refuse_these(orphans, uri)
+}
+
+/// Refuses a change while one of these of the hypervisor at a URI is half done.
+fn refuse_these(orphans: Orphans, uri: &str) -> anyhow::Result<()> {
     // What a change of a guest has left of it is seen when the next is planned. What one of the host has left half done is
     // not: it is told by its journal alone.
     if let Some(damaged) = orphans.damaged.first().filter(|_| uri == none::URI) {
@@ -178,7 +195,7 @@ pub fn refuse_unfinished_at(uri: &str) -> anyhow::Result<()> {
 
 /// Begins the journal of a change, unless another is half done.
 pub fn journal(verb: &str, name: &str, hypervisor: &dyn Hypervisor) -> anyhow::Result<Journal> {
-    refuse_unfinished(hypervisor)?;
+    refuse_these(Orphan::all()?, hypervisor.uri())?;
     Ok(Journal::begin_on(verb, name, (hypervisor.uri(), hypervisor.identity()))?)
 }
 

@@ -74,7 +74,7 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut reporter = Reporter::new(cx.output)?;
     let lock = reporter.lock(&args.lock)?;
     let hypervisor = cx.hypervisor()?;
-    refuse_unfinished(&*hypervisor)?;
+    refuse_unfinished(&*hypervisor, cx.output)?;
     if let Some(name) = &args.guest.name {
         refuse_existing(&*hypervisor, name.as_str())?;
     }
@@ -200,20 +200,23 @@ fn prepare(
     judge(&xml, &planned, &versions, (reserves, &facts), cx.output)?;
     files::warning(&xml, versions.qemu, cx).iter().for_each(|warning| cx.output.warning(warning));
     // A guest that is only defined gets its devices when it starts.
-    if let (Some(hypervisor), Some(uuid)) = (hypervisor, xml.uuid()) {
+    let kept_here = hypervisor.filter(|hypervisor| hypervisor.machine().is_here());
+    let mut kept = None;
+    if let (Some(hypervisor), Some(uuid)) = (kept_here, xml.uuid()) {
         // Known to be its own also when its definition is gone.
-        let kept = Kept {
+        let all = Kept {
             reserved: extra.reserved.clone(),
             guarded: extra.guarded.clone(),
             made: extra.made.clone(),
             ..Kept::new(&uuid, &name, hypervisor.uri())
         };
-        steps.splice(0..0, kept.remember());
+        kept = all.remember();
     }
     if !args.no_start {
         steps.extend(claim.steps);
         steps.extend(functions.steps);
     }
+    steps.extend(kept);
     steps.push(Step::DefineDomain { name: name.clone(), xml: xml.text().to_owned() });
     Ok(Prepared { name, xml, steps, losses })
 }

@@ -39,7 +39,7 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         Diff::of(name, Some(&xml), None).print(cx.output)?;
         return Ok(EXIT_DONE);
     }
-    refuse_unfinished(&*hypervisor)?;
+    refuse_unfinished(&*hypervisor, cx.output)?;
     let mut told = BTreeSet::new();
     if !args.yes {
         let plan = plan(&*hypervisor, name, args.keep_data, cx)?;
@@ -95,7 +95,7 @@ fn plan(
     let drops_nvram = summary.persistent && has_nvram;
     let made = parsed.made();
     let mut stays = Vec::new();
-    let uses = match made.is_empty() && !drops_nvram {
+    let uses = match made.is_empty() && !drops_nvram && !parsed.is_copy() {
         true => Uses::default(),
         false => Uses::read(hypervisor)?,
     };
@@ -107,8 +107,11 @@ fn plan(
             Fate::Stays(why) => stays.push(why),
         }
     }
-    stays.extend(made::of_copy(&parsed));
-    steps.extend(kept::forget(&summary.uuid)?);
+    stays.extend(made::of_copy(&parsed, &summary.uuid, &uses));
+    // A guest there may have been one of this machine once.
+    if here {
+        steps.extend(kept::forget(&summary.uuid)?);
+    }
     // What it was is nobody's concern any more, and may hold passwords.
     let history = History::of(&summary.uuid)?;
     if here && !history.entries.is_empty() {

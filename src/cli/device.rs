@@ -37,7 +37,7 @@ fn bind(args: &BindArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     let _lock = reporter.lock(&args.lock)?;
-    refuse_unfinished(&NoHypervisor)?;
+    refuse_unfinished(&NoHypervisor, cx.output)?;
     let steps = plan::bind(args, cx)?;
     let taken: Vec<&Step> = steps.iter().filter(|step| takes(step)).collect();
     if !taken.is_empty() && !args.yes {
@@ -57,7 +57,7 @@ fn release(args: &ReleaseArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     let _lock = reporter.lock(&args.lock)?;
-    refuse_unfinished(&NoHypervisor)?;
+    refuse_unfinished(&NoHypervisor, cx.output)?;
     let steps = plan::release(args, cx)?;
     change("device release", &args.devices, &steps, reporter, cx)
 }

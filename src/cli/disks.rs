@@ -3,6 +3,7 @@
 use crate::apply::state_directory;
 use crate::blockdev::used_by;
 use crate::check::DiskFact;
+use crate::discover::holders::unescaped;
 use crate::discover::openers::Opener;
 use crate::domain::{DomainXml, Element};
 use crate::fsroot::FsRoot;
@@ -88,12 +89,20 @@ pub fn of_host(path: &Path, is_read: bool, new: bool) -> anyhow::Result<Option<S
         )));
     }
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let is_swap = |line: &str| line.split_whitespace().next().map(Path::new) == Some(&*real);
-    if swaps.lines().any(is_swap) {
+    if is_swap(&swaps, &meta) {
         return Ok(Some("the host swaps on it".into()));
     }
     let writer = if new { writer(meta.dev(), meta.ino()) } else { None };
     Ok(writer.map(|writer| format!("{writer} has it open for writing")))
+}
+
+/// Whether the host swaps on a file, by what the kernel lists: a line each, the path first, with octal digits for what
+/// would end it.
+fn is_swap(list: &str, file: &std::fs::Metadata) -> bool {
+    let paths = list.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    paths.map(unescaped).any(|path| {
+        Path::new(&path).metadata().is_ok_and(|m| (m.dev(), m.ino()) == (file.dev(), file.ino()))
+    })
 }
 
 /// A process that has a file open for writing; none is seen that may not be looked at.
@@ -128,6 +137,21 @@ fn writes(info: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_the_host_swaps_on_is_known_by_every_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("swap file"), vec![0; 512]).unwrap();
+        std::fs::write(at("other"), vec![0; 512]).unwrap();
+        std::fs::hard_link(at("swap file"), at("hard")).unwrap();
+        let list = format!(
+            "Filename\tType\tSize\tUsed\tPriority\n{}/swap\\040file file 1 0 -2\n",
+            dir.path().display()
+        );
+        let told = |name: &str| is_swap(&list, &at(name).metadata().unwrap());
+        assert!(told("swap file") && told("hard") && !told("other"));
+    }
 
     #[test]
     fn the_hosts_files_are_told_from_images() {

@@ -3,12 +3,12 @@
 
 use super::context::Context;
 use super::history::boot;
-use super::pages;
+use super::made::removal;
+use super::{pages, vfs};
 use crate::apply::Step;
 use crate::domain::guest::{Made, VolumeRef};
-use crate::hypervisor::Hypervisor;
+use crate::hypervisor::uses::Uses;
 use crate::kept::{self, Known};
-use crate::shell::word;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -45,14 +45,19 @@ pub fn left(cx: &Context<'_>) -> anyhow::Result<Vec<Left>> {
     let there: BTreeSet<String> = hypervisor.domains()?.into_iter().map(|row| row.uuid).collect();
     let gone = known.into_iter();
     let gone = gone.filter(|known| known.uri == hypervisor.uri() && !there.contains(&known.uuid));
-    gone.map(|known| left_of(&known, &*hypervisor)).collect()
+    let uses = Uses::read(&*hypervisor)?;
+    let all = gone.map(|known| left_of(&known, &uses, cx));
+    all.filter(|left| left.as_ref().map_or(true, |left| !left.what.is_empty())).collect()
 }
 
 /// What is left of one guest.
-fn left_of(known: &Known, hypervisor: &dyn Hypervisor) -> anyhow::Result<Left> {
+fn left_of(known: &Known, uses: &Uses, cx: &Context<'_>) -> anyhow::Result<Left> {
     let (mut what, mut steps, boot) = (Vec::new(), Vec::new(), boot()?);
     if let Some(kept) = &known.kept {
         steps.extend(pages::give_back_these(kept.reserved.clone())?);
+        if !kept.guarded.is_empty() {
+            steps.extend(vfs::give_back_of_gone(&kept.uuid, &kept.guarded, cx)?);
+        }
     }
     if let Some(history) = &known.history {
         steps.extend(history.give_back_pages(&boot));
@@ -63,29 +68,26 @@ fn left_of(known: &Known, hypervisor: &dyn Hypervisor) -> anyhow::Result<Left> {
         steps.extend(history.forget_all());
     }
     if let Some(kept) = &known.kept {
-        what.extend(kept.made.iter().filter_map(|made| disk(made, hypervisor)));
-        let functions = kept.guarded.iter();
-        what.extend(
-            functions.map(|guarded| {
-                format!("what the card was told of function {} for it", guarded.bdf)
-            }),
-        );
+        what.extend(kept.made.iter().filter_map(|made| disk(made, uses)));
         steps.extend(kept::forget(&kept.uuid)?);
     }
     Ok(Left { name: known.name.clone(), uuid: known.uuid.clone(), what, steps })
 }
 
-/// A disk that was made for a guest, where it is there still, with the command that deletes it.
-fn disk(made: &Made, hypervisor: &dyn Hypervisor) -> Option<String> {
+/// A disk that was made for a guest, where it is there still and nobody has it by now, with the command that deletes it.
+fn disk(made: &Made, uses: &Uses) -> Option<String> {
+    let remove = removal(made);
     match &made.volume {
-        None if Path::new(&made.path).exists() => {
-            Some(format!("disk {} (`rm {}`)", made.path, word(&made.path)))
+        None => {
+            let path = Path::new(&made.path);
+            let left = path.symlink_metadata().is_ok() && uses.of(path).is_empty();
+            left.then(|| format!("disk {} ({remove} removes it)", made.path))
         }
-        Some(VolumeRef { pool, name }) => {
-            hypervisor.storage().volume_id(pool, name).ok()??;
-            let command = format!("virsh vol-delete --pool {} {}", word(pool), word(name));
-            Some(format!("volume `{name}` of pool `{pool}` (`{command}`)"))
+        Some(volume) => {
+            let known = uses.volume(volume)?;
+            let VolumeRef { pool, name } = volume;
+            let left = uses.of_disk(&known.path, Some(volume)).is_empty();
+            left.then(|| format!("volume `{name}` of pool `{pool}` ({remove} removes it)"))
         }
-        None => None,
     }
 }

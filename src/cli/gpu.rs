@@ -162,7 +162,7 @@ fn change(
     let mut reporter = Reporter::new(cx.output)?;
     let _lock = if dry_run { None } else { Some(reporter.lock(lock)?) };
     if !dry_run {
-        refuse_unfinished_at(&cx.global.connect)?;
+        refuse_unfinished_at(&cx.global.connect, cx.output)?;
     }
     let root = FsRoot::live()?;
     let topology = cx.topology()?;

@@ -2,6 +2,7 @@
 //! else needs. Metadata is copied with a definition and can be written by anybody, so what it says proves nothing by
 //! itself: the record has to carry the UUID of this very domain, and the disk has to be one of its disks still.
 
+use crate::apply::identity::FileId;
 use crate::apply::{self, Step, nvram};
 use crate::domain::DomainXml;
 use crate::domain::guest::{Made, Role, VolumeRef};
@@ -12,10 +13,12 @@ use crate::hypervisor::uses::{How, Use, User, Uses};
 use crate::seed::is_seed;
 use crate::shell::word;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes of a volume's head that tell whether it is a seed.
 const HEAD: u64 = 512;
+/// Bytes of the largest store of firmware's settings: that of 64-bit ARM.
+const MOST_NVRAM: u64 = 64 << 20;
 
 /// Is what becomes of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,8 +68,13 @@ impl<'a> Proof<'a> {
         let path = Path::new(&made.path);
         let volume = made.volume.as_ref();
         let stays = |why: String| {
-            let remove = removal(made);
-            Fate::Stays(format!("disk {} stays: {why}; {remove} removes it", made.path))
+            // No command takes from others what they need.
+            let others = self.uses.others_of_disk(path, volume, self.uuid);
+            let more = match others.is_empty() {
+                true => format!("{} removes it", removal(made)),
+                false => said(&others),
+            };
+            Fate::Stays(format!("disk {} stays: {why}; {more}", made.path))
         };
         if let (Some(host), None) = (&self.elsewhere, volume) {
             let command = format!("rm -i -- {}", word(&made.path));
@@ -119,8 +127,15 @@ impl<'a> Proof<'a> {
             return stays("it is not a disk of the domain any more".into());
         }
         Fate::Goes(match volume.cloned() {
-            None => Step::DeleteDisk { path: made.path.clone().into() },
-            Some(VolumeRef { pool, name }) => Step::DeleteVolume { pool, name },
+            None => {
+                let path = PathBuf::from(&made.path);
+                let file = FileId::at(&path).ok().flatten();
+                Step::DeleteDisk { path, file }
+            }
+            Some(VolumeRef { pool, name }) => {
+                let here = self.elsewhere.is_none().then(|| FileId::at(path).ok().flatten());
+                Step::DeleteVolume { pool, name, file: here.flatten() }
+            }
         })
     }
 
@@ -161,7 +176,7 @@ pub fn said(all: &[Use]) -> String {
 
 /// What stays of a copy of another domain besides what that one's metadata names: its own disks, which nobody has
 /// recorded as made for it.
-pub fn of_copy(xml: &DomainXml) -> Vec<String> {
+pub fn of_copy(xml: &DomainXml, uuid: &str, uses: &Uses) -> Vec<String> {
     if !xml.is_copy() {
         return Vec::new();
     }
@@ -171,10 +186,12 @@ pub fn of_copy(xml: &DomainXml) -> Vec<String> {
     let files = written.filter_map(|disk| Some(disk.child("source")?.attr("file")?.into_owned()));
     let own = files.filter(|file| !recorded.contains(file));
     own.map(|file| {
-        format!(
-            "disk {file} stays: it is not recorded as made for this domain; `rm {}` removes it",
-            word(&file)
-        )
+        let others = uses.others(Path::new(&file), uuid);
+        let more = match others.is_empty() {
+            true => format!("`rm {}` removes it", word(&file)),
+            false => said(&others),
+        };
+        format!("disk {file} stays: it is not recorded as made for this domain; {more}")
     })
     .collect()
 }
@@ -204,8 +221,9 @@ fn is_store(path: &Path) -> bool {
     };
     let mut head = [0; 44];
     let read = file.read_exact(&mut head).is_ok();
-    // EDK II's firmware volume, in itself or in qcow2.
-    read && (head[40..44] == *b"_FVH" || head.starts_with(b"QFI\xfb"))
+    let bytes = head[24..32].iter().fold(0_u64, |all, byte| all << 8 | u64::from(*byte));
+    // EDK II's firmware volume, in itself or in qcow2, where it is as small as none of a guest's disks.
+    read && (head[40..44] == *b"_FVH" || head.starts_with(b"QFI\xfb") && bytes <= MOST_NVRAM)
 }
 
 /// The command that removes a disk.

@@ -37,7 +37,7 @@ fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_elsewhere("nic vfs")?;
     let mut reporter = Reporter::new(cx.output)?;
     let _lock = reporter.lock(&args.lock)?;
-    refuse_unfinished(&NoHypervisor)?;
+    refuse_unfinished(&NoHypervisor, cx.output)?;
     let plan::Change { pf, steps } = plan::vfs(args, cx)?;
     let gone = |step: &&Step| matches!(step, Step::Nic(NicStep::SetCount { was: 1.., .. }));
     let gone: Vec<&Step> = steps.iter().filter(gone).collect();

@@ -146,6 +146,10 @@ fn leftovers(args: &RecoverArgs, reporter: &mut Reporter, cx: &Context<'_>) -> a
             cx.output.warning(&format!("{text}; `gpuvm recover --gone` gives it back"));
             continue;
         }
+        // Once more: the pages of one are counted after those of the one before are given back.
+        let Some(left) = gone::left(cx)?.into_iter().find(|now| now.uuid == left.uuid) else {
+            continue;
+        };
         let hypervisor = cx.hypervisor()?;
         let journal = Journal::begin("recover --gone", &left.name, hypervisor.uri())?;
         apply(&left.steps, &*hypervisor, reporter, Some(journal))?;
@@ -200,16 +204,26 @@ fn one(
     Ok(answer)
 }
 
-/// The guests that run and are ended where a change is undone, by name.
+/// The guests that run and are ended where a change is undone or finished, by name.
 fn running(answer: &Answer, hypervisor: &dyn Hypervisor) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
-    for step in answer.recovery.steps.iter().filter(|_| answer.recovery.way == Way::Undo) {
-        let (name, uuid) = match step {
-            Step::StartDomain { name, uuid } => (name, uuid.clone()),
-            Step::DefineDomain { name, xml } => (name, uuid_of(xml)),
+    for step in &answer.recovery.steps {
+        let (name, uuid) = match (step, answer.recovery.way) {
+            (Step::StartDomain { name, uuid }, Way::Undo) => (name, uuid.clone()),
+            (Step::DefineDomain { name, xml }, Way::Undo) => (name, uuid_of(xml)),
+            // It may have been started again since, and be of use to somebody.
+            (
+                Step::EndDomain { name, uuid } | Step::ShutDownDomain { name, uuid, .. },
+                Way::Finish,
+            ) => (name, uuid.clone()),
             _ => continue,
         };
-        let row = hypervisor.domain(name)?.filter(|row| Some(&row.uuid) == uuid.as_ref());
+        // Without a UUID, which an older version did not write down, finishing goes by the name.
+        let is_it = |theirs: &String| match &uuid {
+            Some(uuid) => uuid == theirs,
+            None => answer.recovery.way == Way::Finish,
+        };
+        let row = hypervisor.domain(name)?.filter(|row| is_it(&row.uuid));
         let off = [DomainState::ShutOff, DomainState::Crashed];
         if row.is_some_and(|row| !off.contains(&row.state)) && !names.contains(name) {
             names.push(name.clone());
@@ -227,15 +241,15 @@ fn confirm_end(name: &str, answer: &Answer) -> anyhow::Result<()> {
         );
         hinted(message, hint)
     };
-    let change = answer.name();
+    let done = if answer.recovery.way == Way::Finish { "finished" } else { "undone" };
+    let change = format!("{} would be {done}", answer.name());
     if !std::io::stdin().is_terminal() {
         return Err(refused(format!(
-            "{change} would be undone, and domain `{name}` runs: that it may be ended is not \
+            "{change}, and domain `{name}` runs: that it may be ended is not \
              confirmed, and there is no terminal to ask at"
         )));
     }
-    let question =
-        format!("{change} would be undone, and domain `{name}` runs. Type its name to end it:");
+    let question = format!("{change}, and domain `{name}` runs. Type its name to end it:");
     match ask(&question)? == name {
         true => Ok(()),
         false => Err(refused(format!("domain `{name}` is not ended: its name was not repeated"))),

@@ -28,7 +28,8 @@ pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             return Err(error);
         }
     };
-    // What it takes it has taken already: nobody needs to wait for a guest that shuts down.
+    // What it takes it has taken already: nobody needs to wait for a guest that shuts down. It is held again while the
+    // guest starts.
     drop(lock);
     let done = apply(&steps, &*hypervisor, &mut reporter, Some(journal));
     done.map_err(|error| told(error, &*hypervisor, &steps, args))?;

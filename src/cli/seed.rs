@@ -227,7 +227,7 @@ pub fn drop_it(
     reporter: &mut Reporter,
     cx: &Context<'_>,
 ) -> anyhow::Result<bool> {
-    refuse_unfinished(hypervisor)?;
+    refuse_unfinished(hypervisor, cx.output)?;
     // Once more: it may have been changed while it was waited.
     let Some(seed) = Seed::of(hypervisor, name)? else { return Ok(true) };
     let begin = || journal("seed drop", name, hypervisor);

@@ -38,7 +38,7 @@ pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     // Held until the guest has started: before that nobody can see that its devices are taken.
     let _lock = reporter.lock(&args.lock)?;
-    refuse_unfinished(&*hypervisor)?;
+    refuse_unfinished(&*hypervisor, cx.output)?;
     let Plan { defined, pages, steps } = plan(&*hypervisor, args, cx)?;
     let changes = pages.iter().chain(&steps).any(Step::is_of_host);
     let journal = changes.then(|| journal("start", &args.name, &*hypervisor)).transpose()?;

@@ -25,7 +25,7 @@ pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     // A guest may take minutes to shut down, and takes nothing new meanwhile: others need not wait for that.
     let lock = reporter.lock(&args.lock)?;
-    refuse_unfinished(&*hypervisor)?;
+    refuse_unfinished(&*hypervisor, cx.output)?;
     let step = way_down(&*hypervisor, name, &args.down)?;
     drop(lock);
     let uuid = step.as_ref().and_then(|step| step.domain()?.1);

@@ -78,7 +78,7 @@ fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("tune")?;
     let mut reporter = Reporter::new(cx.output)?;
     let hypervisor = cx.hypervisor()?;
-    refuse_unfinished(&*hypervisor)?;
+    refuse_unfinished(&*hypervisor, cx.output)?;
     if !args.yes {
         let subjects = subjects::read(args, cx)?;
         let tuned = subjects.tune(args, cx)?;

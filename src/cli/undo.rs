@@ -59,7 +59,7 @@ pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         }
         return Ok(EXIT_DONE);
     }
-    refuse_unfinished(&*hypervisor)?;
+    refuse_unfinished(&*hypervisor, cx.output)?;
     if !args.yes {
         let undo = plan(&*hypervisor, args, args.force)?;
         let what = format!("undoing {} of domain `{}`", named(&undo.entry), args.name);
@@ -194,7 +194,7 @@ fn keep_needed(
         }
         let VolumeRef { pool, name } = volume;
         stays.push(format!("volume `{name}` of pool `{pool}` stays: {}", said(&others)));
-        let delete = Step::DeleteVolume { pool, name };
+        let delete = Step::DeleteVolume { pool, name, file: None };
         steps.retain(|step| *step != delete);
     }
     Ok(stays)

@@ -133,13 +133,22 @@ pub fn claim_of(
 pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
     let guarded = xml.guarded()?;
     refuse_there(&xml.name(), guarded.first().map(|first| first.bdf), "delete", cx)?;
+    give_back_these(&xml.uuid().unwrap_or_default(), guarded, cx)
+}
+
+/// The steps that bring these functions of the guest of a UUID back to what they were.
+pub fn give_back_these(
+    uuid: &str,
+    guarded: Vec<Guarded>,
+    cx: &Context<'_>,
+) -> anyhow::Result<Vec<Step>> {
     if guarded.is_empty() || !cx.has_guests_here()? {
         return Ok(Vec::new());
     }
     let topology = cx.topology()?;
     let mut steps = Vec::new();
     let all: Vec<Bdf> = guarded.iter().map(|guarded| guarded.bdf).collect();
-    let others = owner::runs_with(&*cx.hypervisor()?, &xml.uuid().unwrap_or_default(), &all);
+    let others = owner::runs_with(&*cx.hypervisor()?, uuid, &all);
     for Guarded { bdf, was, .. } in guarded {
         if let Some((_, name)) = others.iter().find(|(other, _)| *other == bdf) {
             let told = format!(
@@ -151,6 +160,22 @@ pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>>
         steps.extend(step(bdf, was, now(bdf, &topology, cx)?.within(was), true, &topology));
     }
     Ok(steps)
+}
+
+/// The same for a guest that is gone: what somebody has set otherwise since is left to him.
+pub fn give_back_of_gone(
+    uuid: &str,
+    guarded: &[Guarded],
+    cx: &Context<'_>,
+) -> anyhow::Result<Vec<Step>> {
+    let topology = cx.topology()?;
+    let mut ours = Vec::new();
+    for one in guarded {
+        if now(one.bdf, &topology, cx)?.within(one.to) == one.to {
+            ours.push(one.clone());
+        }
+    }
+    give_back_these(uuid, ours, cx)
 }
 
 /// What makes functions again that are not there, as a hint.

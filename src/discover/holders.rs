@@ -349,7 +349,7 @@ fn device_name(source: &str) -> Option<&str> {
 }
 
 /// Replaces the escapes of the kernel's mount lists (`\040` for a blank).
-fn unescaped(text: &str) -> String {
+pub fn unescaped(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
         .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))

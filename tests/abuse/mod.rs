@@ -3,6 +3,7 @@
 
 mod devices;
 mod drives;
+mod later;
 mod machine;
 mod privilege;
 mod recover;

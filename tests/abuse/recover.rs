@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 /// The records of a create of a guest with one file for a disk, started.
 const BEGIN_DISK: usize = 3;
-const BEGIN_DEFINE: usize = 6;
-const BEGIN_START: usize = 9;
-const START_DONE: usize = 10;
+const BEGIN_DEFINE: usize = 8;
+const BEGIN_START: usize = 11;
+const START_DONE: usize = 12;
 
 /// The arguments of that create.
 fn create<'a>(place: &'a Place, name: &'a str) -> Vec<&'a str> {
@@ -164,7 +164,7 @@ fn a_change_whose_journal_comes_back_is_not_undone() {
     let kept = place.daemon.own_path("kept");
     // The last record says that it is over; the removal after it is lost by a power cut.
     let args = [&create(&place, "a")[..], &["--no-start"]].concat();
-    let ended = place.halted(8, &args, |journal| {
+    let ended = place.halted(10, &args, |journal| {
         assert!(journal.contains("\"over\""), "{journal}");
         std::fs::copy(dir.join(&files(&dir)[0]), &kept).unwrap();
     });
@@ -285,7 +285,7 @@ fn what_is_left_of_a_guest_that_is_gone_is_named_and_given_back() {
     let uuid = define(&place, "b", None, false);
     let dir = place.daemon.own_path("/var/lib/gpuvm/reserved");
     std::fs::create_dir_all(&dir).unwrap();
-    let disk = place.disks.join("gone.raw");
+    let disk = place.disks.join("gone one.raw");
     std::fs::write(&disk, "theirs, perhaps").unwrap();
     // Reserved in another boot, so that nothing is given back here.
     let kept = |uuid: &str, name: &str, uri: &str| {
@@ -305,7 +305,7 @@ fn what_is_left_of_a_guest_that_is_gone_is_named_and_given_back() {
     for args in [&["verify", "--all"][..], &["recover"], &["recover", "--gone", "--dry-run"]] {
         let (_, out, err) = place.gpuvm(args);
         assert!(err.contains("of domain `a`") && err.contains(gone), "{args:?}: {out}{err}");
-        assert!(err.contains(&format!("`rm {}`", disk.display())), "{err}");
+        assert!(err.contains(&format!("`rm '{}'` removes it", disk.display())), "{err}");
         assert!(err.contains("gpuvm recover --gone"), "{err}");
         assert!(!err.contains("domain `b`") && !err.contains("domain `c`"), "{err}");
         assert_eq!(files(&dir), all, "{args:?} changed something");

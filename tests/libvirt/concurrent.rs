@@ -146,7 +146,7 @@ fn who_does_not_wait_for_the_lock_is_told_who_has_it() {
     place.done(&["delete", "slow", "--yes"]);
     // The lock is held until the guest has started: nobody takes away meanwhile what it starts with.
     let create = place.create("slow", &["--disk-dir", &disks]);
-    let ended = place.halted(8, &create, |journal| {
+    let ended = place.halted(10, &create, |journal| {
         assert!(journal.contains("start-domain"), "{journal}");
         let (code, out, err) = place.gpuvm(&["delete", "slow", "--yes", "--lock-wait", "0"]);
         assert!(code == 1 && err.contains("is held by process"), "{out}{err}");

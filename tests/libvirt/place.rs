@@ -197,9 +197,15 @@ impl Place {
         }
     }
 
-    /// Recovers what was killed, if anything was; what it says.
+    /// Recovers what was killed, if anything was; what it says. A guest that runs is ended where that is asked.
     pub fn recover(&self) -> String {
-        let (code, out, err) = self.gpuvm(&["recover"]);
+        let (mut code, mut out, mut err) = self.gpuvm(&["recover"]);
+        let asked =
+            err.split("`gpuvm recover --end ").nth(1).and_then(|rest| rest.split('`').next());
+        if let Some(name) = asked.map(str::to_owned) {
+            assert_eq!(code, 1, "{out}{err}");
+            (code, out, err) = self.gpuvm(&["recover", "--end", &name]);
+        }
         assert_eq!(code, 0, "{out}{err}");
         assert_eq!(self.journal(), "", "a journal is left: {out}{err}");
         out + &err

@@ -158,7 +158,8 @@ fn steps_on_volumes_are_done_undone_and_recovered() {
     assert!(format!("{:?}", again).contains("has a volume of this name"), "{again:?}");
 
     // A killed run: what it had begun to delete is deleted, what it had begun to make is unmade.
-    let gone = ["os", "seed"].map(|name| Step::DeleteVolume { pool: pool(), name: name.into() });
+    let gone = |name: &str| Step::DeleteVolume { pool: pool(), name: name.into(), file: None };
+    let gone = ["os", "seed"].map(gone);
     let mut journal = begin();
     journal.plan(&gone).unwrap();
     journal.begins(0).unwrap();

@@ -34,6 +34,14 @@ pub enum StepError {
         /// Who has it.
         by: String,
     },
+    /// Somebody has a disk of a domain that is to be defined or started.
+    #[error("disk {} of it is not free any more: {by}", path.display())]
+    Taken {
+        /// The disk, or what it lies over.
+        path: PathBuf,
+        /// Who has it.
+        by: String,
+    },
     /// Whether somebody has what was to be taken, reset or given back cannot be told, so it is left as it is.
     #[error("cannot tell whether {what} is in use: {why}")]
     Untold {

@@ -39,7 +39,7 @@ impl fmt::Display for Step {
             Step::DetachDisk { name, path, wait_s } => {
                 write!(f, "take disk {path} away from domain `{name}`, waiting up to {wait_s} s")
             }
-            Step::DeleteDisk { path } => write!(f, "delete disk {}", path.display()),
+            Step::DeleteDisk { path, .. } => write!(f, "delete disk {}", path.display()),
             Step::ReleaseLease { ip, mac, .. } => write!(f, "release the lease of {ip} by {mac}"),
             Step::MakePool { name, path } => {
                 write!(f, "make pool `{name}` over {}", path.display())
@@ -79,7 +79,7 @@ impl fmt::Display for Step {
             Step::SealVolume { pool, name, .. } => {
                 write!(f, "write the seed into volume `{name}` of pool `{pool}`")
             }
-            Step::DeleteVolume { pool, name } => {
+            Step::DeleteVolume { pool, name, .. } => {
                 write!(f, "delete volume `{name}` of pool `{pool}`")
             }
             Step::BindDevice { bdf, to, was, .. } if to.driver == was.driver => {

@@ -65,7 +65,7 @@ fn a_delete_that_is_killed_at_any_step_is_finished() {
         let steps = [
             Step::EndDomain { name: name(), uuid: None },
             Step::UndefineDomain { name: name(), xml: name() },
-            Step::DeleteDisk { path },
+            Step::DeleteDisk { path, file: None },
         ];
         killed(dir.path(), &fake, "delete", &steps, done, also);
         let recovery = recovered(dir.path(), &fake);

@@ -306,10 +306,12 @@ pub struct RecoverArgs {
     /// Forget the changes and leave what they made; names it
     #[arg(long)]
     pub discard: bool,
-    /// End this guest where it runs and the change that made or started it is undone; without, its name is asked for
+    /// End this guest where it runs and the change that made or started it is undone, or the one that was to end it is
+    /// finished; without, its name is asked for
     #[arg(long, value_name = "NAME")]
     pub end: Vec<String>,
-    /// Give back what was reserved for guests that were undefined by other means: huge pages, and their history
+    /// Give back what was reserved for guests that were undefined by other means: huge pages, settings of virtual
+    /// functions, and their history
     #[arg(long, conflicts_with = "discard")]
     pub gone: bool,
     /// With --discard: do not ask. It ends no guest

@@ -46,7 +46,7 @@ pub fn run(args: &ReleaseArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         print_steps(&plan(args, &name, &*hypervisor)?, cx)?;
         return Ok(EXIT_DONE);
     }
-    refuse_unfinished(&*hypervisor)?;
+    refuse_unfinished(&*hypervisor, cx.output)?;
     if !common.yes {
         let steps = plan(args, &name, &*hypervisor)?;
         reporter.ask(|| confirm(&steps, "releasing", "array", &name))?;

@@ -34,7 +34,7 @@ pub fn run(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         print_steps(&plan(args, name, cx)?.1, cx)?;
         return Ok(EXIT_DONE);
     }
-    refuse_unfinished(&*hypervisor)?;
+    refuse_unfinished(&*hypervisor, cx.output)?;
     if !common.yes {
         let (_, steps) = plan(args, name, cx)?;
         reporter.ask(|| confirm(&steps, "restoring", "array", name))?;

@@ -38,7 +38,7 @@ pub fn run(args: &WipeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         print_steps(&[Step::WipeDrive(plan(&args.id, cx)?.1)], cx)?;
         return Ok(EXIT_DONE);
     }
-    refuse_unfinished(&*hypervisor)?;
+    refuse_unfinished(&*hypervisor, cx.output)?;
     let mut confirmed = None;
     if !args.yes {
         let step = plan(&args.id, cx)?.1;

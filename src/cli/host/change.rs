@@ -34,7 +34,7 @@ pub fn change(
     }
     let mut reporter = Reporter::new(cx.output)?;
     let _lock = reporter.lock(lock)?;
-    refuse_unfinished(&NoHypervisor)?;
+    refuse_unfinished(&NoHypervisor, cx.output)?;
     let steps = steps()?;
     if steps.is_empty() {
         cx.output.progress("so already");
@@ -64,7 +64,7 @@ pub fn take_back(
 ) -> anyhow::Result<()> {
     let mut reporter = Reporter::new(cx.output)?;
     let _lock = reporter.lock(lock)?;
-    refuse_unfinished(&NoHypervisor)?;
+    refuse_unfinished(&NoHypervisor, cx.output)?;
     through(verb, &steps()?, &mut reporter)
 }
 
@@ -90,7 +90,7 @@ pub fn undo(args: &HostUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     let mut reporter = Reporter::new(cx.output)?;
-    refuse_unfinished(&NoHypervisor)?;
+    refuse_unfinished(&NoHypervisor, cx.output)?;
     if !args.yes {
         let (entry, steps) = plan()?;
         reporter.ask(|| agree(&steps, "undo it?", &format!("undoing {}", named(&entry))))?;

@@ -146,7 +146,7 @@ fn set(args: &HostPagesArgs, count: u64, cx: &Context<'_>) -> anyhow::Result<u8>
         return Ok(EXIT_DONE);
     }
     let _lock = reporter.lock(&args.lock)?;
-    refuse_unfinished(&NoHypervisor)?;
+    refuse_unfinished(&NoHypervisor, cx.output)?;
     let steps = steps(args, (node, page, count), &root)?;
     let lowers = |step: &&Step| matches!(step, Step::SetPages(step) if step.to < step.was);
     let lowered: Vec<&Step> = steps.iter().filter(lowers).collect();

@@ -47,7 +47,7 @@ pub fn run(args: &ImageAddArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let hypervisor = cx.hypervisor()?;
     // What stands in the way is told before a long file is read.
     if !args.dry_run {
-        refuse_unfinished(&*hypervisor)?;
+        refuse_unfinished(&*hypervisor, cx.output)?;
     }
     refuse(&*hypervisor, &args.pool.pool, &source)?;
     let sha256 = sum(&mut source, &mut reporter, cx.output)?;
@@ -168,7 +168,7 @@ fn plan(
         bytes: source.bytes,
         sha256,
     });
-    steps.push(Step::DeleteVolume { pool: pool(), name: marker });
+    steps.push(Step::DeleteVolume { pool: pool(), name: marker, file: None });
     Ok(steps)
 }
 

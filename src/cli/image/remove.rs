@@ -20,7 +20,7 @@ pub fn run(args: &ImageRemoveArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         print_steps(&plan(&*hypervisor, args)?, cx)?;
         return Ok(EXIT_DONE);
     }
-    refuse_unfinished(&*hypervisor)?;
+    refuse_unfinished(&*hypervisor, cx.output)?;
     if !args.yes {
         let steps = plan(&*hypervisor, args)?;
         reporter.ask(|| confirm(&steps, "image", name))?;
@@ -42,7 +42,8 @@ fn plan(hypervisor: &dyn Hypervisor, args: &ImageRemoveArgs) -> anyhow::Result<V
     let images = images(storage, pool)?;
     let marked = file_pool(storage, pool, POOL)?.is_some()
         && storage.volumes(pool)?.iter().any(|volume| volume.name == marker);
-    let unmark = marked.then(|| Step::DeleteVolume { pool: pool.clone(), name: marker });
+    let unmark =
+        marked.then(|| Step::DeleteVolume { pool: pool.clone(), name: marker, file: None });
     if let (Some(unmark), None) = (&unmark, images.iter().find(|image| image.name == *name)) {
         return Ok(vec![unmark.clone()]);
     }
@@ -58,6 +59,6 @@ fn plan(hypervisor: &dyn Hypervisor, args: &ImageRemoveArgs) -> anyhow::Result<V
             "delete what uses it first: `gpuvm delete NAME`, `virsh vol-delete VOLUME --pool POOL`",
         ));
     }
-    let delete = Step::DeleteVolume { pool: image.pool, name: image.volume };
+    let delete = Step::DeleteVolume { pool: image.pool, name: image.volume, file: None };
     Ok([delete].into_iter().chain(unmark).collect())
 }

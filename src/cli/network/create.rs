@@ -59,7 +59,7 @@ pub fn run(args: &NetworkCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         preview(args, &first, cx)?;
         return Ok(EXIT_DONE);
     }
-    refuse_unfinished(&*hypervisor)?;
+    refuse_unfinished(&*hypervisor, cx.output)?;
     if !first.lost.is_empty() && !args.yes {
         let what = format!("changing network `{}`", args.name);
         reporter.ask(|| agree(&first.lost, "change it?", &what))?;

@@ -35,7 +35,7 @@ pub fn run(args: &NetworkDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         print_steps(&steps, cx)?;
         return Ok(EXIT_DONE);
     }
-    refuse_unfinished(&*hypervisor)?;
+    refuse_unfinished(&*hypervisor, cx.output)?;
     if !args.yes {
         for line in &guests {
             cx.output.warning(&format!("this will {line}"));

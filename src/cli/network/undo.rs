@@ -51,7 +51,7 @@ pub fn run(args: &NetworkUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         print_steps(&steps, cx)?;
         return Ok(EXIT_DONE);
     }
-    refuse_unfinished(&*hypervisor)?;
+    refuse_unfinished(&*hypervisor, cx.output)?;
     if !lost.is_empty() && !args.yes {
         reporter.ask(|| agree(&lost, "undo it?", &format!("undoing {}", named(&kept))))?;
     }

@@ -33,7 +33,7 @@ pub fn run(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
         return guarded(args, cx);
     }
     if !args.dry_run && args.print_for.is_none() {
-        refuse_unfinished(&NoHypervisor)?;
+        refuse_unfinished(&NoHypervisor, cx.output)?;
     }
     let prepared = prepare(args)?;
     let planned = &prepared.planned;

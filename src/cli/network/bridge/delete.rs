@@ -48,7 +48,7 @@ pub fn run(args: &HostBridgeDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
         print_steps(&steps, cx)?;
         return Ok(EXIT_DONE);
     }
-    refuse_unfinished(&NoHypervisor)?;
+    refuse_unfinished(&NoHypervisor, cx.output)?;
     if !args.yes {
         let reporter = Reporter::new(cx.output)?;
         let what = format!("taking bridge {name} away");
