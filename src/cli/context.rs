@@ -51,7 +51,9 @@ impl<'a> Context<'a> {
     /// The host: the recorded one of `--host`, or that of the connection.
     pub fn topology(&self) -> anyhow::Result<Topology> {
         if let Some(path) = &self.global.host {
-            return Ok(crate::discover::source::load(path)?);
+            let topology = crate::discover::source::load(path)?;
+            self.refuse_record_of_another(&topology)?;
+            return Ok(topology);
         }
         match self.machine()? {
             Machine::Here => Ok(crate::discover::discover(&FsRoot::live()?)?),
@@ -64,6 +66,24 @@ impl<'a> Context<'a> {
                 Ok(topology)
             }
         }
+    }
+
+    /// Refuses a record that names another machine than that of the connection. Most name none.
+    fn refuse_record_of_another(&self, record: &Topology) -> anyhow::Result<()> {
+        let Some(recorded) = record.parts().machine.host_name.as_deref() else { return Ok(()) };
+        if !self.is_record_of_connection() {
+            return Ok(());
+        }
+        let there = self.hypervisor()?.identity().host;
+        if machine::is_same_name(recorded, &there) {
+            return Ok(());
+        }
+        let message = format!(
+            "--host is a record of machine `{recorded}`, and the connection is of `{there}`"
+        );
+        let hint =
+            format!("`{} >host.json` records it", machine::command_there(&there, "host capture -"));
+        Err(hinted(message, hint))
     }
 
     /// The machine that the connection is of. One whose URI leads nowhere else is not opened for that; where it is later,

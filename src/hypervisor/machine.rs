@@ -277,7 +277,7 @@ fn host_name() -> String {
 }
 
 /// Whether two names are of one host, one of which may lack its domain.
-fn is_same_name(one: &str, other: &str) -> bool {
+pub fn is_same_name(one: &str, other: &str) -> bool {
     let (one, other) = (one.trim_end_matches('.'), other.trim_end_matches('.'));
     let first = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
     let short = |name: &str| !name.contains('.');

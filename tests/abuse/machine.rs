@@ -184,6 +184,20 @@ fn the_layout_of_another_machine_is_its_own_or_refused() {
         let (code, _, err) = other.here(&[&[verb, "--host", &other.record], wish].concat());
         assert_eq!(code, 0, "{verb}: {err}");
     }
+    // A record that says whose it is has to be of that machine.
+    let text = std::fs::read_to_string(&other.record).unwrap();
+    let named = |name: &str| {
+        text.replacen(
+            "{\n    \"machine\": {",
+            &format!("{{\n    \"machine\": {{ \"host_name\": \"{name}\","),
+            1,
+        )
+    };
+    for (name, code) in [("third", 1), (NAME, 0)] {
+        std::fs::write(&other.record, named(name)).unwrap();
+        let (found, _, err) = other.here(&["capacity", "--host", &other.record]);
+        assert!(found == code && (code == 0) != err.contains("record of machine `third`"), "{err}");
+    }
 }
 
 #[test]

@@ -90,7 +90,7 @@ pub struct Cli {
 #[command(next_help_heading = "Options of every verb")]
 pub struct Global {
     /// Use a recorded host instead of this machine: a file of `gpuvm host capture`, an lstopo XML of format 2, or a
-    /// directory that holds its sys/ and proc/
+    /// directory that holds its sys/ and proc/; with --connect to another machine, the record of that one
     #[arg(long, global = true, display_order = 100, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub host: Option<PathBuf>,
     /// libvirt connection
