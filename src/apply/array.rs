@@ -10,7 +10,9 @@ pub use act::{can_make, content, signature};
 pub use text::{Marked, Names, mark_fstab, mark_mdadm_conf, unmark};
 
 use crate::discover::released::{FileSystem, Released};
-use act::{add, assemble, check, create, make, mount, stop, unmount, update_initramfs, words};
+use act::{
+    add, assemble, check, create, make, mount, refuse_other, stop, unmount, update_initramfs, words,
+};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::{fmt, io};
@@ -69,6 +71,9 @@ pub enum ArrayStep {
         device: String,
         /// What it is to be.
         file_system: FileSystem,
+        /// UUID of the array that the device is; empty: a journal of a version that did not look.
+        #[serde(default)]
+        uuid: String,
     },
     /// Refuses a device whose content is not this file system; changes nothing.
     CheckFileSystem {
@@ -144,6 +149,14 @@ pub enum ArrayError {
         /// What is seen.
         found: String,
     },
+    /// Another array has the name by now.
+    #[error("{device} is another array by now: {seen}")]
+    OtherArray {
+        /// The device.
+        device: String,
+        /// Its UUID, and the one of the array that is meant.
+        seen: String,
+    },
     /// A kind of file system that is not made here.
     #[error("a file system of kind `{kind}` cannot be made here")]
     UnknownKind {
@@ -181,7 +194,7 @@ impl fmt::Display for ArrayStep {
                     members.join(", ")
                 )
             }
-            ArrayStep::MakeFileSystem { device, file_system } => write!(
+            ArrayStep::MakeFileSystem { device, file_system, .. } => write!(
                 f,
                 "make a file system on {device}, {}, which destroys what is on it",
                 file_system.kind
@@ -229,7 +242,10 @@ impl ArrayStep {
                 add(device, members, known.as_deref(), uuid)
             }
             ArrayStep::Create { device, array, known } => create(device, array, known.as_deref()),
-            ArrayStep::MakeFileSystem { device, file_system } => make(device, file_system),
+            ArrayStep::MakeFileSystem { device, file_system, uuid } => {
+                refuse_other(device, uuid)?;
+                make(device, file_system)
+            }
             ArrayStep::CheckFileSystem { device, file_system } => check(device, file_system),
             ArrayStep::UpdateInitramfs => update_initramfs(),
         }
@@ -251,7 +267,11 @@ impl ArrayStep {
             ArrayStep::Unmount(mounting) => mount(mounting),
             ArrayStep::Mount(mounting) => unmount(mounting),
             ArrayStep::Stop(assembly) => assemble(assembly),
-            ArrayStep::Assemble(assembly) => stop(assembly),
+            ArrayStep::Assemble(assembly) => match stop(assembly) {
+                // Ours does not run any more.
+                Err(ArrayError::OtherArray { .. }) => Ok(()),
+                stopped => stopped,
+            },
             ArrayStep::Add { .. }
             | ArrayStep::Create { .. }
             | ArrayStep::MakeFileSystem { .. }

@@ -253,3 +253,30 @@ fn block_disks(xml: &DomainXml) -> Vec<PathBuf> {
     };
     disks.filter(writes).filter_map(source).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_that_formats_all_its_namespaces_is_not_told_to_format_one() {
+        for (text, is_apart) in [
+            (r#"{"fna":0,"nn":32,"mn":"x"}"#, true),
+            (r#"{"fna":4,"nn":128}"#, true),
+            (r#"{"fna":1,"nn":1}"#, true),
+            (r#"{"fna":1,"nn":2}"#, false),
+            (r#"{"fna":2,"nn":32}"#, false),
+        ] {
+            let controller: Controller = serde_json::from_str(text).unwrap();
+            assert_eq!(controller.is_apart(), is_apart, "{text}");
+        }
+        assert!(is_hidden("nvme0c1n1") && !is_hidden("nvme0n1") && !is_hidden("sdc"));
+    }
+
+    #[test]
+    fn a_journal_of_before_proves_nothing() {
+        let step: WipeStep =
+            serde_json::from_str(r#"{"path":"/dev/sda","bytes":512,"content":[]}"#).unwrap();
+        assert_eq!(step.known, Known::default());
+    }
+}

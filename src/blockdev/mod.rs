@@ -44,11 +44,7 @@ impl fmt::Display for BlockUse {
 /// Empty: nobody that is known, or the path is no block device.
 pub fn used_by(root: &FsRoot, path: &Path) -> Result<Vec<BlockUse>, FsError> {
     let Some(name) = kernel_name(path) else { return Ok(Vec::new()) };
-    let uses = Uses::read(root)?;
-    let mut look = Look { root, uses: &uses, seen: BTreeSet::new(), found: Vec::new() };
-    look.whole(&name, None)?;
-    look.twins(&name)?;
-    let mut found = look.found;
+    let mut found = known_uses(root, &name)?;
     // What is only marked as a member may be in use by what the kernel names nowhere: a pool of ZFS.
     let is_known = |one: &BlockUse| !matches!(one.used, DriveUse::Member { .. });
     if !found.iter().any(is_known) && is_held(path) {
@@ -58,6 +54,15 @@ pub fn used_by(root: &FsRoot, path: &Path) -> Result<Vec<BlockUse>, FsError> {
         found.push(BlockUse { name: of, used: DriveUse::EfiSystem });
     }
     Ok(found)
+}
+
+/// What is known of the uses of a device without opening it, by the kernel's name.
+fn known_uses(root: &FsRoot, name: &str) -> Result<Vec<BlockUse>, FsError> {
+    let uses = Uses::read(root)?;
+    let mut look = Look { root, uses: &uses, seen: BTreeSet::new(), found: Vec::new() };
+    look.whole(name, None)?;
+    look.twins(name)?;
+    Ok(look.found)
 }
 
 /// The device itself where it is an EFI system partition.

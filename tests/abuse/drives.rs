@@ -2,6 +2,9 @@
 
 use crate::support::daemon::skip;
 use crate::support::{gpuvm, run, uml};
+use gpuvm::apply::{Observer, Step, apply};
+use gpuvm::hypervisor::Hypervisor as _;
+use gpuvm::hypervisor::libvirt::Libvirt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -84,4 +87,54 @@ fn a_device_with_a_mounted_file_system_is_no_disk_whatever_its_name() {
     for (code, said) in said {
         assert!(code == 1 && said.contains("is mounted at"), "{code}: {said}");
     }
+}
+
+/// Watches nothing.
+struct Watch;
+
+impl Observer for Watch {
+    fn doing(&mut self, _: &Step) {}
+    fn undoing(&mut self, _: &Step) {}
+    fn interrupted(&mut self) -> Option<String> {
+        None
+    }
+}
+
+#[test]
+fn a_drive_that_is_mounted_after_the_plan_goes_into_no_definition_and_no_guest() {
+    let Some(device) = Loop::new() else { return };
+    let (code, _, err) = run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&device.device));
+    assert_eq!(code, 0, "{err}");
+    let at = tempfile::tempdir().unwrap();
+    let mount = || run(Command::new("mount").arg(&device.device).arg(at.path()));
+    let unmount = || assert_eq!(run(Command::new("umount").arg(at.path())).0, 0);
+    let (code, _, err) = mount();
+    if code != 0 {
+        skip::<()>(&format!("no mounts: {err}"));
+        return;
+    }
+    let libvirt = Libvirt::open("test:///default").unwrap();
+    let name = "last-look".to_owned();
+    let xml = format!(
+        "<domain type='test'><name>{name}</name><memory unit='MiB'>64</memory><os><type>hvm</type></os><devices>\
+         <disk type='block' device='disk'><source dev='{}'/><target dev='vda' bus='virtio'/></disk></devices></domain>",
+        device.device.display()
+    );
+    let define = [Step::DefineDomain { name: name.clone(), xml }];
+    let start = [Step::StartDomain { name: name.clone(), uuid: None }];
+    let does = |steps: &[Step]| match apply(steps, &libvirt, &mut Watch, None) {
+        Ok(()) => "done".to_owned(),
+        Err(error) => std::error::Error::source(&error).unwrap().to_string(),
+    };
+    let mounted = format!("is mounted at {}", at.path().display());
+    let said = does(&define);
+    let is_defined = libvirt.domain(&name).unwrap().is_some();
+    unmount();
+    assert!(said.contains(&mounted) && !is_defined, "{said}");
+    assert_eq!(does(&define), "done");
+    assert_eq!(mount().0, 0);
+    let said = does(&start);
+    unmount();
+    assert!(said.contains(&mounted), "{said}");
+    assert_eq!(does(&start), "done");
 }

@@ -118,9 +118,24 @@ fn is_member(device: &str, member: &str) -> bool {
     link.is_some_and(|link| link.exists())
 }
 
+/// Refuses a device that is another array than the one of this UUID: names of arrays are given anew at each boot.
+pub(super) fn refuse_other(device: &str, uuid: &str) -> Result<(), ArrayError> {
+    if uuid.is_empty() {
+        return Ok(());
+    }
+    let detail = output(&["mdadm", "--detail", "--export", device], MDADM_S)?;
+    let found = detail.lines().find_map(|line| line.strip_prefix("MD_UUID=")).unwrap_or("unknown");
+    if plain(found) == plain(uuid) {
+        return Ok(());
+    }
+    let seen = format!("its UUID is {found}, not {uuid}");
+    Err(ArrayError::OtherArray { device: device.to_owned(), seen })
+}
+
 /// Stops an array, unless it does not run.
 pub(super) fn stop(assembly: &Assembly) -> Result<(), ArrayError> {
     if runs(&assembly.device) {
+        refuse_other(&assembly.device, &assembly.uuid)?;
         output(&["mdadm", "--stop", &assembly.device], MDADM_S)?;
         settle();
     }
@@ -162,6 +177,7 @@ pub(super) fn add(
         if is_member(device, member) {
             continue;
         }
+        refuse_other(device, uuid)?;
         refuse_foreign(member, uuid, known)?;
         output(&["wipefs", "--all", "--quiet", member], MDADM_S)?;
         output(&["mdadm", "--manage", device, "--add", member], MDADM_S)?;

@@ -35,13 +35,20 @@ pub fn run(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor, cx.output)?;
+    let mut confirmed = None;
     if !common.yes {
-        let (_, steps) = plan(args, name, cx)?;
-        reporter.ask(|| confirm(&steps, "restoring", "array", name))?;
+        let steps = &*confirmed.insert(plan(args, name, cx)?.1);
+        reporter.ask(|| confirm(steps, "restoring", "array", name))?;
     }
     let _lock = reporter.lock(&common.lock)?;
     // Once more: a guest may have been given a drive while the question stood.
     let (record, steps) = plan(args, name, cx)?;
+    if confirmed.is_some_and(|confirmed| confirmed != steps) {
+        return Err(hinted(
+            format!("array `{name}` is not what it was when it was asked for: nothing is done"),
+            format!("`gpuvm drive restore-array {name} --dry-run` tells what would be done now"),
+        ));
+    }
     let journal = journal("drive restore-array", name, &*hypervisor)?;
     apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     verify(&record, &steps)?;
@@ -121,7 +128,7 @@ fn plan(
     }
     let file_system = record.file_system.clone().map(|file_system| (device.clone(), file_system));
     steps.extend(file_system.map(|(device, file_system)| match args.mkfs {
-        true => ArrayStep::MakeFileSystem { device, file_system },
+        true => ArrayStep::MakeFileSystem { device, file_system, uuid: record.uuid.clone() },
         false => ArrayStep::CheckFileSystem { device, file_system },
     }));
     let config = Path::new(&record.mdadm_conf);
