@@ -216,7 +216,11 @@ fn prepare(
         steps.extend(claim.steps);
         steps.extend(functions.steps);
     }
-    steps.extend(kept);
+    if let Some(note) = kept {
+        // Of what is reserved before anything is; of disks alone once they are made.
+        let first = !extra.reserved.is_empty() || !extra.guarded.is_empty();
+        steps.insert(if first { 0 } else { steps.len() }, note);
+    }
     steps.push(Step::DefineDomain { name: name.clone(), xml: xml.text().to_owned() });
     Ok(Prepared { name, xml, steps, losses })
 }
