@@ -58,7 +58,7 @@ install: build
 	install -m644 man/*.7 $(SHARE)/man/man7/
 	install -m644 templates/*.xml $(SHARE)/gpuvm/templates/
 	install -m644 topologies/*.json $(SHARE)/gpuvm/topologies/
-	install -Dm644 dist/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/gpuvm.conf
+	install -Dm644 src/apply/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/gpuvm.conf
 	install -d $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
 	$(GPUVM) completions bash >$(SHARE)/bash-completion/completions/gpuvm
 	$(GPUVM) completions zsh >$(SHARE)/zsh/site-functions/_gpuvm
