@@ -6,13 +6,13 @@ use crate::support::{gpuvm, host_tree, project, run};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A script as root of a machine like a DGX-2, in mounts of its own where /etc, /run and /tmp are empty; `$0` is the
+/// A script as root of a machine like a DGX-2, in mounts of its own where /etc and /run are empty; `$0` is the
 /// program. None where that is not possible.
 fn on_dgx2(script: &str) -> Option<String> {
     if !namespaces() {
         return skip("namespaces need root");
     }
-    let mounts = "for dir in etc run tmp; do mount -t tmpfs -o mode=755 tmpfs /$dir; done\n\
+    let mounts = "for dir in etc run; do mount -t tmpfs -o mode=755 tmpfs /$dir; done\n\
                   echo root:x:0:0::/root:/bin/sh >/etc/passwd; echo root:x:0: >/etc/group\n";
     let mut command = Command::new(project().join("tests/as-host"));
     command.arg(host_tree("dgx-2")).args(["bash", "-c", &format!("set -e\n{mounts}{script}")]);
@@ -88,24 +88,24 @@ fn nobody_else_can_hold_block_or_split_the_lock() {
 fn the_callers_path_and_settings_choose_no_program() {
     let said = on_dgx2(
         r#"
-        mkdir /tmp/evil /tmp/sys /tmp/lib; cp -r /sys/devices /tmp/sys/devices
-        mount --bind /tmp/sys/devices /sys/devices
+        mkdir -p /run/t/evil /run/t/sys /run/t/lib; cp -r /sys/devices /run/t/sys/devices
+        mount --bind /run/t/sys/devices /sys/devices
         pages=/sys/devices/system/node/node0/hugepages/hugepages-2048kB
         for name in tee modprobe cat ip nft mdadm netplan qemu-img systemd-run env sh bash; do
-          printf '#!/bin/bash\necho %s >>/tmp/stolen\n' $name >/tmp/evil/$name
+          printf '#!/bin/bash\necho %s >>/run/t/stolen\n' $name >/run/t/evil/$name
         done
-        chmod 755 /tmp/evil/*
+        chmod 755 /run/t/evil/*
         # What the program's own children see: the real one is looked at through a script in its place.
-        cp /usr/bin/tee /tmp/tee.real
-        printf '#!/bin/bash -p\n/usr/bin/env >/tmp/seen\nexec /tmp/tee.real "$@"\n' >/tmp/tee; chmod 755 /tmp/tee*
-        mount --bind /tmp/tee "$(readlink -f /usr/bin/tee)"
-        env PATH=/tmp/evil:$PATH PYTHONPATH=/tmp/lib GCONV_PATH=/tmp/lib LC_ALL=de_DE.UTF-8 BASH_ENV=/tmp/evil/sh \
+        cp /usr/bin/tee /run/t/tee.real
+        printf '#!/bin/bash -p\n/usr/bin/env >/run/t/seen\nexec /run/t/tee.real "$@"\n' >/run/t/tee; chmod 755 /run/t/tee*
+        mount --bind /run/t/tee "$(readlink -f /usr/bin/tee)"
+        env PATH=/run/t/evil:$PATH PYTHONPATH=/run/t/lib GCONV_PATH=/run/t/lib LC_ALL=de_DE.UTF-8 BASH_ENV=/run/t/evil/sh \
           "$0" --connect test:///default host pages --node 0 --size 2M --count 3 --yes 2>&1 || echo "= $?"
-        echo "set to $(cat $pages/nr_hugepages)"; sort /tmp/seen; ls /tmp/stolen 2>&1 || true; echo end"#,
+        echo "set to $(cat $pages/nr_hugepages)"; sort /run/t/seen; ls /run/t/stolen 2>&1 || true; echo end"#,
     );
     let Some(said) = said else { return };
     let seen = ["set to 3", "LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"];
-    says(&said, &[&seen[..], &["ls: cannot access '/tmp/stolen'", "end"]].concat());
+    says(&said, &[&seen[..], &["ls: cannot access '/run/t/stolen'", "end"]].concat());
     for name in ["evil", "PYTHONPATH", "GCONV", "BASH_ENV", "de_DE", "HOME"] {
         assert!(!said.contains(name), "{name}: {said}");
     }
