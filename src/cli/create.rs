@@ -199,8 +199,7 @@ fn prepare(
     };
     judge(&xml, &planned, &versions, (reserves, &facts), cx.output)?;
     files::warning(&xml, versions.qemu, cx).iter().for_each(|warning| cx.output.warning(warning));
-    // A guest that is only defined gets its devices when it starts.
-    let kept_here = hypervisor.filter(|hypervisor| hypervisor.machine().is_here());
+    let kept_here = hypervisor.filter(|hypervisor| hypervisor.has_guests_here());
     let mut kept = None;
     if let (Some(hypervisor), Some(uuid)) = (kept_here, xml.uuid()) {
         // Known to be its own also when its definition is gone.
@@ -212,6 +211,7 @@ fn prepare(
         };
         kept = all.remember();
     }
+    // A guest that is only defined gets its devices when it starts.
     if !args.no_start {
         steps.extend(claim.steps);
         steps.extend(functions.steps);

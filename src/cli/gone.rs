@@ -32,6 +32,14 @@ impl Left {
     }
 }
 
+/// The same for a verb that is about something else: where it cannot be told, that is a warning.
+pub fn left_or_warn(cx: &Context<'_>) -> Vec<Left> {
+    left(cx).unwrap_or_else(|error| {
+        cx.output.warning(&format!("not checked: what is left of guests that are gone: {error:#}"));
+        Vec::new()
+    })
+}
+
 /// What is left of guests of a hypervisor that it does not have any more.
 pub fn left(cx: &Context<'_>) -> anyhow::Result<Vec<Left>> {
     let known = kept::all()?;
@@ -45,8 +53,12 @@ pub fn left(cx: &Context<'_>) -> anyhow::Result<Vec<Left>> {
     let there: BTreeSet<String> = hypervisor.domains()?.into_iter().map(|row| row.uuid).collect();
     let gone = known.into_iter();
     let gone = gone.filter(|known| known.uri == hypervisor.uri() && !there.contains(&known.uuid));
+    let gone: Vec<Known> = gone.collect();
+    if gone.is_empty() {
+        return Ok(Vec::new());
+    }
     let uses = Uses::read(&*hypervisor)?;
-    let all = gone.map(|known| left_of(&known, &uses, cx));
+    let all = gone.iter().map(|known| left_of(known, &uses, cx));
     all.filter(|left| left.as_ref().map_or(true, |left| !left.what.is_empty())).collect()
 }
 

@@ -132,14 +132,7 @@ pub fn run(args: &RecoverArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Names what is left of guests that are gone, and gives it back where that is asked for.
 fn leftovers(args: &RecoverArgs, reporter: &mut Reporter, cx: &Context<'_>) -> anyhow::Result<()> {
-    let all = match gone::left(cx) {
-        Err(error) if !args.gone => {
-            cx.output
-                .warning(&format!("whether anything is left of guests that are gone: {error:#}"));
-            return Ok(());
-        }
-        all => all?,
-    };
+    let all = if args.gone { gone::left(cx)? } else { gone::left_or_warn(cx) };
     for left in all {
         let text = left.text();
         if !args.gone || args.dry_run {

@@ -78,7 +78,7 @@ pub fn run(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     let answers = round(args, cx)?;
     if args.all {
-        for left in gone::left(cx)? {
+        for left in gone::left_or_warn(cx) {
             cx.output.warning(&format!("{}; `gpuvm recover --gone` gives it back", left.text()));
         }
     }

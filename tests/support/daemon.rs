@@ -33,6 +33,8 @@ virtlogd --pid-file $dir/virtlogd.pid &
 daemon() { libvirtd --config /etc/libvirt/libvirtd.conf --pid-file $dir/libvirtd.pid; }
 if [ -n "$host" ]; then while :; do daemon; sleep 0.1; done & else daemon & fi
 cat >/dev/null
+# Notes of guests that are gone with their libvirtd.
+grep -sl "socket=$dir/" /var/lib/gpuvm/reserved/*.json | xargs -r rm -f
 rm -rf "$dir"
 "#;
 
@@ -310,6 +312,12 @@ impl Tiny {
         let template = dir.join("tiny.xml");
         std::fs::write(&template, xml.replace("/tiny/", &format!("{}/", dir.display()))).unwrap();
         Some(Tiny { template, console: dir.join("console.log") })
+    }
+
+    /// Whether the guest has said this.
+    pub fn shows(&self, text: &str) -> bool {
+        let shown = std::fs::read(&self.console).unwrap_or_default();
+        String::from_utf8_lossy(&shown).contains(text)
     }
 
     /// Waits until the console shows a text, and returns all that it shows.

@@ -35,7 +35,7 @@ wholly "a foreign guest"
 
 say "a guest of its own that has been running since"
 made a --gpu 0
-check "killed after the start" killed '{"done":4' "${how[@]}"
+check "killed after the start" killed '{"done":5' "${how[@]}"
 echo "killed at $record"
 check "it runs" runs a
 id=$(virsh domid a) before=$(resets "$gpu")
