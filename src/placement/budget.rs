@@ -275,7 +275,8 @@ impl Budget {
         }
         match (self.request.vcpus, gpus.is_empty()) {
             (None, false) => self.by_share(remote, out),
-            (asked, _) => self.by_number(asked.unwrap_or(super::pcpus::DEFAULT_VCPUS), remote, out),
+            (Some(vcpus), _) => self.by_number(vcpus, remote, out),
+            (None, true) => self.by_number(self.default_vcpus(out), remote, out),
         }
     }
 

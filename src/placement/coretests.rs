@@ -69,6 +69,40 @@ fn odd_numbers_own_whole_cores_and_leave_the_last_thread() {
 }
 
 #[test]
+fn cores_of_four_threads_are_taken_whole_and_seen_as_what_they_are() {
+    let host = HostSpec { threads: 4, ..HostSpec::even(1, 8, 64, 0) }.build();
+    let on = |request: &Request| plan_on(&host, &[], request).unwrap();
+    let core = |plan: &Placement| {
+        let cores = plan.vcpu_pins.iter().flat_map(|pin| pin.iter()).map(|p| host.core_place(p));
+        let cores: std::collections::BTreeSet<_> = cores.collect();
+        (cores.len(), plan.topology.cores, plan.topology.threads)
+    };
+    // Nobody asks for a number: a whole core, and no word of cores with fewer threads.
+    let default = on(&Request::for_gpus(0));
+    assert_eq!(core(&default), (1, 1, 4));
+    assert!(!says(&default, "the guest sees", true), "{:?}", default.reasons);
+    let floats = on(&Request { pins: PinPolicy::None, ..Request::for_gpus(0) });
+    assert_eq!(floats.vcpu_pins.len(), 4);
+    // Part of a core: the guest sees threads of one core as such, and it is said what the rest would cost.
+    for (number, seen, whole) in [(2, (1, 1, 2), 4), (6, (2, 3, 2), 8), (10, (3, 5, 2), 12)] {
+        let plan = on(&vcpus(number));
+        assert_eq!(core(&plan), seen, "{number}");
+        let cheap = format!("`--vcpus {whole}` costs no core more");
+        assert!(says(&plan, &cheap, false), "{number}: {:?}", plan.reasons);
+    }
+    assert_eq!(core(&on(&vcpus(7))), (2, 7, 1));
+    assert_eq!(core(&on(&vcpus(8))), (2, 2, 4));
+    // What is left of a core is nobody's: the next guest has another one.
+    let first = on(&vcpus(2));
+    let next = plan_on(&host, &[held("first", &first)], &vcpus(2)).unwrap();
+    let cores = |plan: &Placement| {
+        let pins = plan.vcpu_pins.iter().flat_map(|pin| pin.iter());
+        pins.map(|pcpu| host.core_place(pcpu)).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert!(cores(&first).is_disjoint(&cores(&next)));
+}
+
+#[test]
 fn thread_order_puts_first_threads_first() {
     let request = Request { pins: PinPolicy::Thread, vcpus: Some(5), ..run(1, 0) };
     let plan = plan_on(&dgx2(), &[], &request).unwrap();

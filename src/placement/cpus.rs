@@ -52,8 +52,7 @@ pub(super) fn pinned(
         cells = vec![(None, small(vcpu_pins.len()))];
         iothread_pins.truncate(1);
     }
-    let whole = vcpu_pins.len().is_multiple_of(threads) && request.pins == PinPolicy::Core;
-    let threads = if whole { threads } else { 1 };
+    let threads = if request.pins == PinPolicy::Core { cores.seen_threads() } else { 1 };
     let sockets = if vcpu_pins.len().is_multiple_of(cores.threads) { sockets(cores) } else { 1 };
     let topology = GuestTopology {
         sockets: small(sockets),

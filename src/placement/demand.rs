@@ -27,7 +27,7 @@ impl Budget {
     /// vCPUs that the profile gives when nobody asks for a number.
     pub(super) fn default_vcpus(&self, out: &mut Solution) -> u32 {
         if out.homes.is_empty() {
-            return super::pcpus::DEFAULT_VCPUS;
+            return super::pcpus::default_vcpus(self.common);
         }
         self.shares(out);
         let cores: u32 = out.demands.iter().map(|demand| demand.vcpus).sum();

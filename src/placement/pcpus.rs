@@ -9,8 +9,14 @@ use crate::cpuset::{CpuSet, NodeId};
 use crate::request::{Policy, Profile, Request};
 use crate::topology::Topology;
 
-/// vCPUs of a guest without GPUs that asks for no number.
-pub(super) const DEFAULT_VCPUS: u32 = 2;
+/// The least vCPUs of a guest without GPUs that asks for no number.
+const DEFAULT_VCPUS: u32 = 2;
+
+/// vCPUs of a guest without GPUs that asks for no number, on a host whose cores have so many threads: whole cores, since
+/// nobody else gets what is left of one.
+pub(super) fn default_vcpus(threads: u32) -> u32 {
+    DEFAULT_VCPUS.next_multiple_of(threads.max(1))
+}
 
 /// Is the cores that a guest gets on one node.
 #[derive(Debug, Clone)]
@@ -65,6 +71,16 @@ impl<'a> GuestCores<'a> {
     /// vCPUs.
     pub(super) fn vcpus(&self) -> usize {
         self.nodes.iter().map(|node| node.number).sum()
+    }
+
+    /// Threads of a core that the guest sees: as many as its vCPUs divide into, so that those of each core that it sees
+    /// are threads of one host core, also where they do not fill the last one.
+    pub(super) fn seen_threads(&self) -> usize {
+        let (mut threads, mut rest) = (self.threads, self.vcpus());
+        while rest != 0 {
+            (threads, rest) = (rest, threads % rest);
+        }
+        threads
     }
 }
 

@@ -107,8 +107,11 @@ impl Cores<'_> {
             reasons.say("vcpus", text);
         }
         if !vcpus.is_multiple_of(cores.threads) {
-            let text = "the guest sees cores of 1 thread: its vCPUs do not fill whole cores";
-            reasons.say("vcpus", text.into());
+            let text = format!(
+                "the guest sees cores of {}: its vCPUs do not fill whole cores",
+                count(cores.seen_threads(), "thread")
+            );
+            reasons.say("vcpus", text);
         }
         if self.request.pins == PinPolicy::Thread && cores.threads > 1 {
             let text = "first threads of all cores first, as asked for: the guest does not see which \
