@@ -18,6 +18,7 @@ use super::{HypervisorError, HypervisorErrorKind, SILENT, lazy};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::{OnceLock, mpsc};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 use virt::connect::Connect;
 use virt::domain::Domain;
@@ -55,16 +56,21 @@ impl Libvirt {
     /// Connects; for reading only where the user may not do more.
     pub fn open(uri: &str) -> Result<Libvirt, HypervisorError> {
         // Whether a daemon still answers is told by the event loop, and a driver in this process has none.
-        Libvirt::connect(uri, is_embedded(uri) || !is_in_process(uri))
+        let events = match uri {
+            uri if is_embedded(uri) => Events::Now,
+            uri if is_in_process(uri) => Events::Never,
+            _ => Events::Later,
+        };
+        Libvirt::connect(uri, events)
     }
 
     /// Connects for a console: what a guest writes comes in by libvirt's event loop, which runs from now on.
     pub fn open_for_console(uri: &str) -> Result<Libvirt, HypervisorError> {
-        Libvirt::connect(uri, true)
+        Libvirt::connect(uri, Events::Now)
     }
 
     /// Connects, with libvirt's event loop or without.
-    fn connect(uri: &str, events: bool) -> Result<Libvirt, HypervisorError> {
+    fn connect(uri: &str, events: Events) -> Result<Libvirt, HypervisorError> {
         let doing = format!("connect to {uri}");
         if is_embedded(uri) {
             lazy::silence_log();
@@ -73,8 +79,8 @@ impl Libvirt {
             return Err(HypervisorError { kind: HypervisorErrorKind::NoLibrary, doing, message });
         }
         virt::error::clear_error_callback();
-        if events {
-            run_event_loop().map_err(|e| error(&doing, &e))?;
+        if events != Events::Never {
+            run_event_loop(events).map_err(|e| error(&doing, &e))?;
         }
         let opened = |connection: Connect, read_only| Libvirt {
             connected: RefCell::new(connection),
@@ -192,25 +198,51 @@ fn is_embedded(uri: &str) -> bool {
     uri.contains("/embed")
 }
 
+/// Is when libvirt's event loop begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Events {
+    /// Not at all.
+    Never,
+    /// Once the program has lasted [`EVENTS_REST`]: a call that waits for its answer looks itself whether the daemon is
+    /// alive, and a loop that runs beside it is woken six times for each.
+    Later,
+    /// At once.
+    Now,
+}
+
+/// How long a program lasts without libvirt's event loop: most have ended by then.
+const EVENTS_REST: Duration = Duration::from_secs(1);
+
 /// Runs libvirt's event loop for the rest of the process. An embedded driver learns from it that a QEMU has ended;
 /// it must run before the connection is opened.
-fn run_event_loop() -> Result<(), Error> {
-    /// Whether the loop runs, or why not.
-    static RUNS: OnceLock<Result<(), Error>> = OnceLock::new();
+fn run_event_loop(when: Events) -> Result<(), Error> {
+    /// The thread that runs the loop, or why there is none.
+    static RUNS: OnceLock<Result<Thread, Error>> = OnceLock::new();
     let start = || {
         event::event_register_default_impl()?;
         // Wakes the loop, so that it sees what another thread has registered.
         event::event_add_timeout(100, |_, _| {}, std::ptr::null_mut())?;
-        std::thread::spawn(|| {
+        let runs = std::thread::spawn(move || {
+            if when == Events::Later {
+                std::thread::park_timeout(EVENTS_REST);
+            }
             loop {
                 if event::event_run_default_impl().is_err() {
                     std::thread::sleep(Duration::from_millis(100));
                 }
             }
         });
-        Ok(())
+        Ok(runs.thread().clone())
     };
-    RUNS.get_or_init(start).clone()
+    match RUNS.get_or_init(start) {
+        Ok(runs) => {
+            if when == Events::Now {
+                runs.unpark();
+            }
+            Ok(())
+        }
+        Err(error) => Err(error.clone()),
+    }
 }
 
 /// Our error for one of libvirt's.

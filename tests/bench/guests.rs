@@ -1,5 +1,6 @@
-//! `list` against `virsh list --all` with 50 guests, and `create` of a guest whose volumes are there against `virsh
-//! define` and `virsh start` with the same XML, on a libvirtd of the benchmark's own.
+//! `list` against `virsh list --all` with 50 guests, `create` of a guest whose volumes are there against `virsh define` and
+//! `virsh start` with the same XML, and `delete` of it against `virsh destroy` and `virsh undefine`, on a libvirtd of the
+//! benchmark's own. `GPUVM_BEFORE=PROGRAM` measures another gpuvm, an older one, in the same rotation.
 
 use crate::measure::{Subject, Verdict, median, rotate};
 use crate::support::daemon::Daemon;
@@ -12,6 +13,10 @@ use std::time::Instant;
 const OF_VIRSH_LIST: f64 = 2.0;
 /// The most of `virsh define` and `virsh start` that `create` may take.
 const OF_VIRSH_START: f64 = 1.10;
+/// The most of `virsh destroy` and `virsh undefine` that `delete` may take.
+const OF_VIRSH_UNDEFINE: f64 = 2.5;
+/// The most of the time of the gpuvm of `GPUVM_BEFORE`.
+const OF_BEFORE: f64 = 1.10;
 /// Guests that are listed.
 const GUESTS: usize = 50;
 
@@ -32,18 +37,24 @@ pub fn list(quick: bool) -> Vec<Verdict> {
         let (code, _, err) = run(create.args(shape.split(' ')).arg(dir));
         assert_eq!(code, 0, "{err}");
     }
-    let ours = [env!("CARGO_BIN_EXE_gpuvm"), "-c", &uri, "list"];
-    let mut subjects = [
-        Subject::new("gpuvm list, 50 guests", &ours),
+    let mut subjects = vec![
+        Subject::new("gpuvm list, 50 guests", &[env!("CARGO_BIN_EXE_gpuvm"), "-c", &uri, "list"]),
         Subject::new("virsh list --all, 50 guests", &virsh(&uri, &["list", "--all"])),
     ];
+    let older = before();
+    subjects.extend(older.iter().map(|program| {
+        Subject::new("gpuvm list of before, 50 guests", &[program, "-c", &uri, "list"])
+    }));
     rotate(&mut subjects, if quick { 5 } else { 31 });
     for subject in &subjects {
         println!("{:<34} {:>10.1} ms", subject.name, subject.median_ms());
     }
     let value = subjects[0].median_ms() / subjects[1].median_ms();
     let what = "gpuvm list / virsh list --all, 50 guests".to_owned();
-    vec![Verdict { what, value, limit: OF_VIRSH_LIST, unit: "x", gate: true }]
+    let peer = Verdict { what, value, limit: OF_VIRSH_LIST, unit: "x", gate: true };
+    let (ours, before) = (subjects[0].median_ms(), subjects.get(2).map(Subject::median_ms));
+    let before = before.map(|before| against("list, 50 guests", ours, before));
+    [peer].into_iter().chain(before).collect()
 }
 
 /// Runs a command that has to come to a good end.
@@ -53,56 +64,138 @@ fn done(command: &mut Command) -> String {
     out
 }
 
+/// The program of before, where one is named.
+fn before() -> Option<String> {
+    std::env::var("GPUVM_BEFORE").ok().filter(|program| !program.is_empty())
+}
+
+/// The figure against the program of before.
+fn against(what: &str, ours: f64, before: f64) -> Verdict {
+    let what = format!("gpuvm {what} / the same of before");
+    Verdict { what, value: ours / before, limit: OF_BEFORE, unit: "x", gate: true }
+}
+
+/// Is a guest with a disk of its own, which every way of making and ending it takes.
+struct Rig {
+    /// The libvirtd.
+    daemon: Daemon,
+    /// Its URI.
+    uri: String,
+    /// Arguments of the `create` that makes the guest.
+    create: Vec<String>,
+    /// A file with its definition.
+    file: String,
+}
+
+impl Rig {
+    /// Makes it; none where this machine cannot.
+    fn new() -> Option<Rig> {
+        let daemon = Daemon::own(None)?;
+        let (uri, dir) = (daemon.uri(), daemon.fresh_dir("disks"));
+        let (disk, file) = (dir.join("disk.raw"), dir.join("guest.xml"));
+        std::fs::File::create(&disk)
+            .and_then(|file| file.set_len(64 << 20))
+            .expect("a sparse file");
+        let text = |path: &Path| path.to_str().expect("a temporary path is UTF-8").to_owned();
+        let shape = "create --virt-type qemu --pins none --vcpus 2 --memory 256M --no-wait --name";
+        let words = shape.split(' ').chain(["guest", "--disk"]).map(str::to_owned);
+        let rig =
+            Rig { create: words.chain([text(&disk)]).collect(), daemon, uri, file: text(&file) };
+        rig.create(env!("CARGO_BIN_EXE_gpuvm"));
+        let xml = rig.virsh(&["dumpxml", "--inactive", "guest"]);
+        std::fs::write(&rig.file, xml).expect("the definition is written");
+        rig.end();
+        Some(rig)
+    }
+
+    /// Runs a gpuvm.
+    fn gpuvm(&self, program: &str, args: &[String]) {
+        done(Command::new(program).args(args).env("LIBVIRT_DEFAULT_URI", self.daemon.uri()));
+    }
+
+    /// Makes the guest and starts it.
+    fn create(&self, program: &str) {
+        self.gpuvm(program, &self.create);
+    }
+
+    /// Runs virsh.
+    fn virsh(&self, args: &[&str]) -> String {
+        let line = virsh(&self.uri, args);
+        done(Command::new(line[0]).args(&line[1..]))
+    }
+
+    /// Makes the guest and starts it, by virsh.
+    fn begin(&self) {
+        self.virsh(&["define", &self.file]);
+        self.virsh(&["start", "guest"]);
+    }
+
+    /// Ends it, by virsh.
+    fn end(&self) {
+        self.virsh(&["destroy", "guest"]);
+        self.virsh(&["undefine", "guest", "--nvram"]);
+    }
+
+    /// Times these in rotation, each after `first` and before `last`; their medians in ms.
+    fn rotate(
+        quick: bool,
+        (first, last): (&dyn Fn(), &dyn Fn()),
+        timed: &[(&str, &dyn Fn())],
+    ) -> Vec<f64> {
+        let mut times = vec![Vec::new(); timed.len()];
+        for round in 0..=(if quick { 5 } else { 21 }) {
+            for (at, (_, run)) in timed.iter().enumerate() {
+                first();
+                let started = Instant::now();
+                run();
+                let ms = started.elapsed().as_secs_f64() * 1000.0;
+                last();
+                // The first round warms caches.
+                if round > 0 {
+                    times[at].push(ms);
+                }
+            }
+        }
+        for ((name, _), times) in timed.iter().zip(&times) {
+            println!("{name:<34} {:>10.1} ms", median(times));
+        }
+        times.iter().map(|times| median(times)).collect()
+    }
+}
+
 /// Measures the making of a guest, without the wait for its address.
 pub fn create(quick: bool) -> Vec<Verdict> {
-    let Some(daemon) = Daemon::own(None) else { return Vec::new() };
-    let (uri, dir) = (daemon.uri(), daemon.fresh_dir("disks"));
-    let (disk, file) = (dir.join("disk.raw"), dir.join("guest.xml"));
-    std::fs::File::create(&disk).and_then(|file| file.set_len(64 << 20)).expect("a sparse file");
-    let text = |path: &Path| path.to_str().expect("a temporary path is UTF-8").to_owned();
-    let (disk, file) = (text(&disk), text(&file));
-    let shape = "--virt-type qemu --pins none --vcpus 2 --memory 256M --no-wait --name guest";
-    let args: Vec<&str> =
-        ["create"].into_iter().chain(shape.split(' ')).chain(["--disk", &disk]).collect();
-    let ours = || drop(done(&mut daemon.gpuvm(&args)));
-    let peer = |args: &[&str]| {
-        let line = virsh(&uri, args);
-        done(Command::new(line[0]).args(&line[1..]))
-    };
-    let gone = || {
-        peer(&["destroy", "guest"]);
-        peer(&["undefine", "guest", "--nvram"]);
-    };
-    ours();
-    let xml = peer(&["dumpxml", "--inactive", "guest"]);
-    std::fs::write(&file, xml).expect("the definition is written");
-    gone();
-    let timed = |make: &dyn Fn()| {
-        let started = Instant::now();
-        make();
-        let ms = started.elapsed().as_secs_f64() * 1000.0;
-        gone();
-        ms
-    };
-    let theirs = || {
-        peer(&["define", &file]);
-        peer(&["start", "guest"]);
-    };
-    let (mut our_ms, mut their_ms) = (Vec::new(), Vec::new());
-    for round in 0..=(if quick { 5 } else { 21 }) {
-        let (one, other) = (timed(&ours), timed(&theirs));
-        // The first round warms caches.
-        if round > 0 {
-            our_ms.push(one);
-            their_ms.push(other);
-        }
-    }
-    for (name, times) in
-        [("gpuvm create --disk", &our_ms), ("virsh define, virsh start", &their_ms)]
-    {
-        println!("{name:<34} {:>10.1} ms", median(times));
-    }
+    let Some(rig) = Rig::new() else { return Vec::new() };
+    let ours = || rig.create(env!("CARGO_BIN_EXE_gpuvm"));
+    let (theirs, end) = (|| rig.begin(), || rig.end());
+    let older = before();
+    let older = older.as_ref().map(|program| || rig.create(program));
+    let mut timed: Vec<(&str, &dyn Fn())> =
+        vec![("gpuvm create --disk", &ours), ("virsh define, virsh start", &theirs)];
+    timed.extend(older.iter().map(|older| ("gpuvm create, before", older as &dyn Fn())));
+    let times = Rig::rotate(quick, (&|| (), &end), &timed);
     let what = "gpuvm create --disk --no-wait / virsh define + start".to_owned();
-    let value = median(&our_ms) / median(&their_ms);
-    vec![Verdict { what, value, limit: OF_VIRSH_START, unit: "x", gate: true }]
+    let value = times[0] / times[1];
+    let peer = Verdict { what, value, limit: OF_VIRSH_START, unit: "x", gate: true };
+    let before = times.get(2).map(|before| against("create --disk", times[0], *before));
+    [peer].into_iter().chain(before).collect()
+}
+
+/// Measures the end of a guest that runs.
+pub fn delete(quick: bool) -> Vec<Verdict> {
+    let Some(rig) = Rig::new() else { return Vec::new() };
+    let args = ["delete", "guest", "--yes"].map(str::to_owned);
+    let ours = || rig.gpuvm(env!("CARGO_BIN_EXE_gpuvm"), &args);
+    let (theirs, begin) = (|| rig.end(), || rig.begin());
+    let older = before();
+    let older = older.as_ref().map(|program| || rig.gpuvm(program, &args));
+    let mut timed: Vec<(&str, &dyn Fn())> =
+        vec![("gpuvm delete --yes", &ours), ("virsh destroy, virsh undefine", &theirs)];
+    timed.extend(older.iter().map(|older| ("gpuvm delete, before", older as &dyn Fn())));
+    let times = Rig::rotate(quick, (&begin, &|| ()), &timed);
+    let what = "gpuvm delete --yes / virsh destroy + undefine".to_owned();
+    let value = times[0] / times[1];
+    let peer = Verdict { what, value, limit: OF_VIRSH_UNDEFINE, unit: "x", gate: true };
+    let before = times.get(2).map(|before| against("delete --yes", times[0], *before));
+    [peer].into_iter().chain(before).collect()
 }

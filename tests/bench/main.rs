@@ -54,6 +54,7 @@ fn main() -> std::process::ExitCode {
         ("memory", memory::bench),
         ("list", guests::list),
         ("create", guests::create),
+        ("delete", guests::delete),
     ] {
         if wanted.is_empty() || wanted.iter().any(|w| *w == name) {
             verdicts.extend(bench(quick));
