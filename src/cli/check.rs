@@ -33,9 +33,10 @@ pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (domain, running) = read(&args.target, cx)?;
     let topology = cx.topology()?;
     let mut not_checked = Vec::new();
-    let mut others = match cx.occupancy(false) {
+    let mut others = match cx.occupancy(args.taken.assume_empty) {
+        _ if !args.taken.domain_xml.is_empty() => cx.taken(&args.taken)?,
         _ if cx.is_recorded() => {
-            not_checked.push("other domains (--host is given)".to_owned());
+            not_checked.push("other domains (--host is given without --domain-xml)".to_owned());
             Occupancy::default()
         }
         Ok(others) => others,

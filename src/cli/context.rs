@@ -321,22 +321,30 @@ impl<'a> Context<'a> {
     /// What the domains hold that these arguments speak of.
     pub fn taken(&self, args: &TakenArgs) -> anyhow::Result<Occupancy> {
         let mut occupancy = self.occupancy_to_look(args.assume_empty)?;
-        if !args.domain_xml.is_empty() && !self.is_recorded() {
+        for (path, xml) in self.domains_of_files(&args.domain_xml)? {
+            let failed = || format!("cannot tell what the domain in `{}` holds", path.display());
+            occupancy.domains.push(xml.held(is_active(&xml)).with_context(failed)?);
+        }
+        Ok(occupancy)
+    }
+
+    /// The domains of a recorded host that these files or directories of files have.
+    pub fn domains_of_files(&self, paths: &[PathBuf]) -> anyhow::Result<Vec<(PathBuf, DomainXml)>> {
+        if !paths.is_empty() && !self.is_recorded() {
             return Err(super::error::usage(
                 "--domain-xml names the domains of a recorded host, and --host is not given",
                 "without --host the domains of this machine are read from libvirt",
             ));
         }
-        let files = args.domain_xml.iter().map(|path| xml_files(path));
-        for path in files.collect::<anyhow::Result<Vec<_>>>()?.concat() {
+        let files = paths.iter().map(|path| xml_files(path));
+        let files = files.collect::<anyhow::Result<Vec<_>>>()?.concat().into_iter();
+        let read = |path: PathBuf| {
             let failed = || format!("cannot tell what the domain in `{}` holds", path.display());
             let text = input::text(&path, DOMAIN_BYTES).with_context(failed)?;
             let xml = DomainXml::parse(&text).with_context(failed)?;
-            // libvirt prints the id of a domain that runs, and of no other.
-            let active = xml.root().attr("id").is_some();
-            occupancy.domains.push(xml.held(active).with_context(failed)?);
-        }
-        Ok(occupancy)
+            Ok((path, xml))
+        };
+        files.map(read).collect()
     }
 
     /// Refuses a verb that changes this machine itself, where the connection is of another.
@@ -387,6 +395,11 @@ impl<'a> Context<'a> {
             )),
         }
     }
+}
+
+/// Whether a domain ran when its XML was printed: libvirt prints the id of one that runs, and of no other.
+pub fn is_active(xml: &DomainXml) -> bool {
+    xml.root().attr("id").is_some()
 }
 
 /// The file itself, or the files of a directory that end in `.xml`, by name.

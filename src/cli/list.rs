@@ -1,13 +1,15 @@
 //! `list`: every domain, whoever made it. Each definition is read once, over one connection.
 
-use super::context::Context;
-use super::error::EXIT_DONE;
+use super::args::ListArgs;
+use super::context::{Context, is_active};
+use super::error::{EXIT_DONE, usage};
 use super::guest::gpu_indexes;
 use super::output::width;
 use super::view::View;
-use crate::domain::DomainXml;
+use crate::domain::{DomainXml, DomainXmlError};
 use crate::hypervisor::{DomainState, DomainSummary, HypervisorErrorKind, XmlOf};
 use serde::Serialize;
+use std::path::PathBuf;
 use tabled::builder::Builder;
 use tabled::settings::{Style, Width};
 
@@ -23,9 +25,19 @@ struct Row {
 }
 
 /// Runs the verb.
-pub fn run(cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_without_guests("list")?;
-    let rows = rows(cx)?;
+pub fn run(args: &ListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let files = cx.domains_of_files(&args.domain_xml)?;
+    if files.is_empty() && cx.is_recorded() {
+        return Err(usage(
+            "`list` asks libvirt, which a recorded host does not have, and no --domain-xml is given",
+            "--domain-xml PATH lists what `virsh dumpxml` printed there; `gpuvm list` without --host asks the \
+             libvirt of this machine",
+        ));
+    }
+    let rows = match files.is_empty() {
+        true => rows(known(cx)?, cx),
+        false => rows(files.into_iter().map(of_file).collect(), cx),
+    };
     if cx.output.json {
         cx.output.json(&rows)?;
     } else if rows.is_empty() {
@@ -36,18 +48,39 @@ pub fn run(cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Reads every domain.
-fn rows(cx: &Context<'_>) -> anyhow::Result<Vec<Row>> {
+/// The domains that the hypervisor knows, each with what can be understood of its definition.
+fn known(
+    cx: &Context<'_>,
+) -> anyhow::Result<Vec<(DomainSummary, Result<DomainXml, DomainXmlError>)>> {
     let hypervisor = cx.hypervisor()?;
-    let summaries = hypervisor.domains()?;
-    let mut rows = Vec::with_capacity(summaries.len());
-    for summary in summaries {
+    let mut found = Vec::new();
+    for summary in hypervisor.domains()? {
         let text = match hypervisor.xml(&summary.name, XmlOf::Live) {
             // Deleted since it was listed.
             Err(error) if error.kind == HypervisorErrorKind::NoDomain => continue,
             text => text?,
         };
-        let view = DomainXml::parse(&text).and_then(|xml| View::of(&xml, None));
+        let xml = DomainXml::parse(&text);
+        found.push((summary, xml));
+    }
+    Ok(found)
+}
+
+/// A domain of a recorded host, as its file shows it.
+fn of_file((_, xml): (PathBuf, DomainXml)) -> (DomainSummary, Result<DomainXml, DomainXmlError>) {
+    let state = if is_active(&xml) { DomainState::Running } else { DomainState::ShutOff };
+    let uuid = xml.uuid().unwrap_or_default();
+    (DomainSummary { name: xml.name(), uuid, state, persistent: true }, Ok(xml))
+}
+
+/// Reads what each domain holds.
+fn rows(
+    domains: Vec<(DomainSummary, Result<DomainXml, DomainXmlError>)>,
+    cx: &Context<'_>,
+) -> Vec<Row> {
+    let mut rows = Vec::with_capacity(domains.len());
+    for (summary, xml) in domains {
+        let view = xml.and_then(|xml| View::of(&xml, None));
         if let Err(error) = &view {
             cx.output.warning(&format!("domain `{}`: {error}", summary.name));
         }
@@ -63,7 +96,7 @@ fn rows(cx: &Context<'_>) -> anyhow::Result<Vec<Row>> {
             view.gpus = gpu_indexes(&topology, &view.devices);
         }
     }
-    Ok(rows)
+    rows
 }
 
 /// A domain's state in a word or two.

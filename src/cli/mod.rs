@@ -111,7 +111,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Export(args) => export::run(args, &cx),
         Verb::Seed(verb) => seed::run(verb, &cx),
         Verb::Create(args) => create::run(args, &cx),
-        Verb::List => list::run(&cx),
+        Verb::List(args) => list::run(args, &cx),
         Verb::Show(args) => show::run(args, &cx),
         Verb::Start(args) => start::run(args, &cx),
         Verb::Stop(args) => stop::run(args, &cx),

@@ -393,3 +393,56 @@ fn a_recorded_host_has_no_guests_to_show() {
         assert!(err.contains("asks libvirt") && !err.contains("changes the machine"), "{err}");
     }
 }
+
+#[test]
+fn verbs_that_read_take_the_guests_of_a_record_from_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = project().join("topologies/dgx-2.json");
+    let host = host.to_str().unwrap();
+    let on = |verb: &str, files: bool| {
+        let mut command = gpuvm(&verb.split(' ').collect::<Vec<_>>());
+        command.args(["--host", host]);
+        if files {
+            command.arg("--domain-xml").arg(dir.path());
+        }
+        run(&mut command)
+    };
+    let (code, mine, err) = on("export --gpus 16 --name mine", false);
+    assert_eq!(code, 0, "{err}");
+    fs::write(dir.path().join("mine.xml"), &mine).unwrap();
+    // Who has what is said by each of them.
+    for verb in ["list", "gpu list", "device list"] {
+        let (code, out, err) = on(verb, true);
+        assert!(code == 0 && out.contains("mine"), "{verb}: {code} {out}{err}");
+    }
+    for verb in ["plan --gpus 1", "export --gpus 1", "create --gpus 1 --dry-run"] {
+        assert_eq!(on(verb, false).0, 0, "{verb}");
+        let (code, out, err) = on(verb, true);
+        assert!(code == 1 && err.contains("mine"), "{verb}: {code} {out}{err}");
+    }
+    assert_ne!(on("capacity", false).1, on("capacity", true).1);
+    for verb in ["nic list", "drive list"] {
+        let (code, out, err) = on(verb, true);
+        assert_eq!(code, 0, "{verb}: {out}{err}");
+    }
+    let other = tempfile::tempdir().unwrap();
+    let file = other.path().join("other.xml");
+    fs::write(&file, mine.replace("<name>mine</name>", "<name>other</name>")).unwrap();
+    let check = format!("check {}", file.display());
+    let (code, out, err) = on(&check, false);
+    assert!(!out.contains("`mine`") && code == 0, "{code} {out}{err}");
+    assert!(out.contains("--host is given without --domain-xml"), "{out}");
+    let (code, out, err) = on(&check, true);
+    assert!(code == 3 && out.contains("`mine`"), "{code} {out}{err}");
+    // None of them says that it changes something, and without a record files are of no host.
+    for verb in ["list", "host files", "verify mine", "network doctor mine"] {
+        let (code, out, err) = on(verb, false);
+        assert!(code == 2 && out.is_empty(), "{verb}: {code} {out}{err}");
+        assert!(!err.contains("changes the machine"), "{verb}: {err}");
+    }
+    for verb in ["list", "gpu list", &check] {
+        let mut command = gpuvm(&verb.split(' ').collect::<Vec<_>>());
+        let (code, _, err) = run(command.arg("--domain-xml").arg(dir.path()));
+        assert!(code != 0 && err.contains("--host is not given"), "{verb}: {code} {err}");
+    }
+}

@@ -160,7 +160,10 @@ fn the_command_says_what_it_did_not_check() {
     assert_eq!((code, err.as_str()), (0, ""));
     let start = format!("train-a-2g0-1: nothing found, {} rules checked", check::rules().count());
     assert!(out.starts_with(&start), "{out}");
-    assert!(out.contains("not checked: other domains (--host is given)"), "{out}");
+    assert!(
+        out.contains("not checked: other domains (--host is given without --domain-xml)"),
+        "{out}"
+    );
 }
 
 #[test]

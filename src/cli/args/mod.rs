@@ -74,7 +74,8 @@ mod examples {
 #[derive(Debug, Parser)]
 #[command(name = "gpuvm", version, max_term_width = 100, propagate_version = true)]
 #[command(
-    after_help = "Exit codes: 0 done or already so, 1 failed, 2 usage, 3 a check found something, 70 our bug."
+    after_help = "Exit codes: 0 done or already so, 1 failed, 2 usage, 3 a check found something or a new guest has no \
+                  address yet, 70 our bug."
 )]
 pub struct Cli {
     /// What holds for every verb.
@@ -164,12 +165,14 @@ pub enum Verb {
     /// Plan, define and start a guest
     ///
     /// Plans as `plan` does, checks the domain as `check` does, makes its disk, defines it, starts it and waits for its
-    /// address. What fails on the way is undone. The options of nvidia-vm are taken too: --domain, --gpu-count,
+    /// address. What fails on the way is undone. Ends with 3 when the guest runs, but had no address in time. The options of nvidia-vm are taken too: --domain, --gpu-count,
     /// --gpu-index, --volGB, --privateIP.
     #[command(after_help = make::CREATE)]
     Create(CreateArgs),
     /// List all domains of the host with what they hold
-    List,
+    ///
+    /// Those that libvirt knows, whoever made them; of a recorded host (--host) those whose XML is given (--domain-xml).
+    List(ListArgs),
     /// Show one domain: what it holds, its addresses, how it was planned
     Show(NameArgs),
     /// Start a defined domain
@@ -195,7 +198,8 @@ pub enum Verb {
     /// Asks for DHCP leases of libvirt's networks, then the guest's agent, then the host's ARP table, and prints the
     /// first address of the guest's first NIC that has one, IPv4 before IPv6; who knew it is said beside it. With --wait it
     /// listens meanwhile to what the guest says by ARP, as root and on the guest's own host: on a bridge or macvtap nobody
-    /// else may know. Ends with 1 when there is none.
+    /// else may know. A lease or an ARP entry that is older than the guest's start does not count. Ends with 1 when there is
+    /// none.
     #[command(after_help = life::IP)]
     Ip(IpArgs),
     /// Attach to the serial console of a running guest
@@ -269,6 +273,15 @@ pub struct NameArgs {
     /// Name of the domain
     #[arg(value_name = "NAME")]
     pub name: String,
+}
+
+/// Is what `list` takes.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// With --host: a domain of that host, as `virsh dumpxml` printed it, or a directory of such files; repeat for
+    /// more. What was printed of a running domain counts as running
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub domain_xml: Vec<PathBuf>,
 }
 
 /// Is what `delete` takes.

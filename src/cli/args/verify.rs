@@ -1,5 +1,6 @@
 //! Arguments of the verbs that judge a domain: check, verify.
 
+use super::TakenArgs;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 
@@ -44,4 +45,7 @@ pub struct CheckArgs {
     /// Domain XML file, `-` for standard input, or the name of a domain
     #[arg(value_name = "FILE|NAME", value_hint = ValueHint::FilePath)]
     pub target: String,
+    /// The host's other domains.
+    #[command(flatten)]
+    pub taken: TakenArgs,
 }

@@ -7,7 +7,7 @@ use crate::apply::text::TextStep;
 use crate::check;
 use crate::cli::args::HostFilesArgs;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, hinted};
+use crate::cli::error::{EXIT_DONE, hinted, usage};
 use crate::cli::output::width;
 use crate::discover::files::{CONF, Files, KEY, Limit, limit, read, with_limit};
 use crate::discover::process;
@@ -45,10 +45,19 @@ struct Guest {
 
 /// Runs the verb.
 pub fn run(args: &HostFilesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("host files")?;
-    cx.refuse_elsewhere("host files")?;
+    let Some(count) = args.count else {
+        if cx.is_recorded() {
+            return Err(usage(
+                "how many files guests may have open is not recorded",
+                "`gpuvm host files` on that machine, without --host, shows it",
+            ));
+        }
+        cx.refuse_elsewhere("host files")?;
+        return show(&FsRoot::live()?, cx);
+    };
+    cx.refuse_recorded("host files --count")?;
+    cx.refuse_elsewhere("host files --count")?;
     let root = FsRoot::live()?;
-    let Some(count) = args.count else { return show(&root, cx) };
     let most = root.read(MOST)?.and_then(|text| text.trim().parse::<u64>().ok());
     if most.is_some_and(|most| count > most) {
         let message = format!("{count} files: the kernel allows a process {}", most.unwrap_or(0));
