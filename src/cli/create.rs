@@ -5,7 +5,7 @@ use super::change::{Reporter, journal, print_steps, refuse_unfinished};
 use super::claim::claim;
 use super::context::Context;
 use super::diff::Diff;
-use super::error::{EXIT_DONE, hinted, usage};
+use super::error::{EXIT_DONE, EXIT_FOUND, hinted, usage};
 use super::guest::{Planned, resolve};
 use super::host::files;
 use super::ip::{Waited, wait_for};
@@ -110,7 +110,13 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             Some(drop_seed(args, &created.name, &waited, &*hypervisor, &mut reporter, cx));
     }
     answer(&created, cx.output)?;
-    Ok(EXIT_DONE)
+    let is_awaited = created.started && created.mac.is_some() && seconds(args) > 0;
+    Ok(if is_awaited && created.ip.is_none() { EXIT_FOUND } else { EXIT_DONE })
+}
+
+/// How long the guest's address is waited for.
+fn seconds(args: &CreateArgs) -> u64 {
+    if args.no_wait { 0 } else { args.wait }
 }
 
 /// Prints the steps or the definition and changes nothing; so a recorded host will do, on which no domain is.
@@ -316,7 +322,7 @@ fn wait(
     output: Output,
 ) -> Result<Option<IpAddr>, ApplyError> {
     let (Some(mac), name) = (&created.mac, &created.name) else { return Ok(None) };
-    let seconds = if args.no_wait { 0 } else { args.wait };
+    let seconds = seconds(args);
     if seconds > 0 {
         output.progress(&format!("waiting up to {seconds} s for an address of `{name}`"));
     }
@@ -324,9 +330,10 @@ fn wait(
     match wait_for(hypervisor, name, &first, time, || transaction.go_on())? {
         Waited::Found(address) => return Ok(Some(address.ip)),
         Waited::Ended => output.warning(&format!("`{name}` has ended before it had an address")),
-        Waited::Over if seconds > 0 => {
-            output.warning(&format!("`{name}` has no address after {seconds} s"));
-        }
+        Waited::Over if seconds > 0 => output.warning(&format!(
+            "`{name}` has no address after {seconds} s; it runs on: `gpuvm ip {name} --wait` waits longer, `gpuvm console \
+             {name}` shows what it does"
+        )),
         Waited::Over => {}
     }
     Ok(None)

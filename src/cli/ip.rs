@@ -209,7 +209,8 @@ fn none(name: &str, macs: &[String], seconds: u64) -> anyhow::Error {
     }
     let after = if seconds == 0 { String::new() } else { format!(" after {seconds} s") };
     let hint = format!(
-        "no DHCP lease, agent or ARP entry knows one: it may still boot (--wait SECONDS); `gpuvm console {name}` shows"
+        "no DHCP lease, agent or ARP entry since its start knows one: it may still boot (--wait SECONDS); `gpuvm \
+         console {name}` shows"
     );
     hinted(format!("domain `{name}` has no address{after}"), hint)
 }

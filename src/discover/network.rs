@@ -15,6 +15,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 /// Reads them. Errors: what the kernel says.
 pub fn network() -> io::Result<HostNetwork> {
@@ -66,14 +67,36 @@ pub(super) fn links(told: &[LinkMessage]) -> Vec<Link> {
 
 /// MAC address by which an IPv4 neighbour on a network device answers; none: it has not answered, or was not asked.
 pub fn neighbour(index: u32, ip: Ipv4Addr) -> io::Result<Option<String>> {
+    let mut told = neighbours()?.into_iter().filter(|told| told.header.ifindex == index);
+    Ok(told.find_map(|told| answered(&told, ip)))
+}
+
+/// How long ago an IPv4 neighbour answered by a MAC address, on any network device; none: the table has no such entry.
+pub fn answered_ago(mac: &str, ip: Ipv4Addr) -> io::Result<Option<Duration>> {
+    let told = neighbours()?.into_iter();
+    Ok(told.filter(|told| answered(told, ip).as_deref() == Some(mac)).filter_map(ago).min())
+}
+
+/// The kernel's table of IPv4 neighbours. Errors: what the kernel says.
+fn neighbours() -> io::Result<Vec<NeighbourMessage>> {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Inet;
     let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetNeighbour(message))?;
-    let mut told = answers.into_iter().filter_map(|answer| match answer {
-        RouteNetlinkMessage::NewNeighbour(told) if told.header.ifindex == index => Some(told),
+    let told = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewNeighbour(told) => Some(told),
         _ => None,
     });
-    Ok(told.find_map(|told| answered(&told, ip)))
+    Ok(told.collect())
+}
+
+/// How long ago a neighbour answered, or an entry was made of what it said: in hundredths of a second (NDA_CACHEINFO in
+/// rtnetlink(7), in USER_HZ).
+fn ago(told: NeighbourMessage) -> Option<Duration> {
+    let mut times = told.attributes.into_iter().filter_map(|attribute| match attribute {
+        NeighbourAttribute::CacheInfo(times) => Some(times.confirmed.min(times.updated)),
+        _ => None,
+    });
+    Some(Duration::from_millis(u64::from(times.next()?) * 10))
 }
 
 /// The MAC address of an entry of the table of neighbours, where it is about this one and that has answered.

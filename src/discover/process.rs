@@ -7,6 +7,7 @@ use crate::memsize::MemSize;
 use nix::fcntl::OFlag;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// Is a thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -74,6 +75,17 @@ pub fn all(root: &FsRoot) -> Result<BTreeMap<String, u32>, FsError> {
         found.extend(uuid.map(|pair| (pair[1].to_ascii_lowercase(), pid)));
     }
     Ok(found)
+}
+
+/// For how long a process has run; none where it has ended. Both numbers count from the machine's boot: the 22nd field of
+/// stat, in hundredths of a second on every architecture (USER_HZ, proc_pid_stat(5)), and uptime.
+pub fn age(root: &FsRoot, pid: u32) -> Option<Duration> {
+    let stat = root.read(&format!("proc/{pid}/stat")).ok()??;
+    let uptime = root.read("proc/uptime").ok()??;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let begun: u64 = fields.split_whitespace().nth(19)?.parse().ok()?;
+    let now = Duration::try_from_secs_f64(uptime.split_whitespace().next()?.parse().ok()?).ok()?;
+    Some(now.saturating_sub(Duration::from_millis(begun.checked_mul(10)?)))
 }
 
 /// Reads a process; none where it has ended.

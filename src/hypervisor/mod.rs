@@ -287,7 +287,8 @@ pub trait Hypervisor {
     fn console(&self, name: &str, force: bool) -> Result<Box<dyn Console>, HypervisorError>;
     /// Addresses of a running guest that its hypervisor knows now; none known is not an error. Of each interface those
     /// of the first source that knows any, in the order of [`AddressSource`], in which sources are asked until each of
-    /// these interfaces has an address; all of them where none is named. An agent may take seconds to say nothing.
+    /// these interfaces has an address; all of them where none is named. None that is older than the guest's start, where
+    /// that can be told. An agent may take seconds to say nothing.
     fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError>;
     /// The networks that run and hand out virtual functions; none of a hypervisor without networks.
     fn vf_pools(&self) -> Result<Vec<VfPool>, HypervisorError> {

@@ -168,6 +168,15 @@ fn a_running_guest_is_reached_stopped_and_restarted() {
     assert_eq!(code, 0, "{err}");
     assert!(tiny.wait_for("seen: power button").contains("power button"), "it was not asked");
     assert_ne!(id(daemon), before, "it was not started anew");
+    // The lease is still there, and so is the host's ARP entry: both are of the boot before.
+    let leases = daemon.virsh(&["net-dhcp-leases", "default"]).1;
+    assert!(leases.contains(ip.trim_end()), "{leases}");
+    let (code, out, err) = run(daemon
+        .enter(&["--net"], env!("CARGO_BIN_EXE_gpuvm"))
+        .args(["ip", "verbs"])
+        .env("LIBVIRT_DEFAULT_URI", daemon.uri()));
+    assert!(code == 1 && err.contains("since its start"), "{code} {out}{err}");
+    assert!(!on(daemon, &["show", "verbs"]).1.contains("(DHCP lease)"), "an old lease is shown");
     assert_eq!(daemon.virsh(&["dumpxml", "--inactive", "verbs"]).1, defined);
 
     // Before it hears the power button: it is left running.
@@ -177,6 +186,28 @@ fn a_running_guest_is_reached_stopped_and_restarted() {
     assert!(err.contains("gpuvm restart --force verbs"), "{err}");
     assert_eq!(on(daemon, &["ip", "verbs", "--wait", "600"]).1, ip, "another address");
     assert_eq!(on(daemon, &["delete", "verbs", "--yes"]).0, 0);
+}
+
+#[test]
+fn a_guest_that_has_no_address_in_time_is_made_and_told_of() {
+    let Some(daemon) = daemon() else { return };
+    let dir = daemon.fresh_dir("silent");
+    let disk = dir.join("disk.raw");
+    std::fs::write(&disk, vec![0; 1 << 20]).unwrap();
+    let shape = "create --name silent --virt-type qemu --pins none --vcpus 1 --memory 64M --disk";
+    let mut create: Vec<&str> = shape.split(' ').collect();
+    create.extend([disk.to_str().unwrap(), "--network", "default"]);
+    let (code, out, err) = on(daemon, &[&create[..], &["--wait", "1"]].concat());
+    assert_eq!(code, 3, "{out}{err}");
+    assert!(out.starts_with("silent: create start mac: ") && out.ends_with(" ip: -\n"), "{out}");
+    assert!(err.contains("`silent` has no address after 1 s; it runs on"), "{err}");
+    assert!(err.contains("`gpuvm ip silent --wait`"), "{err}");
+    assert_eq!(daemon.virsh(&["domstate", "silent"]).1.trim(), "running");
+    assert_eq!(on(daemon, &["delete", "silent", "--yes"]).0, 0);
+    // Whoever does not wait has asked for no address.
+    let (code, out, err) = on(daemon, &[&create[..], &["--no-wait"]].concat());
+    assert_eq!(code, 0, "{out}{err}");
+    assert_eq!(on(daemon, &["delete", "silent", "--yes"]).0, 0);
 }
 
 /// Stops `gone`, which does not hear, at a terminal where this is answered: exit code, and what was shown.

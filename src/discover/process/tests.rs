@@ -102,3 +102,19 @@ fn what_may_not_be_seen_is_none() {
     let process = read(&FsRoot::at(dir.path()).unwrap(), 40).unwrap().unwrap();
     assert_eq!((process.memory, process.opened, process.vhosts.len()), (None, None, 0));
 }
+
+#[test]
+fn how_long_a_process_has_run() {
+    let dir = recorded();
+    let proc = dir.path().join("proc");
+    write(&proc, "uptime", "5400.25 20000.00\n");
+    // A program's name may have anything in it.
+    let fields: Vec<String> = (3..52).map(|field| (field * 10_000).to_string()).collect();
+    write(&proc, "40/stat", &format!("40 (q) S (1) {}\n", fields.join(" ")));
+    let root = FsRoot::at(dir.path()).unwrap();
+    // The 22nd field: 220,000 hundredths of a second after the boot.
+    assert_eq!(age(&root, 40), Some(Duration::from_millis(3_200_250)));
+    assert_eq!(age(&root, 41), None);
+    let own = age(&FsRoot::live().unwrap(), std::process::id()).unwrap();
+    assert!(own < Duration::from_secs(24 * 3600), "{own:?}");
+}

@@ -1,10 +1,19 @@
 //! The addresses of a guest behind libvirt: leases, the guest's agent, the host's ARP table.
 
-use super::super::{AddressSource, GuestAddress};
-use std::cell::Cell;
+use super::super::{AddressSource, GuestAddress, Hypervisor as _};
+use super::{Libvirt, leases};
+use crate::discover::network::answered_ago;
+use crate::discover::process;
+use crate::domain::DomainXml;
+use crate::fsroot::FsRoot;
+use std::cell::{Cell, OnceCell};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use virt::domain::{Domain, Interface};
+use virt::domain::{Domain, DomainRunningReason, DomainStateReason, Interface};
+use virt::enumutil::Enum;
+use virt::network::Network;
 use virt::sys;
 
 /// How long an agent may take to answer. libvirt gives up after 5 s on one that does not answer at all, and never on one
@@ -46,9 +55,10 @@ impl Agents {
 }
 
 /// The addresses of a guest by the sources in their order, until each of these interfaces has one; of all sources where
-/// no interface is named.
-pub(super) fn addresses(agents: &Agents, domain: &Domain, macs: &[String]) -> Vec<GuestAddress> {
+/// no interface is named. What is older than the guest's start is not taken: another system may have booted.
+pub(super) fn addresses(libvirt: &Libvirt, domain: &Domain, macs: &[String]) -> Vec<GuestAddress> {
     let mut known: Vec<GuestAddress> = Vec::new();
+    let run = Run { libvirt, domain, age: OnceCell::new(), networks: OnceCell::new() };
     for source in [AddressSource::Lease, AddressSource::Agent, AddressSource::Arp] {
         let is_known = |mac: &String| known.iter().any(|address| address.mac == *mac);
         if !macs.is_empty() && macs.iter().all(is_known) {
@@ -58,15 +68,78 @@ pub(super) fn addresses(agents: &Agents, domain: &Domain, macs: &[String]) -> Ve
         let ask = |number| domain.interface_addresses(number, 0).unwrap_or_default();
         let interfaces = match source {
             AddressSource::Lease => ask(sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_LEASE),
-            AddressSource::Agent => agents.ask(domain),
+            AddressSource::Agent => libvirt.agents.ask(domain),
             AddressSource::Arp => ask(sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_ARP),
         };
         let found = interfaces.iter().flat_map(|interface| usable(interface, source));
         let is_new = |address: &GuestAddress| known.iter().all(|k| k.mac != address.mac);
-        let found: Vec<GuestAddress> = found.filter(is_new).collect();
+        let found: Vec<GuestAddress> =
+            found.filter(|address| is_new(address) && !run.is_before(address)).collect();
         known.extend(found);
     }
     known
+}
+
+/// How much younger than its start what a guest says may seem: leases and the kernel count in whole seconds.
+const BLUR: Duration = Duration::from_secs(2);
+
+/// Is a guest since its start.
+struct Run<'a> {
+    /// Its libvirt.
+    libvirt: &'a Libvirt,
+    /// The guest.
+    domain: &'a Domain,
+    /// For how long it has run; none: there is no telling, or it goes on where it was saved or came from.
+    age: OnceCell<Option<Duration>>,
+    /// The networks that it is on.
+    networks: OnceCell<Vec<Network>>,
+}
+
+impl Run<'_> {
+    /// Whether an address is known to be older than the guest's start.
+    fn is_before(&self, address: &GuestAddress) -> bool {
+        if address.source == AddressSource::Agent {
+            return false;
+        }
+        let Some(age) = self.age.get_or_init(|| self.read_age()) else { return false };
+        let ago = match (address.source, address.ip) {
+            (AddressSource::Lease, ip) => {
+                let networks = self.networks.get_or_init(|| self.read_networks());
+                networks.iter().find_map(|network| leases::given_ago(network, &address.mac, ip))
+            }
+            (_, IpAddr::V4(ip)) => answered_ago(&address.mac, ip).ok().flatten(),
+            _ => None,
+        };
+        ago.is_some_and(|ago| ago > *age + BLUR)
+    }
+
+    /// For how long it has run on this machine.
+    fn read_age(&self) -> Option<Duration> {
+        use DomainRunningReason::{FromSnapshot, Migrated, Restored};
+        let (_, reason) = self.domain.state().ok()?;
+        // None of these is a boot: the guest keeps the addresses that it had.
+        let goes_on = matches!(reason, Enum::Known(DomainStateReason::Running(reason))
+            if reason.is_any(vec![FromSnapshot, Migrated, Restored]));
+        if goes_on || !self.libvirt.has_guests_here() {
+            return None;
+        }
+        let uuid = self.domain.uuid_string().ok()?.to_ascii_lowercase();
+        let root = FsRoot::live().ok()?;
+        process::age(&root, *process::all(&root).ok()?.get(&uuid)?)
+    }
+
+    /// The networks of its interfaces.
+    fn read_networks(&self) -> Vec<Network> {
+        let Ok(xml) = self.domain.xml_desc(0) else { return Vec::new() };
+        let Ok(xml) = DomainXml::parse(&xml) else { return Vec::new() };
+        let root = xml.root();
+        let nics =
+            root.child("devices").into_iter().flat_map(|devices| devices.children("interface"));
+        let names = nics.filter_map(|nic| nic.child("source")?.attr("network"));
+        let names: BTreeSet<String> = names.map(|name| name.into_owned()).collect();
+        let connection = self.libvirt.connection();
+        names.iter().filter_map(|name| connection.lookup_network_by_name(name).ok()).collect()
+    }
 }
 
 /// The addresses of one interface by which the guest can be reached.
@@ -74,7 +147,7 @@ fn usable(interface: &Interface, source: AddressSource) -> Vec<GuestAddress> {
     let Some(mac) = interface.hwaddr.as_deref().map(str::to_ascii_lowercase) else {
         return Vec::new();
     };
-    let parsed = interface.addrs.iter().filter_map(|a| a.addr.parse::<std::net::IpAddr>().ok());
+    let parsed = interface.addrs.iter().filter_map(|a| a.addr.parse::<IpAddr>().ok());
     parsed
         .filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
         .map(|ip| GuestAddress { mac: mac.clone(), ip, source })

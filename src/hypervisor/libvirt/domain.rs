@@ -248,7 +248,7 @@ impl Hypervisor for Libvirt {
 
     fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
         let domain = self.find(&format!("read the addresses of domain `{name}`"), name)?;
-        Ok(address::addresses(&self.agents, &domain, macs))
+        Ok(address::addresses(self, &domain, macs))
     }
 
     fn vf_pools(&self) -> Result<Vec<VfPool>, HypervisorError> {

@@ -7,10 +7,10 @@ use super::super::{HypervisorError, Lease};
 use super::{Libvirt, error, is_unsupported};
 use nix::libc;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use std::ffi::{CStr, CString};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ptr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use virt::error::{Error, ErrorNumber};
 use virt::network::Network;
 use virt::sys;
@@ -63,8 +63,99 @@ struct Ip {
     /// The address.
     #[serde(rename = "@address")]
     address: Option<String>,
-    /// Whether addresses are given there.
-    dhcp: Option<IgnoredAny>,
+    /// What addresses are given there; none: none.
+    dhcp: Option<Dhcp>,
+}
+
+/// Is what a network's DHCP server gives.
+#[derive(Debug, Deserialize)]
+struct Dhcp {
+    /// Addresses that anybody gets.
+    #[serde(default)]
+    range: Vec<Range>,
+    /// Addresses of one guest each.
+    #[serde(default)]
+    host: Vec<Host>,
+}
+
+/// Is addresses that anybody gets.
+#[derive(Debug, Deserialize)]
+struct Range {
+    /// The first.
+    #[serde(rename = "@start")]
+    start: Option<IpAddr>,
+    /// The last.
+    #[serde(rename = "@end")]
+    end: Option<IpAddr>,
+    /// For how long.
+    lease: Option<Term>,
+}
+
+/// Is the address of one guest.
+#[derive(Debug, Deserialize)]
+struct Host {
+    /// The address.
+    #[serde(rename = "@ip")]
+    ip: Option<IpAddr>,
+    /// For how long.
+    lease: Option<Term>,
+}
+
+/// Is for how long an address is given.
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct Term {
+    /// How long; 0: for ever.
+    #[serde(rename = "@expiry")]
+    expiry: u64,
+    /// Its unit, minutes where none is named.
+    #[serde(rename = "@unit")]
+    unit: Option<Unit>,
+}
+
+/// Is the unit of a term.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Unit {
+    /// Seconds.
+    Seconds,
+    /// Minutes.
+    Minutes,
+    /// Hours.
+    Hours,
+}
+
+impl Document {
+    /// For how long an address is given; none: for ever. Where the network does not say, dnsmasq gives IPv4 addresses for
+    /// an hour and IPv6 ones for a day (dnsmasq(8), --dhcp-range).
+    fn term(&self, ip: IpAddr) -> Option<Duration> {
+        let dhcp = || self.ips.iter().filter_map(|own| own.dhcp.as_ref());
+        let own = dhcp().flat_map(|dhcp| &dhcp.host).find(|host| host.ip == Some(ip));
+        let within = |range: &&Range| {
+            range.start.is_some_and(|start| start <= ip) && range.end.is_some_and(|end| ip <= end)
+        };
+        let range = || dhcp().flat_map(|dhcp| &dhcp.range).find(within);
+        let term = own.and_then(|host| host.lease).or_else(|| range()?.lease);
+        let seconds = match term {
+            None if ip.is_ipv4() => 3600,
+            None => 24 * 3600,
+            Some(Term { expiry: 0, .. }) => return None,
+            Some(Term { expiry, unit }) => expiry.saturating_mul(match unit {
+                Some(Unit::Seconds) => 1,
+                None | Some(Unit::Minutes) => 60,
+                Some(Unit::Hours) => 3600,
+            }),
+        };
+        Some(Duration::from_secs(seconds))
+    }
+}
+
+/// How long ago a network gave an address to an interface, or gave it again; none where that cannot be told.
+pub(super) fn given_ago(network: &Network, mac: &str, ip: IpAddr) -> Option<Duration> {
+    let row =
+        of_network(network, None).ok()?.into_iter().find(|row| row.mac == mac && row.ip == ip)?;
+    let term = xml::read::<Document>(&network.xml_desc(0).ok()?).ok()?.term(ip)?;
+    let begun = Duration::from_secs(row.expires_s).checked_sub(term)?;
+    SystemTime::now().duration_since(UNIX_EPOCH + begun).ok()
 }
 
 /// The IPv4 addresses that an interface has from a network.
@@ -109,4 +200,32 @@ pub(super) fn of_network(
     // SAFETY: libvirt took the array from malloc and leaves it to its caller.
     unsafe { libc::free(rows.cast()) };
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn for_how_long_an_address_is_given() {
+        let network = "<network><name>a</name><ip address='10.0.0.1' netmask='255.255.255.0'><dhcp>\
+             <range start='10.0.0.2' end='10.0.0.9'/>\
+             <range start='10.0.0.10' end='10.0.0.19'><lease expiry='24' unit='hours'/></range>\
+             <range start='10.0.0.20' end='10.0.0.29'><lease expiry='0'/></range>\
+             <host mac='52:54:00:00:00:01' ip='10.0.0.15'><lease expiry='5'/></host></dhcp></ip>\
+             <ip family='ipv6' address='fd00::1' prefix='64'><dhcp><range start='fd00::2' end='fd00::9'/></dhcp></ip>\
+             <ip address='10.0.1.1'/></network>";
+        let network: Document = xml::read(network).unwrap();
+        for (ip, seconds) in [
+            ("10.0.0.5", Some(3600)),
+            ("10.0.0.12", Some(24 * 3600)),
+            ("10.0.0.15", Some(300)),
+            ("10.0.0.25", None),
+            ("fd00::3", Some(24 * 3600)),
+            ("10.0.1.7", Some(3600)),
+        ] {
+            let term = network.term(ip.parse().unwrap());
+            assert_eq!(term.map(|term| term.as_secs()), seconds, "{ip}");
+        }
+    }
 }
