@@ -316,11 +316,12 @@ impl<'r> Dir<'r> {
         }
     }
 
-    /// The target of a symbolic link as it stands there; none where it is missing or no link.
+    /// The target of a symbolic link as it stands there; none where it is missing or no link. The tools that made some
+    /// records end every target in a slash, which the kernel never does.
     pub fn link(&self, name: &str) -> Result<Option<String>, FsError> {
         match readlinkat(&self.fd, name) {
             Ok(target) => match target.into_string() {
-                Ok(target) => Ok(Some(target)),
+                Ok(target) => Ok(Some(target.trim_end_matches('/').to_owned())),
                 Err(_) => {
                     let reason = "the link's target is not UTF-8".into();
                     Err(FsError::NotText { path: self.root.shown(&self.path_of(name)), reason })

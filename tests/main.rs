@@ -3,6 +3,7 @@
 
 mod abuse;
 mod arrays;
+mod devices;
 mod gpus;
 mod hostbridge;
 mod support;

@@ -22,6 +22,9 @@ const MATES: Rule = Rule::error(
     "iommu-group-split",
     "a passed function whose IOMMU group has others that stay with the host",
 );
+/// Plan, export and create refuse it, too.
+const UNSUPPORTED: Rule =
+    Rule::error("hostdev-unsupported", "a passed function that is not supported yet");
 /// Every transfer crosses the link between packages.
 const NODE: Rule =
     Rule::warning("device-off-node", "a passed device on a node that the guest has no pcpus on");
@@ -45,8 +48,20 @@ const NO_IOMMU: Rule =
     Rule::warning("no-iommu", "a passed function that no IOMMU keeps from the host's memory");
 
 /// Rules of this module.
-pub const RULES: &[Rule] =
-    &[ABSENT, TWICE, BRIDGE, USED, MATES, NODE, PHYSICAL, BALLOON, ACS, INTERRUPTS, NO_IOMMU];
+pub const RULES: &[Rule] = &[
+    ABSENT,
+    TWICE,
+    BRIDGE,
+    USED,
+    MATES,
+    UNSUPPORTED,
+    NODE,
+    PHYSICAL,
+    BALLOON,
+    ACS,
+    INTERRUPTS,
+    NO_IOMMU,
+];
 
 /// A BAR of this size or more cannot stand below 4 GiB.
 const LARGE_BAR: u64 = 4 << 30;
@@ -76,6 +91,10 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             None => {}
             Some(device) => {
                 used(passed, device, topology, report);
+                if let Some(why) = topology.unsupported(device) {
+                    let message = format!("{bdf} is {}", why.why());
+                    report.add(&UNSUPPORTED, passed.bdf.spot, message, "give the guest another");
+                }
                 mates(guest, passed, device, topology, report);
                 off_node(passed, device, &nodes, topology, report);
             }

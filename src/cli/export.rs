@@ -32,6 +32,11 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     for loss in disks.losses.iter().chain(&functions) {
         cx.output.warning(&format!("the guest gets what is on its drives: {loss}"));
     }
+    for (gpu, why) in planned.topology.displays() {
+        if planned.placement.devices.contains(&gpu.bdf) {
+            cx.output.warning(&format!("{} {}", gpu.bdf, why.costs()));
+        }
+    }
     let Disks { disks, made, abilities, .. } = disks;
     let mut extra = Extra { disks, made, abilities, ..Extra::default() };
     // What a recorded host's networks are is not recorded.

@@ -13,7 +13,7 @@ use hwlocality::object::TopologyObject;
 use hwlocality::object::attributes::ObjectAttributes;
 use hwlocality::object::types::ObjectType;
 use hwlocality::topology::builder::{BuildFlags, TypeFilter};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 
 /// Says why a text is no lstopo record that can be used.
@@ -107,6 +107,9 @@ pub enum LstopoError {
 /// Reads a host from an lstopo XML of format 2 (or 1), as `lstopo FILE.xml` of hwloc 2 writes.
 pub fn from_lstopo_xml(text: &str) -> Result<Topology, LstopoError> {
     guard::check(text)?;
+    let domains = Domains::new(text);
+    let narrowed = domains.narrowed(text);
+    let text = narrowed.as_deref().unwrap_or(text);
     let refused = |reason: String| LstopoError::Hwloc { reason };
     let hwloc = hwlocality::Topology::builder()
         .from_xml(text)
@@ -118,16 +121,19 @@ pub fn from_lstopo_xml(text: &str) -> Result<Topology, LstopoError> {
         .map_err(|e| refused(e.to_string()))?
         .build()
         .map_err(|e| refused(e.to_string()))?;
-    let (nodes, node_of) = nodes(&hwloc)?;
+    let (mut nodes, mut node_of) = nodes(&hwloc)?;
+    let mut notes = homeless(&hwloc, &mut nodes, &mut node_of);
+    notes.extend(left_out(&hwloc));
     let mut parts = Parts {
         machine: machine(&hwloc),
         nodes,
         cores: cores(&hwloc, &node_of),
         l3: l3(&hwloc)?,
         offline: offline(&hwloc)?,
+        notes,
         ..Parts::default()
     };
-    io::read(&hwloc, &node_of, &mut parts);
+    io::read(&hwloc, &node_of, &domains, &mut parts);
     let (fabric, notes) = super::fabric::planned(&parts);
     parts.fabric = fabric;
     parts.notes.extend(notes);
@@ -137,6 +143,48 @@ pub fn from_lstopo_xml(text: &str) -> Result<Topology, LstopoError> {
             .into(),
     );
     Ok(Topology::new(parts)?)
+}
+
+/// Is the PCI domains of more than 16 bits (Intel VMD's begin at 10000), which hwloc leaves out with all that is in them:
+/// they go through it under numbers that the record does not use.
+struct Domains(Vec<(u32, u16)>);
+
+impl Domains {
+    /// What stands before a domain in a record.
+    const BEFORE: [&'static str; 3] = ["pci_busid=\"", "bridge_pci=\"", "PCIBusID\" value=\""];
+
+    /// Finds them.
+    fn new(text: &str) -> Domains {
+        let after = |before: &'static str| {
+            text.match_indices(before).filter_map(move |(at, _)| {
+                let (domain, _) = text[at + before.len()..].split_once(':')?;
+                u32::from_str_radix(domain, 16).ok().filter(|_| domain.len() <= 8)
+            })
+        };
+        let all: BTreeSet<u32> = Domains::BEFORE.into_iter().flat_map(after).collect();
+        let mut free = (0..=u16::MAX).rev().filter(|narrow| !all.contains(&u32::from(*narrow)));
+        let wide = all.iter().copied().filter(|domain| *domain > u32::from(u16::MAX));
+        Domains(wide.zip(&mut free).collect())
+    }
+
+    /// The record with narrow numbers; none where it has no other.
+    fn narrowed(&self, text: &str) -> Option<String> {
+        let mut narrowed = None::<String>;
+        for (wide, narrow) in &self.0 {
+            for before in Domains::BEFORE {
+                let text = narrowed.as_deref().unwrap_or(text);
+                let to = format!("{before}{narrow:04x}:");
+                narrowed = Some(text.replace(&format!("{before}{wide:x}:"), &to));
+            }
+        }
+        narrowed
+    }
+
+    /// The domain that the record gave.
+    fn wide(&self, domain: u16) -> u32 {
+        let found = self.0.iter().find(|(_, narrow)| *narrow == domain);
+        found.map_or(u32::from(domain), |(wide, _)| *wide)
+    }
 }
 
 /// A text of hwloc's as ours.
@@ -276,6 +324,61 @@ fn distances(
         return rows.unwrap_or(none);
     }
     none
+}
+
+/// Gives pcpus that are on no recorded node (those of a Threadripper's dies without memory, which hwloc may leave out,
+/// and of nodes that the recording process was not allowed) to the nearest one: the lowest of the smallest object
+/// around them that has nodes. Returns notes.
+fn homeless(
+    hwloc: &hwlocality::Topology,
+    nodes: &mut Vec<NumaNode>,
+    node_of: &mut BTreeMap<PcpuId, NodeId>,
+) -> Vec<String> {
+    let mut given: BTreeMap<NodeId, CpuSet> = BTreeMap::new();
+    for pu in hwloc.objects_with_type(ObjectType::PU) {
+        let Some(pcpu) = os_index(pu).filter(|&id| id <= MAX_ID).map(PcpuId) else { continue };
+        if node_of.contains_key(&pcpu) {
+            continue;
+        }
+        let around = |object: &TopologyObject| {
+            let first = object.nodeset()?.first_set().map(usize::from)?;
+            let first = NodeId(u32::try_from(first).ok()?);
+            nodes.iter().any(|node| node.os_index == first).then_some(first)
+        };
+        let lowest = || nodes.first().map_or(NodeId(0), |node| node.os_index);
+        let node = pu.ancestors().find_map(around).unwrap_or_else(lowest);
+        given.entry(node).or_default().insert(pcpu);
+    }
+    let mut notes = Vec::new();
+    for (id, pcpus) in given {
+        node_of.extend(pcpus.iter().map(|pcpu| (pcpu, id)));
+        notes.push(format!("pcpus {pcpus} are on no recorded node; counted to node {id}"));
+        match nodes.iter_mut().find(|node| node.os_index == id) {
+            Some(node) => node.pcpus = node.pcpus.or(&pcpus),
+            None => nodes.push(NumaNode {
+                os_index: id,
+                pcpus,
+                memory_kib: MemSize::default(),
+                distances: Vec::new(),
+                huge_pages: Vec::new(),
+            }),
+        }
+    }
+    notes
+}
+
+/// Says that the record was made in a cpuset, and so lacks a part of the machine.
+fn left_out(hwloc: &hwlocality::Topology) -> Option<String> {
+    let root = hwloc.root_object();
+    let count = |set: Option<usize>| set.unwrap_or(0);
+    let nodes = count(root.complete_nodeset().and_then(|set| set.weight()));
+    let there = count(root.nodeset().and_then(|set| set.weight()));
+    (nodes > there).then(|| {
+        format!(
+            "recorded in a cpuset that has {there} of the machine's {nodes} nodes: the others and their pcpus are \
+             missing; `lstopo --disallowed --of xml` records all"
+        )
+    })
 }
 
 /// Cores by lowest pcpu; a pcpu without a core is one of its own.

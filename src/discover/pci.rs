@@ -111,6 +111,8 @@ fn device(dir: &Dir<'_>, bdf: Bdf) -> Result<PciDevice, FsError> {
         sriov: sriov(dir)?,
         reset_methods: reset_methods.split_whitespace().map(str::to_owned).collect(),
         net: None,
+        // Only VGA functions have the file.
+        boot_vga: ids.class >> 8 == 0x0300 && dir.read_if_any("boot_vga")?.as_deref() == Some("1"),
         uuid: None,
     })
 }

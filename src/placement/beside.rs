@@ -21,9 +21,10 @@ pub(super) fn rank(proximity: Proximity) -> i32 {
     }
 }
 
-/// GPUs by their indexes: `GPU 3`, `GPUs 0, 5 and 7`.
-pub(super) fn label(gpus: &[usize]) -> String {
-    format!("{} {}", if gpus.len() == 1 { "GPU" } else { "GPUs" }, list(gpus))
+/// GPUs by their names: `GPU 3`, `GPUs 0, 5 and 7`.
+pub(super) fn label(wish: &Wish, gpus: &[usize]) -> String {
+    let names = gpus.iter().map(|&gpu| wish.name(gpu));
+    format!("{} {}", if gpus.len() == 1 { "GPU" } else { "GPUs" }, list(names))
 }
 
 /// Adds what was taken, and what of it is a compromise.
@@ -33,7 +34,9 @@ pub(super) fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mu
     choice.sort_by_key(|(at, _)| *at);
     let bdf = |at: usize| wish.candidates[at].bdf;
     let taken = choice.iter().map(|&(at, beside)| match (beside, wish.candidates[at].node) {
-        (Some((gpu, proximity)), _) => format!("{} beside GPU {gpu} ({proximity})", bdf(at)),
+        (Some((gpu, proximity)), _) => {
+            format!("{} beside GPU {} ({proximity})", bdf(at), wish.name(gpu))
+        }
         (None, Some(node)) => format!("{} on node {node}", bdf(at)),
         (None, None) => bdf(at).to_string(),
     });
@@ -61,7 +64,7 @@ pub(super) fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mu
     let lacks = |gpu: &&usize| choice.iter().all(|(at, _)| distance(wish.beside[**gpu][*at]) > 0);
     let without: Vec<usize> = gpus.iter().filter(lacks).copied().collect();
     if wish.number >= gpus.len() && !without.is_empty() {
-        let text = format!("no {} on the switch of {}", wish.kind.noun(), label(&without));
+        let text = format!("no {} on the switch of {}", wish.kind.noun(), label(wish, &without));
         reasons.compromise(wish.kind.choice(), text);
     }
 }

@@ -156,6 +156,8 @@ pub(super) struct Budget {
     pub(super) near_rooms: Vec<Vec<usize>>,
     /// GPUs by address, with the place of their node in `nodes`.
     gpus: Vec<(Bdf, usize)>,
+    /// Displays that were asked for: they bring no share, unless the guest has no other GPU.
+    displays: Vec<Bdf>,
     /// Room for answers.
     scratch: RefCell<Solution>,
 }
@@ -214,6 +216,7 @@ impl Budget {
             near: Vec::new(),
             near_rooms: Vec::new(),
             gpus: homes.places().collect(),
+            displays: taken.asked().to_vec(),
             scratch: RefCell::default(),
         };
         budget.look_around(topology);
@@ -283,7 +286,10 @@ impl Budget {
     /// Counts the GPUs of each node.
     pub(super) fn count(&self, gpus: &[Bdf], out: &mut Solution) {
         out.homes.clear();
-        for gpu in gpus {
+        let brings = |gpu: &&Bdf| self.displays.is_empty() || !self.displays.contains(gpu);
+        let only_displays = !gpus.iter().any(|gpu| brings(&gpu));
+        let instead = gpus.iter().take(usize::from(only_displays));
+        for gpu in gpus.iter().filter(brings).chain(instead) {
             let at = self.gpus.binary_search_by_key(gpu, |(other, _)| *other);
             let node = at.map_or(0, |at| self.gpus[at].1);
             match out.homes.iter_mut().find(|(other, _)| *other == node) {

@@ -136,6 +136,7 @@ fn never_placed(topology: &Topology, empty: &Occupancy) -> Vec<String> {
     let (homes, taken) = (Homes::new(topology, 0), Taken::new(topology, empty));
     let slots = Slots::new(topology, &homes, &taken);
     let mut lines = slots.lines(first(slots.gpus.bdfs.len()));
+    lines.extend(topology.displays().map(|(gpu, why)| format!("GPU {} {}", gpu.bdf, why.why())));
     let switches = slots.switches.bdfs.iter().zip(&slots.switches.blocked);
     let line = |(bdf, block): (&Bdf, &Option<Block<'_>>)| {
         Some(format!("NVSwitch {bdf} {}", block.as_ref()?.why(1)))

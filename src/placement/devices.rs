@@ -11,7 +11,7 @@ use super::score::{Ranking, Scorer};
 use super::search;
 use super::slots::{Mask, Slots, bits, size};
 use super::taken::Taken;
-use super::{PlanError, compare, isolation};
+use super::{DeviceState, PlanError, compare, isolation};
 use crate::bdf::Bdf;
 use crate::request::{GpuWish, Request};
 use crate::topology::{PartitionId, Topology};
@@ -75,6 +75,7 @@ pub(super) fn choose(
 ) -> Result<Devices, PlanError> {
     let slots = Slots::new(topology, homes, taken);
     let wanted = wanted(&slots, &request.gpus)?;
+    supported(&slots, wanted)?;
     let set = match wanted {
         Wanted::Any(0) => Set::default(),
         _ if topology.partitions().is_empty() => {
@@ -106,6 +107,29 @@ pub(super) fn choose(
     Ok(devices)
 }
 
+/// Refuses GPUs of a kind that cannot be passed through as yet: all of them, or one that was named.
+fn supported(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
+    let row = &slots.gpus;
+    let is_not = |&at: &usize| {
+        row.blocked[at].as_ref().is_some_and(|block| block.state() == DeviceState::Unsupported)
+    };
+    let all = super::slots::first(row.bdfs.len());
+    let unsupported = bits(all).filter(is_not).fold(0, |set, at| set | 1 << at);
+    let named = match wanted {
+        Wanted::Any(0) => 0,
+        Wanted::Any(_) if unsupported == all => unsupported,
+        Wanted::Any(_) => 0,
+        Wanted::These(gpus) => gpus & unsupported,
+    };
+    if named == 0 {
+        return Ok(());
+    }
+    Err(PlanError::Impossible {
+        what: slots.lines(named).join("; "),
+        hint: "leave --gpus out for a guest without GPUs".into(),
+    })
+}
+
 /// Is what is wanted of this host.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Wanted {
@@ -117,9 +141,13 @@ pub(super) enum Wanted {
 
 /// Looks the wish up on the host.
 fn wanted(slots: &Slots<'_>, wish: &GpuWish) -> Result<Wanted, PlanError> {
-    let there = slots.gpus.bdfs.len();
+    let there = slots.gpus.counted;
     let impossible = |what: String| {
+        let display = slots.topology.displays().next();
         let hint = match there {
+            0 if display.is_some() => display.map_or_else(String::new, |(gpu, why)| {
+                format!("{} {}: --gpu {}", gpu.bdf, why.why(), gpu.bdf)
+            }),
             0 => "leave --gpus out for a guest without GPUs; `gpuvm host show` shows the devices"
                 .into(),
             _ => format!("indexes run from 0 to {}; `gpuvm host show` shows the GPUs", there - 1),
@@ -174,8 +202,15 @@ fn unpartitioned(
             gpus
         }
         Wanted::Any(number) if number > all => {
-            let what = format!("{number} GPUs are asked for, this host has {all}");
-            return Err(PlanError::Impossible { what, hint: fits(size(free)) });
+            let what = format!("requested {}, this host has {all}", count(number, "GPU"));
+            let display = slots.topology.displays().next();
+            let (why, hint) = match display {
+                Some((gpu, why)) if free == 0 => {
+                    (format!("; {} {}", gpu.bdf, why.why()), format!("--gpu {} takes it", gpu.bdf))
+                }
+                _ => (String::new(), fits(size(free))),
+            };
+            return Err(PlanError::Impossible { what: what + &why, hint });
         }
         Wanted::Any(number) => {
             let future = Future::new(slots, &[]);
@@ -231,9 +266,24 @@ fn fits(free: usize) -> String {
 /// Adds the reasons that hold for every set: companions, drivers, IOMMU.
 fn explain(slots: &Slots<'_>, devices: &Devices, reasons: &mut Reasons) {
     let topology = slots.topology;
-    if !devices.companions.is_empty() {
-        let along = list(&devices.companions);
-        reasons.say("gpus", format!("{along} come along: the IOMMU cannot keep them apart"));
+    let kept_together = |bdf: &Bdf| {
+        let group = topology.iommu_group(*bdf);
+        group.is_some_and(|group| devices.asked().iter().any(|asked| group.members.contains(asked)))
+    };
+    let (tied, card): (Vec<Bdf>, Vec<Bdf>) =
+        devices.companions.iter().partition(|b| kept_together(b));
+    for (along, why) in
+        [(tied, "the IOMMU cannot keep them apart"), (card, "they are functions of the same card")]
+    {
+        if !along.is_empty() {
+            reasons.say("gpus", format!("{} come along: {why}", list(&along)));
+        }
+    }
+    for bdf in &devices.gpus {
+        let aside = topology.device(*bdf).and_then(|gpu| topology.set_aside(gpu));
+        if let Some(why) = aside {
+            reasons.compromise("gpus", format!("{bdf} {}", why.costs()));
+        }
     }
     let all = devices.all();
     let mut unbound: BTreeMap<&str, Vec<Bdf>> = BTreeMap::new();

@@ -12,7 +12,7 @@ use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::request::{DeviceWish, Near, Request};
-use crate::topology::{Proximity, Topology, Way};
+use crate::topology::{PciDevice, Proximity, Topology, Way};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -30,8 +30,10 @@ pub(super) struct Extras {
 /// Is the devices that can be had, and what is wanted of them.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// GPUs of the host, by index.
+    /// GPUs of the host, by index, then displays that were asked for.
     gpus: Vec<Bdf>,
+    /// GPUs that have an index.
+    counted: usize,
     /// Whether each GPU can be had.
     is_free: Vec<bool>,
     /// What is wanted, one of each kind.
@@ -51,6 +53,8 @@ pub(super) struct Wish {
     pub(super) number: usize,
     /// Whether the admin named them.
     pub(super) is_exact: bool,
+    /// Displays that were asked for, behind the GPUs that have an index, and how many those are.
+    displays: (usize, Vec<Bdf>),
     /// What can be had, by address.
     pub(super) candidates: Vec<Candidate>,
     /// How many can be had.
@@ -101,14 +105,20 @@ impl Search {
         if kinds.iter().all(|(_, wish, _)| wish.number() == 0) {
             return search;
         }
-        let ways: Vec<Way<'_>> = topology.gpus().map(|gpu| topology.way(gpu)).collect();
-        search.gpus = topology.gpus().map(|gpu| gpu.bdf).collect();
+        let displays = taken.asked().iter().filter_map(|&bdf| topology.device(bdf));
+        let gpus: Vec<&PciDevice> = topology.gpus().chain(displays).collect();
+        let ways: Vec<Way<'_>> = gpus.iter().map(|gpu| topology.way(gpu)).collect();
+        search.gpus = gpus.iter().map(|gpu| gpu.bdf).collect();
+        search.counted = gpus.len() - taken.asked().len();
         let is_free = |&bdf: &Bdf| groups::block(topology, taken, bdf).is_none();
         search.is_free = search.gpus.iter().map(is_free).collect();
         let devices = Devices { topology, taken, node_of: &|bdf| homes.of_device(bdf) };
         for (kind, wish, near) in kinds.into_iter().filter(|(_, wish, _)| wish.number() > 0) {
             match Wish::new(&devices, &ways, (kind, wish, near)) {
-                Ok(wish) => search.wishes.push(wish),
+                Ok(mut wish) => {
+                    wish.displays = (search.counted, taken.asked().to_vec());
+                    search.wishes.push(wish);
+                }
                 Err(error) => {
                     search.error = Some(error);
                     break;
@@ -138,7 +148,12 @@ impl Search {
 
     /// Indexes of GPUs.
     fn places(&self, gpus: &[Bdf]) -> Vec<usize> {
-        gpus.iter().filter_map(|bdf| self.gpus.binary_search(bdf).ok()).collect()
+        let (counted, displays) = self.gpus.split_at(self.counted);
+        let place = |bdf: &Bdf| {
+            let display = || displays.iter().position(|other| other == bdf);
+            counted.binary_search(bdf).ok().or_else(|| Some(self.counted + display()?))
+        };
+        gpus.iter().filter_map(place).collect()
     }
 
     /// Chooses the devices, or says what is short.
@@ -224,6 +239,7 @@ impl Wish {
             near,
             number,
             is_exact,
+            displays: (gpus.len(), Vec::new()),
             candidates,
             free,
             refused,
@@ -231,6 +247,13 @@ impl Wish {
             on_switch,
             on_node,
         })
+    }
+
+    /// What a GPU is called: its index, or a display's address.
+    pub(super) fn name(&self, gpu: usize) -> String {
+        let (counted, displays) = &self.displays;
+        let display = gpu.checked_sub(*counted).and_then(|at| displays.get(at));
+        display.map_or_else(|| gpu.to_string(), Bdf::to_string)
     }
 
     /// How many candidates are below a switch with one of these GPUs, and how many on the node of one or nearer.
@@ -330,7 +353,7 @@ impl Wish {
             Near::Switch => "below one PCIe switch with",
             Near::Node | Near::Any => "on the node of",
         };
-        let label = beside::label(gpus);
+        let label = beside::label(self, gpus);
         let (what, flag) =
             (count(number, noun), if self.kind == Kind::Nvme { "nvme" } else { "nic" });
         let what = match self.is_exact {

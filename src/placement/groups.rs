@@ -4,7 +4,9 @@
 use super::DeviceState;
 use super::taken::Taken;
 use crate::bdf::Bdf;
-use crate::topology::{DeviceKind, Drive, DriveUse, PciDevice, Sriov, Topology};
+use crate::topology::{
+    DeviceKind, Drive, DriveUse, PciDevice, SetAside, Sriov, Topology, Unsupported,
+};
 use std::fmt;
 
 /// Is why a function cannot be passed through. Its words are made when somebody asks for them: most plans never do.
@@ -23,14 +25,25 @@ enum Cause<'a> {
     Held,
     /// An admin took it out of use, with a reason or none.
     Excluded(&'a str),
+    /// This program cannot pass it through as yet.
+    Unsupported(Unsupported),
     /// Its ids read all ones or all zeros: vendor, device.
     Silent(u16, u16),
     /// So many virtual functions are enabled.
     Functions(u32),
     /// The host uses it.
     Host(HostUse<'a>),
-    /// Another member of its IOMMU group is in the way: group, function, and what that one is.
-    Shares(u32, Bdf, Neighbour<'a>),
+    /// A function that has to come along is in the way: what ties it, function, and what that one is.
+    Shares(Tie, Bdf, Neighbour<'a>),
+}
+
+/// Is why a function goes where another goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tie {
+    /// They are in this IOMMU group.
+    Group(u32),
+    /// They are functions of one card.
+    Card,
 }
 
 /// Is what a member of an IOMMU group is that is in the way of another.
@@ -44,6 +57,8 @@ enum Neighbour<'a> {
     Functions(u32),
     /// A device of this class that stays with the host.
     Stays(u32),
+    /// A GPU that is not handed out.
+    Display(SetAside),
 }
 
 /// Is what the host uses a function for.
@@ -77,6 +92,7 @@ impl<'a> Block<'a> {
             Cause::Excluded(_) => DeviceState::Excluded,
             Cause::Silent(..) => DeviceState::Silent,
             Cause::Host(_) => DeviceState::Host,
+            Cause::Unsupported(_) => DeviceState::Unsupported,
             Cause::Functions(_) | Cause::Shares(..) => DeviceState::Blocked,
         }
     }
@@ -89,6 +105,7 @@ impl<'a> Block<'a> {
             Cause::Held => format!("{} held by domain `{domain}`", verb("is", "are")),
             Cause::Excluded("") => format!("{} excluded", verb("is", "are")),
             Cause::Excluded(reason) => format!("{} excluded: {reason}", verb("is", "are")),
+            Cause::Unsupported(why) => format!("{} {}", verb("is", "are"), why.why()),
             Cause::Silent(vendor, device) => format!(
                 "{} not answer: vendor and device id read {vendor:#06x}:{device:#06x}",
                 verb("does", "do")
@@ -97,7 +114,7 @@ impl<'a> Block<'a> {
                 format!("{} {enabled} virtual functions enabled", verb("has", "have"))
             }
             Cause::Host(used) => format!("{} used by the host: {used}", verb("is", "are")),
-            Cause::Shares(group, other, what) => {
+            Cause::Shares(tie, other, what) => {
                 let what = match what {
                     Neighbour::Held => format!("which is held by domain `{domain}`"),
                     Neighbour::Host(used) => format!("which the host uses: {used}"),
@@ -107,8 +124,13 @@ impl<'a> Block<'a> {
                     Neighbour::Stays(class) => {
                         format!("a device of class {class:#08x} that stays with the host")
                     }
+                    Neighbour::Display(why) => format!("which {}", why.why()),
                 };
-                format!("{} IOMMU group {group} with {other}, {what}", verb("shares", "share"))
+                let tied = match tie {
+                    Tie::Group(group) => format!("IOMMU group {group}"),
+                    Tie::Card => "a card".to_owned(),
+                };
+                format!("{} {tied} with {other}, {what}", verb("shares", "share"))
             }
         }
     }
@@ -129,6 +151,9 @@ enum Member<'a> {
 /// Why a function cannot be passed through now; none: it can.
 pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> Option<Block<'a>> {
     let device = topology.device(bdf)?;
+    if let Some(why) = topology.unsupported(device) {
+        return Some(Block::own(Cause::Unsupported(why)));
+    }
     if let Some(domain) = taken.device(bdf) {
         return Some(Block { domain: Some(domain), cause: Cause::Held });
     }
@@ -144,12 +169,49 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
     if let Some(used) = host_use(topology, device) {
         return Some(Block::own(Cause::Host(used)));
     }
-    members(topology, bdf).find_map(|(group, other)| {
-        match member(topology, taken, device, group, other) {
-            Member::Blocks(block) => Some(block),
-            Member::Along | Member::Peer | Member::Stays => None,
-        }
+    let blocks = |(tie, other)| match member(topology, taken, device, tie, other) {
+        Member::Blocks(block) => Some(block),
+        Member::Along | Member::Peer | Member::Stays => None,
+    };
+    members(topology, bdf)
+        .map(|(group, other)| (Tie::Group(group), other))
+        .find_map(blocks)
+        .or_else(|| {
+            let mates = card(topology, device).map(|other| (Tie::Card, other));
+            mates.chain(beside_card(topology, device)).find_map(|tied| match blocks(tied) {
+                // A GPU that only shares a group with a part of this card is not asked for with it.
+                None if is_peer(tied.1) => {
+                    let what = Neighbour::Stays(tied.1.class);
+                    Some(Block::own(Cause::Shares(tied.0, tied.1.bdf, what)))
+                }
+                block => block,
+            })
+        })
+}
+
+/// The other functions of a GPU's card (audio, USB, UCSI), which go where it goes: those of its slot that are neither
+/// GPUs, NICs nor drives. Those in its own IOMMU group are left out; none of virtual functions, which have a card in
+/// common with all others, and of integrated GPUs, whose slot is full of the processor's own functions.
+fn card<'a>(topology: &'a Topology, gpu: &'a PciDevice) -> impl Iterator<Item = &'a PciDevice> {
+    let is_virtual = |device: &PciDevice| matches!(device.sriov, Some(Sriov::Vf { .. }));
+    let whole = gpu.kind() == DeviceKind::Gpu
+        && !is_virtual(gpu)
+        && topology.set_aside(gpu) != Some(SetAside::Integrated);
+    let mates = whole.then(|| topology.slot_of(gpu.bdf)).into_iter().flatten();
+    mates.filter(move |mate| {
+        let apart = gpu.iommu_group.is_none() || mate.iommu_group != gpu.iommu_group;
+        apart && mate.kind() == DeviceKind::Other && !is_virtual(mate)
     })
+}
+
+/// What shares an IOMMU group with another function of a GPU's card.
+fn beside_card<'a>(
+    topology: &'a Topology,
+    gpu: &'a PciDevice,
+) -> impl Iterator<Item = (Tie, &'a PciDevice)> {
+    let of = |mate: &'a PciDevice| members(topology, mate.bdf);
+    let all = card(topology, gpu).flat_map(of).filter(|(_, other)| other.bdf != gpu.bdf);
+    all.map(|(group, other)| (Tie::Group(group), other))
 }
 
 /// Functions that have to come along with these, by address.
@@ -160,8 +222,10 @@ pub(super) fn companions<'a>(
 ) -> Vec<Bdf> {
     let mut along: Vec<Bdf> = Vec::new();
     for device in chosen.iter().filter_map(|&bdf| topology.device(bdf)) {
-        for (group, other) in members(topology, device.bdf) {
-            if matches!(member(topology, taken, device, group, other), Member::Along)
+        let group = members(topology, device.bdf).map(|(group, other)| (Tie::Group(group), other));
+        let mates = card(topology, device).map(|other| (Tie::Card, other));
+        for (tie, other) in group.chain(mates).chain(beside_card(topology, device)) {
+            if matches!(member(topology, taken, device, tie, other), Member::Along)
                 && !along.contains(&other.bdf)
                 && !chosen.contains(&other.bdf)
             {
@@ -197,18 +261,26 @@ fn is_peer(device: &PciDevice) -> bool {
     matches!(device.kind(), DeviceKind::Gpu | DeviceKind::NvSwitch)
 }
 
+/// Whether a function belongs to the card of a GPU or NVSwitch of its IOMMU group that may be chosen: where `device`
+/// goes, that one has to go, too.
+fn is_peers(topology: &Topology, other: &PciDevice) -> bool {
+    let mut slot = topology.slot_of(other.bdf);
+    slot.any(|mate| is_peer(mate) && mate.iommu_group == other.iommu_group)
+}
+
 /// What a group's member means for `device`. Bridges stay (only classes 0x0600 and 0x0604 are bridges). Functions of
-/// the same slot come along, and elsewhere what has no use of its own to a host: memory and other controllers
-/// (classes 0x05, 0x06, 0x08, 0x11, 0xff). Anything else could be taken from under the host, so it forbids.
+/// the same slot come along, as do those of the slot of another GPU of the group, and elsewhere what has no use of its
+/// own to a host: memory and other controllers (classes 0x05, 0x06, 0x08, 0x11, 0xff). Anything else could be taken
+/// from under the host, so it forbids.
 fn member<'a>(
     topology: &'a Topology,
     taken: &Taken<'a>,
     device: &PciDevice,
-    group: u32,
+    tie: Tie,
     other: &'a PciDevice,
 ) -> Member<'a> {
     let share = |domain: Option<&'a str>, what: Neighbour<'a>| {
-        Member::Blocks(Block { domain, cause: Cause::Shares(group, other.bdf, what) })
+        Member::Blocks(Block { domain, cause: Cause::Shares(tie, other.bdf, what) })
     };
     if matches!(other.kind(), DeviceKind::Bridge | DeviceKind::HostBridge) {
         return Member::Stays;
@@ -224,8 +296,12 @@ fn member<'a>(
     }
     let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
     match other.class >> 16 {
-        _ if is_peer(other) => Member::Peer,
+        _ if is_peer(other) => match topology.set_aside(other) {
+            Some(why) if !taken.asks_for(other.bdf) => share(None, Neighbour::Display(why)),
+            _ => Member::Peer,
+        },
         _ if slot(other.bdf) == slot(device.bdf) => Member::Along,
+        _ if is_peers(topology, other) => Member::Along,
         0x05 | 0x06 | 0x08 | 0x11 | 0xff => Member::Along,
         _ => share(None, Neighbour::Stays(other.class)),
     }

@@ -76,6 +76,17 @@ impl<'a> Homes<'a> {
         homes
     }
 
+    /// Adds GPUs that do not count ([`Topology::set_aside`]): they have a home and take nobody's share.
+    pub(super) fn with(mut self, displays: &[Bdf]) -> Homes<'a> {
+        for bdf in displays {
+            let (node, moved) = self.find(self.topology.device(*bdf).and_then(|gpu| gpu.node));
+            let at = self.place(node).unwrap_or(0);
+            self.gpus.push((*bdf, at, moved));
+        }
+        self.gpus.sort_by_key(|(bdf, _, _)| *bdf);
+        self
+    }
+
     /// The node with cores for a device of this node.
     fn find(&self, node: Option<NodeId>) -> (NodeId, Option<Moved>) {
         match node {

@@ -133,6 +133,10 @@ pub enum DeviceState {
     Blocked,
     /// A drive that data lies on, or of which nobody can tell: only its address takes it, never a number.
     Data,
+    /// A boot display or an integrated GPU: only its address takes it, never a number.
+    Display,
+    /// This program cannot pass it through as yet.
+    Unsupported,
 }
 
 /// Whether functions can be passed through now, and why not, to be read after a function's name.
@@ -142,10 +146,12 @@ pub fn device_states(
     functions: &[Bdf],
 ) -> Vec<(DeviceState, Option<String>)> {
     let taken = Taken::new(topology, held);
+    let aside = |bdf| topology.device(bdf).and_then(|device| topology.set_aside(device));
     let state = |&bdf: &Bdf| match groups::block(topology, &taken, bdf) {
-        None => match groups::remains(topology, bdf) {
-            None => (DeviceState::Free, None),
-            Some(why) => (DeviceState::Data, Some(why)),
+        None => match (groups::remains(topology, bdf), aside(bdf)) {
+            (Some(why), _) => (DeviceState::Data, Some(why)),
+            (None, Some(why)) => (DeviceState::Display, Some(why.why().to_owned())),
+            (None, None) => (DeviceState::Free, None),
         },
         Some(block) => (block.state(), Some(block.why(1))),
     };
@@ -304,8 +310,8 @@ pub fn plan(
     request.check()?;
     cpus::check_shape(request)?;
     let mut reasons = Reasons::default();
-    let taken = Taken::new(topology, held);
-    let homes = Homes::new(topology, request.reserve.cores);
+    let taken = Taken::new(topology, held).asking(&request.gpus);
+    let homes = Homes::new(topology, request.reserve.cores).with(taken.asked());
     let budget = budget::Budget::new(topology, &homes, &taken, request);
     let extras = extras::Search::new(topology, &homes, &taken, request);
     extras.check()?;

@@ -3,11 +3,18 @@
 use super::PlanError;
 use super::explain::{domains, list};
 use super::groups::Block;
-use super::slots::{Mask, Slots, bits, touched};
+use super::slots::{Mask, Slots, bits, first, touched};
 
 impl Slots<'_> {
-    /// GPUs by their indexes: `GPU 3 (0000:39:00.0)`, `GPUs 0 to 3`, `GPUs 0, 5 and 7`.
+    /// GPUs by their indexes: `GPU 3 (0000:39:00.0)`, `GPUs 0 to 3`, `GPUs 0, 5 and 7`; displays have none and are named
+    /// by address.
     pub(super) fn label(&self, set: Mask) -> String {
+        let displays = bits(set & !first(self.gpus.counted)).map(|at| self.gpus.bdfs[at]);
+        let displays: Vec<String> = displays.map(|bdf| format!("GPU {bdf}")).collect();
+        if !displays.is_empty() {
+            let counted = Some(set & first(self.gpus.counted)).filter(|&rest| rest != 0);
+            return list(counted.map(|rest| self.label(rest)).into_iter().chain(displays));
+        }
         let indexes: Vec<usize> = bits(set).collect();
         match indexes[..] {
             [only] => format!("GPU {only} ({})", self.gpus.bdfs[only]),

@@ -35,8 +35,10 @@ pub(super) fn first(number: usize) -> Mask {
 /// Is functions of one kind with what stands in their way.
 #[derive(Debug)]
 pub(super) struct Row<'a> {
-    /// Addresses by index, ascending.
+    /// Addresses by index: those that count, ascending, then displays that were asked for.
     pub(super) bdfs: Vec<Bdf>,
+    /// How many of them count and have an index for people.
+    pub(super) counted: usize,
     /// Why a function cannot be had, by index.
     pub(super) blocked: Vec<Option<Block<'a>>>,
     /// Those that can be had.
@@ -46,9 +48,16 @@ pub(super) struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// Looks at these functions; they come by address.
-    fn new(topology: &'a Topology, taken: &Taken<'a>, bdfs: impl Iterator<Item = Bdf>) -> Row<'a> {
-        let bdfs: Vec<Bdf> = bdfs.take(MOST).collect();
+    /// Looks at these functions, which come by address, and at displays that do not count.
+    fn new(
+        topology: &'a Topology,
+        taken: &Taken<'a>,
+        bdfs: impl Iterator<Item = Bdf>,
+        displays: &[Bdf],
+    ) -> Row<'a> {
+        let mut bdfs: Vec<Bdf> = bdfs.take(MOST - displays.len().min(MOST)).collect();
+        let counted = bdfs.len();
+        bdfs.extend(displays.iter().take(MOST));
         let blocked: Vec<_> = bdfs.iter().map(|&b| groups::block(topology, taken, b)).collect();
         let (mut free, mut held) = (0, 0);
         for (at, block) in blocked.iter().enumerate() {
@@ -58,12 +67,14 @@ impl<'a> Row<'a> {
                 Some(_) => {}
             }
         }
-        Row { bdfs, blocked, free, held }
+        Row { bdfs, counted, blocked, free, held }
     }
 
     /// The index of a function.
     pub(super) fn index(&self, bdf: Bdf) -> Option<usize> {
-        self.bdfs.binary_search(&bdf).ok()
+        let (counted, displays) = self.bdfs.split_at(self.counted);
+        let display = || displays.iter().position(|&other| other == bdf);
+        counted.binary_search(&bdf).ok().or_else(|| Some(self.counted + display()?))
     }
 
     /// The set of these functions; none where one is not among them.
@@ -73,7 +84,11 @@ impl<'a> Row<'a> {
 
     /// Addresses of a set, ascending.
     pub(super) fn of(&self, set: Mask) -> Vec<Bdf> {
-        bits(set).map(|at| self.bdfs[at]).collect()
+        let mut bdfs: Vec<Bdf> = bits(set).map(|at| self.bdfs[at]).collect();
+        if self.counted < self.bdfs.len() {
+            bdfs.sort_unstable();
+        }
+        bdfs
     }
 }
 
@@ -180,7 +195,7 @@ pub(super) struct Slots<'a> {
 impl<'a> Slots<'a> {
     /// Looks at every GPU, and at the NVSwitches that matter.
     pub(super) fn new(topology: &'a Topology, homes: &Homes<'_>, taken: &Taken<'a>) -> Slots<'a> {
-        let gpus = Row::new(topology, taken, topology.gpus().map(|gpu| gpu.bdf));
+        let gpus = Row::new(topology, taken, topology.gpus().map(|gpu| gpu.bdf), taken.asked());
         let pools = topology.partitions().iter().flat_map(|partition| &partition.nvswitch_pool);
         let mut pools: Vec<Bdf> = pools.copied().collect();
         if topology.fabric().model == FabricModel::SharedNvswitch {
@@ -188,7 +203,7 @@ impl<'a> Slots<'a> {
         }
         pools.sort_unstable();
         pools.dedup();
-        let switches = Row::new(topology, taken, pools.into_iter());
+        let switches = Row::new(topology, taken, pools.into_iter(), &[]);
         let units = Units::new(topology, homes, &gpus.bdfs);
         let group = |bdf: &Bdf| topology.device(*bdf).and_then(|device| device.iommu_group);
         let of: Vec<Option<u32>> = gpus.bdfs.iter().map(group).collect();

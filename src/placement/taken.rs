@@ -5,6 +5,7 @@ use super::{Exclusion, Held, Occupancy};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::memsize::MemSize;
+use crate::request::GpuWish;
 use crate::topology::{DeviceKind, NumaNode, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +34,8 @@ pub(super) struct Taken<'a> {
     excluded: &'a [Exclusion],
     /// Pcpus whose cores nobody gets.
     closed: &'a CpuSet,
+    /// Displays that the request names by address, by address.
+    asked: Vec<Bdf>,
 }
 
 impl<'a> Taken<'a> {
@@ -47,6 +50,7 @@ impl<'a> Taken<'a> {
             memory: vec![Vec::new(); topology.nodes().len()],
             excluded: &held.excluded,
             closed: &held.closed,
+            asked: Vec::new(),
         };
         for (domain, at) in held.domains.iter().zip(0..) {
             taken.devices.extend(domain.devices.iter().map(|&bdf| (bdf, at)));
@@ -65,6 +69,29 @@ impl<'a> Taken<'a> {
             }
         }
         taken
+    }
+
+    /// Takes down the GPUs of a request that no number takes: boot displays and integrated ones, by address.
+    pub(super) fn asking(mut self, wish: &GpuWish) -> Taken<'a> {
+        if let GpuWish::Exact(bdfs) = wish {
+            let aside = |bdf: &&Bdf| {
+                let device = self.topology.device(**bdf);
+                device.is_some_and(|device| self.topology.set_aside(device).is_some())
+            };
+            self.asked = bdfs.iter().filter(aside).copied().collect();
+            self.asked.sort_unstable();
+        }
+        self
+    }
+
+    /// Displays that the request names, by address.
+    pub(super) fn asked(&self) -> &[Bdf] {
+        &self.asked
+    }
+
+    /// Whether the request names a display.
+    pub(super) fn asks_for(&self, bdf: Bdf) -> bool {
+        self.asked.contains(&bdf)
     }
 
     /// Adds a domain's pins: a pin within one core, or with one core of each of several nodes, holds these cores (so

@@ -4,6 +4,7 @@
 //! cross-reference resolves and refuses the rest, so code that holds a [`Topology`] need not check again. This module
 //! does not know where the data came from, and not what is taken: that is [`crate::placement::Occupancy`].
 
+pub mod accelerator;
 pub mod binding;
 mod checked;
 pub mod cpu;
@@ -15,6 +16,7 @@ pub mod pages;
 pub mod pci;
 pub mod proximity;
 
+pub use accelerator::{SetAside, Unsupported};
 pub use binding::{Binding, VFIO, is_vfio};
 pub use cpu::{Core, L3, NumaNode};
 pub use drive::{Content, Drive, DriveUse, PartitionTableEntry, Signature};
@@ -30,6 +32,7 @@ use crate::memsize::MemSize;
 use checked::{check_core, check_devices, dangling, index};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// Is what a host is, apart from its processors and devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -285,9 +288,15 @@ impl Topology {
         self.device_index.get(&bdf).map(|&position| &self.parts.devices[position])
     }
 
-    /// GPUs by address: the index of a GPU (`--gpu-index`) is its place in this order, as in the replaced tool.
+    /// Functions of a range of addresses, by address.
+    fn in_order(&self, range: RangeInclusive<Bdf>) -> impl Iterator<Item = &PciDevice> {
+        self.device_index.range(range).map(|(_, &position)| &self.parts.devices[position])
+    }
+
+    /// GPUs that guests are given, by address: the index of a GPU (`--gpu-index`) is its place in this order, as in the
+    /// replaced tool. Boot displays and integrated GPUs do not count ([`Topology::set_aside`]).
     pub fn gpus(&self) -> impl Iterator<Item = &PciDevice> {
-        self.of_kind(DeviceKind::Gpu)
+        self.of_kind(DeviceKind::Gpu).filter(|gpu| self.set_aside(gpu).is_none())
     }
 
     /// Functions of a kind, by address.

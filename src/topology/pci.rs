@@ -1,17 +1,12 @@
 //! PCI functions of a host.
 
+use super::accelerator;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// PCI vendor NVIDIA.
 pub const VENDOR_NVIDIA: u16 = 0x10de;
-/// PCI vendor AMD, formerly ATI.
-const VENDOR_AMD: u16 = 0x1002;
-/// PCI vendor Intel.
-const VENDOR_INTEL: u16 = 0x8086;
-/// AMD's ES1000, the VGA adapter of many old management controllers.
-const ES1000: (u16, u16) = (VENDOR_AMD, 0x515e);
 /// PCI vendor Mellanox.
 pub const VENDOR_MELLANOX: u16 = 0x15b3;
 
@@ -136,6 +131,9 @@ pub struct PciDevice {
     /// Its network and RDMA devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub net: Option<NetFace>,
+    /// Whether the firmware and the console show their picture on it (sysfs `boot_vga`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub boot_vga: bool,
     /// A GPU's UUID, as NVIDIA's tools print it; only where the admin asked for identifying data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
@@ -145,7 +143,7 @@ pub struct PciDevice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
-    /// A data-centre or graphics GPU of any maker: class 0x03, VGA adapters of management controllers excluded.
+    /// A GPU or an accelerator by the table of vendors, classes and ids; VGA adapters of management controllers are none.
     Gpu,
     /// NVIDIA, class 0x0680.
     #[serde(rename = "nvswitch")]
@@ -185,12 +183,7 @@ impl PciDevice {
             0x0604 => DeviceKind::Bridge,
             0x0680 if self.vendor == VENDOR_NVIDIA => DeviceKind::NvSwitch,
             0x0108 => DeviceKind::Nvme,
-            0x0300 | 0x0302 | 0x0380
-                if matches!(self.vendor, VENDOR_NVIDIA | VENDOR_AMD | VENDOR_INTEL)
-                    && (self.vendor, self.device) != ES1000 =>
-            {
-                DeviceKind::Gpu
-            }
+            class if accelerator::is_gpu(self.vendor, self.device, class) => DeviceKind::Gpu,
             class if class >> 8 == 0x02 => DeviceKind::Nic,
             _ => DeviceKind::Other,
         }

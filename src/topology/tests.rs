@@ -36,6 +36,7 @@ fn host() -> Parts {
         sriov: None,
         reset_methods: Vec::new(),
         net: None,
+        boot_vga: false,
         uuid: None,
     };
     Parts {

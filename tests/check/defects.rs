@@ -301,6 +301,16 @@ pub const DEFECTS: &[Defect] = &[
         },
         &[],
     ),
+    setting(
+        "hostdev-unsupported",
+        FIRST,
+        |s| {
+            s.host.machine.architecture = Some("aarch64".into());
+            let gpu = s.host.devices.iter_mut().find(|d| d.bdf.bus() == 0x34).unwrap();
+            gpu.device = 0x2941;
+        },
+        &[],
+    ),
     defect("device-off-node", "/domain/devices/hostdev[4]/source/address", true, &[NIC_B8]),
     setting(
         "maxphysaddr-missing",

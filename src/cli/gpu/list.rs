@@ -20,7 +20,7 @@ use tabled::settings::Style;
 /// Is one row.
 #[derive(Debug, Serialize)]
 struct Row {
-    /// Index of the GPU; none for NVSwitches and what does not answer.
+    /// Index of the GPU; none for NVSwitches, displays and what does not answer.
     index: Option<usize>,
     /// Address.
     bdf: Bdf,
@@ -66,13 +66,14 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// GPUs by index, then NVSwitches, then what does not answer; each by address.
+/// GPUs by index, then those that do not count, NVSwitches, and what does not answer; each by address.
 fn listed(topology: &Topology) -> Vec<(Option<usize>, &PciDevice)> {
     let gpus = topology.gpus().enumerate().map(|(index, gpu)| (Some(index), gpu));
+    let displays = topology.displays().map(|(gpu, _)| (None, gpu));
     let switches = topology.of_kind(DeviceKind::NvSwitch).map(|switch| (None, switch));
     let dead = topology.devices().iter().filter(|device| is_dead(device));
     let dead = dead.filter(|device| device.kind() == DeviceKind::Other).map(|dead| (None, dead));
-    gpus.chain(switches).chain(dead).collect()
+    gpus.chain(displays).chain(switches).chain(dead).collect()
 }
 
 /// One row for each.

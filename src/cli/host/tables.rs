@@ -47,7 +47,7 @@ pub fn table(rows: Vec<Vec<String>>, width: usize, wide: Wide) -> String {
 pub fn nodes(topology: &Topology, width: usize) -> String {
     let mut devices: BTreeMap<(NodeId, DeviceKind), usize> = BTreeMap::new();
     for device in topology.devices() {
-        if let Some(node) = device.node {
+        if let Some(node) = device.node.filter(|_| topology.set_aside(device).is_none()) {
             *devices.entry((node, device.kind())).or_default() += 1;
         }
     }

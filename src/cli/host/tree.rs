@@ -81,6 +81,9 @@ fn names(topology: &Topology) -> BTreeMap<Bdf, String> {
     for (index, gpu) in topology.gpus().enumerate() {
         names.insert(gpu.bdf, format!("GPU{index}"));
     }
+    for (gpu, _) in topology.displays() {
+        names.insert(gpu.bdf, "display".to_owned());
+    }
     for drive in &topology.parts().drives {
         if let Some(bdf) = drive.bdf {
             let name = names.entry(bdf).or_default();

@@ -1,6 +1,6 @@
 //! PCI functions, network names and drives of an lstopo record.
 
-use super::{info, pcpus, text};
+use super::{Domains, info, pcpus, text};
 use crate::bdf::Bdf;
 use crate::cpuset::{NodeId, PcpuId};
 use crate::topology::{Drive, NetFace, Parts, PciDevice};
@@ -12,7 +12,13 @@ use hwlocality::object::types::{OSDeviceType, ObjectType};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Adds what hangs on PCI, and drives that do not.
-pub fn read(hwloc: &hwlocality::Topology, node_of: &BTreeMap<PcpuId, NodeId>, parts: &mut Parts) {
+pub fn read(
+    hwloc: &hwlocality::Topology,
+    node_of: &BTreeMap<PcpuId, NodeId>,
+    domains: &Domains,
+    parts: &mut Parts,
+) {
+    let function = |object| function(object, domains);
     let mut devices: BTreeMap<Bdf, PciDevice> = BTreeMap::new();
     for object in hwloc.io_objects() {
         let Some((bdf, ids)) = function(object) else { continue };
@@ -20,7 +26,7 @@ pub fn read(hwloc: &hwlocality::Topology, node_of: &BTreeMap<PcpuId, NodeId>, pa
         let device = PciDevice {
             bdf,
             parent,
-            root: root(object),
+            root: root(object, domains),
             // The record has no programming interface.
             class: u32::from(ids.class_id()) << 8,
             vendor: ids.vendor_id(),
@@ -36,6 +42,7 @@ pub fn read(hwloc: &hwlocality::Topology, node_of: &BTreeMap<PcpuId, NodeId>, pa
             sriov: None,
             reset_methods: Vec::new(),
             net: None,
+            boot_vga: false,
             uuid: None,
         };
         // hwloc itself tells no function twice; of a forged record the first one counts.
@@ -76,7 +83,10 @@ pub fn read(hwloc: &hwlocality::Topology, node_of: &BTreeMap<PcpuId, NodeId>, pa
 }
 
 /// Address and ids of a PCI function, endpoint or bridge; none for anything else.
-fn function(object: &TopologyObject) -> Option<(Bdf, &PCIDeviceAttributes)> {
+fn function<'a>(
+    object: &'a TopologyObject,
+    domains: &Domains,
+) -> Option<(Bdf, &'a PCIDeviceAttributes)> {
     let ids = match object.attributes()? {
         ObjectAttributes::PCIDevice(ids) => ids,
         ObjectAttributes::Bridge(bridge) => match bridge.upstream_attributes()? {
@@ -84,17 +94,18 @@ fn function(object: &TopologyObject) -> Option<(Bdf, &PCIDeviceAttributes)> {
         },
         _ => return None,
     };
-    let segment = u32::from(ids.domain());
+    let segment = domains.wide(ids.domain());
     Some((Bdf::new(segment, ids.bus_id(), ids.bus_device(), ids.function()).ok()?, ids))
 }
 
 /// The root complex above a function, in the kernel's spelling.
-fn root(object: &TopologyObject) -> Option<String> {
+fn root(object: &TopologyObject, domains: &Domains) -> Option<String> {
     let top = object.ancestors().take_while(|above| above.object_type().is_io()).last()?;
     match top.attributes()? {
         ObjectAttributes::Bridge(bridge) if bridge.upstream_attributes().is_none() => {
             let DownstreamAttributes::PCI(bus) = bridge.downstream_attributes()?;
-            Some(format!("pci{:04x}:{:02x}", bus.domain(), bus.secondary_bus()))
+            let domain = domains.wide(bus.domain());
+            Some(format!("pci{domain:04x}:{:02x}", bus.secondary_bus()))
         }
         _ => None,
     }

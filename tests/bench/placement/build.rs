@@ -210,6 +210,7 @@ fn function(
         sriov: None,
         reset_methods: Vec::new(),
         net: None,
+        boot_vga: false,
         uuid: None,
     }
 }

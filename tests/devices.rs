@@ -1,0 +1,295 @@
+//! Which functions count as GPUs, what goes along with them, and which odd records load: small hosts built here.
+
+use crate::support::tree::{Small, host_text, scratch, unpack};
+use gpuvm::discover::source::load;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+
+/// A card's VGA function and its root port.
+fn card(host: &Small, bus: &str, ids: &str, group: u32, files: &[(&str, &str)]) {
+    let port = format!("pci0000:00/0000:00:{bus}.0");
+    if !host.path().join("sys/devices").join(&port).exists() {
+        host.function(&port, "0604 8086:460d", 90 + group, &[]);
+    }
+    host.function(&format!("{port}/0000:{bus}:00.0"), ids, group, files);
+}
+
+/// A desktop: the processor's GPU, which shows the console, and a card with audio, USB and UCSI.
+fn desktop() -> Small {
+    let host = Small::new(1, 8);
+    host.function("pci0000:00/0000:00:02.0", "0300 8086:4680", 0, &[("boot_vga", "1")]);
+    card(&host, "01", "0300 10de:2684", 14, &[("boot_vga", "0")]);
+    for (function, ids) in
+        [("1", "0403 10de:22ba"), ("2", "0c03 10de:1ad8"), ("3", "0c80 10de:1ad9")]
+    {
+        host.function(&format!("pci0000:00/0000:00:01.0/0000:01:00.{function}"), ids, 14, &[]);
+    }
+    host
+}
+
+/// Addresses of a plan's functions.
+fn devices(plan: &Value) -> Vec<&str> {
+    plan["placement"]["devices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|bdf| bdf.as_str().unwrap())
+        .collect()
+}
+
+/// Checks that an answer has this exit code and holds these texts.
+#[track_caller]
+fn holds((code, out, err): (i32, String, String), wanted: i32, parts: &[&str]) {
+    let text = out + &err;
+    assert_eq!(code, wanted, "{text}");
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+/// The functions of the card.
+const CARD: [&str; 4] = ["0000:01:00.0", "0000:01:00.1", "0000:01:00.2", "0000:01:00.3"];
+
+#[test]
+fn a_display_is_never_taken_by_number_and_takes_no_share() {
+    let host = desktop();
+    let plan = host.json(&["plan", "--gpus", "1"]);
+    assert_eq!(devices(&plan), CARD);
+    // The card has all eight cores, one of them for the emulator.
+    assert_eq!(plan["placement"]["vcpu_pins"].as_array().unwrap().len(), 14);
+    assert_eq!(devices(&host.json(&["plan", "--gpu", "0"])), CARD);
+    holds(host.run(&["plan", "--gpus", "2"]), 1, &["requested 2 GPUs, this host has 1"]);
+    let capacity = host.json(&["capacity"]);
+    assert_eq!(capacity["sizes"], json!([{ "gpus": 1, "now": 1, "empty": 1 }]));
+    let why = "0000:00:02.0 is integrated in the processor; only its address takes it";
+    assert_eq!(capacity["never_placed"], json!([format!("GPU {why}")]));
+    holds(host.run(&["gpu", "list"]), 0, &["is integrated in the processor", "free"]);
+    let rows = host.json(&["gpu", "list"]);
+    assert_eq!((&rows[0]["bdf"], &rows[0]["index"]), (&json!("0000:01:00.0"), &json!(0)));
+    assert_eq!((&rows[1]["state"], &rows[1]["index"]), (&json!("display"), &Value::Null));
+    let plan = host.json(&["plan", "--gpu", "00:02.0"]);
+    assert_eq!(devices(&plan), ["0000:00:02.0"]);
+    let warned = plan["placement"]["reasons"].as_array().unwrap().iter().any(|reason| {
+        reason["compromise"] == true
+            && reason["because"].as_str().unwrap().contains("the host loses its display")
+    });
+    assert!(warned, "{plan}");
+    let both = host.json(&["plan", "--gpu", "00:02.0", "--gpu", "01:00.0"]);
+    assert_eq!(devices(&both), [&["0000:00:02.0"][..], &CARD].concat());
+}
+
+#[test]
+fn a_card_that_shows_the_console_is_taken_only_by_address() {
+    let host = Small::new(1, 8);
+    card(&host, "01", "0300 10de:2204", 1, &[("boot_vga", "1")]);
+    card(&host, "02", "0300 10de:2204", 2, &[("boot_vga", "0")]);
+    assert_eq!(devices(&host.json(&["plan", "--gpus", "1"])), ["0000:02:00.0"]);
+    let text = "the host loses its console";
+    holds(host.run(&["plan", "--gpu", "01:00.0"]), 0, &["0000:01:00.0", text]);
+    holds(host.run(&["export", "--gpu", "01:00.0", "--name", "a"]), 0, &["bus='0x01'", text]);
+    let only = Small::new(1, 8);
+    card(&only, "01", "0300 10de:2204", 1, &[("boot_vga", "1")]);
+    let hint = "--gpu 0000:01:00.0 takes it";
+    holds(only.run(&["plan", "--gpus", "1"]), 1, &["is the host's boot display", hint]);
+    holds(only.run(&["plan", "--gpu", "0"]), 1, &["is the host's boot display"]);
+    assert_eq!(only.json(&["capacity"])["largest"], Value::Null);
+}
+
+#[test]
+fn gpus_of_one_group_go_together_with_all_functions_of_their_cards() {
+    let host = Small::new(1, 8);
+    for bus in ["01", "02"] {
+        card(&host, bus, "0300 10de:2204", 1, &[]);
+        host.function(
+            &format!("pci0000:00/0000:00:{bus}.0/0000:{bus}:00.1"),
+            "0403 10de:1aef",
+            1,
+            &[],
+        );
+    }
+    let all = ["0000:01:00.0", "0000:02:00.0", "0000:01:00.1", "0000:02:00.1"];
+    assert_eq!(devices(&host.json(&["plan", "--gpus", "2"])), all);
+    assert_eq!(devices(&host.json(&["plan", "--gpu", "0", "--gpu", "1"])), all);
+    holds(host.run(&["plan", "--gpus", "1"]), 1, &["the IOMMU keeps some together"]);
+    let shares = "shares IOMMU group 1 with 0000:02:00.0, which is not in the set";
+    holds(host.run(&["plan", "--gpu", "0"]), 1, &[shares]);
+    // The exported domain is sound.
+    let (code, xml, err) = host.run(&["export", "--gpus", "2", "--name", "both"]);
+    assert_eq!(code, 0, "{err}");
+    let file = host.path().join("both.xml");
+    fs::write(&file, xml).unwrap();
+    let (_, out, _) = host.run(&["check", file.to_str().unwrap()]);
+    assert!(!out.contains("iommu-group-split"), "{out}");
+}
+
+#[test]
+fn a_card_goes_whole_where_the_iommu_would_part_it() {
+    let host = Small::new(1, 8);
+    card(&host, "01", "0300 10de:2204", 1, &[]);
+    host.function("pci0000:00/0000:00:01.0/0000:01:00.1", "0403 10de:1aef", 2, &[]);
+    let (code, out, err) = host.run(&["plan", "--gpus", "1", "--explain"]);
+    assert_eq!(code, 0, "{err}");
+    let text = "0000:01:00.1 come along: they are functions of the same card";
+    assert!(out.contains(text), "{out}");
+    // Another device in the audio function's group stays with the host, so the card does, too.
+    host.function("pci0000:00/0000:00:1f.3", "0401 8086:7a50", 2, &[]);
+    let why = "shares IOMMU group 2 with 0000:00:1f.3, a device of class 0x040100";
+    holds(host.run(&["plan", "--gpus", "1"]), 1, &[why]);
+}
+
+#[test]
+fn accelerators_of_all_makers_are_planned_with() {
+    for ids in ["1200 1002:74a1", "0380 1002:740f", "1200 1da3:1020", "0380 8086:0bd5"] {
+        let host = Small::new(1, 8);
+        card(&host, "01", ids, 1, &[]);
+        card(&host, "02", "1200 8086:7d1d", 2, &[]);
+        card(&host, "03", "0b40 8086:4940", 3, &[]);
+        assert_eq!(devices(&host.json(&["plan", "--gpus", "1"])), ["0000:01:00.0"], "{ids}");
+        assert_eq!(host.json(&["gpu", "list"]).as_array().unwrap().len(), 1, "{ids}");
+    }
+}
+
+#[test]
+fn coherent_gpus_are_refused_by_every_verb_with_what_is_missing() {
+    let grace = Small::new(1, 8);
+    grace.write("proc/cpuinfo", "processor : 0\nCPU implementer : 0x41\nCPU part : 0xd4f");
+    grace.write("sys/devices/system/cpu/cpu0/regs/identification/midr_el1", "0x00000000410fd4f0");
+    for bus in ["01", "02"] {
+        card(&grace, bus, "0302 10de:2941", bus.parse().unwrap(), &[]);
+    }
+    let missing = ["nvgrace-gpu-vfio-pci", "generic initiators", "SMMUv3", "rack's switches"];
+    for verb in [
+        &["plan", "--gpus", "1"][..],
+        &["plan", "--gpu", "01:00.0"],
+        &["export", "--gpus", "2", "--name", "a"],
+        &["create", "--gpus", "1", "--name", "a", "--dry-run"],
+    ] {
+        holds(grace.run(verb), 1, &missing);
+    }
+    let capacity = grace.json(&["capacity"]);
+    assert_eq!(capacity["largest"], Value::Null);
+    assert!(capacity["never_placed"][0].as_str().unwrap().contains(missing[0]), "{capacity}");
+    holds(grace.run(&["gpu", "list"]), 0, &missing);
+    assert_eq!(grace.json(&["gpu", "list"])[0]["state"], "unsupported");
+    assert_eq!(devices(&grace.json(&["plan", "--vcpus", "4", "--memory", "1G"])).len(), 0);
+    let text = "<domain type='kvm'><name>a</name><memory>1</memory><vcpu>1</vcpu><devices><hostdev \
+        mode='subsystem' type='pci'><source><address domain='0' bus='1' slot='0' function='0'/></source>\
+        </hostdev></devices></domain>";
+    let file = grace.path().join("a.xml");
+    fs::write(&file, text).unwrap();
+    holds(grace.run(&["check", file.to_str().unwrap()]), 3, &["(hostdev-unsupported)", missing[0]]);
+}
+
+#[test]
+fn a_record_whose_links_end_in_a_slash_reads_as_any_other() {
+    let dir = scratch();
+    unpack(&host_text("dual-socket"), dir.path()).unwrap();
+    let plain = load(dir.path()).unwrap();
+    slashes(dir.path());
+    assert_eq!(load(dir.path()).unwrap(), plain);
+}
+
+/// Adds a slash to the target of every link below a directory.
+fn slashes(dir: &Path) {
+    for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        let (path, kind) = (entry.path(), entry.file_type().unwrap());
+        if kind.is_dir() {
+            slashes(&path);
+        } else if kind.is_symlink() {
+            let target = fs::read_link(&path).unwrap();
+            fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink(format!("{}/", target.display()), &path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_is_behind_vmd_is_listed_and_refused_by_name() {
+    let host = Small::new(1, 8);
+    card(&host, "01", "0302 10de:2330", 1, &[]);
+    host.function("pci0000:00/0000:00:0e.0", "0104 8086:467f", 2, &[]);
+    let below = "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0";
+    host.function(below, "0604 8086:464d", 2, &[]);
+    host.function(&format!("{below}/10000:e1:00.0"), "0108 144d:a80a", 2, &[]);
+    assert_eq!(load(host.path()).unwrap().devices().len(), 5);
+    holds(host.run(&["host", "show"]), 0, &["10000:e1:00.0"]);
+    assert_eq!(devices(&host.json(&["plan", "--gpus", "1"])), ["0000:01:00.0"]);
+    let why = "10000:e1:00.0 is not supported: QEMU takes no PCI domain above ffff";
+    holds(host.run(&["plan", "--gpus", "1", "--nvme", "1"]), 1, &[why]);
+    holds(host.run(&["plan", "--gpus", "1", "--nvme", "10000:e1:00.0"]), 1, &[why]);
+}
+
+/// An lstopo record of one package: two nodes with memory around cores 0 and 1, cores 2 and 3 on none, as hwloc shows a
+/// Threadripper's dies without memory; `sets` are the Machine's cpuset, and `busid` a drive's address.
+fn lstopo(nodes: &str, cores: std::ops::Range<u32>, busid: &str) -> String {
+    let set = |bits: u32, name: &str, nodes: u32| {
+        format!(
+            "{name}=\"0x{bits:08x}\" complete_{name}=\"0x{bits:08x}\" nodeset=\"0x{nodes:08x}\" \
+             complete_nodeset=\"0x{nodes:08x}\""
+        )
+    };
+    let all: u32 = cores.clone().map(|core| 1 << core).sum();
+    let core = |core: u32| {
+        let own = set(1 << core, "cpuset", if core < 2 { 1 << core } else { 0 });
+        let id = core * 3;
+        let core_and_pu = format!(
+            "<object type=\"Core\" os_index=\"{core}\" {own} gp_index=\"{}\"><object type=\"PU\" \
+             os_index=\"{core}\" {own} gp_index=\"{}\"/></object>",
+            100 + id,
+            101 + id
+        );
+        if core < 2 && nodes.contains(&core.to_string()) {
+            let memory = format!(
+                "<object type=\"NUMANode\" os_index=\"{core}\" {own} gp_index=\"{}\" \
+                 local_memory=\"17179869184\"/>",
+                102 + id
+            );
+            return format!(
+                "<object type=\"Group\" {own} gp_index=\"{}\">{memory}{core_and_pu}</object>",
+                200 + core
+            );
+        }
+        core_and_pu
+    };
+    let mask: u32 = nodes.bytes().map(|digit| 1 << (digit - b'0')).sum();
+    let own = set(all, "cpuset", mask);
+    let cores: String = cores.map(core).collect();
+    format!(
+        "<?xml version=\"1.0\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">\n\
+         <object type=\"Machine\" os_index=\"0\" {own} allowed_cpuset=\"0x{all:08x}\" \
+         allowed_nodeset=\"0x{mask:08x}\" gp_index=\"1\">\n\
+         <object type=\"Package\" os_index=\"0\" {own} gp_index=\"2\">{cores}</object>\n\
+         <object type=\"Bridge\" gp_index=\"3\" bridge_type=\"0-1\" depth=\"0\" bridge_pci=\"{domain}:[00-01]\">\n\
+         <object type=\"PCIDev\" gp_index=\"4\" pci_busid=\"{busid}\" pci_type=\"0108 [144d:a80a] [0:0] 00\" \
+         pci_link_speed=\"0.000000\"/></object></object></topology>",
+        domain = busid.split(':').next().unwrap()
+    )
+}
+
+#[test]
+fn pcpus_on_no_recorded_node_are_counted_to_the_nearest() {
+    let dir = scratch();
+    let file = dir.path().join("host.xml");
+    for (nodes, own) in [("01", ["0,2-3", "1"]), ("1", ["", "0-3"])] {
+        fs::write(&file, lstopo(nodes, 0..4, "0000:01:00.0")).unwrap();
+        let host = load(&file).unwrap();
+        let found: Vec<(u32, String)> =
+            host.nodes().iter().map(|n| (n.os_index.0, n.pcpus.to_string())).collect();
+        let own = (0..2).zip(own).filter(|(_, pcpus)| !pcpus.is_empty());
+        assert_eq!(found, own.map(|(id, pcpus)| (id, pcpus.to_owned())).collect::<Vec<_>>());
+        assert!(host.parts().notes.iter().any(|note| note.contains("on no recorded node")));
+        assert_eq!(host.cores().len(), 4);
+    }
+}
+
+#[test]
+fn lstopo_records_keep_what_is_behind_vmd() {
+    let dir = scratch();
+    let file = dir.path().join("host.xml");
+    fs::write(&file, lstopo("01", 0..2, "10000:01:00.0")).unwrap();
+    let host = load(&file).unwrap();
+    let bdfs: Vec<String> = host.devices().iter().map(|device| device.bdf.to_string()).collect();
+    assert_eq!(bdfs, ["10000:01:00.0"]);
+    assert_eq!(host.devices()[0].root.as_deref(), Some("pci10000:00"));
+}
