@@ -3,6 +3,11 @@
 use super::files;
 use crate::support::daemon::{Daemon, Tiny, daemon};
 use crate::support::run;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 /// Runs the program on the daemon and expects success.
 fn done(daemon: &Daemon, args: &[&str]) -> (String, String) {
@@ -83,4 +88,35 @@ fn a_guest_with_uefi_leaves_no_nvram() {
     done(daemon, &["stop", "uefi", "--force"]);
     done(daemon, &["delete", "uefi", "--yes"]);
     assert_eq!((named(&nvram), named(&disks)), (0, 0));
+}
+
+#[test]
+fn t41_a_start_that_takes_long_is_announced_and_not_given_up() {
+    let Some(daemon) = Daemon::own(None) else { return };
+    // Longer than a daemon that does not answer is waited for: this one answers, and starts the guest meanwhile.
+    let hooks = daemon.inside("/etc/libvirt/hooks");
+    fs::create_dir_all(&hooks).unwrap();
+    let hook = hooks.join("qemu");
+    fs::write(&hook, "#!/bin/sh\n[ \"$2\" != prepare ] || sleep 32\n").unwrap();
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    // libvirtd looks for hooks when it starts.
+    daemon.restart();
+    let disk = daemon.fresh_dir("long").join("disk.raw");
+    fs::write(&disk, vec![0; 1 << 20]).unwrap();
+    let shape = "create --name long --virt-type qemu --pins none --vcpus 1 --memory 64M --no-start";
+    let mut create: Vec<&str> = shape.split(' ').collect();
+    create.extend(["--disk", disk.to_str().unwrap()]);
+    done(&daemon, &create);
+    let begun = Instant::now();
+    let mut start =
+        daemon.gpuvm(&["start", "long"]).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut said = String::new();
+    let mut lines = BufReader::new(start.stderr.take().unwrap());
+    while !said.contains("start domain `long`") {
+        assert_ne!(lines.read_line(&mut said).unwrap(), 0, "it was not announced: {said}");
+    }
+    assert!(start.try_wait().unwrap().is_none(), "it was announced when it was over: {said}");
+    assert!(start.wait().unwrap().success(), "{said}");
+    assert!(begun.elapsed() > Duration::from_secs(32), "the hook did not run");
+    assert_eq!(daemon.virsh(&["domstate", "long"]).1.trim(), "running");
 }
