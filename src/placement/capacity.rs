@@ -96,10 +96,14 @@ fn offered(topology: &Topology) -> BTreeSet<u32> {
     sizes
 }
 
-/// How many guests of a request fit one after the other; no more than there are GPUs.
+/// How many guests of a request fit one after the other; no more than there are GPUs, or pcpus where they have no GPUs.
 fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> u32 {
     let mut held = held.clone();
-    let most = u32::try_from(topology.gpus().count()).unwrap_or(u32::MAX);
+    let most = match request.gpus {
+        GpuWish::Count(0) => topology.pcpus().len(),
+        _ => topology.gpus().count(),
+    };
+    let most = u32::try_from(most).unwrap_or(u32::MAX);
     for number in 0..most {
         match plan(topology, &held, request) {
             Ok(placement) => held.domains.push(Held::of(&format!("({number})"), &placement)),

@@ -100,6 +100,26 @@ fn cores_of_four_threads_are_taken_whole_and_seen_as_what_they_are() {
         pins.map(|pcpu| host.core_place(pcpu)).collect::<std::collections::BTreeSet<_>>()
     };
     assert!(cores(&first).is_disjoint(&cores(&next)));
+    // A guest whose memory needs two nodes has some on both, and no core is blamed that has four threads.
+    let two = HostSpec { threads: 4, ..HostSpec::even(2, 8, 8, 0) }.build();
+    let memory = Some(MemSize::from_gib(12));
+    let spread = plan_on(&two, &[], &Request { memory_kib: memory, ..vcpus(4) }).unwrap();
+    assert_eq!((spread.cells.len(), spread.topology.threads), (2, 1));
+    assert!(says(&spread, "its cores have 4: its vCPUs are spread over 2 nodes", true));
+}
+
+#[test]
+fn guests_without_gpus_are_counted_by_what_they_need() {
+    let host = HostSpec::even(1, 8, 64, 0).build();
+    let counted = |held: &Occupancy| {
+        let capacity = capacity(&host, held, &vcpus(2), &[0]);
+        (capacity.sizes[0].now, capacity.sizes[0].empty)
+    };
+    // Each has a core for its vCPUs and one for its emulator.
+    assert_eq!(counted(&Occupancy::default()), (4, 4));
+    let one = held("one", &plan_on(&host, &[], &vcpus(2)).unwrap());
+    let taken = Occupancy { domains: vec![one], ..Occupancy::default() };
+    assert_eq!(counted(&taken), (3, 4));
 }
 
 #[test]

@@ -87,11 +87,19 @@ impl Cores<'_> {
         let common = self.homes.common_threads();
         let vcpus = cores.vcpus();
         if cores.threads < common && self.request.vcpus.is_none_or(|n| n as usize >= common) {
-            let text = format!(
-                "the guest sees {} of a core, since not all its cores have the {common} that most \
-                 cores of the host have",
-                count(cores.threads, "thread")
-            );
+            let mut seats = cores.nodes.iter().flat_map(|node| &node.vcpus);
+            let why = match seats.all(|seat| seat.threads >= common) {
+                // With more of each it would have no vCPU on some of the nodes that it needs for its memory.
+                true => format!(
+                    "although its cores have {common}: its vCPUs are spread over {}",
+                    count(cores.nodes.len(), "node")
+                ),
+                false => format!(
+                    "since not all its cores have the {common} that most cores of the host have"
+                ),
+            };
+            let text =
+                format!("the guest sees {} of a core, {why}", count(cores.threads, "thread"));
             reasons.compromise("vcpus", text);
         }
         if self.request.profile == Profile::NvidiaVm {

@@ -64,7 +64,7 @@ pub struct GpuArgs {
 /// Is what a guest gets with its GPUs, and how it is placed.
 #[derive(Debug, Clone, Args)]
 pub struct ShapeArgs {
-    /// vCPUs; default: the share of the GPUs, or 2 without GPUs
+    /// vCPUs; default: the share of the GPUs, or 2 without GPUs, and whole cores where these have more threads
     #[arg(long, value_name = "N")]
     pub vcpus: Option<u32>,
     /// Memory with its unit, such as 180G; default: the share of the GPUs, or 2G without GPUs
