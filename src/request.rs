@@ -208,6 +208,19 @@ pub enum Policy {
     Spread,
 }
 
+/// Is what counts first where not both can be had: NICs and drives near, or GPUs on one package.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Prefer {
+    /// NICs where NVLinks join all GPUs, whose own traffic leaves PCIe alone; else one package.
+    #[default]
+    Auto,
+    /// NICs and drives near.
+    Nic,
+    /// One package.
+    Package,
+}
+
 /// Is which rules may be broken to find a place at all; each is stated as a compromise of the plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allow {
@@ -304,6 +317,9 @@ pub struct Request {
     /// Which of equally good places it gets.
     #[serde(default, skip_serializing_if = "is_default")]
     pub policy: Policy,
+    /// What counts first where not both can be had.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub prefer: Prefer,
     /// Which rules may be broken.
     #[serde(default, skip_serializing_if = "is_default")]
     pub allow: Allow,
@@ -332,6 +348,7 @@ impl Request {
             extras: Extras::default(),
             reserve: Reserve::default(),
             policy: Policy::default(),
+            prefer: Prefer::default(),
             allow: Allow::default(),
             p2p_clique: false,
         }

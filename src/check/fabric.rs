@@ -4,7 +4,7 @@ use super::guest::Guest;
 use super::report::{Report, Rule};
 use crate::bdf::Bdf;
 use crate::domain::claims::Passed;
-use crate::topology::{DeviceKind, FabricModel, Partition, Topology};
+use crate::topology::{DeviceKind, FabricModel, HOW_MODULES, NoPartition, Partition, Topology};
 use std::collections::BTreeSet;
 
 /// The guest starts; its NVLink transfers fail or are corrupted (spec/nvswitch.md 3.2).
@@ -32,16 +32,32 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     let (gpus, switches) = (of_kind(DeviceKind::Gpu), of_kind(DeviceKind::NvSwitch));
     let Some(first) = gpus.first() else { return };
     let fabric = topology.fabric();
-    if fabric.model == FabricModel::None || fabric.partitions.is_empty() {
-        return;
-    }
     let set: BTreeSet<Bdf> = gpus.iter().map(|passed| passed.bdf.value).collect();
-    let same =
-        |partition: &&Partition| partition.gpus.iter().copied().collect::<BTreeSet<_>>() == set;
-    let Some(partition) = fabric.partitions.iter().find(same) else {
-        let message = format!("the {} passed GPUs are no NVLink partition of this host", set.len());
-        report.add(&NO_PARTITION, first.device, message, nearest(&set, &fabric.partitions));
-        return;
+    let list_of: Vec<Bdf> = set.iter().copied().collect();
+    let partition = match topology.partition_of(&list_of) {
+        Ok(Some(partition)) => partition,
+        Ok(None) => return,
+        Err(NoPartition { unknown }) => {
+            let message = match (set.len(), unknown) {
+                (1, 0) => "the passed GPU is no NVLink partition of this host".to_owned(),
+                (1, _) => "the module id of the passed GPU is unknown, and so is its NVLink \
+                           partition"
+                    .to_owned(),
+                (number, 0) => {
+                    format!("the {number} passed GPUs are no NVLink partition of this host")
+                }
+                (number, unknown) => format!(
+                    "the {number} passed GPUs are no known NVLink partition of this host: the \
+                     module ids of {unknown} are unknown"
+                ),
+            };
+            let hint = match unknown {
+                0 => nearest(&set, &fabric.partitions),
+                _ => HOW_MODULES.to_owned(),
+            };
+            report.add(&NO_PARTITION, first.device, message, hint);
+            return;
+        }
     };
     if fabric.model == FabricModel::SharedNvswitch {
         for switch in switches {

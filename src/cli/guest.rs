@@ -9,7 +9,7 @@ use crate::apply::now_s;
 use crate::bdf::Bdf;
 use crate::placement::{Occupancy, Placement, nearest, plan};
 use crate::request::{
-    Allow, DeviceWish, DomainName, Extras, GpuWish, Request, RequestError, Reserve,
+    Allow, DeviceWish, DomainName, Extras, GpuWish, Prefer, Request, RequestError, Reserve,
 };
 use crate::topology::Topology;
 use std::path::Path;
@@ -74,6 +74,7 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
         extras,
         reserve: Reserve { cores: shape.reserve_cores, memory_kib: shape.reserve_memory },
         policy: shape.policy.into(),
+        prefer: shape.prefer.map_or(Prefer::Auto, Into::into),
         allow: Allow {
             remote: shape.allow.contains(&AllowArg::Remote),
             split: shape.allow.contains(&AllowArg::Split),
@@ -246,7 +247,7 @@ mod tests {
     use crate::cli::args::{Cli, Verb};
     use crate::memsize::MemSize;
     use crate::placement::Held;
-    use crate::request::{CellWish, Near, PinPolicy, Policy};
+    use crate::request::{CellWish, Near, PinPolicy, Policy, Prefer};
     use clap::Parser;
 
     /// The request of a `plan` command line.
@@ -302,7 +303,8 @@ mod tests {
         assert_eq!(wish("--cells per-node").unwrap(), Request::for_gpus(0));
         let all = wish(
             "--gpus 2 --nic 2 --vf 1 --nic-near node --nvme 5e:00.0 --nvme 5f:00.0 --nvme-near switch \
-             --pins thread --reserve-cores 2 --reserve-memory 8G --policy spread --allow split,remote",
+             --pins thread --reserve-cores 2 --reserve-memory 8G --policy spread --prefer package --allow \
+             split,remote",
         );
         let nvme = |bus| format!("{bus}:00.0").parse().unwrap();
         let expected = Request {
@@ -317,6 +319,7 @@ mod tests {
             pins: PinPolicy::Thread,
             reserve: Reserve { cores: 2, memory_kib: Some(MemSize::from_gib(8)) },
             policy: Policy::Spread,
+            prefer: Prefer::Package,
             allow: Allow { remote: true, split: true },
             ..Request::for_gpus(2)
         };

@@ -1,7 +1,7 @@
 //! A request as the options that mean it: what another request has to say instead. The reverse of [`super::guest`].
 
 use crate::memsize::MemSize;
-use crate::request::{CellWish, DeviceWish, GpuWish, Near, PageSize, Policy, Request};
+use crate::request::{CellWish, DeviceWish, GpuWish, Near, PageSize, Policy, Prefer, Request};
 
 /// The options that make `to` of `from`: `--gpus 2 --allow remote`, or `no --huge-pages` for one that is left out.
 pub fn changes(from: &Request, to: &Request) -> String {
@@ -39,6 +39,12 @@ pub fn changes(from: &Request, to: &Request) -> String {
     add(a.memory_kib != b.memory_kib, option("--reserve-memory", memory));
     let policy = if to.policy == Policy::Pack { "pack" } else { "spread" };
     add(from.policy != to.policy, option("--policy", Some(policy.to_owned())));
+    let prefer = match to.prefer {
+        Prefer::Auto => None,
+        Prefer::Nic => Some("nic".to_owned()),
+        Prefer::Package => Some("package".to_owned()),
+    };
+    add(from.prefer != to.prefer, option("--prefer", prefer));
     let rules = [(to.allow.remote, "remote"), (to.allow.split, "split")];
     let rules: Vec<&str> = rules.into_iter().filter(|(on, _)| *on).map(|(_, rule)| rule).collect();
     let rules = Some(rules.join(",")).filter(|rules| !rules.is_empty());

@@ -18,6 +18,7 @@ fn lost(best: &Key, second: &Key, unit: u32) -> String {
     let fields = [
         (best.remote, second.remote, "core off the GPUs' node"),
         (best.nodes, second.nodes, "node"),
+        (best.packages_first, second.packages_first, "package"),
         (best.far, second.far, "step to NICs and drives"),
         (best.packages, second.packages, "package"),
         (best.roots, second.roots, "root complex"),

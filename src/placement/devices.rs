@@ -78,9 +78,7 @@ pub(super) fn choose(
     supported(&slots, wanted)?;
     let set = match wanted {
         Wanted::Any(0) => Set::default(),
-        _ if topology.partitions().is_empty() => {
-            unpartitioned(&slots, wanted, judges, request, reasons)?
-        }
+        _ if !topology.is_partitioned() => unpartitioned(&slots, wanted, judges, request, reasons)?,
         _ => partitions::choose(&slots, wanted, judges, request, reasons)?,
     };
     let mut devices = Devices {
@@ -214,7 +212,7 @@ fn unpartitioned(
         }
         Wanted::Any(number) => {
             let future = Future::new(slots, &[]);
-            let scorer = Scorer::new(slots, &future, judges, request.policy);
+            let scorer = Scorer::new(slots, &future, judges, request);
             let mut ranking = Ranking::default();
             search::offer(&scorer, &mut ranking, number, false);
             let Some(key) = ranking.winner() else {

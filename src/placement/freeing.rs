@@ -120,7 +120,7 @@ pub(super) fn cheapest(
 ) -> (Option<Advice>, bool) {
     let search = Search::new(topology, held, request);
     let mut best: Option<Advice> = None;
-    if topology.partitions().is_empty() {
+    if !topology.is_partitioned() {
         search.around(&BTreeSet::new(), &GpuWish::Count(count(number)), number, &mut best);
     } else {
         let slots = search.slots(number);

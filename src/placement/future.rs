@@ -67,7 +67,7 @@ impl Future {
     /// GPU alone.
     pub(super) fn new(slots: &Slots<'_>, offered: &[(Mask, Mask, u32)]) -> Future {
         let all = first(slots.gpus.bdfs.len());
-        if slots.topology.partitions().is_empty() {
+        if !slots.topology.is_partitioned() {
             let classes = CLASSES.map(|(number, _)| rooms(slots, all, number));
             return Future::Room { free: slots.gpus.free, classes };
         }

@@ -159,7 +159,7 @@ impl Search<'_> {
             Knob::Pages => change(request.huge_pages.is_some(), |r| r.huge_pages = None),
             Knob::Remote => change(!request.allow.remote, |r| r.allow.remote = true),
             Knob::Split => {
-                let worth = !request.allow.split && !self.topology.partitions().is_empty();
+                let worth = !request.allow.split && self.topology.is_partitioned();
                 change(worth, |r| r.allow.split = true)
             }
             Knob::Nics => fewer(&extras.nics, |r, wish| r.extras.nics = wish),
@@ -204,7 +204,7 @@ impl Search<'_> {
         let set = |r: &mut Request, count: u64| {
             r.gpus = GpuWish::Count(u32::try_from(count).unwrap_or(u32::MAX));
         };
-        if self.topology.partitions().is_empty() {
+        if !self.topology.is_partitioned() {
             return Steps::Many { count: u64::from(asked.saturating_sub(1)), unit: 1, set };
         }
         let sizes = self.topology.partitions().iter().map(|partition| partition.gpus.len() as u64);

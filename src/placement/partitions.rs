@@ -8,14 +8,15 @@ use super::future::Future;
 use super::score::{Ranking, Scorer};
 use super::slots::{Mask, Slots, bits, size};
 use super::{compare, search};
+use crate::bdf::Bdf;
 use crate::request::Request;
-use crate::topology::{FabricModel, PartitionId};
+use crate::topology::{FabricModel, HOW_MODULES, PartitionId};
 use std::collections::BTreeSet;
 
 /// Is a partition that may be chosen.
 #[derive(Debug)]
 struct Candidate {
-    /// Its number; none for a GPU alone where the board lists no partition of it.
+    /// Its number; none for a GPU beside the board.
     id: Option<PartitionId>,
     /// Its GPUs.
     gpus: Mask,
@@ -27,19 +28,18 @@ struct Candidate {
     nvlinks: u32,
 }
 
-/// Every partition of the board, and each GPU alone where the board lists no partition of it.
+/// Every partition of the board, and each GPU beside the board alone.
 fn candidates(slots: &Slots<'_>) -> Vec<Candidate> {
     let partitions = slots.topology.partitions().iter();
-    let mut alone = super::slots::first(slots.gpus.bdfs.len());
+    let ruled = slots.topology.ruled().filter_map(|gpu| slots.gpus.index(gpu));
+    let ruled = ruled.fold(0, |set, gpu| set | 1 << gpu);
+    let alone = super::slots::first(slots.gpus.bdfs.len()) & !ruled;
     let mut all: Vec<Candidate> = Vec::with_capacity(64);
     let shared = slots.topology.fabric().model == FabricModel::SharedNvswitch;
     all.extend(partitions.filter_map(|partition| {
         let gpus = slots.gpus.mask(&partition.gpus)?;
         let index = |&bdf| slots.switches.index(bdf);
         let pool = partition.nvswitch_pool.iter().filter_map(index).fold(0, |set, i| set | 1 << i);
-        if size(gpus) == 1 {
-            alone &= !gpus;
-        }
         let (mut needs, nvlinks) = (partition.nvswitches, partition.nvlinks_per_gpu);
         let mut pool = pool;
         if shared && size(gpus) > 1 {
@@ -158,7 +158,7 @@ impl<'a> Choice<'a> {
         let offered: Vec<(Mask, Mask, u32)> =
             self.all.iter().map(|c| (c.gpus, c.pool, c.needs)).collect();
         let future = Future::new(slots, &offered);
-        let scorer = Scorer::new(slots, &future, judges, self.request.policy);
+        let scorer = Scorer::new(slots, &future, judges, self.request);
         let mut ranking = Ranking::default();
         for candidate in of_size.clone().filter(|candidate| candidate.is_free(slots)) {
             ranking.offer(&scorer, candidate.gpus, candidate.switches(slots), false);
@@ -244,9 +244,25 @@ impl<'a> Choice<'a> {
     /// The error that no partition has so many GPUs.
     fn no_such_size(&self, number: usize) -> PlanError {
         let sizes: BTreeSet<usize> = self.all.iter().map(|c| size(c.gpus)).collect();
-        let what = format!("no partition of this board has {}", count(number, "GPU"));
-        let hint = format!("sizes on this board: {}", numbers(sizes));
-        PlanError::Impossible { what, hint }
+        let all: Vec<Bdf> = self.slots.topology.ruled().collect();
+        let unknown = self.slots.topology.without_module(&all);
+        let mut what = format!("no partition of this board has {}", count(number, "GPU"));
+        if unknown > 0 && number < all.len() {
+            let modules = if unknown == 1 { "module id" } else { "module ids" };
+            let of = count(unknown, "GPU");
+            what += &format!(": the {modules} of {of} are unknown, by which partitions are made");
+        }
+        let mut hints = Vec::new();
+        if !sizes.is_empty() {
+            hints.push(format!("sizes on this board: {}", numbers(sizes)));
+        }
+        if unknown > 0 {
+            hints.push(HOW_MODULES.to_owned());
+        }
+        if hints.is_empty() {
+            hints.push("`gpuvm host show` shows what is missing".into());
+        }
+        PlanError::Impossible { what, hint: hints.join("; ") }
     }
 
     /// The error that these GPUs are no partition.

@@ -6,6 +6,24 @@
 //! asked for, and the IOMMU can part it from the rest. Of the feasible candidates the one with the smallest [`Key`]
 //! wins, compared field by field in the order in which they stand there.
 //!
+//! | # | Less is better | Because |
+//! |---|---|---|
+//! | 1 | NVLinks lost | what GPUs send each other over NVLink takes no PCIe: a partition, else most links inside |
+//! | 2 | cores off the GPUs' node | each of their transfers to the GPU crosses nodes, whatever else is near |
+//! | 3 | NUMA nodes | each is a cell with memory of its own, which fills up by itself and is far from the others |
+//! | 4 | packages, preferred | without NVLinks between all GPUs their own traffic crosses packages: `--prefer package` |
+//! | 5 | steps to NICs and drives | GPUDirect below one switch is the fastest, across packages the slowest |
+//! | 6 | packages | as above where NVLinks carry the GPUs' own traffic: `--prefer nic` |
+//! | 7 | root complexes | transfers between GPUs stay off the processor's own fabric |
+//! | 8 | PCIe switches | transfers between GPUs stay off the root port |
+//! | 9 | neighbours | with `--policy spread` only: other guests on its nodes |
+//! | 10 | cost to later guests | large sets stay whole |
+//! | 11 | NVLinks cut | links to GPUs that stay free would be lost to both |
+//! | 12 | cores of free GPUs | the share of GPUs that stay free |
+//! | 13 | indexes | the same answer every time |
+//!
+//! The same table stands in gpuvm-placement(7).
+//!
 //! Every field but `remote`, `far`, `strain` and the nodes of cores follows from the set alone, and none of those
 //! four can be less than what a set is given before they are known. So a set that loses already is never asked for
 //! its cores: the search compares with the two best so far and keeps the second for `--explain`.
@@ -14,7 +32,7 @@ use super::devices::Judges;
 use super::future::Future;
 use super::groups;
 use super::slots::{Mask, Slots, bits, touched};
-use crate::request::Policy;
+use crate::request::{Policy, Prefer, Request};
 use crate::topology::FabricModel;
 use std::cmp::Reverse;
 
@@ -28,6 +46,8 @@ pub(super) struct Key {
     pub(super) remote: u32,
     /// Nodes that its GPUs and cores stand on.
     pub(super) nodes: u32,
+    /// Packages that the GPUs hang below where they count before NICs; else 0.
+    pub(super) packages_first: u32,
     /// How far the wanted NICs and drives are, summed: 0 on its switches, 1 on its nodes, 2 elsewhere.
     pub(super) far: u32,
     /// Packages that the GPUs hang below.
@@ -114,6 +134,8 @@ pub(super) struct Scorer<'a> {
     pub(super) judges: &'a Judges<'a>,
     /// Whether neighbours are avoided.
     spread: bool,
+    /// Whether one package counts before near NICs.
+    package: bool,
     /// Whether GPUs are linked directly, so that links inside a set count.
     direct: bool,
 }
@@ -124,11 +146,18 @@ impl<'a> Scorer<'a> {
         slots: &'a Slots<'a>,
         future: &'a Future,
         judges: &'a Judges<'a>,
-        policy: Policy,
+        request: &Request,
     ) -> Scorer<'a> {
-        let direct = slots.topology.fabric().model == FabricModel::None;
-        let spread = policy == Policy::Spread;
-        Scorer { slots, future, links: Links::new(slots), judges, spread, direct }
+        let fabric = slots.topology.fabric();
+        let direct = fabric.model == FabricModel::None;
+        let spread = request.policy == Policy::Spread;
+        let gpus = slots.gpus.bdfs.len();
+        let package = match request.prefer {
+            Prefer::Auto => direct && fabric.links.len() < gpus * gpus.saturating_sub(1) / 2,
+            Prefer::Nic => false,
+            Prefer::Package => true,
+        };
+        Scorer { slots, future, links: Links::new(slots), judges, spread, package, direct }
     }
 
     /// The least that a set can cost; none where that is `limit` or more. `switches` go along with it.
@@ -143,12 +172,14 @@ impl<'a> Scorer<'a> {
         if limit.is_some_and(|l| (nvlink, 0, nodes) > (l.nvlink, l.remote, l.nodes)) {
             return None;
         }
+        let packages = touched(&units.packages, set);
         let mut key = Key {
             nvlink,
             remote: 0,
             nodes,
+            packages_first: if self.package { packages } else { 0 },
             far: 0,
-            packages: touched(&units.packages, set),
+            packages,
             roots: touched(&units.roots, set),
             switches: touched(&units.switches, set),
             neighbours: 0,

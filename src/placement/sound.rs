@@ -223,7 +223,9 @@ impl Case<'_> {
             }
             None => {
                 assert!(switches.is_empty());
-                assert!(topology.partitions().is_empty() || gpus.len() <= 1);
+                let all: Vec<Bdf> = gpus.iter().copied().collect();
+                let split = plan.reasons.iter().any(|r| r.because.contains("are no partition"));
+                assert!(split || topology.partition_of(&all) == Ok(None));
             }
         }
     }

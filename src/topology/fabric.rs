@@ -1,5 +1,6 @@
 //! NVLink and NVSwitch: which sets of GPUs may form one guest, and how GPUs are linked.
 
+use super::{PciDevice, Topology};
 use crate::bdf::Bdf;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -86,4 +87,75 @@ pub struct Fabric {
     /// What is missing against the board's plan: a GPU or a switch that does not answer. Not empty: degraded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub degraded: Vec<String>,
+}
+
+/// Says that a set of GPUs may not form a guest: it is no NVLink partition of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoPartition {
+    /// GPUs of the set whose module id is unknown, so that nobody can tell which partition they form.
+    pub unknown: usize,
+}
+
+/// How module ids become known, to be read behind a semicolon.
+pub const HOW_MODULES: &str = "NVML tells module ids while the GPUs are bound to `nvidia`: `gpuvm host modules --write` \
+                               on the host keeps them, and `gpuvm host capture -` there records them";
+
+impl Topology {
+    /// Whether sets of GPUs are ruled by partitions on this host; else any set may form a guest.
+    pub fn is_partitioned(&self) -> bool {
+        let fabric = self.fabric();
+        fabric.model != FabricModel::None || !fabric.partitions.is_empty()
+    }
+
+    /// GPUs that go to guests in partitions only: those of the NVLink board. A GPU beside the board, which shows by its
+    /// id, needs none. Where Fabric Manager keeps the switches this holds for one GPU alone, too: CUDA in its guest
+    /// waits until a partition of exactly that GPU is active (cuInit 802; "Fabric Manager User Guide", shared NVSwitch).
+    pub fn ruled(&self) -> impl Iterator<Item = Bdf> {
+        let id = |gpu: &PciDevice| (gpu.vendor, gpu.device);
+        let mut models = self.gpus().map(id);
+        let first = models.next();
+        // On most hosts all GPUs are of one model.
+        let ids = if models.all(|model| Some(model) == first) { Vec::new() } else { self.board() };
+        let ruled = move |gpu: &&PciDevice| ids.is_empty() || ids.contains(&id(gpu));
+        let any = self.is_partitioned();
+        self.gpus().filter(move |gpu| any && ruled(gpu)).map(|gpu| gpu.bdf)
+    }
+
+    /// Vendor and device ids of the GPUs that are known to be on the NVLink board.
+    fn board(&self) -> Vec<(u16, u16)> {
+        let fabric = self.fabric();
+        let named = fabric.partitions.iter().flat_map(|partition| partition.gpus.iter().copied());
+        let linked = fabric.links.iter().flat_map(|link| [link.a, link.b]);
+        let known = fabric.module_ids.iter().map(|(bdf, _)| *bdf);
+        let id = |bdf| self.device(bdf).map(|device| (device.vendor, device.device));
+        let mut ids: Vec<_> = named.chain(linked).chain(known).filter_map(id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// The partition that a set of GPUs forms; none where it needs none. The one decision that planner, checks and all
+    /// else that judges sets of GPUs share.
+    pub fn partition_of(&self, gpus: &[Bdf]) -> Result<Option<&Partition>, NoPartition> {
+        let mut set: Vec<Bdf> = self.ruled().filter(|bdf| gpus.contains(bdf)).collect();
+        set.sort_unstable();
+        if set.is_empty() {
+            return Ok(None);
+        }
+        let same = |partition: &&Partition| {
+            partition.gpus.len() == set.len() && partition.gpus.iter().all(|gpu| set.contains(gpu))
+        };
+        let unknown = || NoPartition { unknown: self.without_module(&set) };
+        self.fabric().partitions.iter().find(same).map(Some).ok_or_else(unknown)
+    }
+
+    /// How many of these GPUs have no known module id though their partitions go by it.
+    pub fn without_module(&self, gpus: &[Bdf]) -> usize {
+        let fabric = self.fabric();
+        let known = |gpu: &&Bdf| !fabric.module_ids.iter().any(|(bdf, _)| bdf == *gpu);
+        match fabric.model {
+            FabricModel::SharedNvswitch => gpus.iter().filter(known).count(),
+            FabricModel::None | FabricModel::FullPassthrough => 0,
+        }
+    }
 }

@@ -20,7 +20,7 @@ pub use accelerator::{SetAside, Unsupported};
 pub use binding::{Binding, VFIO, is_vfio};
 pub use cpu::{Core, L3, NumaNode};
 pub use drive::{Content, Drive, DriveUse, PartitionTableEntry, Signature};
-pub use fabric::{Fabric, FabricModel, NvLink, Partition, PartitionId};
+pub use fabric::{Fabric, FabricModel, HOW_MODULES, NoPartition, NvLink, Partition, PartitionId};
 pub use isolation::{Isolated, Isolation, Weakness};
 pub use pages::{HugePagePool, HugetlbMount};
 pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov};

@@ -3,7 +3,7 @@
 use super::guestnic::{NIC_VALUE, nic};
 use super::vf::VfArg;
 use super::wish::{
-    AllowArg, CellsArg, HugePagesArg, NearArg, PinsArg, PolicyArg, ProfileArg, Which,
+    AllowArg, CellsArg, HugePagesArg, NearArg, PinsArg, PolicyArg, PreferArg, ProfileArg, Which,
 };
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
@@ -116,6 +116,11 @@ pub struct ShapeArgs {
     /// Which of equally good places is taken
     #[arg(long, value_name = "POLICY", value_enum, default_value = "pack")]
     pub policy: PolicyArg,
+    /// What counts first: near NICs, or one package; gpuvm-placement(7)
+    ///
+    /// Where not both can be had. Without it: near NICs where NVLinks join all GPUs of the host, else one package.
+    #[arg(long, value_name = "WHAT", value_enum)]
+    pub prefer: Option<PreferArg>,
     /// Tell GPUs below one PCIe switch that they may send to each other over it, without NVLink; refused where no two are
     #[arg(long)]
     pub p2p_clique: bool,

@@ -1,7 +1,7 @@
 //! Values of a guest's options: each has the words of the command line and the wish that it means.
 
 use crate::bdf::Bdf;
-use crate::request::{CellWish, Near, PageSize, PinPolicy, Policy, Profile};
+use crate::request::{CellWish, Near, PageSize, PinPolicy, Policy, Prefer, Profile};
 use clap::ValueEnum;
 use std::str::FromStr;
 
@@ -137,6 +137,24 @@ impl From<PolicyArg> for Policy {
         match arg {
             PolicyArg::Pack => Policy::Pack,
             PolicyArg::Spread => Policy::Spread,
+        }
+    }
+}
+
+/// Is what counts first, on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PreferArg {
+    /// NICs and drives near the GPUs
+    Nic,
+    /// GPUs on one package
+    Package,
+}
+
+impl From<PreferArg> for Prefer {
+    fn from(arg: PreferArg) -> Prefer {
+        match arg {
+            PreferArg::Nic => Prefer::Nic,
+            PreferArg::Package => Prefer::Package,
         }
     }
 }
