@@ -101,6 +101,7 @@ impl Machine {
         let script = "mount -t tmpfs tmpfs /usr/share; mkdir -p /usr/share/nvidia/nvswitch; \
                       cp \"$DIR\"/config/* /usr/share/nvidia/nvswitch/ 2>/dev/null || true; \
                       cp -a /etc/. \"$DIR\"/etc/ 2>/dev/null || true; mount --bind \"$DIR\"/etc /etc; \
+                      mkdir -p \"$DIR\"/var; mount --bind \"$DIR\"/var /var/lib; \
                       exec \"$@\"";
         let mut command = Command::new(project().join("tests/as-host"));
         command.arg(self.dir.path().join("host")).args(["bash", "-ec", script, "bash"]);
@@ -356,12 +357,11 @@ fn module_ids_are_written_for_gpus_that_leave_the_driver() {
     let lines: Vec<Vec<&str>> = out.lines().map(|l| l.split_whitespace().collect()).collect();
     assert_eq!(lines[1], ["0", "0000:1b:00.0", "5", "NVML"], "{out}");
     assert!(!Path::new(&machine.path("etc/gpuvm/module-ids.json")).exists());
-    for said in ["8 module ids", "already so"] {
+    let links = "/var/lib/gpuvm/nvlinks.json: NVLinks by NVML\n";
+    for (links, said) in [(links, "8 module ids"), ("", "already so")] {
         let (code, _, err) = machine.gpuvm(&["host", "modules", "--write"], true);
-        assert_eq!(
-            (code, err.as_str()),
-            (0, format!("/etc/gpuvm/module-ids.json: {said}\n").as_str())
-        );
+        let said = format!("{links}/etc/gpuvm/module-ids.json: {said}\n");
+        assert_eq!((code, err), (0, said));
     }
     let written = std::fs::read_to_string(machine.path("etc/gpuvm/module-ids.json")).unwrap();
     let written: Value = serde_json::from_str(&written).unwrap();
@@ -391,4 +391,166 @@ fn module_ids_are_written_for_gpus_that_leave_the_driver() {
     assert_eq!(code, 1);
     let said = "/etc/gpuvm/module-ids.json line 3: module id 1 stands twice: 0000:1b:00.0 and 0000:43:00.0";
     assert!(err.contains(said), "{err}");
+}
+
+/// A DGX-1 without its name, so that no table knows its links: eight GPUs on the driver `nvidia`, in two packages.
+fn bridged() -> String {
+    host_text("dgx-1").replace("product_name = NVIDIA DGX-1", "product_name = SYS-4029")
+}
+
+/// NVLinks of a fabric as pairs of buses with a count.
+fn links(fabric: &Value) -> Vec<(String, String, u64)> {
+    let bus = |gpu: &Value| gpu.as_str().unwrap()[5..7].to_owned();
+    let all = fabric["links"].as_array().into_iter().flatten();
+    all.map(|l| (bus(&l["a"]), bus(&l["b"]), l["links"].as_u64().unwrap())).collect()
+}
+
+#[test]
+fn bridges_are_read_from_nvml_and_stay_known_on_vfio_pci() {
+    let record = bridged();
+    let Some(machine) = Machine::new(&record) else { return };
+    let gpus: Vec<(&str, u32)> =
+        ["06", "07", "0a", "0b", "85", "86", "89", "8a"].map(|bus| (bus, 1)).to_vec();
+    // Bridges lie across: the first GPU is linked to one of the other package.
+    let bridges = "nvlink 0000:06:00.0 0000:8a:00.0 4\nnvlink 0000:07:00.0 0000:0b:00.0 4";
+    machine.fake("none", &gpus, bridges);
+    let wanted =
+        [("06", "8a", 4), ("07", "0b", 4)].map(|(a, b, n)| (a.to_owned(), b.to_owned(), n));
+    let (fabric, _) = machine.fabric(true);
+    assert_eq!(links(&fabric), wanted);
+    assert_eq!(fabric["source"], "NVLinks read from NVML");
+    let (_, out, _) = machine.gpuvm(&["host", "matrix", "--tsv"], true);
+    let row: Vec<&str> = out.lines().nth(1).unwrap().split('\t').collect();
+    assert_eq!(row[8], "NV4", "{out}");
+    // The record has them, and the linked pair is planned.
+    let (code, out, err) = machine.gpuvm(&["host", "capture", "-"], true);
+    assert_eq!(code, 0, "{err}");
+    let captured: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(links(&captured["host"]["fabric"]), wanted);
+    // Drivers that cannot tell a switch from a GPU.
+    machine.fake("none", &gpus, &format!("{bridges}\nfail nvmlDeviceGetNvLinkRemoteDeviceType 13"));
+    assert_eq!(links(&machine.fabric(true).0), wanted);
+    // Without NVML nothing is known, and that is said.
+    let (fabric, notes) = machine.fabric(false);
+    assert_eq!(links(&fabric), []);
+    assert!(notes.contains("NVML has not told the NVLinks: libnvidia-ml.so.1"), "{notes}");
+
+    machine.fake("none", &gpus, bridges);
+    let (code, _, err) = machine.gpuvm(&["host", "modules", "--write", "--dry-run"], true);
+    let path = "/var/lib/gpuvm/nvlinks.json";
+    assert!(err.contains(&format!("would write {path}")), "{code} {err}");
+    assert!(!Path::new(&machine.path("var/gpuvm/nvlinks.json")).exists());
+    let (code, _, err) = machine.gpuvm(&["host", "modules", "--write"], true);
+    assert!(err.contains(&format!("{path}: NVLinks by NVML")), "{code} {err}");
+    // Kept of this boot: NVML is not asked again.
+    machine.fake("none", &gpus, "crash nvmlInitWithFlags");
+    assert_eq!(links(&machine.fabric(true).0), wanted);
+
+    // All GPUs on vfio-pci: the kept file tells, without NVML.
+    let vfio = record.replace("/bus/pci/drivers/nvidia\n", "/bus/pci/drivers/vfio-pci\n");
+    let Some(later) = Machine::new(&vfio) else { return };
+    later.fake("none", &gpus, "");
+    assert_eq!(links(&later.fabric(false).0), []);
+    let kept = later.path("var/gpuvm/nvlinks.json");
+    std::fs::create_dir_all(later.path("var/gpuvm")).unwrap();
+    std::fs::copy(machine.path("var/gpuvm/nvlinks.json"), &kept).unwrap();
+    let (fabric, _) = later.fabric(false);
+    assert_eq!(links(&fabric), wanted);
+    assert_eq!(fabric["source"], format!("NVLinks read from {path}"));
+    // Another card in the place of one: its links are not those of the card before.
+    let text = std::fs::read_to_string(&kept).unwrap();
+    std::fs::write(&kept, text.replacen("7601", "7602", 1).replacen("7605", "7602", 1)).unwrap();
+    let (fabric, _) = later.fabric(false);
+    assert_eq!(links(&fabric).len(), 2, "told by the other end: {fabric}");
+    std::fs::write(&kept, "{").unwrap();
+    let (fabric, notes) = later.fabric(false);
+    assert_eq!(links(&fabric), []);
+    assert!(notes.contains("nvlinks.json is damaged and not used"), "{notes}");
+}
+
+#[test]
+fn nvml_wins_over_the_table_of_a_board() {
+    // Full passthrough: nobody but NVML tells that a GPU has lost two links.
+    let Some(machine) = Machine::new(&host_text("dgx-a100")) else { return };
+    machine.fake("a100", &A100, "links 3 10");
+    let (fabric, _) = machine.fabric(true);
+    let of = |links: &[(String, String, u64)], bus: &str| {
+        let mut all: Vec<u64> =
+            links.iter().filter(|(a, b, _)| a == bus || b == bus).map(|(.., n)| *n).collect();
+        all.dedup();
+        all
+    };
+    let read = links(&fabric);
+    assert_eq!((of(&read, "07"), read.len()), (vec![10], 28), "{fabric}");
+    assert!(of(&read, "0f").contains(&12), "{fabric}");
+    assert_eq!(fabric["degraded"], serde_json::json!(["GPU 0000:07:00.0 has 10 of 12 NVLinks"]));
+    assert!(source(&fabric).ends_with("NVLinks read from NVML"), "{fabric}");
+    let whole = |fabric: &Value| {
+        let all = fabric["partitions"].as_array().unwrap().clone();
+        let whole = all.iter().find(|p| p["gpus"].as_array().unwrap().len() == 8).unwrap();
+        whole["nvlinks_per_gpu"].as_u64().unwrap()
+    };
+    assert_eq!(whole(&fabric), 10);
+    // Before Fabric Manager has trained them no link is up: the table counts, and a note says so.
+    let down: Vec<String> = A100.iter().map(|(_, id)| format!("links {id} 0")).collect();
+    machine.fake("a100", &A100, &down.join("\n"));
+    let (fabric, notes) = machine.fabric(true);
+    assert_eq!((links(&fabric).len(), whole(&fabric)), (28, 12));
+    assert!(notes.contains("NVML shows no NVLink that works"), "{notes}");
+}
+
+/// Runs the program on a recorded tree; the exit code, and both outputs behind each other.
+fn on(host: &Path, args: &[&str]) -> (i32, String) {
+    let (code, out, err) =
+        run(crate::support::gpuvm(args).args(["--host", host.to_str().unwrap()]));
+    (code, out + &err)
+}
+
+#[test]
+fn a_gpu_whose_module_is_unknown_is_refused_by_every_verb() {
+    let known = host_text("dgx-h100");
+    let record = known.replace("product_name = DGXH100", "product_name = SYS-821");
+    let (dir, named) = (scratch(), scratch());
+    unpack(&record, dir.path()).unwrap();
+    unpack(&known, named.path()).unwrap();
+    let why = "no partition of this board has 1 GPU: the module ids of 8 GPUs are unknown";
+    let how = "`gpuvm host modules --write`";
+    let make = ["--no-seed", "--data-size", "none", "--disk-dir", "/a", "--dry-run"];
+    let create = [&["create", "--gpus", "1", "--name", "a"][..], &make].concat();
+    for verb in [
+        &["plan", "--gpus", "1"][..],
+        &["plan", "--gpu", "3"],
+        &["export", "--gpus", "1", "--name", "a"],
+        &create,
+    ] {
+        let (code, text) = on(dir.path(), verb);
+        assert_eq!(code, 1, "{verb:?}: {text}");
+        assert!(text.contains(why) && text.contains(how), "{verb:?}: {text}");
+        assert!(!text.contains("1 GPU would fit"), "{verb:?}: {text}");
+        let (code, text) = on(named.path(), verb);
+        assert_eq!(code, 0, "{verb:?} with known ids: {text}");
+    }
+    let (code, text) = on(dir.path(), &["capacity", "--json"]);
+    let sizes: Value = serde_json::from_str(&text).unwrap();
+    let sizes: Vec<(u64, u64)> = sizes["sizes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|size| (size["gpus"].as_u64().unwrap(), size["empty"].as_u64().unwrap()))
+        .collect();
+    assert_eq!((code, sizes), (0, vec![(1, 0), (8, 1)]), "{text}");
+    // What was exported where the ids are known is checked where they are not.
+    let (code, out, _) = run(crate::support::gpuvm(&["export", "--gpus", "1", "--name", "a"])
+        .args(["--host", named.path().to_str().unwrap()]));
+    assert_eq!(code, 0);
+    let file = dir.path().join("a.xml");
+    std::fs::write(&file, out).unwrap();
+    let check = ["check", file.to_str().unwrap()];
+    let (_, text) = on(dir.path(), &check);
+    assert!(text.contains("gpus-no-partition") && text.contains(how), "{text}");
+    let (_, text) = on(named.path(), &check);
+    assert!(!text.contains("gpus-no-partition"), "{text}");
+    // The partition of all GPUs needs no ids.
+    let (code, text) = on(dir.path(), &["plan", "--gpus", "8"]);
+    assert_eq!(code, 0, "{text}");
 }

@@ -2,6 +2,7 @@
 
 use crate::support::{host_tree, shared_hosts};
 use gpuvm::discover::lstopo::from_lstopo_xml;
+use gpuvm::discover::source;
 use gpuvm::topology::{DeviceKind, Topology};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -183,4 +184,17 @@ fn a_damaged_record_is_an_error_and_never_a_panic() {
         // With or without an error: it must come back.
         let _ = from_lstopo_xml(&less.join("\n"));
     }
+}
+
+#[test]
+fn nvlinks_come_from_hwlocs_matrix() {
+    let Some(hosts) = shared_hosts() else { return };
+    let links = |name: &str| -> Vec<u32> {
+        let host = source::load(&hosts.join("hwloc").join(name)).unwrap();
+        host.fabric().links.iter().map(|link| link.links).collect()
+    };
+    // POWER8 with four P100: two pairs with two links of 20 GB/s each; those to the processors are not between GPUs.
+    assert_eq!(links("power8gpudistances.xml"), [2, 2]);
+    // A DGX-2H: one link to each of six switches, 120 pairs.
+    assert_eq!(links("nvidiaDGX2.xml"), [6; 120]);
 }

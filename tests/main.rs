@@ -19,6 +19,7 @@ mod lstopo;
 mod matrix;
 mod nics;
 mod plans;
+mod posted;
 mod requirements;
 #[allow(dead_code)]
 #[path = "bench/placement/mod.rs"]

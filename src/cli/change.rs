@@ -4,11 +4,14 @@ use super::args::LockArgs;
 use super::bar::Bar;
 use super::context::Context;
 use super::error::{hinted, usage};
+use super::host::capture;
 use super::output::{Output, ask, ask_yes, tell};
 use crate::apply::{
     Heard, HostLock, Interrupt, Journal, LockError, Observer, Orphan, Orphans, Recovery, Step,
     StepError, Way,
 };
+use crate::discover::fabric::links;
+use crate::fsroot::FsRoot;
 use crate::hypervisor::{Hypervisor, none};
 use anyhow::Context as _;
 use nix::sys::signal::Signal;
@@ -234,6 +237,22 @@ pub fn agree<T: Display>(steps: &[T], question: &str, what: &str) -> anyhow::Res
         true => Ok(()),
         false => Err(hinted(format!("{what} was declined; nothing is changed"), "")),
     }
+}
+
+/// Keeps what NVML says of NVLinks, before a change takes GPUs from the driver that tells it; `again`: also what was kept
+/// since the last boot. What cannot be kept is a warning: nothing depends on it now. Returns whether something was
+/// written.
+pub fn keep_links(again: bool, output: Output) -> anyhow::Result<bool> {
+    let Some(text) = links::to_keep(&FsRoot::live()?, again)? else { return Ok(false) };
+    let file = Path::new(links::PATH);
+    let dir = file.parent().unwrap_or(Path::new("/"));
+    let written = std::fs::create_dir_all(dir)
+        .map_err(anyhow::Error::from)
+        .and_then(|()| capture::write(file, true, text.as_bytes()));
+    if let Err(error) = &written {
+        output.warning(&format!("NVLinks are not kept in {}: {error}", file.display()));
+    }
+    Ok(written.is_ok())
 }
 
 /// Prints steps that are not done.

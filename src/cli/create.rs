@@ -1,7 +1,7 @@
 //! `create`: plan, check, define and start a guest, and say where it answers. It is done, or nothing is left.
 
 use super::args::CreateArgs;
-use super::change::{Reporter, journal, print_steps, refuse_unfinished};
+use super::change::{Reporter, journal, keep_links, print_steps, refuse_unfinished};
 use super::claim::claim;
 use super::context::Context;
 use super::diff::Diff;
@@ -83,6 +83,9 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         reporter.ask(|| accept(&losses, &name))?;
     }
     let start = [start_step(&name, xml.uuid())];
+    if cx.has_guests_here()? && !xml.held(false)?.devices.is_empty() {
+        keep_links(false, cx.output)?;
+    }
     let journal = journal("create", &name, &*hypervisor)?;
     let mut transaction = Transaction::new(&*hypervisor, &mut reporter, Some(journal));
     transaction.run(&steps)?;

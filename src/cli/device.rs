@@ -6,7 +6,7 @@ mod plan;
 pub use list::uses;
 
 use super::args::{BindArgs, DeviceVerb, Early, ReleaseArgs};
-use super::change::{Reporter, agree, print_steps, refuse_unfinished};
+use super::change::{Reporter, agree, keep_links, print_steps, refuse_unfinished};
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted};
 use crate::apply::bind::{boot, on_this_machine};
@@ -44,6 +44,7 @@ fn bind(args: &BindArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let question = "take them from the host?";
         reporter.ask(|| agree(&taken, question, "taking devices from the host"))?;
     }
+    keep_links(false, cx.output)?;
     change("device bind", &args.devices, &steps, reporter, cx)
 }
 

@@ -1,7 +1,7 @@
 //! `start`.
 
 use super::args::StartArgs;
-use super::change::{Reporter, journal, print_steps, refuse_unfinished};
+use super::change::{Reporter, journal, keep_links, print_steps, refuse_unfinished};
 use super::claim::claim_of;
 use super::context::Context;
 use super::error::EXIT_DONE;
@@ -40,6 +40,9 @@ pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let _lock = reporter.lock(&args.lock)?;
     refuse_unfinished(&*hypervisor, cx.output)?;
     let Plan { defined, pages, steps } = plan(&*hypervisor, args, cx)?;
+    if cx.has_guests_here()? && defined.as_ref().is_some_and(has_devices) {
+        keep_links(false, cx.output)?;
+    }
     let changes = pages.iter().chain(&steps).any(Step::is_of_host);
     let journal = changes.then(|| journal("start", &args.name, &*hypervisor)).transpose()?;
     let mut transaction = Transaction::new(&*hypervisor, &mut reporter, journal);
@@ -64,6 +67,11 @@ pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     transaction.complete()?;
     transaction.close()?;
     Ok(EXIT_DONE)
+}
+
+/// Whether a guest has devices of the host.
+fn has_devices(xml: &DomainXml) -> bool {
+    xml.held(false).is_ok_and(|held| !held.devices.is_empty())
 }
 
 /// What a start takes.

@@ -9,6 +9,7 @@ mod boards;
 mod census;
 mod config;
 mod ffi;
+pub mod links;
 mod lists;
 pub mod modules;
 mod shared;
@@ -37,23 +38,32 @@ struct Found<'a> {
 
 /// What is known of NVLink on a host, and notes for people.
 pub fn fabric(root: &FsRoot, parts: &Parts) -> Result<(Fabric, Vec<String>), FsError> {
+    let links = links::begin(root, parts)?;
     let found = match Found::of(parts) {
         Ok(found) => found,
-        Err(source) => return Ok((Fabric { source, ..Fabric::default() }, Vec::new())),
+        Err(source) => {
+            let mut fabric = Fabric { source, ..Fabric::default() };
+            let notes = links::lay_over(&mut fabric, &links.ask(), false);
+            return Ok((fabric, notes));
+        }
     };
-    let mut told = Told::of(root, &found, AskNvml::Unknown)?;
+    let mut told = Told::of(root, &found, AskNvml::Unknown, links)?;
     let mut notes = std::mem::take(&mut told.notes);
-    let (fabric, more) = judged(&found, &told);
+    let (mut fabric, more) = judged(&found, &told);
     notes.extend(more);
+    notes.extend(links::lay_over(&mut fabric, &told.links, told.listed.is_some()));
     Ok((fabric, notes))
 }
 
-/// What is known of NVLink on a host of which only its parts are known, and notes for people.
-pub fn planned(parts: &Parts) -> (Fabric, Vec<String>) {
-    match Found::of(parts) {
+/// What is known of NVLink on a host of which only its parts and the NVLinks that somebody read are known, and notes for
+/// people.
+pub fn planned(parts: &Parts, links: &links::Read) -> (Fabric, Vec<String>) {
+    let (mut fabric, mut notes) = match Found::of(parts) {
         Ok(found) => judged(&found, &Told::nothing(&found)),
         Err(source) => (Fabric { source, ..Fabric::default() }, Vec::new()),
-    }
+    };
+    notes.extend(links::lay_over(&mut fabric, links, false));
+    (fabric, notes)
 }
 
 /// Module ids that the live machine tells now, those of the admin's file where NVML cannot see a GPU, and notes.
@@ -66,7 +76,7 @@ pub fn modules_now(
     if !matches!(found.board.sets, Sets::Switched { .. }) {
         return Ok(None);
     }
-    let told = Told::of(root, &found, AskNvml::All)?;
+    let told = Told::of(root, &found, AskNvml::All, links::begin(root, parts)?)?;
     Ok(Some((told.modules, told.notes)))
 }
 

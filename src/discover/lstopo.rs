@@ -134,7 +134,8 @@ pub fn from_lstopo_xml(text: &str) -> Result<Topology, LstopoError> {
         ..Parts::default()
     };
     io::read(&hwloc, &node_of, &domains, &mut parts);
-    let (fabric, notes) = super::fabric::planned(&parts);
+    let read = io::nvlinks(&hwloc, &domains, &parts);
+    let (fabric, notes) = super::fabric::planned(&parts, &read);
     parts.fabric = fabric;
     parts.notes.extend(notes);
     parts.notes.push(

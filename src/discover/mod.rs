@@ -29,6 +29,7 @@ mod pci;
 pub mod process;
 pub mod released;
 pub mod source;
+pub mod topo;
 pub mod tuning;
 
 use crate::fsroot::{FsError, FsRoot};

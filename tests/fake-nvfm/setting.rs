@@ -5,6 +5,7 @@
 //! `gpu ADDRESS MODULE`  a GPU that the NVIDIA driver has; Fabric Manager tells its address on a100 and hgx2
 //! `active PARTITION`    a partition that is active
 //! `links MODULE COUNT`  a GPU with fewer NVLinks that work
+//! `nvlink A B COUNT`    NVLinks between the GPUs at two addresses; those to switches follow from the board
 //! `gone MODULE`         a GPU that failed: its partitions are not listed
 //! `fail CALL CODE`      what a function returns
 //! `hang CALL`, `crash CALL`

@@ -94,7 +94,10 @@ pub struct MatrixArgs {
 /// Is what `host modules` takes.
 #[derive(Debug, Args)]
 pub struct ModulesArgs {
-    /// Write what NVML and Fabric Manager say now to /etc/gpuvm/module-ids.json
+    /// Write what NVML and Fabric Manager say now to /etc/gpuvm/module-ids.json, and NVLinks beside it
+    ///
+    /// NVLinks that NVML tells are kept in /var/lib/gpuvm/nvlinks.json, so that they stay known while GPUs are bound to
+    /// vfio-pci. `create`, `start` and `device bind` keep them, too, before they bind a GPU.
     #[arg(long)]
     pub write: bool,
     /// With --write: print what would be written and change nothing
@@ -111,6 +114,12 @@ pub struct CaptureArgs {
     /// Keep serial numbers, MAC addresses, partition UUIDs and the host name
     #[arg(long)]
     pub identify: bool,
+    /// Take NVLinks from what `nvidia-smi topo -m` printed
+    ///
+    /// The table's GPUs are those of NVIDIA in the order of their PCI addresses, as nvidia-smi counts them. Where NVML can
+    /// be asked, the record has its NVLinks without it.
+    #[arg(long, value_name = "TEXT", value_hint = ValueHint::FilePath)]
+    pub topo: Option<PathBuf>,
     /// Replace the file if it is there
     #[arg(long)]
     pub overwrite: bool,

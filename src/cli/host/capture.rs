@@ -4,16 +4,24 @@ use super::checked;
 use crate::cli::args::CaptureArgs;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted, usage};
+use crate::discover::topo::{Topo, TopoError};
 use crate::discover::{discover, discover_identified};
 use crate::fsroot::FsRoot;
+use crate::input;
 use crate::topology::file::to_json;
 use crate::topology::{Parts, Topology};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
+/// Bytes that a text of `nvidia-smi topo -m` may have; one of 16 GPUs and 32 NICs has some 20 KiB.
+const TOPO_BYTES: u64 = 1 << 20;
+
 /// Runs the verb.
 pub fn run(args: &CaptureArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let topology = read(args, cx)?;
+    let mut topology = read(args, cx)?;
+    if let Some(file) = &args.topo {
+        topology = with_topo(&topology, file)?;
+    }
     let text = to_json(&topology);
     if args.file == Path::new("-") {
         cx.output.json_text(&text)?;
@@ -46,6 +54,20 @@ fn read(args: &CaptureArgs, cx: &Context<'_>) -> anyhow::Result<Topology> {
         (Some(_), true) => cx.topology(),
         (Some(_), false) => Ok(Topology::new(redacted(cx.topology()?.parts().clone()))?),
     }
+}
+
+/// The host with the NVLinks of a text of `nvidia-smi topo -m`.
+fn with_topo(topology: &Topology, file: &Path) -> anyhow::Result<Topology> {
+    let shown = file.display().to_string();
+    let text = input::text(file, TOPO_BYTES)?;
+    let wrong = |error: TopoError| {
+        let hint = match error {
+            TopoError::OtherHost { .. } => "give the table of this host",
+            _ => "`nvidia-smi topo -m >topo.txt` on the machine writes such a file",
+        };
+        hinted(format!("{shown}: {error}"), hint)
+    };
+    Topo::parse(&text).and_then(|topo| topo.lay_over(topology, &shown)).map_err(wrong)
 }
 
 /// Refuses to record what identifies another machine, which its gpuvm leaves out.

@@ -5,11 +5,14 @@ use super::capture;
 use super::tables::{Wide, table};
 use crate::bdf::Bdf;
 use crate::cli::args::ModulesArgs;
+use crate::cli::change::keep_links;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
 use crate::cli::output::width;
+use crate::discover::fabric::links;
 use crate::discover::fabric::modules::{Modules, PATH, Source};
 use crate::discover::fabric::modules_now;
+use crate::fsroot::FsRoot;
 use crate::topology::Topology;
 use serde::Serialize;
 use std::path::Path;
@@ -92,6 +95,18 @@ fn write(
     dry_run: bool,
     cx: &Context<'_>,
 ) -> anyhow::Result<()> {
+    let renewed = match dry_run {
+        true => links::to_keep(&FsRoot::live()?, true)?.is_some(),
+        false => keep_links(true, cx.output)?,
+    };
+    if renewed {
+        let would = if dry_run { "would write " } else { "" };
+        cx.output.progress(&format!("{would}{}: NVLinks by NVML", links::PATH));
+    }
+    if modules.is_empty() && Path::new(links::PATH).exists() {
+        cx.output.progress("no GPU of this host has a module id");
+        return Ok(());
+    }
     if modules.is_empty() {
         let hint = "NVML sees GPUs only while they are bound to the driver `nvidia`; or write the file by hand, as \
                     {\"0000:1b:00.0\": 1, ...}";

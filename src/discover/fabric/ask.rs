@@ -4,6 +4,7 @@
 use super::abi::{Code, Listed};
 use super::config::Address;
 use super::ffi;
+use super::links::GpuLinks;
 use crate::bdf::Bdf;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -63,6 +64,8 @@ pub struct NvmlAnswer {
     pub ids: Vec<(Bdf, u32)>,
     /// GPUs without one, and why.
     pub silent: Vec<(Bdf, String)>,
+    /// NVLinks of each GPU that tells them.
+    pub links: Vec<GpuLinks>,
 }
 
 impl ManagerRefusal {
@@ -110,9 +113,9 @@ pub fn manager(address: &Address) -> Question {
     Question::ask(MANAGER_LIMIT, move || ffi::partitions(&address, CONNECT_MS))
 }
 
-/// Asks NVML for module ids of GPUs on the driver `nvidia`.
-pub fn nvml(gpus: Vec<Bdf>) -> Question {
-    Question::ask(NVML_LIMIT, move || ffi::module_ids(&gpus))
+/// Asks NVML for module ids, and for NVLinks, of GPUs on the driver `nvidia`.
+pub fn nvml(modules: Vec<Bdf>, links: Vec<Bdf>) -> Question {
+    Question::ask(NVML_LIMIT, move || ffi::gpus(&modules, &links))
 }
 
 /// Fabric Manager's partitions, by number.
@@ -124,8 +127,8 @@ pub fn partitions(question: Question) -> Result<Vec<Listed>, ManagerRefusal> {
     Ok(partitions)
 }
 
-/// NVML's module ids.
-pub fn module_ids(question: Question) -> Result<NvmlAnswer, String> {
+/// NVML's answer.
+pub fn gpus(question: Question) -> Result<NvmlAnswer, String> {
     let answer: Result<NvmlAnswer, String> =
         question.answer().map_err(|reason| format!("its library {reason}"))?;
     answer

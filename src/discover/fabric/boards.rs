@@ -4,7 +4,7 @@
 //! Manager, where one runs, has the last word.
 
 use super::lists::{
-    A100, A100_SHARED, B200, BLACKWELL, H100, H800, HGX2, HGX2_SHARED, HOPPER, Run, Shared,
+    A100, A100_SHARED, A800, B200, BLACKWELL, H100, H800, HGX2, HGX2_SHARED, HOPPER, Run, Shared,
 };
 use crate::topology::FabricModel;
 
@@ -147,11 +147,23 @@ pub const BOARDS: &[Board] = &[
     Board {
         name: "HGX A100",
         machines: &[machine("DGXA100", "DGX A100", 1)],
-        gpu_ids: &[0x20b0, 0x20b2, 0x20b3, 0x20bd, 0x20f3],
+        gpu_ids: &[0x20b0, 0x20b2, 0x20b3],
         switches: 6,
         most: 2,
         links: 12,
         sets: passed(A100, &A100_SHARED),
+        ..EIGHT
+    },
+    // The variant for export: pci.ids 20bd "A800 SXM4 40GB", 20f3 "A800-SXM4-80GB"; 8 links of 50 GB/s in place of 12,
+    // which `nvidia-smi topo -m` shows as NV8 (NVIDIA/nccl issue 933). Which four are off is not published.
+    Board {
+        name: "HGX A800",
+        machines: &[machine("DGXA800", "DGX A800", 1)],
+        gpu_ids: &[0x20bd, 0x20f3],
+        switches: 6,
+        most: 2,
+        links: 8,
+        sets: passed(A800, &A100_SHARED),
         ..EIGHT
     },
     Board {

@@ -44,6 +44,15 @@ pub const A100: &[Run] = &[
     Run { gpus: 1, links: 0, switches: 0 },
 ];
 
+/// Sizes on HGX A800: those of HGX A100 with its share of links.
+pub const A800: &[Run] = &[
+    Run { gpus: 16, links: 8, switches: 12 },
+    Run { gpus: 8, links: 8, switches: 6 },
+    Run { gpus: 4, links: 4, switches: 3 },
+    Run { gpus: 2, links: 1, switches: 1 },
+    Run { gpus: 1, links: 0, switches: 0 },
+];
+
 /// Sizes on HGX H100, H200 and H20.
 pub const H100: &[Run] =
     &[Run { gpus: 8, links: 18, switches: 4 }, Run { gpus: 1, links: 0, switches: 0 }];

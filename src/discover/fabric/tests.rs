@@ -65,7 +65,7 @@ fn boards(count: u32, gpu: u16, switch: u16, switches: u8) -> Vec<PciDevice> {
 
 /// What is known of a host of which only its parts are known.
 fn fabric(parts: &Parts) -> Fabric {
-    planned(parts).0
+    planned(parts, &links::Read::default()).0
 }
 
 /// How many partitions there are of each size from 16 down to 1.

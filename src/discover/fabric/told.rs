@@ -6,6 +6,7 @@ use super::abi::Listed;
 use super::ask;
 use super::boards::Sets;
 use super::config::{Config, PATH};
+use super::links::{self, Begun};
 use super::modules::{self, Modules, Source};
 use crate::bdf::Bdf;
 use crate::fsroot::{FsError, FsRoot};
@@ -20,6 +21,8 @@ pub struct Told {
     pub model_source: String,
     /// Module ids.
     pub modules: Modules,
+    /// NVLinks that were read.
+    pub links: links::Read,
     /// Fabric Manager's list, by number; none where it was not asked or gave none.
     pub listed: Option<Vec<Listed>>,
     /// What went wrong, and what to know, for people.
@@ -46,9 +49,17 @@ impl Told {
     }
 
     /// Asks a host about its board.
-    pub fn of(root: &FsRoot, found: &Found<'_>, nvml: AskNvml) -> Result<Told, FsError> {
+    pub fn of(
+        root: &FsRoot,
+        found: &Found<'_>,
+        nvml: AskNvml,
+        links: Begun,
+    ) -> Result<Told, FsError> {
         let mut told = Told::nothing(found);
-        let Sets::Switched { shared, .. } = found.board.sets else { return Ok(told) };
+        let Sets::Switched { shared, .. } = found.board.sets else {
+            told.links = links.ask();
+            return Ok(told);
+        };
         let config = Config::read(root)?;
         if let Some(mode) = config.mode {
             told.model = mode.model();
@@ -66,19 +77,24 @@ impl Told {
         let wanted = |gpu: &Bdf| bound(gpu) && (nvml == AskNvml::All || !file.contains_key(gpu));
         let visible: Vec<Bdf> = gpus.iter().copied().filter(|gpu| live && wanted(gpu)).collect();
         // Both work at the same time.
-        let nvml = (!visible.is_empty()).then(|| ask::nvml(visible));
+        let asks_modules = !visible.is_empty();
+        let asks = asks_modules || !links.unknown.is_empty();
+        let nvml = asks.then(|| ask::nvml(visible, links.unknown.clone()));
         let manager = (live && is_shared).then(|| ask::manager(&config.address));
-        if let Some(question) = nvml {
-            match ask::module_ids(question) {
-                Ok(answer) => {
-                    told.modules.add(Source::Nvml, answer.ids);
-                    for (gpu, reason) in answer.silent {
-                        told.notes.push(format!("NVML has no module id of GPU {gpu}: {reason}"));
-                    }
+        let answer = nvml.map(ask::gpus);
+        match &answer {
+            Some(Ok(answer)) => {
+                told.modules.add(Source::Nvml, answer.ids.iter().copied());
+                for (gpu, reason) in &answer.silent {
+                    told.notes.push(format!("NVML has no module id of GPU {gpu}: {reason}"));
                 }
-                Err(reason) => told.notes.push(format!("NVML has no module ids: {reason}")),
             }
+            Some(Err(reason)) if asks_modules => {
+                told.notes.push(format!("NVML has no module ids: {reason}"));
+            }
+            _ => {}
         }
+        told.links = links.end(answer.as_ref());
         match manager.map(ask::partitions) {
             Some(Ok(listed)) => {
                 // From H100 on its addresses are null; where they are not, they are not to be relied on.

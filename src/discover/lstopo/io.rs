@@ -3,13 +3,65 @@
 use super::{Domains, info, pcpus, text};
 use crate::bdf::Bdf;
 use crate::cpuset::{NodeId, PcpuId};
-use crate::topology::{Drive, NetFace, Parts, PciDevice};
+use crate::discover::fabric::links::{GpuLinks, Read};
+use crate::topology::{DeviceKind, Drive, NetFace, Parts, PciDevice};
 use hwlocality::object::TopologyObject;
 use hwlocality::object::attributes::{
     DownstreamAttributes, ObjectAttributes, PCIDeviceAttributes, UpstreamAttributes,
 };
+use hwlocality::object::distance::Distances;
 use hwlocality::object::types::{OSDeviceType, ObjectType};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// NVLinks of GPUs, from hwloc's matrix `NVLinkBandwidth`: MB/s between GPUs, NVSwitches and POWER processors, all links
+/// of a pair summed. A link of P100 has 20,000, later ones 25,000 (hwloc, `topology-nvml.c`).
+pub fn nvlinks(hwloc: &hwlocality::Topology, domains: &Domains, parts: &Parts) -> Read {
+    let by = "the matrix NVLinkBandwidth of the lstopo record".to_owned();
+    let is_gpu = |bdf: &Bdf| {
+        parts.devices.iter().any(|device| device.bdf == *bdf && device.kind() == DeviceKind::Gpu)
+    };
+    let matrices = hwloc.distances(None).unwrap_or_default();
+    let named = |matrix: &&Distances<'_>| {
+        matrix.name().is_some_and(|name| name.to_bytes() == b"NVLinkBandwidth")
+    };
+    let Some(matrix) = matrices.iter().find(named) else { return Read::default() };
+    let on = |object: &TopologyObject| {
+        let of = |object: &TopologyObject| function(object, domains).map(|(bdf, _)| bdf);
+        of(object).or_else(|| object.ancestors().find_map(of))
+    };
+    let ends: Vec<Option<Bdf>> = matrix.objects().map(|object| object.and_then(on)).collect();
+    let side = ends.len();
+    let values = matrix.distances();
+    let value = |a: usize, b: usize| if a == b { 0 } else { values[a * side + b] };
+    if values.len() != side * side {
+        return Read::default();
+    }
+    let all = (0..side).flat_map(|a| (0..side).map(move |b| (a, b)));
+    let common = all.map(|(a, b)| value(a, b)).fold(0, gcd);
+    let Some(each) = [25_000, 20_000].into_iter().find(|each| common > 0 && common % each == 0)
+    else {
+        let note = format!("the lstopo record's NVLinkBandwidth is in no known unit ({common})");
+        return Read { note: Some(note).filter(|_| common > 0), ..Read::default() };
+    };
+    let mut gpus: BTreeMap<Bdf, GpuLinks> = BTreeMap::new();
+    for (a, bdf) in ends.iter().enumerate().filter_map(|(a, end)| Some((a, (*end)?))) {
+        if !is_gpu(&bdf) {
+            continue;
+        }
+        let links = |b: usize| u32::try_from(value(a, b) / each).unwrap_or(0);
+        let to = |b: usize| ends[b].map(|end| (end, links(b))).filter(|(_, links)| *links > 0);
+        let (direct, others): (Vec<_>, Vec<_>) =
+            (0..side).filter_map(to).partition(|(end, _)| is_gpu(end));
+        let switched = others.iter().map(|(_, links)| links).sum();
+        gpus.entry(bdf).or_insert(GpuLinks { bdf, direct, switched });
+    }
+    Read { gpus: gpus.into_values().collect(), by, note: None }
+}
+
+/// The greatest number that divides both.
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
 
 /// Adds what hangs on PCI, and drives that do not.
 pub fn read(
