@@ -146,7 +146,7 @@ fn lstopo_and_sysfs_say_the_same_of_a_machine() {
         ("dgx-h100", host_tree("dgx-h100")),
         ("gb300-tray", dir.path().to_owned()),
     ] {
-        let sysfs = gpuvm::discover::source::load(&tree).unwrap();
+        let sysfs = source::load(&tree).unwrap();
         let lstopo = load(&hosts, &format!("synthetic/{name}.hwloc2.xml"));
         for part in [processors, functions, drives] {
             for (a, b) in part(&sysfs).iter().zip(part(&lstopo).iter()) {

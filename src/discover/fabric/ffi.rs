@@ -325,8 +325,7 @@ fn nvlinks(
 impl PciInfo {
     /// The function that it names; none where it names none, as in guests whose switches are not there.
     fn address(&self) -> Option<Bdf> {
-        let segment = u32::try_from(self.segment).ok()?;
         let (bus, device) = (u8::try_from(self.bus).ok()?, u8::try_from(self.device).ok()?);
-        Bdf::new(segment, bus, device, 0).ok()
+        Bdf::new(self.segment, bus, device, 0).ok()
     }
 }
