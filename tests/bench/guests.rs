@@ -108,6 +108,25 @@ impl Rig {
         Some(rig)
     }
 
+    /// Defines other guests beside it, each with a disk of its own.
+    fn with_others(self) -> Rig {
+        let xml = std::fs::read_to_string(&self.file).expect("it was written");
+        let uuid = xml.lines().find(|line| line.contains("<uuid>")).expect("libvirt gives one");
+        let disk = self.create.last().expect("the disk is the last argument");
+        for number in 0..GUESTS {
+            let other = format!("{disk}.{number}");
+            std::fs::File::create(&other)
+                .and_then(|file| file.set_len(64 << 20))
+                .expect("a sparse file");
+            let name = format!("<name>other-{number}</name>");
+            let xml = xml.replace(uuid, "").replace("<name>guest</name>", &name);
+            let file = format!("{}.{number}", self.file);
+            std::fs::write(&file, xml.replace(disk, &other)).expect("the definition is written");
+            self.virsh(&["define", &file]);
+        }
+        self
+    }
+
     /// Runs a gpuvm.
     fn gpuvm(&self, program: &str, args: &[String]) {
         done(Command::new(program).args(args).env("LIBVIRT_DEFAULT_URI", self.daemon.uri()));
@@ -181,9 +200,9 @@ pub fn create(quick: bool) -> Vec<Verdict> {
     [peer].into_iter().chain(before).collect()
 }
 
-/// Measures the end of a guest that runs.
+/// Measures the end of a guest that runs, with others beside it.
 pub fn delete(quick: bool) -> Vec<Verdict> {
-    let Some(rig) = Rig::new() else { return Vec::new() };
+    let Some(rig) = Rig::new().map(Rig::with_others) else { return Vec::new() };
     let args = ["delete", "guest", "--yes"].map(str::to_owned);
     let ours = || rig.gpuvm(env!("CARGO_BIN_EXE_gpuvm"), &args);
     let (theirs, begin) = (|| rig.end(), || rig.begin());
@@ -193,7 +212,7 @@ pub fn delete(quick: bool) -> Vec<Verdict> {
         vec![("gpuvm delete --yes", &ours), ("virsh destroy, virsh undefine", &theirs)];
     timed.extend(older.iter().map(|older| ("gpuvm delete, before", older as &dyn Fn())));
     let times = Rig::rotate(quick, (&begin, &|| ()), &timed);
-    let what = "gpuvm delete --yes / virsh destroy + undefine".to_owned();
+    let what = "gpuvm delete --yes / virsh destroy + undefine, 50 guests".to_owned();
     let value = times[0] / times[1];
     let peer = Verdict { what, value, limit: OF_VIRSH_UNDEFINE, unit: "x", gate: true };
     let before = times.get(2).map(|before| against("delete --yes", times[0], *before));
