@@ -294,6 +294,9 @@ impl PageSize {
 pub struct Request {
     /// GPUs.
     pub gpus: GpuWish,
+    /// Model that GPUs have to be of, where only their number is wanted: a name, a part of one, or a device id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_model: Option<String>,
     /// vCPUs; none: what the profile gives for the GPUs.
     pub vcpus: Option<u32>,
     /// Memory; none: what the profile gives for the GPUs.
@@ -338,6 +341,7 @@ impl Request {
     pub fn for_gpus(count: u32) -> Request {
         Request {
             gpus: GpuWish::Count(count),
+            gpu_model: None,
             vcpus: None,
             memory_kib: None,
             huge_pages: None,

@@ -138,6 +138,74 @@ fn a_card_goes_whole_where_the_iommu_would_part_it() {
     holds(host.run(&["plan", "--gpus", "1"]), 1, &[why]);
 }
 
+/// A workstation with two 5090s and two 4090s in turn, each below a root port of its own.
+fn workstation() -> Small {
+    let host = Small::new(1, 16);
+    for (bus, ids) in [
+        ("01", "0300 10de:2b85"),
+        ("02", "0300 10de:2684"),
+        ("03", "0300 10de:2b85"),
+        ("04", "0300 10de:2684"),
+    ] {
+        card(&host, bus, ids, bus.parse().unwrap(), &[]);
+    }
+    host
+}
+
+#[test]
+fn equal_gpus_go_together_and_a_model_can_be_asked_for() {
+    let host = workstation();
+    assert_eq!(devices(&host.json(&["plan", "--gpus", "2"])), ["0000:01:00.0", "0000:03:00.0"]);
+    for (name, bdf) in
+        [("RTX 4090", "0000:02:00.0"), ("rtx4090", "0000:02:00.0"), ("2b85", "0000:01:00.0")]
+    {
+        assert_eq!(
+            devices(&host.json(&["plan", "--gpus", "1", "--gpu-model", name])),
+            [bdf],
+            "{name}"
+        );
+    }
+    let both = ["plan", "--gpus", "2", "--gpu-model", "4090"];
+    assert_eq!(devices(&host.json(&both)), ["0000:02:00.0", "0000:04:00.0"]);
+    holds(
+        host.run(&["plan", "--gpus", "3"]),
+        0,
+        &["of several models: 2 x RTX 5090 and 1 x RTX 4090"],
+    );
+    holds(
+        host.run(&["plan", "--gpus", "3", "--gpu-model", "4090"]),
+        1,
+        &["requested 3 GPUs of model `4090`, this host has 2"],
+    );
+    let unknown = [
+        "this host has no GPU of model `H100`",
+        "2 x RTX 5090 (10de:2b85)",
+        "2 x RTX 4090 (10de:2684)",
+    ];
+    for verb in [
+        &["plan", "--gpus", "1"][..],
+        &["export", "--gpus", "1", "--name", "a"],
+        &["create", "--gpus", "1", "--name", "a", "--dry-run"],
+        &["capacity"],
+    ] {
+        holds(host.run(&[verb, &["--gpu-model", "H100"]].concat()), 1, &unknown);
+    }
+    holds(host.run(&["plan", "--gpu", "0", "--gpu-model", "5090"]), 2, &["--gpu-model"]);
+    let capacity = host.json(&["capacity"]);
+    let models = capacity["models"].as_array().unwrap();
+    assert_eq!((&models[0]["model"], &models[1]["ids"]), (&json!("RTX 5090"), &json!("10de:2684")));
+    let size = |gpus: u32, now: u32| json!({ "gpus": gpus, "now": now, "empty": now });
+    assert_eq!(models[0]["sizes"], json!([size(1, 2), size(2, 1)]));
+    let of = host.json(&["capacity", "--gpu-model", "5090"]);
+    assert_eq!(of["sizes"], json!([size(1, 2), size(2, 1), size(4, 0)]));
+    assert_eq!(of["models"], Value::Null);
+    holds(
+        host.run(&["capacity"]),
+        0,
+        &["RTX 4090 (10de:2684): 2 GPUs; guests that fit: 2 with 1 GPU, 1 with 2 GPUs"],
+    );
+}
+
 #[test]
 fn accelerators_of_all_makers_are_planned_with() {
     for ids in ["1200 1002:74a1", "0380 1002:740f", "1200 1da3:1020", "0380 8086:0bd5"] {
@@ -179,6 +247,20 @@ fn coherent_gpus_are_refused_by_every_verb_with_what_is_missing() {
     let file = grace.path().join("a.xml");
     fs::write(&file, text).unwrap();
     holds(grace.run(&["check", file.to_str().unwrap()]), 3, &["(hostdev-unsupported)", missing[0]]);
+}
+
+#[test]
+fn a_record_without_pci_says_so_and_knows_a_sparks_gpu() {
+    let host = Small::new(1, 8);
+    fs::remove_dir_all(host.path().join("sys/bus/pci")).unwrap();
+    holds(host.run(&["host", "show"]), 0, &["GPUs, NICs and drives are not known"]);
+    holds(host.run(&["plan", "--gpus", "1"]), 1, &["its record lists no PCI functions"]);
+    host.write("sys/class/dmi/id/product_name", "NVIDIA_DGX_Spark");
+    holds(
+        host.run(&["host", "show", "--json"]),
+        0,
+        &["NVIDIA supports no passthrough of a GB10's GPU"],
+    );
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use super::args::{CapacityArgs, GpuArgs};
 use super::context::Context;
-use super::error::EXIT_DONE;
+use super::error::{EXIT_DONE, Refused};
 use super::guest::request;
+use super::host::names::counted;
 use super::host::tables::{Wide, table};
 use super::output::width;
-use crate::placement::{Advice, Away, Blocked, Capacity, capacity};
+use crate::placement::{Advice, Away, Blocked, Capacity, capacity, check_model};
 use std::fmt::Write as _;
 
 /// Holders of a size that are printed; JSON has all.
@@ -15,9 +16,13 @@ const SHOWN: usize = 8;
 /// Runs the verb.
 pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     // One GPU, so that what is said of the GPUs' neighbourhood has a meaning; each size replaces it.
-    let gpus = GpuArgs { gpus: Some(1), ..GpuArgs::default() };
+    let gpu_model = args.gpu_model.clone();
+    let gpus = GpuArgs { gpus: Some(1), gpu_model, ..GpuArgs::default() };
     let like = request(&gpus, &args.shape)?;
     let topology = cx.topology()?;
+    if let Some(model) = &args.gpu_model {
+        check_model(&topology, model).map_err(|error| Refused { error, nearest: Vec::new() })?;
+    }
     let held = cx.taken(&args.taken)?;
     let sizes: Vec<u32> = args.gpus.into_iter().collect();
     let capacity = capacity(&topology, &held, &like, &sizes);
@@ -46,6 +51,14 @@ fn text(capacity: &Capacity, empty: bool) -> String {
             rows.push(row[..columns].iter().map(u32::to_string).collect::<Vec<_>>());
         }
         text += &table(rows, width(), Wide::Wrap);
+    }
+    for of in &capacity.models {
+        let gpus = |number: u32| counted(number as usize, "GPU", "GPUs");
+        let sizes = of.sizes.iter().map(|size| format!("{} with {}", size.now, gpus(size.gpus)));
+        let sizes: Vec<String> = sizes.collect();
+        let gpus = gpus(of.gpus);
+        writeln!(text, "{} ({}): {gpus}; guests that fit: {}", of.model, of.ids, sizes.join(", "))
+            .expect("text");
     }
     for line in &capacity.never_placed {
         writeln!(text, "never placed: {line}").expect("text");

@@ -59,11 +59,13 @@ fn place(
 
 /// Makes the request of the arguments; an error where they cannot be meant, whatever the host.
 pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
+    let gpu_model = gpus.gpu_model.clone();
     let gpus = gpu_wish(gpus)?;
     let extras = extras(shape)?;
     contradictions(&gpus, &extras, shape)?;
     let request = Request {
         gpus,
+        gpu_model,
         vcpus: shape.vcpus,
         memory_kib: shape.memory,
         huge_pages: shape.huge_pages.map(Into::into),

@@ -12,6 +12,7 @@ pub fn changes(from: &Request, to: &Request) -> String {
         }
     };
     add(from.gpus != to.gpus, gpus(&to.gpus));
+    add(from.gpu_model != to.gpu_model, option("--gpu-model", to.gpu_model.clone()));
     let number = |number: Option<u32>| number.map(|number| number.to_string());
     add(from.vcpus != to.vcpus, option("--vcpus", number(to.vcpus)));
     let memory = |r: &Request| r.memory_kib.map(MemSize::typed);

@@ -4,7 +4,7 @@
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::fsroot::{Dir, FsError, FsRoot, not};
-use crate::topology::{Bar, Link, Parts, PciDevice, Sriov};
+use crate::topology::{Bar, Link, Parts, PciDevice, Sriov, Unsupported};
 use std::collections::BTreeSet;
 
 /// Where the kernel lists every function, as links into its tree of devices.
@@ -24,7 +24,10 @@ const THREADS: usize = 4;
 
 /// Reads every function into `parts.devices`; `parts.nodes` is there already.
 pub fn devices(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
-    let Some(list) = root.dir(DEVICES)? else { return Ok(()) };
+    let Some(list) = root.dir(DEVICES)? else {
+        parts.notes.push(unlisted(parts));
+        return Ok(());
+    };
     let mut wanted = Vec::new();
     for name in list.names()? {
         let Ok(bdf) = name.parse::<Bdf>() else {
@@ -45,6 +48,16 @@ pub fn devices(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
     resolve(&mut devices, parts);
     parts.devices = devices;
     Ok(())
+}
+
+/// Says that a record lists no functions; of a DGX Spark, that its GPU is known all the same.
+fn unlisted(parts: &Parts) -> String {
+    let product = parts.machine.product.as_deref().unwrap_or_default();
+    let spark = match product.replace(['_', ' '], "").contains("DGXSpark") {
+        true => format!("; its one GPU, a GB10, is {}", Unsupported::Gb10.why()),
+        false => String::new(),
+    };
+    format!("{DEVICES} is missing: GPUs, NICs and drives are not known{spark}")
 }
 
 /// Reads functions on a few threads, in the order asked; none where a link leads nowhere.

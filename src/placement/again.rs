@@ -4,6 +4,7 @@ use super::Held;
 use crate::cpuset::CpuSet;
 use crate::memsize::MemSize;
 use crate::request::{DeviceWish, Extras, PageSize, PinPolicy, Request};
+use crate::topology::model::ids;
 use crate::topology::{DeviceKind, Sriov, Topology};
 
 /// The request that a guest like this one is: as many GPUs, vCPUs, NICs and NVMe drives, and as much memory.
@@ -20,7 +21,11 @@ pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
     let pinned = !held.vcpu_pins.is_empty() && held.vcpu_pins.iter().all(one_core);
     let memory: MemSize = held.memory.iter().map(|(_, size)| *size).sum();
     let pages = [PageSize::TwoMib, PageSize::OneGib].into_iter();
+    // A guest stays on GPUs of its model where the host has others.
+    let mut models = devices().filter(|device| device.kind() == DeviceKind::Gpu).map(ids);
+    let first = models.next().filter(|first| models.all(|other| other == *first));
     Request {
+        gpu_model: first.filter(|_| topology.gpu_models().len() > 1),
         vcpus: pinned.then(|| count(held.vcpu_pins.len())),
         memory_kib: Some(memory).filter(|memory| memory.kib() >= 1024),
         huge_pages: pages.into_iter().find(|page| Some(page.size()) == held.huge_page_kib),

@@ -22,11 +22,27 @@ pub struct Capacity {
     pub largest: Option<u32>,
     /// The next size up, which does not fit now; none: every larger size fits, or there is none.
     pub next: Option<Blocked>,
+    /// By model, where the host has GPUs of several and none was asked for: guests with GPUs of that model only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<OfModel>,
     /// GPUs and NVSwitches that no guest gets, whoever is there, each with the reason.
     pub never_placed: Vec<String>,
     /// What the numbers leave out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+}
+
+/// Is what fits of guests with GPUs of one model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OfModel {
+    /// Vendor and device id.
+    pub ids: String,
+    /// Its name, or the ids.
+    pub model: String,
+    /// GPUs of this model.
+    pub gpus: u32,
+    /// By number of GPUs, ascending.
+    pub sizes: Vec<Size>,
 }
 
 /// Is how many guests of a size fit.
@@ -66,20 +82,35 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
         some => some.iter().copied().collect(),
     };
     let with = |gpus: u32| Request { gpus: GpuWish::Count(gpus), ..like.clone() };
-    let size = |&gpus: &u32| {
-        let request = with(gpus);
+    let size = |request: Request, gpus: u32| {
         let fit = |held: &Occupancy| fitting(topology, held, &request);
         let on_empty = fit(&empty);
         // Nothing is taken, so nothing is asked twice.
         let now = if held.domains.is_empty() { on_empty } else { fit(held) };
         Size { gpus, now, empty: on_empty }
     };
-    let sizes: Vec<Size> = wanted.iter().map(size).collect();
+    let sizes: Vec<Size> = wanted.iter().map(|&gpus| size(with(gpus), gpus)).collect();
+    let of_model = |(ids, model, number): (String, String, u32)| {
+        let wanted = wanted.iter().copied().filter(|&gpus| gpus <= number);
+        let request = |gpus| Request { gpu_model: Some(ids.clone()), ..with(gpus) };
+        let sizes = wanted.map(|gpus| size(request(gpus), gpus)).collect();
+        OfModel { ids: ids.clone(), model, gpus: number, sizes }
+    };
+    let models =
+        Some(topology.gpu_models()).filter(|all| all.len() > 1 && like.gpu_model.is_none());
+    let models = models.into_iter().flatten().map(of_model).collect();
     let largest = sizes.iter().filter(|size| size.now > 0).map(|size| size.gpus).max();
     let next = sizes.iter().find(|size| size.now == 0 && Some(size.gpus) > largest);
     let next = next.and_then(|size| blocked(topology, held, &empty, &with(size.gpus), size.gpus));
     let warnings = topology.memory_warning().into_iter().collect();
-    Capacity { sizes, largest, next, never_placed: never_placed(topology, &empty), warnings }
+    Capacity {
+        sizes,
+        largest,
+        next,
+        models,
+        never_placed: never_placed(topology, &empty),
+        warnings,
+    }
 }
 
 /// Numbers of GPUs that guests of a host have: the sizes of its partitions, else powers of two and all of them.

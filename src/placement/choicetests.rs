@@ -29,7 +29,14 @@ struct Case {
     number: usize,
     /// Whether neighbours are avoided.
     spread: bool,
+    /// The model of each GPU, of three.
+    models: Vec<u16>,
+    /// The model that is wanted, if one is.
+    model: Option<u16>,
 }
+
+/// Device ids of three models, the first of one that no GPU has alone.
+const MODELS: [u16; 3] = [0x20b0, 0x2684, 0x2b85];
 
 impl Case {
     /// The port of each GPU.
@@ -67,6 +74,11 @@ impl Case {
             let down = add(0x40 + gpu, 0x06_0400, Some(below[port]), port);
             let parent = if self.ports[port].2 { down } else { below[port] };
             add(0x80 + gpu, 0x03_0200, Some(parent), port);
+        }
+        for (device, model) in
+            parts.devices.iter_mut().filter(|d| d.bdf.bus() >= 0x80).zip(&self.models)
+        {
+            device.device = MODELS[usize::from(*model)];
         }
         if let Some((a, b)) = self.twins() {
             for device in
@@ -148,6 +160,7 @@ impl Case {
             distinct(&|gpu| (node(gpu) / 2).to_string()),
             distinct(&|gpu| self.root(ports[gpu])),
             distinct(&switch),
+            distinct(&|gpu| self.models[gpu].to_string()),
             if self.spread { neighbours } else { 0 },
             self.stranded(set, &switch, &node),
             links(false),
@@ -196,7 +209,10 @@ impl Case {
         let masks = (0..1u32 << free.len()).filter(|m| m.count_ones() as usize == self.number);
         let set =
             |mask: u32| (0..free.len()).filter(move |at| mask >> at & 1 == 1).map(|at| free[at]);
-        masks.map(|mask| set(mask).collect()).filter(whole).collect()
+        let meant = |set: &BTreeSet<usize>| {
+            self.model.is_none_or(|model| set.iter().all(|gpu| self.models[*gpu] == model))
+        };
+        masks.map(|mask| set(mask).collect()).filter(whole).filter(meant).collect()
     }
 }
 
@@ -208,6 +224,11 @@ fn case() -> impl Strategy<Value = Case> {
     let links = prop_oneof![Just(Vec::new()), links];
     let twins = proptest::option::weighted(0.2, (0..8usize, 0..8usize));
     let owners = proptest::collection::vec(prop_oneof![3 => Just(0), 1 => 1..4usize], 8);
+    let models = prop_oneof![
+        Just(vec![0; 8]),
+        proptest::collection::vec(prop_oneof![2 => Just(0u16), 1 => 1..3u16], 8),
+    ];
+    let model = proptest::option::weighted(0.2, 0..3u16);
     (1..=4usize)
         .prop_flat_map(move |nodes| (Just(nodes), ports(nodes)))
         .prop_flat_map(move |(nodes, ports)| {
@@ -219,9 +240,11 @@ fn case() -> impl Strategy<Value = Case> {
                 owners.clone(),
                 1..5usize,
                 any::<bool>(),
+                models.clone(),
+                model.clone(),
             )
         })
-        .prop_map(|(nodes, ports, links, twins, owners, number, spread)| Case {
+        .prop_map(|(nodes, ports, links, twins, owners, number, spread, models, model)| Case {
             nodes,
             ports,
             links,
@@ -229,6 +252,8 @@ fn case() -> impl Strategy<Value = Case> {
             owners,
             number,
             spread,
+            models,
+            model,
         })
 }
 
@@ -249,7 +274,8 @@ proptest! {
     #[test]
     fn no_set_has_a_smaller_key_than_the_chosen_one(case in case()) {
         let host = case.host();
-        let request = floating(case.number, case.spread);
+        let gpu_model = case.model.map(|model| format!("{:04x}", MODELS[usize::from(model)]));
+        let request = Request { gpu_model, ..floating(case.number, case.spread) };
         let mut domains = case.domains();
         let answer = plan_on(&host, &domains, &request);
         domains.reverse();
@@ -337,6 +363,26 @@ fn the_choice_is_explained_by_the_next_best_and_by_what_it_breaks() {
     assert!(says(&first, "is as good but has higher indexes", false));
     let text = "costs later guests: breaks partition 0 of 16 free GPUs; no 16 GPUs fit then, 8 do";
     assert!(says(&first, text, false), "{:?}", first.reasons);
+}
+
+#[test]
+fn of_many_gpus_equal_ones_go_together() {
+    // So many sets that not all are tried: of each node's nine GPUs the odd ones are of another model.
+    let mut spec = HostSpec::even(8, 64, 512, 72);
+    spec.gpus.iter_mut().enumerate().for_each(|(at, node)| *node = Some(at % 8));
+    let mut parts = spec.parts();
+    for (at, gpu) in parts.devices.iter_mut().enumerate() {
+        gpu.device = MODELS[at / 8 % 2];
+    }
+    let host = Topology::new(parts).unwrap();
+    for (number, nodes, models) in [(4, 1, 1), (5, 1, 1), (6, 1, 2), (9, 1, 2), (10, 2, 1)] {
+        let placement = plan_on(&host, &[], &floating(number, false)).unwrap();
+        let of = |bdf: &Bdf| host.device(*bdf).unwrap();
+        let on: BTreeSet<_> = placement.devices.iter().map(|bdf| of(bdf).node).collect();
+        let kinds: BTreeSet<_> = placement.devices.iter().map(|bdf| of(bdf).device).collect();
+        assert_eq!((on.len(), kinds.len()), (nodes, models), "{number} GPUs");
+        assert_eq!(says(&placement, "its GPUs are of several models", true), models > 1);
+    }
 }
 
 #[test]

@@ -23,6 +23,7 @@ fn lost(best: &Key, second: &Key, unit: u32) -> String {
         (best.packages, second.packages, "package"),
         (best.roots, second.roots, "root complex"),
         (best.switches, second.switches, "PCIe switch"),
+        (best.models, second.models, "GPU model"),
         (best.neighbours, second.neighbours, "GPU of other guests beside it"),
     ];
     let has = |number: u32, noun: &str| plural(number as usize, noun);

@@ -14,6 +14,7 @@ use super::taken::Taken;
 use super::{DeviceState, PlanError, compare, isolation};
 use crate::bdf::Bdf;
 use crate::request::{GpuWish, Request};
+use crate::topology::model::model as model_name;
 use crate::topology::{PartitionId, Topology};
 use std::collections::BTreeMap;
 
@@ -73,7 +74,8 @@ pub(super) fn choose(
     request: &Request,
     reasons: &mut Reasons,
 ) -> Result<Devices, PlanError> {
-    let slots = Slots::new(topology, homes, taken);
+    let mut slots = Slots::new(topology, homes, taken);
+    of_model(&mut slots, request)?;
     let wanted = wanted(&slots, &request.gpus)?;
     supported(&slots, wanted)?;
     let set = match wanted {
@@ -103,6 +105,34 @@ pub(super) fn choose(
         isolation::explain(topology, taken, &devices, reasons);
     }
     Ok(devices)
+}
+
+/// Leaves the GPUs of the model that is wanted; an error where the host has none of it.
+fn of_model(slots: &mut Slots<'_>, request: &Request) -> Result<(), PlanError> {
+    if let Some(name) = &request.gpu_model {
+        slots.gpus.mean(&of_this_model(slots.topology, name)?);
+    }
+    Ok(())
+}
+
+/// GPUs that a model's name means; an error where the host has none.
+pub(super) fn of_this_model(topology: &Topology, name: &str) -> Result<Vec<Bdf>, PlanError> {
+    let bdfs: Vec<Bdf> = topology.gpus_of_model(name).iter().map(|gpu| gpu.bdf).collect();
+    if !bdfs.is_empty() {
+        return Ok(bdfs);
+    }
+    let models = topology.gpu_models();
+    let model = |(ids, name, number): &(String, String, u32)| match ids == name {
+        true => format!("{number} x {ids}"),
+        false => format!("{number} x {name} ({ids})"),
+    };
+    let hint = match models.first() {
+        None => "`gpuvm host show` shows the devices".into(),
+        Some((ids, ..)) => {
+            format!("models here: {}; --gpu-model {ids}", list(models.iter().map(model)))
+        }
+    };
+    Err(PlanError::Impossible { what: format!("this host has no GPU of model `{name}`"), hint })
 }
 
 /// Refuses GPUs of a kind that cannot be passed through as yet: all of them, or one that was named.
@@ -189,9 +219,10 @@ fn unpartitioned(
     request: &Request,
     reasons: &mut Reasons,
 ) -> Result<Set, PlanError> {
-    let (free, all) = (slots.gpus.free, slots.gpus.bdfs.len());
+    let free = slots.gpus.takeable();
+    let all = size(slots.gpus.meant & super::slots::first(slots.gpus.bdfs.len()));
     let gpus = match wanted {
-        Wanted::These(gpus) if gpus & !free != 0 => {
+        Wanted::These(gpus) if gpus & !slots.gpus.free != 0 => {
             let what = format!("{} cannot be had", slots.label(gpus));
             return Err(slots.refusal(what, slots.lines(gpus), gpus, fits(size(free))));
         }
@@ -200,12 +231,18 @@ fn unpartitioned(
             gpus
         }
         Wanted::Any(number) if number > all => {
-            let what = format!("requested {}, this host has {all}", count(number, "GPU"));
+            let of = request.gpu_model.as_ref().map(|model| format!(" of model `{model}`"));
+            let of = of.unwrap_or_default();
+            let what = format!("requested {}{of}, this host has {all}", count(number, "GPU"));
             let display = slots.topology.displays().next();
             let (why, hint) = match display {
                 Some((gpu, why)) if free == 0 => {
                     (format!("; {} {}", gpu.bdf, why.why()), format!("--gpu {} takes it", gpu.bdf))
                 }
+                _ if slots.topology.devices().is_empty() => (
+                    "; its record lists no PCI functions, so that its GPUs are not known".into(),
+                    "`gpuvm host show` has the notes of the record".into(),
+                ),
                 _ => (String::new(), fits(size(free))),
             };
             return Err(PlanError::Impossible { what: what + &why, hint });
@@ -235,6 +272,7 @@ fn unpartitioned(
             gpus
         }
     };
+    mixed(slots, gpus, reasons);
     let links: u64 = slots.links(gpus);
     if links > 0 {
         reasons.say("gpus", format!("{links} NVLinks between them"));
@@ -242,14 +280,27 @@ fn unpartitioned(
     Ok(Set { id: None, gpus, switches: 0 })
 }
 
+/// Says where a guest gets GPUs of several models.
+fn mixed(slots: &Slots<'_>, gpus: Mask, reasons: &mut Reasons) {
+    let models: Vec<Mask> = slots.units.models.iter().map(|model| model & gpus).collect();
+    let of = |model: &Mask| {
+        let gpu = bits(*model).next().map(|at| slots.gpus.bdfs[at])?;
+        Some(format!("{} x {}", size(*model), model_name(slots.topology.device(gpu)?)))
+    };
+    let each: Vec<String> = models.iter().filter_map(of).collect();
+    if each.len() > 1 {
+        reasons.compromise("gpus", format!("its GPUs are of several models: {}", list(each)));
+    }
+}
+
 /// Makes the error that there is no set of `number` GPUs.
 fn short(slots: &Slots<'_>, what: String, number: usize) -> PlanError {
-    let all = super::slots::first(slots.gpus.bdfs.len());
-    if size(slots.gpus.free) >= number {
+    let all = super::slots::first(slots.gpus.bdfs.len()) & slots.gpus.meant;
+    if size(slots.gpus.takeable()) >= number {
         let what = format!("{what}: the IOMMU keeps some together, and no {number} go alone");
         return PlanError::Impossible { what, hint: "`gpuvm host show` shows the groups".into() };
     }
-    slots.refusal(what, slots.lines(all), all, fits(size(slots.gpus.free)))
+    slots.refusal(what, slots.lines(all), all, fits(size(slots.gpus.takeable())))
 }
 
 /// The hint that so many GPUs would fit.

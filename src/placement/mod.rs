@@ -41,7 +41,7 @@ use crate::memsize::MemSize;
 use crate::request::{PageSize, PinPolicy, Profile, Request, RequestError};
 use crate::topology::{PartitionId, Topology};
 use budget::Solution;
-pub use capacity::{Blocked, Capacity, Size, capacity};
+pub use capacity::{Blocked, Capacity, OfModel, Size, capacity};
 use explain::Reasons;
 pub use freeing::{Advice, Away, Place};
 use home::Homes;
@@ -299,6 +299,11 @@ pub enum PlanError {
         /// What would help.
         hint: String,
     },
+}
+
+/// Refuses a model of which the host has no GPU.
+pub fn check_model(topology: &Topology, name: &str) -> Result<(), PlanError> {
+    devices::of_this_model(topology, name).map(drop)
 }
 
 /// Finds a guest's place.

@@ -132,7 +132,9 @@ pub(super) fn choose(
 impl<'a> Choice<'a> {
     /// Partitions of so many GPUs.
     fn of_size(&self, number: usize) -> impl Iterator<Item = &'a Candidate> + Clone {
-        self.all.iter().filter(move |candidate| size(candidate.gpus) == number)
+        let meant = self.slots.gpus.meant;
+        let fits = move |gpus: Mask| size(gpus) == number && gpus & !meant == 0;
+        self.all.iter().filter(move |candidate| fits(candidate.gpus))
     }
 
     /// Whether sets that are no partition may be taken and work: as so many single GPUs, without NVSwitches. In the

@@ -16,11 +16,12 @@
 //! | 6 | packages | as above where NVLinks carry the GPUs' own traffic: `--prefer nic` |
 //! | 7 | root complexes | transfers between GPUs stay off the processor's own fabric |
 //! | 8 | PCIe switches | transfers between GPUs stay off the root port |
-//! | 9 | neighbours | with `--policy spread` only: other guests on its nodes |
-//! | 10 | cost to later guests | large sets stay whole |
-//! | 11 | NVLinks cut | links to GPUs that stay free would be lost to both |
-//! | 12 | cores of free GPUs | the share of GPUs that stay free |
-//! | 13 | indexes | the same answer every time |
+//! | 9 | GPU models | of equally near sets that of equal GPUs: the slowest sets the pace of a job |
+//! | 10 | neighbours | with `--policy spread` only: other guests on its nodes |
+//! | 11 | cost to later guests | large sets stay whole |
+//! | 12 | NVLinks cut | links to GPUs that stay free would be lost to both |
+//! | 13 | cores of free GPUs | the share of GPUs that stay free |
+//! | 14 | indexes | the same answer every time |
 //!
 //! The same table stands in gpuvm-placement(7).
 //!
@@ -56,6 +57,8 @@ pub(super) struct Key {
     pub(super) roots: u32,
     /// PCIe switches that the GPUs hang below; a GPU below none counts as one.
     pub(super) switches: u32,
+    /// Models of its GPUs: of equally near sets that of equal ones.
+    pub(super) models: u32,
     /// With the policy to spread only: GPUs of other guests on its nodes.
     pub(super) neighbours: u32,
     /// What it costs later guests ([`Future`]).
@@ -182,6 +185,7 @@ impl<'a> Scorer<'a> {
             packages,
             roots: touched(&units.roots, set),
             switches: touched(&units.switches, set),
+            models: touched(&units.models, set),
             neighbours: 0,
             future: 0,
             cut: 0,

@@ -30,7 +30,14 @@ pub(super) fn offer(scorer: &Scorer<'_>, ranking: &mut Ranking, number: usize, s
         every(&kinds, number, 0, &mut offer);
         return;
     }
-    Filler { slots: scorer.slots, bundles: &bundles }.fill_all(free, number, &mut offer);
+    let filler = Filler { slots: scorer.slots, bundles: &bundles };
+    filler.fill_all(free, number, &mut offer);
+    let models = &scorer.slots.units.models;
+    for model in models.iter().map(|model| model & free).filter(|&model| size(model) >= number) {
+        if models.len() > 1 {
+            filler.fill_all(model, number, &mut offer);
+        }
+    }
     if scorer.links.is_some() {
         for seed in &bundles {
             if let Some(set) = grow(scorer, &bundles, *seed, number) {
@@ -42,14 +49,14 @@ pub(super) fn offer(scorer: &Scorer<'_>, ranking: &mut Ranking, number: usize, s
 
 /// Free GPUs in bundles that the IOMMU keeps together; bundles with a GPU that cannot be had are left out.
 fn bundles(slots: &Slots<'_>) -> Vec<Mask> {
-    let free = slots.gpus.free;
+    let free = slots.gpus.takeable();
     let lowest = |&gpu: &usize| slots.together[gpu].trailing_zeros() as usize == gpu;
     let whole = |bundle: &Mask| bundle & !free == 0;
     bits(free).filter(lowest).map(|gpu| slots.together[gpu]).filter(whole).collect()
 }
 
-/// Sorts bundles by kind. Two GPUs are alike below the same switch, root complex and node if neither has NVLinks that
-/// differ from those of others.
+/// Sorts bundles by kind. Two GPUs of a model are alike below the same switch, root complex and node if neither has
+/// NVLinks that differ from those of others.
 fn kinds(scorer: &Scorer<'_>, bundles: &[Mask]) -> Vec<Kind> {
     let units = &scorer.slots.units;
     let of = |units: &[Mask], bundle: Mask| units.iter().position(|unit| unit & bundle == bundle);
@@ -57,13 +64,14 @@ fn kinds(scorer: &Scorer<'_>, bundles: &[Mask]) -> Vec<Kind> {
         let links = scorer.links.as_ref();
         links.is_some_and(|links| bits(bundle).any(|gpu| links.any(gpu)))
     };
-    let mut found: Vec<(Option<[Option<usize>; 3]>, Kind)> = Vec::new();
+    let mut found: Vec<(Option<[Option<usize>; 4]>, Kind)> = Vec::new();
     for &bundle in bundles {
         let switch = match bundle & units.switched {
             0 => None,
             _ => of(&units.switches, bundle),
         };
-        let place = [switch, of(&units.roots, bundle), of(&units.nodes, bundle)];
+        let model = of(&units.models, bundle);
+        let place = [switch, of(&units.roots, bundle), of(&units.nodes, bundle), model];
         let place = (size(bundle) == 1 && !linked(bundle)).then_some(place);
         match found.iter_mut().find(|(other, _)| place.is_some() && *other == place) {
             Some((_, kind)) => kind.bundles.push(bundle),

@@ -45,6 +45,8 @@ pub(super) struct Row<'a> {
     pub(super) free: Mask,
     /// Those that cannot be had because of a domain.
     pub(super) held: Mask,
+    /// Those that a number may take: of the model that is wanted.
+    pub(super) meant: Mask,
 }
 
 impl<'a> Row<'a> {
@@ -67,7 +69,17 @@ impl<'a> Row<'a> {
                 Some(_) => {}
             }
         }
-        Row { bdfs, counted, blocked, free, held }
+        Row { bdfs, counted, blocked, free, held, meant: Mask::MAX }
+    }
+
+    /// Those that can be had and that a number may take.
+    pub(super) fn takeable(&self) -> Mask {
+        self.free & self.meant
+    }
+
+    /// Leaves to a number these only.
+    pub(super) fn mean(&mut self, bdfs: &[Bdf]) {
+        self.meant = self.mask(bdfs).unwrap_or(0);
     }
 
     /// The index of a function.
@@ -105,6 +117,8 @@ pub(super) struct Units {
     pub(super) switches: Vec<Mask>,
     /// GPUs below a PCIe switch.
     pub(super) switched: Mask,
+    /// Models, by vendor and device id.
+    pub(super) models: Vec<Mask>,
 }
 
 impl Units {
@@ -123,6 +137,7 @@ impl Units {
             roots: units(devices.iter().map(|device| device.map(|device| root(topology, device)))),
             switches: units(own),
             switched: below.fold(0, |set, (at, _)| set | 1 << at),
+            models: units(devices.iter().map(|device| device.map(|d| (d.vendor, d.device)))),
             nodes: units(nodes.into_iter()),
         }
     }

@@ -6,13 +6,13 @@ use super::{DeviceKind, PciDevice, Topology};
 use crate::bdf::Bdf;
 
 /// PCI vendor AMD, graphics (formerly ATI).
-const VENDOR_ATI: u16 = 0x1002;
+pub(super) const VENDOR_ATI: u16 = 0x1002;
 /// PCI vendor AMD, processors and their parts.
 const VENDOR_AMD: u16 = 0x1022;
 /// PCI vendor Intel.
-const VENDOR_INTEL: u16 = 0x8086;
+pub(super) const VENDOR_INTEL: u16 = 0x8086;
 /// PCI vendor Habana Labs.
-const VENDOR_HABANA: u16 = 0x1da3;
+pub(super) const VENDOR_HABANA: u16 = 0x1da3;
 /// PCI vendor Qualcomm.
 const VENDOR_QUALCOMM: u16 = 0x17cb;
 

@@ -12,6 +12,7 @@ pub mod drive;
 pub mod fabric;
 pub mod file;
 pub mod isolation;
+pub mod model;
 pub mod pages;
 pub mod pci;
 pub mod proximity;

@@ -70,6 +70,7 @@ impl<'t> Guest<'t> {
         let topology = given.topology;
         let of = |kind, vf| self.functions(topology, kind, vf);
         request.gpus = GpuWish::Exact(of(DeviceKind::Gpu, false));
+        request.gpu_model = None;
         request.extras = Extras {
             nics: DeviceWish::Exact(of(DeviceKind::Nic, false)),
             vfs: DeviceWish::Exact(of(DeviceKind::Nic, true)),

@@ -59,6 +59,12 @@ pub struct GpuArgs {
     /// Index of the first GPU of a run of consecutive ones, by PCI address from 0
     #[arg(long, value_name = "I", conflicts_with = "gpu")]
     pub gpu_index: Option<u32>,
+    /// Model of the GPUs: a name, a part of it, or a device id
+    ///
+    /// `H100`, `RTX 5090`, `10de:2330`; `gpuvm gpu list` prints the names. Without it GPUs of one model are preferred where
+    /// they are as near.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["gpu", "gpu_index"], requires = "gpus")]
+    pub gpu_model: Option<String>,
 }
 
 /// Is what a guest gets with its GPUs, and how it is placed.

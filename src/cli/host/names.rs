@@ -1,55 +1,8 @@
-//! What people call parts: models by PCI id, addresses, sizes, link speeds. Ids that are not listed are printed as
-//! numbers; nothing depends on these names.
+//! What people call parts: addresses, sizes, link speeds; models by PCI id are the topology's.
 
 use crate::bdf::Bdf;
-use crate::topology::pci::{VENDOR_MELLANOX, VENDOR_NVIDIA};
+pub use crate::topology::model::model;
 use crate::topology::{Link, PciDevice};
-
-/// Models by vendor and device id (spec/nvswitch.md 7, the PCI ID list).
-const MODELS: &[(u16, u16, &str)] = &[
-    (VENDOR_NVIDIA, 0x1db1, "V100 SXM2 16 GB"),
-    (VENDOR_NVIDIA, 0x1db5, "V100 SXM2 32 GB"),
-    (VENDOR_NVIDIA, 0x1db8, "V100 SXM3 32 GB"),
-    (VENDOR_NVIDIA, 0x1eb8, "T4"),
-    (VENDOR_NVIDIA, 0x20b0, "A100 SXM4 40 GB"),
-    (VENDOR_NVIDIA, 0x20b2, "A100 SXM4 80 GB"),
-    (VENDOR_NVIDIA, 0x20b3, "A100 SXM4 64 GB"),
-    (VENDOR_NVIDIA, 0x20bd, "A800 SXM4 40 GB"),
-    (VENDOR_NVIDIA, 0x20f3, "A800 SXM4 80 GB"),
-    (VENDOR_NVIDIA, 0x2324, "H800 SXM5"),
-    (VENDOR_NVIDIA, 0x2329, "H20"),
-    (VENDOR_NVIDIA, 0x232c, "H20-3e"),
-    (VENDOR_NVIDIA, 0x2330, "H100 SXM5 80 GB"),
-    (VENDOR_NVIDIA, 0x2335, "H200 SXM 141 GB"),
-    (VENDOR_NVIDIA, 0x233b, "H200 NVL"),
-    (VENDOR_NVIDIA, 0x2901, "B200 SXM"),
-    (VENDOR_NVIDIA, 0x2941, "GB200"),
-    (VENDOR_NVIDIA, 0x3182, "B300 SXM6"),
-    (VENDOR_NVIDIA, 0x31c2, "GB300"),
-    (VENDOR_NVIDIA, 0x1ac2, "NVSwitch 1"),
-    (VENDOR_NVIDIA, 0x1af1, "NVSwitch 2"),
-    (VENDOR_NVIDIA, 0x22a3, "NVSwitch 3"),
-    (VENDOR_MELLANOX, 0x1013, "ConnectX-4"),
-    (VENDOR_MELLANOX, 0x1015, "ConnectX-4 Lx"),
-    (VENDOR_MELLANOX, 0x1017, "ConnectX-5"),
-    (VENDOR_MELLANOX, 0x1019, "ConnectX-5 Ex"),
-    (VENDOR_MELLANOX, 0x101b, "ConnectX-6"),
-    (VENDOR_MELLANOX, 0x101d, "ConnectX-6 Dx"),
-    (VENDOR_MELLANOX, 0x101f, "ConnectX-6 Lx"),
-    (VENDOR_MELLANOX, 0x1021, "ConnectX-7"),
-    (VENDOR_MELLANOX, 0x1023, "ConnectX-8"),
-    (VENDOR_MELLANOX, 0xa2d6, "BlueField-2"),
-    (VENDOR_MELLANOX, 0xa2dc, "BlueField-3"),
-];
-
-/// The model of a function, or its ids.
-pub fn model(device: &PciDevice) -> String {
-    let PciDevice { vendor, device, .. } = *device;
-    MODELS
-        .iter()
-        .find(|(v, d, _)| (*v, *d) == (vendor, device))
-        .map_or_else(|| format!("{vendor:04x}:{device:04x}"), |(_, _, name)| (*name).to_owned())
-}
 
 /// An address without segment 0, as `lspci` prints it.
 pub fn short(bdf: Bdf) -> String {
