@@ -74,6 +74,38 @@ impl Kept {
     }
 }
 
+/// The step that notes further disks that were made for a domain beside what is kept of it; none: there are none.
+pub fn note(uuid: &str, name: &str, uri: &str, made: &[Made]) -> io::Result<Option<Step>> {
+    if made.is_empty() {
+        return Ok(None);
+    }
+    let path = file(uuid);
+    let was = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        was => Some(was?),
+    };
+    let known = was.as_deref().and_then(|text| read(text, uuid));
+    let mut kept = known.unwrap_or_else(|| Kept::new(uuid, name, uri));
+    kept.made.retain(|known| made.iter().all(|new| new.path != known.path));
+    kept.made.extend_from_slice(made);
+    Ok(kept.remember().map(|step| match step {
+        Step::Remember { path, text, .. } => Step::Remember { path, text, was },
+        step => step,
+    }))
+}
+
+/// The disks that were made for a domain, as far as they are kept.
+pub fn made(uuid: &str) -> Vec<Made> {
+    let text = std::fs::read_to_string(file(uuid)).ok();
+    text.and_then(|text| read(&text, uuid)).map(|kept| kept.made).unwrap_or_default()
+}
+
+/// What is kept of a domain; none: it is of a later version, or of another domain.
+fn read(text: &str, uuid: &str) -> Option<Kept> {
+    let kept: Kept = serde_json::from_str(text).ok()?;
+    (kept.format == FORMAT && kept.uuid == uuid).then_some(kept)
+}
+
 /// The file of a domain.
 fn file(uuid: &str) -> PathBuf {
     state_directory(KIND).join(format!("{uuid}.json"))
@@ -118,8 +150,7 @@ pub fn all() -> io::Result<Vec<Known>> {
     uuids.dedup();
     for uuid in uuids {
         let text = std::fs::read_to_string(file(&uuid)).ok();
-        let kept: Option<Kept> = text.and_then(|text| serde_json::from_str(&text).ok());
-        let kept = kept.filter(|kept| kept.format == FORMAT && kept.uuid == uuid);
+        let kept = text.and_then(|text| read(&text, &uuid));
         let history = History::of(&uuid).ok().filter(|history| !history.entries.is_empty());
         let last = history.as_ref().and_then(|history| history.entries.last());
         let named = last.map(|last| (last.domain.clone(), last.uri.clone()));

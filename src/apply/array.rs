@@ -11,7 +11,7 @@ pub use text::{Marked, Names, mark_fstab, mark_mdadm_conf, unmark};
 
 use crate::discover::released::{FileSystem, Released};
 use act::{
-    add, assemble, check, create, make, mount, refuse_other, stop, unmount, update_initramfs, words,
+    add, assemble, check, create, make, mount, prove, stop, unmount, update_initramfs, words,
 };
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -48,7 +48,8 @@ pub enum ArrayStep {
         device: String,
         /// Paths of the drives.
         members: Vec<String>,
-        /// What lies on them and may go, a phrase each; none: a journal of a version that did not look.
+        /// What lies on them and may go, a phrase each; none: a journal of a version that did not look,
+        /// and nothing may.
         #[serde(default)]
         known: Option<Vec<String>>,
         /// UUID of the array, whose own marks are no loss.
@@ -61,7 +62,8 @@ pub enum ArrayStep {
         device: String,
         /// What it is to be.
         array: Box<Released>,
-        /// What lies on its members and may go, a phrase each; none: a journal of a version that did not look.
+        /// What lies on its members and may go, a phrase each; none: a journal of a version that did not look,
+        /// and nothing may.
         #[serde(default)]
         known: Option<Vec<String>>,
     },
@@ -157,6 +159,17 @@ pub enum ArrayError {
         /// Its UUID, and the one of the array that is meant.
         seen: String,
     },
+    /// A journal of an older version does not say which array was meant, and names of arrays are given anew.
+    #[error(
+        "whether {device} is the array that was meant cannot be told: no UUID of it was written down"
+    )]
+    Unproven {
+        /// The device.
+        device: String,
+    },
+    /// An array that it builds on was left as it is.
+    #[error("a step before it was left out")]
+    Left,
     /// A kind of file system that is not made here.
     #[error("a file system of kind `{kind}` cannot be made here")]
     UnknownKind {
@@ -243,7 +256,7 @@ impl ArrayStep {
             }
             ArrayStep::Create { device, array, known } => create(device, array, known.as_deref()),
             ArrayStep::MakeFileSystem { device, file_system, uuid } => {
-                refuse_other(device, uuid)?;
+                prove(device, uuid)?;
                 make(device, file_system)
             }
             ArrayStep::CheckFileSystem { device, file_system } => check(device, file_system),

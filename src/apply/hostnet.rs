@@ -14,6 +14,7 @@ use super::array::CommandError;
 use super::bind::{BindError, set_root_file};
 use super::nic::{LinkError, delete_link};
 use super::{Observer, StepError};
+use crate::shell::word;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
@@ -119,7 +120,8 @@ impl fmt::Display for HostNetStep {
             HostNetStep::Await { bridge, within_s } => {
                 write!(
                     f,
-                    "wait up to {within_s} s for `gpuvm network host-bridge confirm {bridge}`"
+                    "wait up to {within_s} s for `gpuvm network host-bridge confirm {bridge}`",
+                    bridge = word(bridge)
                 )
             }
             HostNetStep::Write { path, text: Some(_), .. } => {

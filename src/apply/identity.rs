@@ -46,10 +46,16 @@ impl FileId {
         }
     }
 
-    /// Whether another is the same file. Some file systems get another number at each boot; then the birth has to tell.
+    /// Whether another is proven to be the same file. Some file systems get another number at each boot; then the birth
+    /// has to tell. Without one nothing is proven: a file that is made when this one is gone may get its number.
     pub fn is(&self, other: &FileId, same_boot: bool) -> bool {
-        let device = self.device == other.device || (!same_boot && self.birth_ns.is_some());
-        device && self.inode == other.inode && self.birth_ns == other.birth_ns
+        let device = self.device == other.device || !same_boot;
+        device && self.birth_ns.is_some() && self.may_be(other)
+    }
+
+    /// Whether another may be the same file, as far as its number and its birth tell.
+    pub fn may_be(&self, other: &FileId) -> bool {
+        self.inode == other.inode && self.birth_ns == other.birth_ns
     }
 }
 
@@ -228,7 +234,15 @@ mod tests {
         let second = FileId::at(&path).unwrap().unwrap();
         assert!(!first.is(&second, true), "{first:?} {second:?}");
         let elsewhere = FileId { device: first.device + 1, ..first };
-        assert!(first.is(&elsewhere, false) || first.birth_ns.is_none());
+        assert!(first.is(&elsewhere, false));
         assert!(!first.is(&elsewhere, true));
+    }
+
+    #[test]
+    fn a_number_without_a_birth_proves_nothing() {
+        let unborn = FileId { device: 1, inode: 2, birth_ns: None };
+        assert!(!unborn.is(&unborn, true) && !unborn.is(&unborn, false) && unborn.may_be(&unborn));
+        let born = FileId { birth_ns: Some(3), ..unborn };
+        assert!(born.is(&born, true) && !unborn.may_be(&born) && !born.may_be(&unborn));
     }
 }

@@ -160,9 +160,10 @@ pub trait Observer {
         self.note(&format!("{step}: {why}, so it is left as it is"));
     }
     /// Takes what has to be held while a guest is started or everything is undone, unless it is held already: since it
-    /// was given back others may have begun to take what the guest has, or to build on what was made.
-    fn guard(&mut self) -> Option<HostLock> {
-        None
+    /// was given back others may have begun to take what the guest has, or to build on what was made. `undoes`: signals
+    /// do not end the waiting, since one may be the cause.
+    fn guard(&mut self, _undoes: bool) -> Result<Option<HostLock>, LockError> {
+        Ok(None)
     }
     /// A step is being undone.
     fn undoing(&mut self, step: &Step);
@@ -229,7 +230,7 @@ impl<'a> Transaction<'a> {
     fn step(&mut self, number: usize, step: &Step) -> Result<(), StepError> {
         // Between the last look and the start nobody may take what the guest starts with.
         let starts = matches!(step, Step::StartDomain { .. });
-        let _guard = if starts { self.observer.guard() } else { None };
+        let _guard = if starts { self.observer.guard(false)? } else { None };
         match perform::expects(step, self.hypervisor) {
             Err(why) if why.lets_be(step) => {
                 self.observer.handed_over(step, &why);
@@ -251,7 +252,7 @@ impl<'a> Transaction<'a> {
             made = Some(identity);
             Ok(())
         };
-        let mut ours = Ours { mark: &mark, made: &mut tell };
+        let mut ours = Ours { mark: &mark, made: &mut tell, later: false };
         match perform::perform(step, self.hypervisor, self.observer, &mut ours) {
             Err(why) if why.lets_be(step) => {
                 self.observer.handed_over(step, &why);
@@ -333,7 +334,8 @@ impl<'a> Transaction<'a> {
         }
         let uncounted = half.as_ref().map(|half| half.number);
         self.done.extend(half);
-        let _guard = if self.done.is_empty() { None } else { self.observer.guard() };
+        let nothing = !self.done.iter().any(|done| done.step.is_undone());
+        let _guard = if nothing { None } else { self.observer.guard(true).ok().flatten() };
         let of = Of { change: self.change.as_deref(), same_boot: true, ends: None };
         let steps = std::mem::take(&mut self.done).into_iter().rev();
         let journal = self.journal.as_mut();

@@ -2,6 +2,7 @@
 //! been laid over it, since the change was planned.
 
 use super::identity::FileId;
+use super::undo::UNBORN;
 use super::{Step, StepError};
 use crate::domain::DomainXml;
 use crate::domain::guest::VolumeRef;
@@ -11,13 +12,23 @@ use std::path::Path;
 
 /// What is said of a file that is another by now.
 const ANOTHER: &str = "it is another file by now, made since it was to be deleted";
+/// What is said of a file that a journal names by its path alone.
+const UNKNOWN: &str = "an older gpuvm did not write down which file it was";
 
-/// Why what a step removes stays, in words; none: nobody needs it, or the step removes nothing.
-pub(super) fn stays(step: &Step, hypervisor: &dyn Hypervisor) -> Result<Option<String>, StepError> {
+/// Why what a step removes stays, in words; none: nobody needs it, or the step removes nothing. `later`: it was planned by
+/// a run that was killed, so that the file may have been made anew since.
+pub(super) fn stays(
+    step: &Step,
+    later: bool,
+    hypervisor: &dyn Hypervisor,
+) -> Result<Option<String>, StepError> {
     match step {
         Step::DeleteDisk { path, file } => {
-            if is_another(path, file.as_ref()) {
-                return Ok(Some(format!("disk {} stays: {ANOTHER}", path.display())));
+            if later && file.is_none() && path.symlink_metadata().is_ok() {
+                return Ok(Some(format!("disk {} stays: {UNKNOWN}", path.display())));
+            }
+            if let Some(why) = another(path, file.as_ref(), later) {
+                return Ok(Some(format!("disk {} stays: {why}", path.display())));
             }
             let uses = match read(hypervisor)? {
                 Ok(uses) => uses,
@@ -34,8 +45,8 @@ pub(super) fn stays(step: &Step, hypervisor: &dyn Hypervisor) -> Result<Option<S
             let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
             // One that holds nothing is a mark of ours and nobody's disk.
             let known = uses.volume(&volume).filter(|known| known.capacity_bytes > 0);
-            if known.is_some_and(|known| is_another(&known.path, file.as_ref())) {
-                return Ok(Some(words(ANOTHER.to_owned())));
+            if let Some(why) = known.and_then(|known| another(&known.path, file.as_ref(), later)) {
+                return Ok(Some(words(why.to_owned())));
             }
             let all = known.map(|known| uses.of_disk(&known.path, Some(&volume)));
             Ok(all.and_then(|all| first(&all)).map(words))
@@ -83,11 +94,15 @@ pub(super) fn expects_disks(
     }
 }
 
-/// Whether a file is another than the one that was to go: it was made anew since.
-fn is_another(path: &Path, was: Option<&FileId>) -> bool {
-    let (Some(was), Ok(now)) = (was, FileId::at(path)) else { return false };
-    // Some file systems get another number at each boot.
-    now.is_some_and(|now| !was.is(&now, false))
+/// Why a file is not proven to be the one that was to go: it was made anew since, or may have been.
+fn another(path: &Path, was: Option<&FileId>, later: bool) -> Option<&'static str> {
+    let (was, now) = (was?, FileId::at(path).ok()??);
+    match now {
+        // Some file systems get another number at each boot.
+        now if was.is(&now, false) => None,
+        now if !was.may_be(&now) => Some(ANOTHER),
+        _ => later.then_some(UNBORN),
+    }
 }
 
 /// Who uses what; where a definition cannot be understood, what it uses is not known, and everything stays.

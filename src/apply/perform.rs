@@ -137,6 +137,8 @@ pub(super) struct Ours<'o> {
     pub mark: &'o Mark,
     /// Is told what a file is before it gets its name.
     pub made: &'o mut dyn FnMut(Identity) -> Result<(), JournalError>,
+    /// Whether the step was planned by a run that was killed.
+    pub later: bool,
 }
 
 impl Ours<'_> {
@@ -183,7 +185,7 @@ pub(super) fn perform(
     ours: &mut Ours<'_>,
 ) -> Result<(), StepError> {
     refuse_elsewhere(step, hypervisor)?;
-    if let Some(why) = needed::stays(step, hypervisor)? {
+    if let Some(why) = needed::stays(step, ours.later, hypervisor)? {
         observer.note(&why);
         return Ok(());
     }

@@ -1,6 +1,7 @@
 //! What becomes of a change whose run was killed: undone, or finished where there is no way back. Told by its journal
 //! alone.
 
+use super::array::ArrayError;
 use super::journal::{Journal, Orphan, Progress, Story};
 use super::perform::{Ours, perform_again};
 use super::undo::{Done, Of, undo_all};
@@ -139,17 +140,31 @@ fn finish(
     (hypervisor, observer): (&dyn Hypervisor, &mut dyn Observer),
     journal: &mut Journal,
 ) -> Result<(), ApplyError> {
+    let mut array_left = false;
     for done in steps {
         let Done { number, step, .. } = done;
+        if array_left && matches!(step, Step::Array(_)) {
+            observer.handed_over(step, &ArrayError::Left.into());
+            journal.done(*number, None)?;
+            continue;
+        }
         observer.doing(step);
         let begun = story.steps[*number].1 != Progress::Untouched;
         let proof = of.proof(done);
         let mut tell = |identity| journal.made(*number, &identity);
-        let mut ours = Ours { mark: &proof.mark, made: &mut tell };
+        let mut ours = Ours { mark: &proof.mark, made: &mut tell, later: true };
         let again = perform_again(step, begun, hypervisor, observer, (&proof, &mut ours));
         match again {
-            Err(why) if why.lets_be(step) || matches!(why, StepError::OtherDomain { .. }) => {
+            Err(why)
+                if why.lets_be(step)
+                    || why.leaves_drive(step)
+                    || matches!(why, StepError::OtherDomain { .. }) =>
+            {
                 observer.handed_over(step, &why);
+            }
+            Err(why) if why.leaves_array() => {
+                observer.handed_over(step, &why);
+                array_left = true;
             }
             again => again.map_err(|source| {
                 let (step, aftermath) = (Box::new(step.clone()), Aftermath::Unfinished);

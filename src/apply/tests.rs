@@ -357,10 +357,10 @@ fn what_is_undone_is_undone_under_the_lock() {
         fn doing(&mut self, step: &Step) {
             self.0.doing(step);
         }
-        fn guard(&mut self) -> Option<HostLock> {
+        fn guard(&mut self, _: bool) -> Result<Option<HostLock>, LockError> {
             self.0.log.push("guard".into());
             self.1 += 1;
-            None
+            Ok(None)
         }
         fn undoing(&mut self, step: &Step) {
             self.0.undoing(step);

@@ -17,6 +17,10 @@ use std::path::Path;
 /// How long after a step began what it makes may come into being, in nanoseconds.
 const BIRTH_NS: u64 = 60_000_000_000;
 
+/// What is said of a file whose number and nothing else is that of what was made.
+pub(super) const UNBORN: &str =
+    "its file system does not tell when it was made, so that it is the same is not proven";
+
 /// Is a step that is to be undone, and what it made.
 #[derive(Debug, Clone)]
 pub(super) struct Done {
@@ -189,6 +193,7 @@ fn is_made(path: &Path, proof: &Proof<'_>) -> Result<bool, StepError> {
     let Some(now) = FileId::at(path).map_err(unseen(path))? else { return Ok(false) };
     match &proof.made {
         Some(Identity::File(made)) if made.is(&now, proof.same_boot) => Ok(true),
+        Some(Identity::File(made)) if made.may_be(&now) => not_ours(path.display(), UNBORN),
         Some(_) => not_ours(path.display(), "it was made anew since"),
         // It gets its name only when the journal knows what it is.
         None => not_ours(path.display(), "it was made by somebody else, or by an older gpuvm"),
@@ -379,7 +384,9 @@ fn volume_of(
     match &proof.made {
         Some(Identity::Volume { key, file: made }) => {
             let same = match (made, &file) {
-                (Some(made), Some(file)) => made.is(file, proof.same_boot),
+                (Some(made), Some(file)) if made.is(file, proof.same_boot) => true,
+                (Some(made), Some(file)) if made.may_be(file) => return not_ours(what(), UNBORN),
+                (Some(_), Some(_)) => false,
                 (made, file) => made.is_none() && file.is_none(),
             };
             if !same || *key != now.key {

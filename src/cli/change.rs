@@ -32,10 +32,15 @@ pub struct Reporter {
     bar: Bar,
     /// The host's lock, as long as somebody holds it; none: it was never taken.
     lock: Option<Weak<HostLock>>,
+    /// How long the caller waits for it.
+    wait: Duration,
 }
 
 /// How long the undoing of a change waits for another change of the host; then it is undone beside that one.
 const UNDO_WAIT: Duration = Duration::from_secs(60);
+/// How long a guest that was stopped to be started again waits at the least: what others hold meanwhile they hold for
+/// seconds.
+const LEAST_WAIT: Duration = Duration::from_secs(5);
 
 impl Reporter {
     /// Holds signals back from now on. It has to come before the hypervisor is opened.
@@ -52,7 +57,7 @@ impl Reporter {
             });
         };
         let interrupt = Interrupt::hold(Box::new(tell)).context("cannot hold signals back")?;
-        Ok(Reporter { output, interrupt, bar: Bar::new(output), lock: None })
+        Ok(Reporter { output, interrupt, bar: Bar::new(output), lock: None, wait: Duration::ZERO })
     }
 
     /// Wipes the bar away, because what was long is over.
@@ -73,6 +78,7 @@ impl Reporter {
     /// Takes the host's lock.
     pub fn lock(&mut self, args: &LockArgs) -> Result<Rc<HostLock>, LockError> {
         let wait = Duration::from_secs(args.lock_wait);
+        self.wait = wait;
         let lock = Rc::new(self.wait_for_lock(wait, |interrupt| interrupt.came().is_some())?);
         self.lock = Some(Rc::downgrade(&lock));
         Ok(lock)
@@ -127,13 +133,16 @@ impl Observer for Reporter {
         }
     }
 
-    fn guard(&mut self) -> Option<HostLock> {
-        let taken = self.lock.as_ref()?;
-        if taken.strong_count() > 0 {
-            return None;
+    fn guard(&mut self, undoes: bool) -> Result<Option<HostLock>, LockError> {
+        if self.lock.as_ref().is_none_or(|taken| taken.strong_count() > 0) {
+            return Ok(None);
         }
         // A signal has come by now in many cases, and ends nothing any more.
-        self.wait_for_lock(UNDO_WAIT, |_| false).ok()
+        let (wait, stops) = match undoes {
+            true => (UNDO_WAIT, false),
+            false => (self.wait.max(LEAST_WAIT), true),
+        };
+        self.wait_for_lock(wait, |interrupt| stops && interrupt.came().is_some()).map(Some)
     }
 
     fn undoing(&mut self, step: &Step) {
@@ -155,14 +164,39 @@ pub fn refuse_unfinished(hypervisor: &dyn Hypervisor, output: Output) -> anyhow:
 /// Refuses a change while one of the hypervisor at this URI is half done.
 pub fn refuse_unfinished_at(uri: &str, output: Output) -> anyhow::Result<()> {
     let orphans = Orphan::all()?;
-    for damaged in orphans.damaged.iter().filter(|_| uri != none::URI) {
+    if uri != none::URI {
+        name_damaged(&orphans, output);
+    }
+    refuse_these(orphans, uri)
+}
+
+/// Names what cannot be read of changes that were killed.
+fn name_damaged(orphans: &Orphans, output: Output) {
+    for damaged in &orphans.damaged {
         output.warning(&format!(
             "a change was killed half way, and what it was cannot be read: {}; `gpuvm recover \
              --discard` puts its journal away",
             damaged.error
         ));
     }
-    refuse_these(orphans, uri)
+}
+
+/// Names changes that were killed, for a verb that changes nothing.
+pub fn name_unfinished(output: Output) {
+    match Orphan::all() {
+        Ok(orphans) => {
+            name_damaged(&orphans, output);
+            for story in orphans.readable.iter().filter_map(|orphan| orphan.story.as_ref()) {
+                if Recovery::of(Some(story)).way != Way::Forget {
+                    output.warning(&format!(
+                        "`{} {}` was killed half way; `gpuvm recover` finishes or undoes it",
+                        story.change.verb, story.change.subject
+                    ));
+                }
+            }
+        }
+        Err(error) => output.warning(&format!("not checked: changes that were killed: {error}")),
+    }
 }
 
 /// Refuses a change while one of these of the hypervisor at a URI is half done.

@@ -13,7 +13,7 @@ use super::show::find;
 use super::view::View;
 use crate::apply::{Step, apply, is_of_this_machine};
 use crate::domain::DomainXml;
-use crate::domain::guest::Role;
+use crate::domain::guest::{Made, Role};
 use crate::history::History;
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, Lease, XmlOf};
@@ -93,7 +93,12 @@ fn plan(
         steps.extend(leases(hypervisor, &view, cx));
     }
     let drops_nvram = summary.persistent && has_nvram;
-    let made = parsed.made();
+    let mut made = parsed.made();
+    // Images that a conversion has left behind, which no definition names any more.
+    let left = kept::made(&summary.uuid).into_iter().filter(|_| here);
+    let is_known = |old: &Made| made.iter().any(|known| known.path == old.path);
+    let left: Vec<Made> = left.filter(|old| old.volume.is_some() && !is_known(old)).collect();
+    made.extend(left);
     let mut stays = Vec::new();
     let uses = match made.is_empty() && !drops_nvram && !parsed.is_copy() {
         true => Uses::default(),

@@ -7,6 +7,7 @@ use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::input::InputError;
 use crate::placement::PlanError;
+use crate::shell::word;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -41,6 +42,16 @@ pub fn hinted(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Er
 /// Makes an error with a hint that ends the program with [`EXIT_USAGE`].
 pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
     Hinted { message: message.into(), hint: hint.into(), exit: EXIT_USAGE }.into()
+}
+
+/// The commands that give a domain that only runs a definition.
+pub fn dump_and_define(name: &str) -> String {
+    let file = format!("{name}.xml");
+    let file = word(&file);
+    format!(
+        "`virsh dumpxml {name} >{file}` and `virsh define {file}` give it one",
+        name = word(name)
+    )
 }
 
 /// Is a request that the planner refuses, with the nearest ones that it does not.
@@ -118,7 +129,8 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     let applied = cause.downcast_ref::<ApplyError>();
     if let Some(StepError::NotConfirmed { name }) = cause.downcast_ref::<StepError>() {
         return Some(format!(
-            "`gpuvm recover --end {name}` ends it; `gpuvm recover --discard` lets it run and forgets the change"
+            "`gpuvm recover --end {name}` ends it; `gpuvm recover --discard` lets it run and forgets the change",
+            name = word(name)
         ));
     }
     if applied.is_some_and(ApplyError::needs_recovery) {
@@ -159,7 +171,7 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(LockError::Foreign { path, .. }) = cause.downcast_ref::<LockError>() {
         return Some(format!(
             "`ls -ld {0}` shows it; remove it if it is not needed",
-            path.display()
+            word(&path.to_string_lossy())
         ));
     }
     cause.downcast_ref::<HypervisorError>().and_then(hypervisor_hint)
@@ -170,10 +182,13 @@ fn journal_hint(path: &Path, source: &std::io::Error) -> String {
     use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, StorageFull};
     let dir = path.parent().unwrap_or(path).display();
     match source.kind() {
-        StorageFull | QuotaExceeded => format!("make room: `df {dir}` shows what is left"),
+        StorageFull | QuotaExceeded => {
+            format!("make room: `df {dir}` shows what is left", dir = word(&dir.to_string()))
+        }
         PermissionDenied => "run as root".to_owned(),
         _ => format!(
-            "changes are written down there before they are made; see `df {dir}`, `ls -ld {dir}`"
+            "changes are written down there before they are made; see `df {dir}`, `ls -ld {dir}`",
+            dir = word(&dir.to_string())
         ),
     }
 }

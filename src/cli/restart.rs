@@ -4,11 +4,12 @@
 use super::args::StopArgs;
 use super::change::{Reporter, journal, print_steps};
 use super::context::Context;
-use super::error::{EXIT_DONE, EXIT_FAILED, Hinted, hinted};
+use super::error::{EXIT_DONE, EXIT_FAILED, Hinted, dump_and_define, hinted};
 use super::show::find;
 use super::stop;
 use crate::apply::{ApplyError, Step, apply};
 use crate::hypervisor::{DomainState, Hypervisor};
+use crate::shell::word;
 
 /// Runs the verb.
 pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -43,7 +44,7 @@ fn steps(hypervisor: &dyn Hypervisor, args: &StopArgs) -> anyhow::Result<Vec<Ste
     if !summary.persistent {
         return Err(hinted(
             format!("domain `{name}` has no definition, so it would be gone once it is stopped"),
-            format!("`virsh dumpxml {name} >{name}.xml` and `virsh define {name}.xml` give it one"),
+            dump_and_define(name),
         ));
     }
     let mut steps: Vec<Step> = stop::way_down(hypervisor, name, &args.down)?.into_iter().collect();
@@ -63,11 +64,15 @@ fn told(
     if steps.len() < 2 || !is_off {
         return stop::hinted(error, name, "restart");
     }
+    let hint = match error.needs_recovery() {
+        true => "remove the cause, then `gpuvm recover`, which starts it".into(),
+        false => format!("remove the cause, then `gpuvm start {}`", word(name)),
+    };
     anyhow::Error::from(error).context(Hinted {
         message: format!(
             "domain `{name}` is stopped, which cannot be undone, and is not started again"
         ),
-        hint: format!("remove the cause, then `gpuvm start {name}`"),
+        hint,
         exit: EXIT_FAILED,
     })
 }

@@ -5,6 +5,7 @@ mod metrics;
 mod watch;
 
 use super::args::VerifyArgs;
+use super::change::name_unfinished;
 use super::context::Context;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, hinted, usage};
 use super::gone;
@@ -78,6 +79,7 @@ pub fn run(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     let answers = round(args, cx)?;
     if args.all {
+        name_unfinished(cx.output);
         for left in gone::left_or_warn(cx) {
             cx.output.warning(&format!("{}; `gpuvm recover --gone` gives it back", left.text()));
         }

@@ -2,10 +2,11 @@
 
 use crate::libvirt::files;
 use crate::libvirt::place::Place;
+use crate::support::daemon::skip;
 use crate::support::pool::{Pool, number, set};
 use crate::support::run;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 /// The arguments of a create of a guest with one file for a disk.
 fn create<'a>(place: &'a Place, name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -149,6 +150,142 @@ fn a_guest_that_restarts_holds_the_lock_while_it_starts() {
     place.done(&["delete", "a", "--yes"]);
 }
 
+/// Is a process that holds the host's lock; it ends with this.
+struct HoldsLock(Child);
+
+impl HoldsLock {
+    /// Takes it, and waits until it is held.
+    fn new(place: &Place) -> HoldsLock {
+        let held = place.daemon.own_path("held");
+        let mut flock = place.daemon.within("flock");
+        let shell = format!("echo >{}; exec sleep 1000", held.display());
+        flock.args(["--no-fork", "/run/gpuvm/lock", "sh", "-c", &shell]);
+        let holder = HoldsLock(flock.stdin(Stdio::null()).spawn().unwrap());
+        crate::libvirt::place::until("the lock is held", || held.exists());
+        holder
+    }
+}
+
+impl Drop for HoldsLock {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_guest_that_restarts_is_not_started_without_the_lock() {
+    let Some(place) = Place::new() else { return };
+    place.done(&create(&place, "a", &[]));
+    let mut held = None;
+    // It is off, and the lock not yet taken for the start.
+    let ended = place.halted(4, &["restart", "--force", "--lock-wait", "0", "a"], |journal| {
+        assert!(journal.contains("\"done\"") && !journal.contains("begin\":[1"), "{journal}");
+        held = Some(HoldsLock::new(&place));
+    });
+    let (code, out, err) = ended.unwrap();
+    assert!(code == 1 && err.contains("is held by"), "{out}{err}");
+    assert!(err.contains("is not started again"), "{out}{err}");
+    assert_eq!(place.virsh(&["domstate", "a"]).trim(), "shut off");
+    assert!(err.contains("hint: ") && err.contains("`gpuvm start a`"), "{out}{err}");
+    drop(held);
+    place.done(&["start", "a"]);
+    assert_eq!(place.virsh(&["domstate", "a"]).trim(), "running");
+}
+
+/// Is a file system whose files have no time of birth on a directory; it goes with this.
+struct Ramfs<'p>(&'p Path);
+
+impl Ramfs<'_> {
+    /// Mounts it; none, with the reason told, where the machine cannot.
+    fn new(at: &Path) -> Option<Ramfs<'_>> {
+        let (code, _, err) =
+            run(Command::new("mount").args(["-t", "ramfs", "-o", "mode=755", "ramfs"]).arg(at));
+        if code != 0 {
+            return skip(&format!("no mounts: {err}"));
+        }
+        let mounted = Ramfs(at);
+        let file = at.join("probe");
+        std::fs::write(&file, "").unwrap();
+        let tells = file.metadata().unwrap().created().is_ok();
+        std::fs::remove_file(&file).unwrap();
+        if tells { skip("a ramfs that knows births") } else { Some(mounted) }
+    }
+}
+
+impl Drop for Ramfs<'_> {
+    fn drop(&mut self) {
+        run(Command::new("umount").arg(self.0));
+    }
+}
+
+#[test]
+fn a_file_whose_birth_nobody_knows_is_left_by_recover() {
+    let Some(place) = Place::new() else { return };
+    let Some(_mounted) = Ramfs::new(&place.disks) else { return };
+    let disk = place.disks.join("a.raw");
+    let args = create(&place, "a", &["--no-start"]);
+    let killed = (3..20).find(|&record| {
+        assert!(!place.killed(record, &args), "it is done before it is killed");
+        disk.exists() || {
+            place.recover();
+            false
+        }
+    });
+    assert!(killed.is_some());
+    let said = place.recover();
+    assert!(disk.exists() && said.contains("is not proven"), "{said}");
+    assert!(said.contains(&format!("`rm {}`", disk.display())), "{said}");
+    std::fs::remove_file(&disk).unwrap();
+    // One run knows what it has just looked at; a later one does not.
+    place.done(&args);
+    place.done(&["delete", "a", "--yes"]);
+    assert!(!disk.exists());
+    place.done(&args);
+    let killed = (3..20).find(|&record| {
+        assert!(!place.killed(record, &["delete", "a", "--yes"]), "it is done before");
+        let is_late = !place.has("a") && disk.exists();
+        if !is_late {
+            place.recover();
+            if !place.has("a") {
+                let _ = std::fs::remove_file(&disk);
+                place.done(&args);
+            }
+        }
+        is_late
+    });
+    assert!(killed.is_some());
+    let said = place.recover();
+    assert!(disk.exists() && said.contains("is not proven"), "{said}");
+}
+
+#[test]
+fn a_converted_disk_is_known_as_the_guests() {
+    let Some(place) = Place::with_image() else { return };
+    let args = place.create("a", &["--image", "tiny", "--os-size", "8M", "--no-start"]);
+    place.done(&args);
+    place.done(&["tune", "a", "--convert", "vda=qcow2", "--yes"]);
+    let volumes = || place.virsh(&["vol-list", "gpuvm-guests"]);
+    let all = volumes();
+    let new = all.split_whitespace().find(|word| word.ends_with("qcow2"));
+    let new = new.unwrap_or_else(|| panic!("{all}")).to_owned();
+    let xml = place.virsh(&["dumpxml", "--inactive", "a"]);
+    let (code, out, err) = place.gpuvm(&["delete", "a", "--yes"]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(!volumes().contains(&new), "{}: {err}", volumes());
+    // The image of before is no disk of anybody, and stays.
+    assert!(volumes().contains("a.os"), "{}: {err}", volumes());
+    assert!(err.contains("it is not a disk of the domain any more; `virsh vol-delete"), "{err}");
+    assert!(xml.contains(&new), "{xml}");
+    // A guest that is gone behind our back.
+    place.virsh(&["vol-delete", "--pool", "gpuvm-guests", "a.os"]);
+    place.done(&args);
+    place.done(&["tune", "a", "--convert", "vda=qcow2", "--yes"]);
+    place.virsh(&["undefine", "a"]);
+    let (_, _, err) = place.gpuvm(&["verify", "--all"]);
+    assert!(err.contains(&format!("volume `{new}` of pool `gpuvm-guests`")), "{err}");
+}
+
 #[test]
 fn a_journal_that_cannot_be_read_is_named_by_every_change() {
     let Some(place) = Place::new() else { return };
@@ -160,6 +297,16 @@ fn a_journal_that_cannot_be_read_is_named_by_every_change() {
     assert_eq!(err.matches("gpuvm recover --discard").count(), 1, "{err}");
     let (code, _, err) = place.gpuvm(&["delete", "a", "--yes"]);
     assert!(code == 0 && err.contains("0-0.jsonl"), "{err}");
+    // By what only looks, too.
+    let (_, _, err) = place.gpuvm(&["verify", "--all"]);
+    assert!(err.contains("0-0.jsonl") && err.contains("gpuvm recover --discard"), "{err}");
+    place.done(&["recover", "--discard", "--yes"]);
+    let (_, _, err) = place.gpuvm(&["verify", "--all"]);
+    assert!(!err.contains("0-0.jsonl"), "{err}");
+    assert!(!place.killed(4, &create(&place, "b", &["--no-start"])));
+    let (_, _, err) = place.gpuvm(&["verify", "--all"]);
+    assert!(err.contains("`create b` was killed half way"), "{err}");
+    place.recover();
 }
 
 #[test]

@@ -118,10 +118,10 @@ fn is_member(device: &str, member: &str) -> bool {
     link.is_some_and(|link| link.exists())
 }
 
-/// Refuses a device that is another array than the one of this UUID: names of arrays are given anew at each boot.
-pub(super) fn refuse_other(device: &str, uuid: &str) -> Result<(), ArrayError> {
+/// Refuses a device that is not proven to be the array of this UUID: names of arrays are given anew at each boot.
+pub(super) fn prove(device: &str, uuid: &str) -> Result<(), ArrayError> {
     if uuid.is_empty() {
-        return Ok(());
+        return Err(ArrayError::Unproven { device: device.to_owned() });
     }
     let detail = output(&["mdadm", "--detail", "--export", device], MDADM_S)?;
     let found = detail.lines().find_map(|line| line.strip_prefix("MD_UUID=")).unwrap_or("unknown");
@@ -135,7 +135,7 @@ pub(super) fn refuse_other(device: &str, uuid: &str) -> Result<(), ArrayError> {
 /// Stops an array, unless it does not run.
 pub(super) fn stop(assembly: &Assembly) -> Result<(), ArrayError> {
     if runs(&assembly.device) {
-        refuse_other(&assembly.device, &assembly.uuid)?;
+        prove(&assembly.device, &assembly.uuid)?;
         output(&["mdadm", "--stop", &assembly.device], MDADM_S)?;
         settle();
     }
@@ -158,7 +158,7 @@ pub(super) fn assemble(assembly: &Assembly) -> Result<(), ArrayError> {
 
 /// Refuses a drive on which something lies that was not named when its overwriting was planned.
 fn refuse_foreign(member: &str, uuid: &str, known: Option<&[String]>) -> Result<(), ArrayError> {
-    let Some(known) = known else { return Ok(()) };
+    let known = known.unwrap_or_default();
     let told = foreign(Path::new(member), uuid).says(member);
     match told.into_iter().find(|phrase| !known.contains(phrase)) {
         None => Ok(()),
@@ -177,7 +177,7 @@ pub(super) fn add(
         if is_member(device, member) {
             continue;
         }
-        refuse_other(device, uuid)?;
+        prove(device, uuid)?;
         refuse_foreign(member, uuid, known)?;
         output(&["wipefs", "--all", "--quiet", member], MDADM_S)?;
         output(&["mdadm", "--manage", device, "--add", member], MDADM_S)?;

@@ -6,6 +6,7 @@ use super::super::command::CommandError;
 use super::super::disk::DiskError;
 use super::super::hostnet::HostNetError;
 use super::super::journal::JournalError;
+use super::super::lock::LockError;
 use super::super::nic::NicError;
 use super::super::pages::PagesError;
 use super::super::setting::SettingError;
@@ -123,6 +124,9 @@ pub enum StepError {
         /// What tells.
         why: String,
     },
+    /// Another change of the host goes on, and what it takes a guest that is started now would take, too.
+    #[error("{0}")]
+    Lock(#[from] LockError),
     /// A guest runs that this run has not started.
     #[error("domain `{name}` runs, and was not started by this change")]
     StartedSince {
@@ -201,8 +205,15 @@ impl StepError {
     /// Whether what was to be given back or taken away is somebody else's by now, or not known to be ours: it stays, and
     /// nothing is left to do.
     pub fn is_handed_over(&self) -> bool {
-        use StepError::{Edited, InUse, NotOurs, OtherDomain};
-        matches!(self, InUse { .. } | OtherDomain { .. } | NotOurs { .. } | Edited { .. })
+        use StepError::{Array, Edited, InUse, NotOurs, OtherDomain};
+        matches!(
+            self,
+            InUse { .. }
+                | OtherDomain { .. }
+                | NotOurs { .. }
+                | Edited { .. }
+                | Array(ArrayError::Unproven { .. })
+        )
     }
 
     /// Whether the hypervisor was away.
@@ -224,20 +235,29 @@ impl StepError {
     }
 
     /// Whether a step that gives back what a guest had need not be done any more: somebody else has that by now, or had
-    /// it and bound it otherwise, or it is gone. A drive that was to be erased may have become another's, too.
+    /// it and bound it otherwise, or it is gone.
     pub fn lets_be(&self, step: &Step) -> bool {
         let others = matches!(
             self,
             StepError::InUse { .. }
                 | StepError::Bind(BindError::Changed { .. } | BindError::Absent { .. })
         );
-        // A drive that was being erased is erased further only where it is proven to be the same.
-        let drive = matches!(step, Step::WipeDrive(_))
-            && matches!(
-                self,
-                StepError::Block(BlockError::InUse { .. } | BlockError::Other { .. })
-            );
-        step.gives_back() && others || drive
+        step.gives_back() && others
+    }
+
+    /// Whether a drive that a killed run was erasing is left: it is erased further only where it is proven to be the same,
+    /// and nobody has it.
+    pub fn leaves_drive(&self, step: &Step) -> bool {
+        matches!(step, Step::WipeDrive(_))
+            && matches!(self, StepError::Block(BlockError::InUse { .. } | BlockError::Other { .. }))
+    }
+
+    /// Whether an array is not proven to be the one that was meant, or a drive of it holds something new: it is left as
+    /// it is, and so is all that was to come after it.
+    pub fn leaves_array(&self) -> bool {
+        use ArrayError::{Become, OtherArray, OtherContent, Unproven};
+        let StepError::Array(error) = self else { return false };
+        matches!(error, Unproven { .. } | OtherArray { .. } | OtherContent { .. } | Become { .. })
     }
 
     /// Whether a step may be done, or half done, although it failed: the hypervisor went away in the middle, or says

@@ -1,6 +1,7 @@
 //! What becomes of a change whose run was killed, on a fake.
 
 use super::*;
+use crate::apply::identity::FileId;
 
 /// Does so many steps of a change, writes that one more begins, does it or not, and is killed: the journal stays.
 pub fn killed(
@@ -20,7 +21,7 @@ pub fn killed(
             let id = journal.id().map(str::to_owned);
             let mark = Mark::new(id.as_deref(), number);
             let mut tell = |made| journal.made(number, &made);
-            let mut ours = Ours { mark: &mark, made: &mut tell };
+            let mut ours = Ours { mark: &mark, made: &mut tell, later: false };
             perform::perform(step, fake, &mut Watch::default(), &mut ours).unwrap();
         }
         if number < done {
@@ -62,10 +63,11 @@ fn a_delete_that_is_killed_at_any_step_is_finished() {
         let fake = Fake::default();
         fake.set("a", true);
         let name = || "a".to_owned();
+        let file = FileId::at(&path).unwrap();
         let steps = [
             Step::EndDomain { name: name(), uuid: None },
             Step::UndefineDomain { name: name(), xml: name() },
-            Step::DeleteDisk { path, file: None },
+            Step::DeleteDisk { path, file },
         ];
         killed(dir.path(), &fake, "delete", &steps, done, also);
         let recovery = recovered(dir.path(), &fake);
@@ -145,4 +147,36 @@ fn a_restart_that_is_killed_at_any_step_is_finished() {
         // One call for each: a guest that runs already is not started, or ended, once more.
         assert_eq!(fake.calls.get(), 2, "killed at step {done}, {also}");
     }
+}
+
+#[test]
+fn an_array_that_nothing_tells_from_others_is_left() {
+    use crate::apply::array::{ArrayStep, Assembly};
+    let dir = tempfile::tempdir().unwrap();
+    // As an older version wrote it.
+    let make: ArrayStep = serde_json::from_str(
+        r#"{"do":"make-file-system","device":"/dev/gpuvm-none","file_system":{"kind":"ext4"}}"#,
+    )
+    .unwrap();
+    let text = dir.path().join("fstab");
+    let replace = ArrayStep::ReplaceText {
+        path: text.clone(),
+        before: None,
+        after: Some("mount it".into()),
+        what: "name it".into(),
+        units: false,
+    };
+    let fake = Fake::default();
+    killed(dir.path(), &fake, "drive", &[Step::Array(make), Step::Array(replace)], 0, false);
+    let recovery = recovered(dir.path(), &fake);
+    assert_eq!(recovery.way, Way::Finish);
+    assert!(!text.exists(), "what builds on it is done");
+    let assembly = Assembly {
+        device: "/dev/gpuvm-none".into(),
+        uuid: String::new(),
+        members: Vec::new(),
+        degraded: false,
+    };
+    // Nothing runs there, so nothing is to be stopped.
+    ArrayStep::Assemble(assembly).undo().unwrap();
 }

@@ -7,9 +7,12 @@ use crate::cli::args::TuneArgs;
 use crate::cli::context::Context;
 use crate::cli::live;
 use crate::cli::pages::{self, Pools};
+use crate::domain::guest::Made;
 use crate::domain::live::live_changes;
 use crate::fsroot::FsRoot;
+use crate::kept;
 use crate::request::PageSize;
+use crate::shell::word;
 use crate::tune::{TuneError, Tuned};
 
 /// Is what is changed beside a definition.
@@ -47,12 +50,14 @@ pub fn of(
             }
             let conversions = subjects.conversions(at);
             extra.first.extend(conversions.iter().flat_map(|one| one.steps.clone()));
+            extra.first.extend(noted(subject, conversions, cx)?);
             extra.stays = conversions.iter().map(Conversion::stays).collect();
             if args.reserve_pages && subject.running && has_pages(tuned) {
                 let name = &subject.name;
                 extra.undone = Some(format!(
                     "no pages are reserved for it while it runs: `gpuvm verify {name}` says whether its next start \
-                     finds them, `gpuvm start {name} --reserve-pages` reserves them then"
+                     finds them, `gpuvm start {name} --reserve-pages` reserves them then",
+                    name = word(name)
                 ));
             }
             if let Some(runs) = &subject.live {
@@ -64,6 +69,23 @@ pub fn of(
         extras.push(extra);
     }
     Ok(extras)
+}
+
+/// The step that notes converted disks as the domain's, so that they are known when its definition is gone.
+fn noted(
+    subject: &Subject,
+    conversions: &[Conversion],
+    cx: &Context<'_>,
+) -> anyhow::Result<Option<Step>> {
+    let Some(uuid) = subject.xml.uuid().filter(|_| !conversions.is_empty()) else {
+        return Ok(None);
+    };
+    let hypervisor = cx.hypervisor()?;
+    if !hypervisor.has_guests_here() {
+        return Ok(None);
+    }
+    let made: Vec<Made> = conversions.iter().map(|one| one.converted.made.clone()).collect();
+    Ok(kept::note(&uuid, &subject.name, hypervisor.uri(), &made)?)
 }
 
 /// Whether a domain is to be in huge pages.

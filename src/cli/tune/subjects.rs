@@ -4,7 +4,7 @@ use super::convert::{self, Conversion, Ground};
 use crate::cli::args::{AllowArg, ItemArgs, TuneArgs};
 use crate::cli::check::{is_file, read_file};
 use crate::cli::context::{Context, xml_files};
-use crate::cli::error::{EXIT_FAILED, Hinted, hinted, usage};
+use crate::cli::error::{EXIT_FAILED, Hinted, dump_and_define, hinted, usage};
 use crate::cli::network;
 use crate::cli::storage::{abilities, best_io};
 use crate::domain::guest::{Abilities, DiskIo};
@@ -12,6 +12,7 @@ use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, Element};
 use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
 use crate::placement::{Occupancy, PlanError};
+use crate::shell::word;
 use crate::topology::Topology;
 use crate::tune::{Given, Item, Items, TuneError, Tuned, together};
 use crate::versions::Versions;
@@ -158,9 +159,7 @@ fn of_hypervisor(
         if !summary.persistent {
             return Err(hinted(
                 format!("domain `{name}` has no definition that could be changed"),
-                format!(
-                    "`virsh dumpxml {name} >{name}.xml` and `virsh define {name}.xml` give it one"
-                ),
+                dump_and_define(name),
             ));
         }
         if !chosen.iter().any(|other| other.name == summary.name) {
@@ -314,7 +313,7 @@ fn refused(name: &str, error: &TuneError) -> anyhow::Error {
             findings.first().map(|finding| finding.hint.clone()).unwrap_or_default()
         }
         TuneError::Kind { .. } | TuneError::Xml(_) | TuneError::Plan(PlanError::Request(_)) => {
-            format!("`gpuvm check {name}` says what is wrong with it")
+            format!("`gpuvm check {name}` says what is wrong with it", name = word(name))
         }
     };
     let message = format!("domain `{name}` cannot be tuned");
