@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::process::Command;
 
 /// Directories of programs, whatever the caller's PATH says.
-const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+pub const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 /// What this program itself, started again, reads of its caller's environment.
 const KEPT: [&str; 13] = [
     "COLUMNS",

@@ -5,6 +5,7 @@
 
 use super::{answering, is_held_now};
 use crate::apply::command::{CommandError, output};
+use crate::discover::drives::kernel_name;
 use crate::discover::holders::{Uses, udev};
 use crate::discover::released::plain;
 use crate::fsroot::{FsError, FsRoot};
@@ -356,12 +357,23 @@ pub fn is_efi_system(root: &FsRoot, name: &str) -> Result<bool, FsError> {
 /// Whether this machine's firmware or its table of file systems names an EFI system partition of a drive. Where the
 /// firmware's entries cannot be read, it may.
 fn is_started_from(drive: &Drive) -> bool {
-    let parts = drive.partitions.iter().filter(|part| part.efi_system);
-    let uuids: Vec<String> = parts.filter_map(|part| partuuid(&part.name)).collect();
-    let table = std::fs::read_to_string("/etc/fstab").unwrap_or_default().to_lowercase();
-    if uuids.iter().any(|uuid| table.contains(uuid.as_str())) {
+    let parts: Vec<&str> = drive
+        .partitions
+        .iter()
+        .filter_map(|part| part.efi_system.then_some(part.name.as_str()))
+        .collect();
+    let tags: Vec<Tags> = parts.iter().map(|part| tags(part)).collect();
+    let table = std::fs::read_to_string("/etc/fstab").unwrap_or_default();
+    let lines = table.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    if lines.filter_map(|line| line.split_whitespace().next()).any(|named| {
+        parts.iter().any(|part| kernel_name(Path::new(named)).as_deref() == Some(*part))
+            || tags.iter().flatten().any(|(tag, value)| is_tag(named, tag, value))
+    }) {
         return true;
     }
+    let is_uuid =
+        |(tag, value): &(String, String)| (tag == "PARTUUID").then(|| value.to_lowercase());
+    let uuids: Vec<String> = tags.iter().flatten().filter_map(is_uuid).collect();
     let Ok(entries) = std::fs::read_dir("/sys/firmware/efi/efivars") else {
         // A machine without such firmware starts from no such partition.
         return Path::new("/sys/firmware/efi").exists();
@@ -380,12 +392,33 @@ fn is_started_from(drive: &Drive) -> bool {
     false
 }
 
-/// The UUID of a partition of this machine in its table, in lower case.
-fn partuuid(name: &str) -> Option<String> {
+/// What a partition may be named by in a table of file systems, each with its value.
+type Tags = Vec<(String, String)>;
+
+/// What a partition of this machine may be named by.
+fn tags(name: &str) -> Tags {
     let path = node(name).display().to_string();
-    let argv = ["blkid", "--probe", "--match-tag", "PART_ENTRY_UUID", "--output", "value", &path];
-    let uuid = output(&argv, ONE_S).ok()?.trim().to_lowercase();
-    (!uuid.is_empty()).then_some(uuid)
+    let text = output(&["blkid", "--probe", "--output", "export", &path], ONE_S);
+    let text = text.unwrap_or_default();
+    let pairs = text.lines().filter_map(|line| line.split_once('='));
+    let pairs = pairs.filter_map(|(tag, value)| {
+        let tag = match tag {
+            "UUID" | "LABEL" => tag,
+            "PART_ENTRY_UUID" => "PARTUUID",
+            "PART_ENTRY_NAME" => "PARTLABEL",
+            _ => return None,
+        };
+        Some((tag.to_owned(), value.replace("\\ ", " ")))
+    });
+    pairs.collect()
+}
+
+/// Whether a word of a table of file systems, `UUID=AB12-34CD` or `LABEL="x"`, is this tag with this value.
+fn is_tag(named: &str, tag: &str, value: &str) -> bool {
+    let value_of = named.split_once('=').filter(|(key, _)| *key == tag).map(|(_, value)| value);
+    value_of.is_some_and(|named| {
+        named.trim_matches('"').replace("\\040", " ").eq_ignore_ascii_case(value)
+    })
 }
 
 /// A GUID as EFI writes it: the first three groups with their lowest byte first.

@@ -59,6 +59,8 @@ use std::ffi::OsString;
 
 /// Runs a command line, the program's name first, and returns the exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
+    #[cfg(feature = "libvirt")]
+    crate::hypervisor::lazy::find_programs();
     let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {

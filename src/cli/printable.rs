@@ -19,7 +19,8 @@ pub enum Form {
 /// What stands in place of a secret.
 const HIDDEN: &str = "***";
 /// Words that make an element's text or value one that is not shown, in small letters.
-const SECRET_WORDS: [&str; 4] = ["passw", "secret", "credential", "token"];
+const SECRET_WORDS: [&str; 8] =
+    ["passw", "secret", "credential", "token", "apikey", "api_key", "authkey", "private"];
 
 /// Whether a terminal obeys a character: C0 and C1 controls but the end of a line and the tab, marks and overrides of
 /// direction, separators of lines and paragraphs, and tags.
@@ -71,7 +72,7 @@ pub fn redacted(text: &str) -> Cow<'_, str> {
     let text = without_values(text, "passwd");
     let text = within(text, "<cookie", "</cookie>", |_| true);
     let text = within(text, "<entry", "</entry>", is_secret);
-    arguments(text)
+    arguments(kernel_arguments(text))
 }
 
 /// Whether a text speaks of a secret.
@@ -135,6 +136,28 @@ fn within<'t>(
     if shown.is_empty() { text } else { Cow::Owned(shown + rest) }
 }
 
+/// Hides the values of a kernel's arguments that speak of secrets.
+fn kernel_arguments(text: Cow<'_, str>) -> Cow<'_, str> {
+    let mut shown = String::new();
+    let mut rest = &*text;
+    while let Some(at) = rest.find("<cmdline>") {
+        let (before, element) = rest.split_at(at);
+        shown.push_str(before);
+        let (whole, after) = element.split_at(element.find("</cmdline>").unwrap_or(element.len()));
+        for argument in whole.split_inclusive(' ') {
+            match argument.split_once('=').filter(|_| is_secret(argument)) {
+                None => shown.push_str(argument),
+                Some((name, value)) => {
+                    let end = if value.ends_with(' ') { " " } else { "" };
+                    shown.extend([name, "=", HIDDEN, end]);
+                }
+            }
+        }
+        rest = after;
+    }
+    if shown.is_empty() { text } else { Cow::Owned(shown + rest) }
+}
+
 /// Hides arguments and variables that are handed to QEMU as they are and speak of secrets.
 fn arguments(text: Cow<'_, str>) -> Cow<'_, str> {
     let mut shown = String::new();
@@ -178,10 +201,14 @@ mod tests {
                    <cookies><cookie name='a'>hunter2</cookie><cookie name=\"b\">hunter2</cookie></cookies>\n\
                    <entry>io.systemd.credential:passwd=hunter2</entry><entry name='serial'>7</entry>\n\
                    <qemu:arg value='secret,id=s,data=hunter2'/><qemu:arg value='-vnc'/>\
-                   <qemu:env name='TOKEN' value='hunter2'/>\n";
+                   <qemu:env name='TOKEN' value='hunter2'/>\n\
+                   <cmdline>quiet rd.luks.token=hunter2 ip=dhcp</cmdline><cmdline>a_password=hunter2</cmdline>\n\
+                   <entry name='opt/io/authkey'>hunter2</entry>\n";
         let shown = redacted(xml);
         assert!(!shown.contains("unter2") && !shown.contains("hun&"), "{shown}");
-        for kept in ["passwdValidTo='2030'", "<entry name='serial'>7</entry>", "value='-vnc'"] {
+        for kept in
+            ["passwdValidTo='2030'", "<entry name='serial'>7</entry>", "value='-vnc'", " ip=dhcp<"]
+        {
             assert!(shown.contains(kept), "{kept}: {shown}");
         }
         // As a step, a history of it, and a step that writes that history.

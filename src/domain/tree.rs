@@ -13,6 +13,10 @@ use std::ops::Range;
 pub const MAX_BYTES: usize = 8 << 20;
 /// The deepest nesting that is read; libvirt's own documents reach 10.
 pub const MAX_DEPTH: usize = 64;
+/// Bytes of the longest value of an attribute; the kernel hands no longer argument to QEMU.
+pub const MAX_VALUE: usize = 128 << 10;
+/// Bytes of the longest name of a domain; it is a file's name for libvirt, which has 255 at most.
+pub const MAX_NAME: usize = 1024;
 
 /// Is the place of a name and of the value between the quotes.
 #[derive(Debug, Clone)]
@@ -68,7 +72,11 @@ impl Tree {
             return Err(DomainXmlError::Syntax { line: 1, message });
         }
         let indexed = Indexer { text: &text, nodes: Vec::new(), open: Vec::new() }.run();
-        match indexed {
+        let bounded = indexed.and_then(|nodes| match too_long(&text, &nodes) {
+            Some(failure) => Err(failure),
+            None => Ok(nodes),
+        });
+        match bounded {
             Ok(nodes) => Ok(Tree { text, nodes }),
             Err((at, message)) => Err(DomainXmlError::Syntax { line: line_at(&text, at), message }),
         }
@@ -83,6 +91,21 @@ impl Tree {
     pub fn slice(&self, span: &Range<usize>) -> &str {
         &self.text[span.clone()]
     }
+}
+
+/// The first name or value that is too long to be of a domain, which is compared and printed over and over.
+fn too_long(text: &str, nodes: &[Node]) -> Option<Failure> {
+    nodes.iter().find_map(|node| {
+        let values = node.attributes.iter().map(|attribute| &attribute.value);
+        if let Some(value) = values.clone().find(|value| value.len() > MAX_VALUE) {
+            let what = format!("a value of {} bytes, more than {MAX_VALUE}", value.len());
+            return Some((value.start, what));
+        }
+        let is_name = node.parent == Some(0) && &text[node.name.clone()] == "name";
+        let length: usize = node.texts.iter().map(|text| text.span.len()).sum();
+        let what = || format!("a domain's name of {length} bytes, more than {MAX_NAME}");
+        (is_name && length > MAX_NAME).then(|| (node.open.start, what()))
+    })
 }
 
 /// The line, from 1, of a byte.

@@ -3,7 +3,7 @@
 //! Loading `libvirt.so.0` with its 50 libraries costs about 12 ms and 16 MiB, and a program linked to it does not
 //! start where it is not installed. `plan`, `export` and `host` need none of it. So the functions that the binding
 //! calls are jump stubs (`build.rs` makes them from `libvirt.symbols`), and [`load`] fills in where they lead.
-#![allow(unsafe_code)] // a table of code addresses, written once before the first call; one environment variable; one
+#![allow(unsafe_code)] // a table of code addresses, written once before the first call; two environment variables; one
 // function that not every libvirt has
 
 use std::sync::OnceLock;
@@ -33,6 +33,19 @@ pub fn silence_log() {
         // SAFETY: no other thread is there that could read the environment meanwhile.
         unsafe { std::env::set_var(OUTPUTS, "1:file:/dev/null") };
     }
+}
+
+/// Has libvirt find `ssh`, which it runs for connections to other machines, in the system's directories before the
+/// caller's; what ssh runs in turn may be among those. To be called first of all, while the process has one thread.
+pub fn find_programs() {
+    let callers = std::env::var_os("PATH").unwrap_or_default();
+    let mut path = std::ffi::OsString::from(crate::program::PATH);
+    if !callers.is_empty() {
+        path.push(":");
+        path.push(callers);
+    }
+    // SAFETY: no other thread is there that could read the environment meanwhile.
+    unsafe { std::env::set_var("PATH", path) };
 }
 
 /// libvirt's `virNetworkDefineXMLFlags`, which libvirt before 7.8 does not have, so that it is no stub.

@@ -9,9 +9,9 @@
 use crate::shell::word;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 /// The UUID of the system as its firmware tells it, which libvirt takes for the host's.
 const UUIDS: [&str; 2] =
@@ -24,6 +24,8 @@ const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 const MACHINE_ID: &str = "/etc/machine-id";
 /// Where libvirt's own sockets are.
 const SOCKETS: [&str; 2] = ["/run/libvirt/", "/var/run/libvirt/"];
+/// Names of the sockets of the system's libvirt in them.
+const SOCKET_FILES: [&str; 2] = ["virtqemud-sock", "libvirt-sock"];
 /// What the firmware of many boards says in place of a UUID.
 const NONE: [&str; 4] = [
     "03000200040005000006000700080009",
@@ -214,7 +216,7 @@ pub fn decide(told: &dyn Told) -> Machine {
         Some(true) => uri.as_ref().is_some_and(ends_here) || has_our_uuid(told),
         Some(false) => plain && has_our_uuid(told),
     };
-    if here {
+    if here && !uri.as_ref().is_some_and(is_outside) {
         return Machine::Here;
     }
     let of_uri = uri.and_then(|uri| uri.host.map(str::to_owned));
@@ -259,16 +261,49 @@ fn ends_here(uri: &Uri<'_>) -> bool {
     if uri.host.is_some() || !matches!(uri.transport, None | Some("unix")) {
         return false;
     }
-    let Some(socket) = uri.parameter("socket") else { return false };
-    let Ok(stream) = UnixStream::connect(socket) else { return false };
-    let asked =
-        nix::sys::socket::getsockopt(&stream.as_fd(), nix::sys::socket::sockopt::PeerCredentials);
-    // One in another container, where it has no number, is not seen.
-    let Some(pid) = asked.ok().map(|peer| peer.pid()).filter(|pid| *pid > 0) else {
+    let Some(pid) = uri.parameter("socket").and_then(|socket| peer(Path::new(&socket))) else {
         return false;
     };
-    let name = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("comm"));
-    name.is_ok_and(|name| DAEMONS.contains(&name.trim()))
+    let name = std::fs::read_to_string(process(pid).join("comm"));
+    name.is_ok_and(|name| DAEMONS.contains(&name.trim())) && !has_other_root(pid)
+}
+
+/// The number of the process that listens on a socket, as the kernel says it; 0: it is in no namespace of processes that
+/// this one sees. None: nobody listens, or too many wait for an answer already.
+fn peer(socket: &Path) -> Option<i32> {
+    use nix::sys::socket::{
+        AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket as open, sockopt,
+    };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let stream = open(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
+    connect(stream.as_raw_fd(), &UnixAddr::new(socket).ok()?).ok()?;
+    Some(getsockopt(&stream, sockopt::PeerCredentials).ok()?.pid())
+}
+
+/// The directory of a process.
+fn process(pid: i32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
+}
+
+/// Whether a process has other files than this one: it is in another container, or this one is in one. Where its root may
+/// not be looked at, that is not known.
+fn has_other_root(pid: i32) -> bool {
+    let root = |path: &Path| path.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+    let (theirs, ours) = (root(&process(pid).join("root")), root(Path::new("/")));
+    theirs.is_some() && theirs != ours
+}
+
+/// Whether this program is in a container and the system's libvirt outside of it: the files that it names, its processes
+/// and devices are not those that are seen here.
+fn is_outside(uri: &Uri<'_>) -> bool {
+    if !uri.is_plain() || uri.driver == "test" || uri.path != "/system" {
+        return false;
+    }
+    let own = || SOCKETS.map(|dir| SOCKET_FILES.map(|file| format!("{dir}{file}"))).concat();
+    let sockets = uri.parameter("socket").map_or_else(own, |socket| vec![socket]);
+    // As libvirt does, the first that is there: to ask another might start a daemon that nobody needs.
+    let socket = sockets.iter().map(Path::new).find(|socket| socket.exists());
+    socket.and_then(peer).is_some_and(|pid| pid == 0 || has_other_root(pid))
 }
 
 /// The host name as the kernel has it.

@@ -51,6 +51,18 @@ pub enum FileError {
         /// The version.
         found: u32,
     },
+    /// A string that is none of a host's: tables and searches would take for ever over it.
+    #[error(
+        "line {line}, column {column}: a string of {bytes} bytes, more than the limit of {MOST_STRING}"
+    )]
+    Long {
+        /// Its line.
+        line: usize,
+        /// Its column.
+        column: usize,
+        /// Its length.
+        bytes: usize,
+    },
     /// The data contradicts itself.
     #[error(transparent)]
     Topology(#[from] TopologyError),
@@ -58,6 +70,9 @@ pub enum FileError {
 
 /// Reads a recorded host.
 pub fn from_json(text: &str) -> Result<Topology, FileError> {
+    if let Some((line, column, bytes)) = long_string(text) {
+        return Err(FileError::Long { line, column, bytes });
+    }
     let header: Header = serde_json::from_str(text)?;
     match (header.format.as_deref(), header.version) {
         (Some(FORMAT), Some(VERSION)) => {}
@@ -70,6 +85,30 @@ pub fn from_json(text: &str) -> Result<Topology, FileError> {
     }
     let file: HostFile = serde_json::from_str(text)?;
     Ok(Topology::new(file.host)?)
+}
+
+/// Bytes of the longest string of a record; the lists of pcpus of the largest machines have some thousand.
+const MOST_STRING: usize = 64 << 10;
+
+/// The line and the column, from 1, and the length of the first string that is too long to be one of a host's.
+fn long_string(text: &str) -> Option<(usize, usize, usize)> {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while let Some(open) = bytes[at..].iter().position(|byte| *byte == b'"').map(|n| at + n) {
+        let mut end = open + 1;
+        while bytes.get(end).is_some_and(|byte| *byte != b'"') {
+            end += if bytes[end] == b'\\' { 2 } else { 1 };
+        }
+        let length = end.min(bytes.len()) - open - 1;
+        if length > MOST_STRING {
+            let before = &text[..open];
+            let line = before.matches('\n').count() + 1;
+            let column = open - before.rfind('\n').map_or(0, |at| at + 1) + 1;
+            return Some((line, column, length));
+        }
+        at = (end + 1).min(bytes.len());
+    }
+    None
 }
 
 /// Writes a host for a file; ends with a newline.

@@ -5,6 +5,7 @@ use crate::support::{project, run};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -70,23 +71,16 @@ impl Other {
 
     /// Its libvirtd, by its number outside.
     fn libvirtd(&self) -> Pid {
-        let found = std::fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
-            let command = std::fs::read(entry.path().join("cmdline")).ok()?;
-            let command = String::from_utf8_lossy(&command).replace('\0', " ");
-            let ours = self.daemon.uri().split('=').nth(1)?.rsplit_once('/')?.0.to_owned();
-            (command.starts_with("libvirtd ") && command.contains(&ours)).then_some(pid)
-        });
-        Pid::from_raw(found.expect("libvirtd runs"))
+        self.daemon.libvirtd()
     }
 }
 
 /// Holds a libvirtd still; it goes on when this goes.
-struct Frozen(Pid);
+pub(super) struct Frozen(Pid);
 
 impl Frozen {
     /// Stops it.
-    fn new(pid: Pid) -> Frozen {
+    pub fn new(pid: Pid) -> Frozen {
         kill(pid, Signal::SIGSTOP).unwrap();
         Frozen(pid)
     }
@@ -396,4 +390,145 @@ fn what_only_looks_answers_without_libvirt() {
             "{code} {out}{err}"
         );
     }
+}
+
+/// Passes connections on to another socket, as ssh does: whoever asks the kernel sees this process at its end.
+fn forward(from: &Path, to: PathBuf) {
+    let listener = UnixListener::bind(from).unwrap();
+    std::thread::spawn(move || {
+        for mut here in listener.incoming().map_while(Result::ok) {
+            let Ok(mut there) = UnixStream::connect(&to) else { continue };
+            let (mut back, mut answer) = (here.try_clone().unwrap(), there.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut here, &mut there);
+                let _ = there.shutdown(std::net::Shutdown::Both);
+            });
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut answer, &mut back);
+                let _ = back.shutdown(std::net::Shutdown::Both);
+            });
+        }
+    });
+}
+
+#[test]
+fn what_boards_say_in_place_of_a_uuid_makes_no_two_machines_one() {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let Some(daemon) = Daemon::elsewhere(name.trim()) else { return };
+    let configuration = "/etc/libvirt/libvirtd.conf";
+    if !Path::new(configuration).exists() {
+        eprintln!("skipped: no {configuration} that this machine's could stand over");
+        return;
+    }
+    let dir = daemon.fresh_dir("files");
+    let socket = dir.join("forwarded");
+    forward(&socket, daemon.uri().split_once("socket=").unwrap().1.into());
+    let theirs = daemon.inside(configuration);
+    let before = std::fs::read_to_string(&theirs).unwrap();
+    let before: Vec<&str> = before.lines().filter(|line| !line.starts_with("host_uuid")).collect();
+    let uri = format!("qemu+unix:///system?socket={}", socket.display());
+    let is_here = |uuid: &str| {
+        let text = format!("{}\nhost_uuid = \"{uuid}\"\n", before.join("\n"));
+        std::fs::write(&theirs, text).unwrap();
+        daemon.restart();
+        // This machine says the same of itself.
+        let ours = dir.join("ours.conf");
+        std::fs::write(&ours, format!("host_uuid = \"{uuid}\"\n")).unwrap();
+        let script = format!("mount --bind {} {configuration} && exec \"$@\"", ours.display());
+        let mut command = daemon.within("sh");
+        command.args(["-c", &script, "sh", GPUVM, "--connect", &uri]);
+        command.args(["plan", "--vcpus", "1", "--memory", "256M", "--pins", "none"]);
+        let (code, out, err) = run(command.stdin(Stdio::null()));
+        assert!(code == 0 || err.contains("leads to machine"), "{code}: {out}{err}");
+        code == 0
+    };
+    assert!(is_here("0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d"), "one UUID, one name: one machine");
+    let boards = [
+        "03000200-0400-0500-0006-000700080009",
+        "00020003-0004-0005-0006-000700080009",
+        "12345678-1234-5678-90ab-cddeefaabbcc",
+    ];
+    for board in boards {
+        assert!(!is_here(board), "{board}");
+    }
+}
+
+#[test]
+fn no_part_of_a_uri_becomes_a_command() {
+    let Some(other) = Other::new() else { return };
+    let fake = other.dir.join("ssh");
+    let (log, made) = (other.dir.join("ssh.log"), other.dir.join("made"));
+    let first = other.daemon.inside("/");
+    let first = first.parent().and_then(Path::file_name).unwrap().to_str().unwrap();
+    // It goes into the other machine whatever the name of that is.
+    let script = format!(
+        "#!/bin/sh\necho \"$*\" >>{log}\nwhile [ \"$1\" != -- ]; do shift; done; shift 2\n\
+         exec nsenter --mount --net --uts --pid --target {first} sh -c \"$*\"\n",
+        log = log.display(),
+    );
+    std::fs::write(&fake, script).unwrap();
+    std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // The caller's own is none that is run.
+    let evil = other.dir.join("evil");
+    std::fs::create_dir(&evil).unwrap();
+    let stolen = other.dir.join("stolen");
+    std::fs::write(evil.join("ssh"), format!("#!/bin/sh\n: >{}\nexit 1\n", stolen.display()))
+        .unwrap();
+    std::fs::set_permissions(evil.join("ssh"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mount = format!(
+        "mount --bind {} /usr/bin/ssh && export PATH={}:$PATH && exec \"$@\"",
+        fake.display(),
+        evil.display()
+    );
+    let touch = format!("touch${{IFS}}{}", made.display());
+    for uri in [
+        format!("qemu+ssh://$({touch})@other-host/system"),
+        format!("qemu+ssh://me@$({touch})/system"),
+        format!("qemu+ssh://me@other-host;{touch};/system"),
+        format!("qemu+ssh://`{touch}`@other-host/system"),
+        "qemu+ssh://-oProxyCommand=x@other-host/system".to_owned(),
+    ] {
+        let mut command = other.daemon.within("sh");
+        command.args(["-c", &mount, "sh", GPUVM, "--connect", &uri]);
+        command.args(["plan", "--vcpus", "1", "--memory", "256M", "--pins", "none"]);
+        let (code, out, err) = run(command.stdin(Stdio::null()));
+        assert!(code == 1 && out.is_empty(), "{uri}: {code} {out}{err}");
+        assert!(!made.exists(), "{uri}: {err}");
+        // What is offered is safe to paste, too.
+        for offered in err.split('`').skip(1).step_by(2).filter(|text| text.starts_with("ssh ")) {
+            let (_, _, _) =
+                run(Command::new("bash").args(["-c", &format!("ssh() {{ :; }}; {offered}")]));
+            assert!(!made.exists(), "{uri}: `{offered}`");
+        }
+    }
+    let said = std::fs::read_to_string(&log).unwrap_or_default();
+    assert!(!said.contains("gpuvm host capture"), "{said}");
+    assert!(!stolen.exists(), "the caller's PATH chose the ssh");
+}
+
+#[test]
+fn libvirt_outside_of_this_container_is_of_another_machine() {
+    let Some(daemon) = Daemon::own(None) else { return };
+    let disks = daemon.fresh_dir("disks");
+    let dir = disks.to_str().unwrap();
+    let socket = daemon.uri().split_once("socket=").unwrap().1.to_owned();
+    let socket = Path::new(&socket).parent().unwrap().to_owned();
+    // libvirt's own socket, as it is handed to containers.
+    let own = format!(
+        "mkdir -p /run/libvirt; mount --bind {} /run/libvirt && exec \"$@\"",
+        socket.display()
+    );
+    let create = |prefix: &[&str], name: &str| {
+        let mut command = daemon.within("sh");
+        command.args(["-c", &own, "sh"]).args(prefix).arg(GPUVM);
+        command.args(["--connect", "qemu:///system", "create", "--name", name]);
+        command.args(SHAPE.split(' ')).args(["--os-size", "1M", "--disk-dir", dir]);
+        run(command.stdin(Stdio::null()))
+    };
+    let (code, out, err) = create(&[], "inside");
+    assert_eq!(code, 0, "{out}{err}");
+    let container = ["unshare", "--pid", "--fork", "--mount-proc"];
+    let (code, out, err) = create(&container, "outside");
+    assert!(code == 1 && err.contains("machine"), "{code} {out}{err}");
+    assert!(!disks.join("outside.raw").exists() && !daemon.virsh(&["dominfo", "outside"]).0);
 }

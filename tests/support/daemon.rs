@@ -216,6 +216,18 @@ impl Daemon {
         command
     }
 
+    /// Its libvirtd, by its number outside.
+    pub fn libvirtd(&self) -> nix::unistd::Pid {
+        let ours = self.dir.join("libvirtd.pid").display().to_string();
+        let found = std::fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
+            let command = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let command = String::from_utf8_lossy(&command).replace('\0', " ");
+            (command.starts_with("libvirtd ") && command.contains(&ours)).then_some(pid)
+        });
+        nix::unistd::Pid::from_raw(found.expect("libvirtd runs"))
+    }
+
     /// Where a path of a machine that is a test's own lies.
     pub fn own_path(&self, path: &str) -> PathBuf {
         self.dir.join("own").join(path.trim_start_matches('/'))

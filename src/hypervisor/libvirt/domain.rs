@@ -8,6 +8,7 @@ use super::super::{
 use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools};
 use crate::cpuset::CpuSet;
 use crate::domain::live::GuestThread;
+use crate::shell::word;
 use crate::versions::{Version, Versions};
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -163,14 +164,15 @@ impl Hypervisor for Libvirt {
         };
         let mut kept = Vec::new();
         if number(domain.has_managed_save(0).map(u32::from))? > 0 {
-            let hint = format!("`virsh managedsave-remove {name}` throws it away");
+            let hint =
+                format!("`virsh managedsave-remove {name}` throws it away", name = word(name));
             kept.push(Kept { what: "a saved state".into(), hint });
         }
         match number(domain.num_snapshots(0))? {
             0 => {}
             number => {
                 let what = format!("{number} snapshot{}", if number == 1 { "" } else { "s" });
-                let hint = format!("`virsh snapshot-list {name}` shows them");
+                let hint = format!("`virsh snapshot-list {name}` shows them", name = word(name));
                 kept.push(Kept { what, hint });
             }
         }
