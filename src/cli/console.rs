@@ -10,6 +10,7 @@ use crate::domain::DomainXml;
 use crate::hypervisor::{
     Console, ConsoleRead, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
 };
+use crate::shell::word;
 use anyhow::Context as _;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -52,9 +53,10 @@ pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let name = &args.name;
     check(&*hypervisor, name)?;
     let console = hypervisor.console(name, args.force).map_err(|error| match error.kind {
-        HypervisorErrorKind::Busy => {
-            hinted(error.to_string(), format!("`gpuvm console --force {name}` takes it over"))
-        }
+        HypervisorErrorKind::Busy => hinted(
+            error.to_string(),
+            format!("`gpuvm console --force {name}` takes it over", name = word(name)),
+        ),
         _ => error.into(),
     })?;
     let stdin = std::io::stdin();
@@ -85,11 +87,14 @@ pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn check(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<()> {
     if matches!(find(hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed) {
         let message = format!("domain `{name}` does not run, so it has no console");
-        return Err(hinted(message, format!("`gpuvm start {name}` starts it")));
+        return Err(hinted(message, format!("`gpuvm start {name}` starts it", name = word(name))));
     }
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
     let Some(console) = View::of(&xml, None)?.console else {
-        let hint = format!("add `<console type='pty'/>` to its devices: `virsh edit {name}`");
+        let hint = format!(
+            "add `<console type='pty'/>` to its devices: `virsh edit {name}`",
+            name = word(name)
+        );
         return Err(hinted(format!("domain `{name}` has no console device"), hint));
     };
     if !matches!(console.kind.as_str(), "pty" | "unix") {
@@ -99,7 +104,7 @@ fn check(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<()> {
                 "the console of domain `{name}` is a {}{at}, to which nobody attaches",
                 console.kind
             ),
-            format!("make it `<console type='pty'/>`: `virsh edit {name}`"),
+            format!("make it `<console type='pty'/>`: `virsh edit {name}`", name = word(name)),
         ));
     }
     Ok(())

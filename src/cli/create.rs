@@ -24,6 +24,7 @@ use crate::domain::edit::DomainEdit;
 use crate::domain::{DomainXml, differences};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::kept::Kept;
+use crate::shell::word;
 use crate::versions::Versions;
 use anyhow::Context as _;
 use serde::Serialize;
@@ -366,7 +367,7 @@ fn drop_seed(
     cx: &Context<'_>,
 ) -> bool {
     let stays = |why: &str| {
-        let later = format!("`gpuvm seed drop {name}` takes it away later");
+        let later = format!("`gpuvm seed drop {name}` takes it away later", name = word(name));
         cx.output.warning(&format!("the seed of `{name}` stays: {why}; {later}"));
         false
     };

@@ -16,6 +16,7 @@ use crate::discover::drives::{function_of, kernel_name};
 use crate::domain::DomainXml;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
+use crate::shell::word;
 use std::io::IsTerminal as _;
 
 /// Runs the verb.
@@ -55,7 +56,7 @@ pub fn kept(xml: &str, hypervisor: &dyn Hypervisor) -> anyhow::Result<Vec<String
     }
     let (xml, root) = (DomainXml::parse(xml)?, FsRoot::live()?);
     let erase = |what: &str, id: &str| {
-        format!("{what} keeps what the guest wrote; `gpuvm drive wipe {id}` erases it")
+        format!("{what} keeps what the guest wrote; `gpuvm drive wipe {}` erases it", word(id))
     };
     let mut lines = Vec::new();
     for bdf in xml.held(false)?.devices {

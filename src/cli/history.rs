@@ -57,7 +57,7 @@ fn chosen<'a>(history: &'a History, number: Option<u32>, name: &str) -> anyhow::
     };
     found.ok_or_else(|| {
         let which = number.map_or("no change".to_owned(), |number| format!("no change {number}"));
-        let hint = format!("`gpuvm history {name}` lists what there is");
+        let hint = format!("`gpuvm history {name}` lists what there is", name = word(name));
         usage(format!("domain `{name}` has {which} to show"), hint)
     })
 }

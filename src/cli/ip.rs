@@ -9,6 +9,7 @@ use super::view::View;
 use crate::discover::ear::Ear;
 use crate::domain::DomainXml;
 use crate::hypervisor::{AddressSource, DomainState, GuestAddress, Hypervisor, XmlOf};
+use crate::shell::word;
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -49,7 +50,7 @@ pub fn run(args: &IpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let name = &args.name;
     if matches!(find(&*hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed) {
         let message = format!("domain `{name}` does not run, so it has no address");
-        return Err(hinted(message, format!("`gpuvm start {name}` starts it")));
+        return Err(hinted(message, format!("`gpuvm start {name}` starts it", name = word(name))));
     }
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
     let macs: Vec<String> = View::of(&xml, None)?.nics.into_iter().map(|nic| nic.mac).collect();
@@ -62,7 +63,10 @@ pub fn run(args: &IpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         Waited::Found(found) => found,
         Waited::Ended => {
             let message = format!("domain `{name}` has ended before it had an address");
-            return Err(hinted(message, format!("`gpuvm start {name}` starts it")));
+            return Err(hinted(
+                message,
+                format!("`gpuvm start {name}` starts it", name = word(name)),
+            ));
         }
         Waited::Over => return Err(none(name, &macs, seconds)),
     };
@@ -210,7 +214,8 @@ fn none(name: &str, macs: &[String], seconds: u64) -> anyhow::Error {
     let after = if seconds == 0 { String::new() } else { format!(" after {seconds} s") };
     let hint = format!(
         "no DHCP lease, agent or ARP entry since its start knows one: it may still boot (--wait SECONDS); `gpuvm \
-         console {name}` shows"
+         console {name}` shows",
+        name = word(name)
     );
     hinted(format!("domain `{name}` has no address{after}"), hint)
 }

@@ -197,7 +197,8 @@ fn short(name: &str, missing: &[(MemSize, NodePages)], defined: bool) -> anyhow:
     let hint = match defined {
         true => format!(
             "`gpuvm start {name} --reserve-pages` reserves them for it, {} for whoever comes",
-            commands.join(" and ")
+            commands.join(" and "),
+            name = word(name)
         ),
         false => {
             "--reserve-pages reserves those that are missing, --no-start only defines the guest"

@@ -11,6 +11,7 @@ use crate::apply::{
     ApplyError, Change, Damaged, Journal, Orphan, Orphans, Recovery, Step, Way, apply, recover,
 };
 use crate::hypervisor::{DomainState, Hypervisor};
+use crate::shell::word;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
@@ -230,7 +231,8 @@ fn confirm_end(name: &str, answer: &Answer) -> anyhow::Result<()> {
     let refused = |message: String| {
         let hint = format!(
             "`gpuvm recover --end {name}` ends it; `gpuvm recover --discard` lets it run and \
-             forgets the change"
+             forgets the change",
+            name = word(name)
         );
         hinted(message, hint)
     };

@@ -12,6 +12,7 @@ use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Made, Role};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, XmlOf};
+use crate::shell::word;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -86,7 +87,7 @@ fn go_on(reporter: &mut Reporter) -> anyhow::Result<()> {
 
 /// Refuses to take a seed away that may not have been read.
 fn refuse_early(ended: &FirstBoot, args: &SeedDropArgs) -> anyhow::Result<()> {
-    let now = format!("`gpuvm seed drop {} --now` does not ask", args.name);
+    let now = format!("`gpuvm seed drop {} --now` does not ask", word(&args.name));
     match ended {
         FirstBoot::Done => Ok(()),
         FirstBoot::Over(said) => Err(hinted(
@@ -244,8 +245,7 @@ pub fn drop_it(
     }
     cx.output.warning(&format!(
         "{held}; its next start has no seed, and the volume is deleted with the domain, or by `gpuvm seed drop {name}` \
-         when it has been off"
-    ));
+         when it has been off", name = word(name)));
     Ok(false)
 }
 

@@ -10,6 +10,7 @@ use super::view::{AgentState, View};
 use crate::apply::{ApplyError, Step, StepError, apply};
 use crate::domain::DomainXml;
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, XmlOf};
+use crate::shell::word;
 use std::io::IsTerminal as _;
 
 /// Runs the verb.
@@ -88,7 +89,8 @@ pub fn hinted(error: ApplyError, name: &str, verb: &str) -> anyhow::Error {
     };
     let left = if verb == "stop" { "" } else { ", so it is left running" };
     let hint = format!(
-        "it may be slow (--wait SECONDS) or not listen; `gpuvm {verb} --force {name}` cuts its power and may lose data"
+        "it may be slow (--wait SECONDS) or not listen; `gpuvm {verb} --force {name}` cuts its power and may lose data",
+        name = word(name)
     );
     super::error::hinted(format!("{still}{left}"), hint)
 }

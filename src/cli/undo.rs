@@ -14,6 +14,7 @@ use crate::domain::{DomainXml, differences};
 use crate::history::{DiskCopy, Entry, History};
 use crate::hypervisor::uses::{Conflict, Uses, files_of};
 use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
+use crate::shell::word;
 use serde::Serialize;
 
 /// Is an undoing that can be done.
@@ -76,7 +77,9 @@ pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     for DiskCopy { pool, name, .. } in undo.entry.copies().filter(|_| args.force) {
         cx.output.warning(&format!(
             "volume `{name}` of pool `{pool}` stays with what the guest wrote on it; `virsh \
-             vol-delete --pool {pool} {name}` destroys that"
+             vol-delete --pool {pool} {name}` destroys that",
+            pool = word(&pool),
+            name = word(&name)
         ));
     }
     let waits = undo.runs && undo.steps.iter().any(|s| matches!(s, Step::RedefineDomain { .. }));
@@ -92,7 +95,7 @@ pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let name = &args.name;
         cx.output.progress(&format!("{} of domain `{name}` is undone", named(&undo.entry)));
         if waits {
-            let hint = format!("`gpuvm restart {name}`");
+            let hint = format!("`gpuvm restart {name}`", name = word(name));
             cx.output.progress(&format!(
                 "it runs: its definition counts from its next start on ({hint})"
             ));
@@ -112,20 +115,25 @@ fn plan(hypervisor: &dyn Hypervisor, args: &UndoArgs, force: bool) -> anyhow::Re
     let summary = find(hypervisor, name)?;
     let history = History::of(&summary.uuid)?;
     let Some(entry) = history.entries.last() else {
-        let hint = format!("`gpuvm delete {name}` takes away what `create` made");
+        let hint =
+            format!("`gpuvm delete {name}` takes away what `create` made", name = word(name));
         return Err(hinted(format!("there is no change of domain `{name}` to undo"), hint));
     };
     if entry.domain != *name {
         let renamed =
             format!("domain `{name}` was `{}` when {} was made", entry.domain, named(entry));
-        return Err(hinted(renamed, format!("`virsh domrename {name} {}` first", entry.domain)));
+        return Err(hinted(
+            renamed,
+            format!("`virsh domrename {name} {}` first", word(&entry.domain), name = word(name)),
+        ));
     }
     let now = hypervisor.xml(name, XmlOf::Inactive)?;
     if !force && entry.after.as_ref() != Some(&now) {
         return Err(hinted(
             format!("domain `{name}` was edited since {}", named(entry)),
             format!(
-                "`gpuvm undo {name} --diff` shows what would be lost; --force undoes it nevertheless"
+                "`gpuvm undo {name} --diff` shows what would be lost; --force undoes it nevertheless",
+                name = word(name)
             ),
         ));
     }

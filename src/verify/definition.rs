@@ -5,6 +5,7 @@ use super::report::{Between, Report, Wrong};
 use crate::check::Rule;
 use crate::domain::DomainXml;
 use crate::domain::{Difference, differences};
+use crate::shell::word;
 
 /// vcpupin, emulatorpin, iothreadpin, shares and quotas.
 const PINS: Rule = Rule::warning("pending-pins", "pins that run otherwise than defined");
@@ -56,7 +57,7 @@ const PLACES: &[(&str, &Rule)] = &[
 pub fn compare(definition: &DomainXml, live: &DomainXml, report: &mut Report) {
     let hint = format!(
         "`gpuvm restart {}` takes the definition; `virsh` with --config writes what runs into it",
-        definition.name()
+        word(&definition.name())
     );
     for difference in differences(definition, live) {
         let Difference { path, planned, defined } = difference;

@@ -5,6 +5,7 @@ use crate::check::Rule;
 use crate::check::guest::Guest;
 use crate::discover::process::{Opened, Process};
 use crate::domain::Element;
+use crate::shell::word;
 use crate::topology::{Topology, is_vfio};
 
 /// The guest's device is dead, or is about to be.
@@ -82,7 +83,8 @@ fn open_functions(
         };
         let names = [group.to_string(), format!("noiommu-{group}")];
         if !names.iter().any(|name| opened.vfio.contains(name)) {
-            let hint = format!("`gpuvm restart {}`; its log says why QEMU let go", live.name);
+            let hint =
+                format!("`gpuvm restart {}`; its log says why QEMU let go", word(&live.name));
             let open: Vec<&str> = opened.vfio.iter().map(String::as_str).collect();
             let wrong = Wrong {
                 what: format!("IOMMU groups open for {bdf}"),
@@ -120,8 +122,10 @@ fn queues(live: &Guest<'_>, opened: &Opened, at: &str, report: &mut Report) {
             vhosts += queues;
         }
     }
-    let hint =
-        format!("`gpuvm restart {}` opens them anew; QEMU's log says what failed", live.name);
+    let hint = format!(
+        "`gpuvm restart {}` opens them anew; QEMU's log says what failed",
+        word(&live.name)
+    );
     let mut tell = |rule, what: &str, expected: usize, found: usize, hint: &str| {
         if found < expected {
             let (what, at) = (what.to_owned(), at.to_owned());

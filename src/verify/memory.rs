@@ -9,6 +9,7 @@ use crate::check::memory::{page_size, wanted_pages};
 use crate::cpuset::NodeSet;
 use crate::discover::process::{Mapped, Process};
 use crate::memsize::MemSize;
+use crate::shell::word;
 use crate::topology::Topology;
 use std::collections::BTreeMap;
 
@@ -115,7 +116,7 @@ fn huge(
         let of_size = memory.iter().filter(|mapped| mapped.page_kib == page);
         let there: MemSize = of_size.flat_map(|mapped| mapped.nodes.values().copied()).sum();
         if there < wanted {
-            let hint = format!("`gpuvm restart {}` allocates it anew", live.name);
+            let hint = format!("`gpuvm restart {}` allocates it anew", word(&live.name));
             let wrong = Wrong {
                 what: format!("memory on pages of {page}"),
                 expected: wanted.to_string(),

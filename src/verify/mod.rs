@@ -20,6 +20,7 @@ use crate::discover::process::Process;
 use crate::discover::tuning::Tuning;
 use crate::domain::DomainXml;
 use crate::placement::Occupancy;
+use crate::shell::word;
 use crate::topology::Topology;
 use crate::versions::Versions;
 use report::Report;
@@ -108,7 +109,7 @@ pub fn not_compared(name: &str, why: String) -> Finding {
         expected: None,
         found: None,
         at: format!("domain `{name}`"),
-        hint: format!("`virsh dumpxml {name}` shows what libvirt has of it"),
+        hint: format!("`virsh dumpxml {name}` shows what libvirt has of it", name = word(name)),
     }
 }
 

@@ -7,6 +7,7 @@ use crate::check::guest::Guest;
 use crate::domain::DomainXml;
 use crate::memsize::MemSize;
 use crate::request::{CellWish, GpuWish, PinPolicy, Request};
+use crate::shell::word;
 use crate::topology::{DeviceKind, Sriov, Topology};
 
 /// `--vcpus`.
@@ -53,7 +54,7 @@ impl Plan<'_> {
     /// Says that two values differ.
     fn tell(&mut self, rule: &'static Rule, what: &str, expected: String, found: String, at: &str) {
         if expected != found {
-            let hint = format!("`gpuvm show {}` shows what was asked for", self.name);
+            let hint = format!("`gpuvm show {}` shows what was asked for", word(&self.name));
             let (what, at) = (what.to_owned(), format!("{at} of the definition"));
             let wrong = Wrong { what, expected, found, at, hint: &hint };
             self.report.differs(rule, Between::Plan, wrong);

@@ -7,6 +7,7 @@ use crate::check::guest::Guest;
 use crate::cpuset::CpuSet;
 use crate::discover::process::{Process, Thread};
 use crate::domain::claims::VcpuId;
+use crate::shell::word;
 use crate::topology::Topology;
 use std::collections::BTreeMap;
 
@@ -158,11 +159,14 @@ impl Comparison<'_, '_> {
             let pin = pin.map(|pin| pin.cpuset.value.clone()).or_else(|| default.clone());
             match (threads.get(&vcpu), pin) {
                 (None, _) => {
-                    let hint = format!("`gpuvm restart {name}`");
+                    let hint = format!("`gpuvm restart {name}`", name = word(&name));
                     self.missing(&NO_VCPU, &format!("vcpu {vcpu}"), &hint);
                 }
                 (Some(thread), Some(pin)) => {
-                    let hint = format!("`virsh vcpupin {name} {vcpu} {pin} --live` moves it back");
+                    let hint = format!(
+                        "`virsh vcpupin {name} {vcpu} {pin} --live` moves it back",
+                        name = word(&name)
+                    );
                     self.exact(&VCPU, thread, &pin, &format!("vcpu {vcpu}"), &hint);
                 }
                 (Some(_), None) => {}
@@ -179,12 +183,14 @@ impl Comparison<'_, '_> {
             let pin = pin.map(|pin| pin.cpuset.value.clone()).or_else(|| default.clone());
             match (threads.get(&id), pin) {
                 (None, _) => {
-                    let hint = format!("`gpuvm restart {name}`");
+                    let hint = format!("`gpuvm restart {name}`", name = word(&name));
                     self.missing(&NO_IOTHREAD, &format!("iothread {id}"), &hint);
                 }
                 (Some(thread), Some(pin)) => {
-                    let hint =
-                        format!("`virsh iothreadpin {name} {id} {pin} --live` moves it back");
+                    let hint = format!(
+                        "`virsh iothreadpin {name} {id} {pin} --live` moves it back",
+                        name = word(&name)
+                    );
                     self.exact(&IOTHREAD, thread, &pin, &format!("iothread {id}"), &hint);
                 }
                 (Some(_), None) => {}
@@ -197,7 +203,10 @@ impl Comparison<'_, '_> {
         let emulator = self.live.emulator_pin.as_ref().or(self.live.default_pin.as_ref());
         let Some(emulator) = emulator.map(|pin| pin.value.clone()) else { return };
         let name = &self.live.name;
-        let hint = format!("`virsh emulatorpin {name} {emulator} --live` moves it back");
+        let hint = format!(
+            "`virsh emulatorpin {name} {emulator} --live` moves it back",
+            name = word(&name)
+        );
         let pins = self.live.iothread_pins.iter().map(|pin| &pin.cpuset.value);
         let allowed = pins.fold(emulator.clone(), |all, pin| all.or(pin));
         let mut strays: BTreeMap<(&str, bool, String), Vec<&Thread>> = BTreeMap::new();

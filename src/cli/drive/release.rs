@@ -17,6 +17,7 @@ use crate::discover::openers::{Sought, openers};
 use crate::discover::released::{self, FORMAT, Member, MountedAt, Released, VERSION};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
+use crate::shell::word;
 use crate::topology::DriveUse;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -105,7 +106,7 @@ fn plan(
     if root.exists(&released::file(name)) {
         return Err(hinted(
             format!("/{} is kept of an array of this name that was released", released::file(name)),
-            format!("`gpuvm drive restore-array {name}` restores that one"),
+            format!("`gpuvm drive restore-array {name}` restores that one", name = word(name)),
         ));
     }
     let mut steps = steps(&found)?;
@@ -235,8 +236,7 @@ impl Found<'_> {
                 let name = &pool.name;
                 reasons.push(format!(
                     "pool `{name}` is active on {}: `virsh pool-destroy {name}` stops it and leaves its files",
-                    real.display()
-                ));
+                    real.display(), name = word(name)));
             }
         }
         Ok(reasons)

@@ -17,6 +17,7 @@ use crate::discover::drives::kernel_name;
 use crate::discover::holders::Uses;
 use crate::discover::released::{self, Released, plain};
 use crate::fsroot::FsRoot;
+use crate::shell::word;
 use crate::topology::{Content, DriveUse, Signature};
 use std::path::Path;
 
@@ -46,7 +47,10 @@ pub fn run(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if confirmed.is_some_and(|confirmed| confirmed != steps) {
         return Err(hinted(
             format!("array `{name}` is not what it was when it was asked for: nothing is done"),
-            format!("`gpuvm drive restore-array {name} --dry-run` tells what would be done now"),
+            format!(
+                "`gpuvm drive restore-array {name} --dry-run` tells what would be done now",
+                name = word(name)
+            ),
         ));
     }
     let journal = journal("drive restore-array", name, &*hypervisor)?;
@@ -95,7 +99,7 @@ fn plan(
     if running.is_none() && array(&root, name)?.is_some() {
         return Err(hinted(
             format!("{device} is another array now"),
-            format!("`mdadm --stop {device}` stops it, if nothing uses it"),
+            format!("`mdadm --stop {device}` stops it, if nothing uses it", device = word(&device)),
         ));
     }
     let mut steps = Vec::new();
@@ -120,7 +124,8 @@ fn plan(
             return Err(hinted(
                 format!("array `{name}` runs as {device} without {}", lost.join(", ")),
                 format!(
-                    "`gpuvm drive restore-array {name} --rebuild` adds them, which destroys what is on them"
+                    "`gpuvm drive restore-array {name} --rebuild` adds them, which destroys what is on them",
+                    name = word(name)
                 ),
             ));
         }
@@ -283,12 +288,14 @@ fn bring_up(
             let lines: String = lost.iter().map(|id| format!("\n  {id}")).collect();
             let anew = format!(
                 "`gpuvm drive restore-array {name} --create --mkfs` makes array and file system anew and destroys what is \
-                 on all {all} drives"
+                 on all {all} drives",
+                name = word(name)
             );
             let hint = match keeps {
                 true => format!(
                     "`gpuvm drive restore-array {name} --rebuild` keeps what is on it, which the other drives still have; \
-                     {anew}"
+                     {anew}",
+                    name = word(name)
                 ),
                 false => anew,
             };

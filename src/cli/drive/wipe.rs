@@ -11,6 +11,7 @@ use crate::cli::change::{Reporter, journal, print_steps, refuse_unfinished};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
 use crate::fsroot::FsRoot;
+use crate::shell::word;
 use crate::topology::{Drive, DriveUse};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -54,7 +55,7 @@ pub fn run(args: &WipeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
                 "drive {} is not what it was when it was asked for: nothing is erased",
                 args.id
             ),
-            format!("`gpuvm drive wipe {} --dry-run` tells what is on it now", args.id),
+            format!("`gpuvm drive wipe {} --dry-run` tells what is on it now", word(&args.id)),
         ));
     }
     let journal = journal("drive wipe", &name, &*hypervisor)?;

@@ -13,6 +13,7 @@ use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::NewVolume;
 use crate::image::{Format, ImageName, Sha256};
 use crate::memsize::MemSize;
+use crate::shell::word;
 use serde::Serialize;
 
 /// Rights on an image's volume: nobody writes.
@@ -105,7 +106,10 @@ fn refuse(hypervisor: &dyn Hypervisor, pool_name: &str, source: &Source) -> anyh
     if images(storage, pool_name)?.iter().any(|image| image.name == *name) {
         return Err(hinted(
             format!("pool `{pool_name}` has an image `{name}` already"),
-            format!("choose another --name, or `gpuvm image remove {name}` first"),
+            format!(
+                "choose another --name, or `gpuvm image remove {name}` first",
+                name = word(&name.to_string())
+            ),
         ));
     }
     if pool.available_bytes < source.bytes {

@@ -23,6 +23,7 @@ use super::storage::file_pool;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::{Storage, Volume};
 use crate::image::{Format, ImageName};
+use crate::shell::word;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -142,7 +143,10 @@ pub fn resolve(
             let message = format!("image `{name}` cannot be used: {fault}");
             Err(hinted(
                 message,
-                format!("remove it (`gpuvm image remove {name}`) and add it again"),
+                format!(
+                    "remove it (`gpuvm image remove {name}`) and add it again",
+                    name = word(&name.to_string())
+                ),
             ))
         }
     }

@@ -10,6 +10,7 @@ use super::kept;
 use crate::apply::{NetworkStep, Step, apply};
 use crate::hypervisor::Hypervisor;
 use crate::network::Kind;
+use crate::shell::word;
 
 /// Is a deletion that can be done.
 struct Deletion {
@@ -50,7 +51,7 @@ pub fn run(args: &NetworkDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     // One that was defined nowhere is gone for good.
     let is_kept = steps.iter().any(|step| matches!(step, Step::Remember { text: Some(_), .. }));
     let again = match is_kept {
-        true => format!("; `gpuvm network undo {name}` makes it again"),
+        true => format!("; `gpuvm network undo {name}` makes it again", name = word(name)),
         false => String::new(),
     };
     cx.output.progress(&format!("network `{name}` is deleted{again}"));

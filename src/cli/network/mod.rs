@@ -24,6 +24,7 @@ use super::error::hinted;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::network::NetworkState;
 use crate::network::Network;
+use crate::shell::word;
 
 /// Runs the verb.
 pub fn run(verb: &NetworkVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -53,6 +54,6 @@ fn read(state: &NetworkState) -> anyhow::Result<Network> {
     Network::read(state.now()).map_err(|reason| {
         let message =
             format!("the definition of network `{}` is not understood: {reason}", state.name);
-        hinted(message, format!("`virsh net-dumpxml {}` shows it", state.name))
+        hinted(message, format!("`virsh net-dumpxml {}` shows it", word(&state.name)))
     })
 }

@@ -16,6 +16,7 @@ use crate::network::host::HostNetwork;
 use crate::network::{
     Kind, Mode, Network, Planned, Problem, Refused, Request, Static, known, plan,
 };
+use crate::shell::word;
 use crate::topology::Sriov;
 use anyhow::Context as _;
 
@@ -55,7 +56,7 @@ pub fn prepare(
             "network `{}` is defined nowhere and goes with its end, so it is not changed",
             network.name
         );
-        let hint = format!("`gpuvm network delete {}`, then make it", network.name);
+        let hint = format!("`gpuvm network delete {}`, then make it", word(&network.name));
         return Err(hinted(message, hint));
     }
     let before = networks.iter().find(|other| other.name == network.name);

@@ -83,7 +83,8 @@ fn plan(hypervisor: &dyn Hypervisor, name: &str, force: bool) -> anyhow::Result<
     let network = state.as_ref().map(super::read).transpose()?;
     if !force && let Some(since) = since(kept, network.as_ref()) {
         let hint = format!(
-            "`gpuvm network undo {name} --diff` shows what would be lost; --force undoes it nevertheless"
+            "`gpuvm network undo {name} --diff` shows what would be lost; --force undoes it nevertheless",
+            name = word(name)
         );
         return Err(hinted(format!("{since} since {}", named(kept)), hint));
     }

@@ -10,6 +10,7 @@ use crate::domain::guest::{Disk, DiskFormat, DiskKind};
 use crate::fsroot::FsRoot;
 use crate::image::{self, Format};
 use crate::input::open_regular;
+use crate::shell::word;
 use crate::topology::Content;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -93,7 +94,8 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> a
         return Err(hinted(
             format!("disk `{at}` is {name} by its name and {is} by its content"),
             format!(
-                "rename it if the content is right; `qemu-img convert -O {name}` makes it what the name says"
+                "rename it if the content is right; `qemu-img convert -O {name}` makes it what the name says",
+                name = word(name)
             ),
         ));
     }
@@ -111,7 +113,10 @@ fn refuse_used(path: &Path) -> anyhow::Result<()> {
     let lines: String = uses.iter().map(|one| format!("\n  {one}")).collect();
     let hint = match first.used.is_system() {
         true => "the host runs from it, so it is never given away".to_owned(),
-        false => format!("free it first; `lsblk {}` shows what is built on it", path.display()),
+        false => format!(
+            "free it first; `lsblk {}` shows what is built on it",
+            word(&path.to_string_lossy())
+        ),
     };
     Err(hinted(format!("disk `{}` cannot be given to the guest{lines}", path.display()), hint))
 }

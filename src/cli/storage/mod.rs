@@ -23,6 +23,7 @@ use crate::domain::guest::{Abilities, Disk, Made};
 use crate::hypervisor::machine::{Machine, command_there};
 use crate::hypervisor::storage::{Pool, Storage};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
+use crate::shell::word;
 use crate::topology::Topology;
 
 /// The pool of the guests' boot disks and seeds, which is made when the first guest comes.
@@ -172,7 +173,7 @@ pub fn file_pool(
     if !pool.active {
         return Err(hinted(
             format!("pool `{name}` is not active"),
-            format!("`virsh pool-start {name}` starts it"),
+            format!("`virsh pool-start {name}` starts it", name = word(name)),
         ));
     }
     if !FILE_POOLS.contains(&&*pool.kind) {

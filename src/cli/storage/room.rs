@@ -4,6 +4,7 @@ use super::super::error::hinted;
 use crate::apply::{Step, space};
 use crate::hypervisor::Hypervisor;
 use crate::memsize::MemSize;
+use crate::shell::word;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -21,7 +22,9 @@ pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> anyhow::Resu
                         ),
                         format!(
                             "choose another --name; or, if nothing needs the volume, \
-                             `virsh vol-delete {name} --pool {pool}`"
+                             `virsh vol-delete {name} --pool {pool}`",
+                            name = word(name),
+                            pool = word(pool)
                         ),
                     ));
                 }

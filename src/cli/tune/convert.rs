@@ -16,6 +16,7 @@ use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::{NewVolume, Pool, Volume};
 use crate::image::{HEAD, kept};
 use crate::memsize::MemSize;
+use crate::shell::word;
 use crate::tune::items::Converted;
 use crate::tune::{ItemName, TuneError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +45,9 @@ impl Conversion {
     pub fn stays(&self) -> String {
         let (path, VolumeRef { pool, name }) = (&self.path, &self.old);
         format!(
-            "image {path} stays for `undo`; `virsh vol-delete --pool {pool} {name}` destroys it, and the way back"
+            "image {path} stays for `undo`; `virsh vol-delete --pool {pool} {name}` destroys it, and the way back",
+            pool = word(pool),
+            name = word(name)
         )
     }
 }
@@ -138,7 +141,7 @@ impl<'h> Ground<'h> {
     fn refuse_domain(&self, subject: &Subject) -> anyhow::Result<()> {
         let name = &subject.name;
         if subject.running {
-            let hint = format!("`gpuvm stop {name}` first");
+            let hint = format!("`gpuvm stop {name}` first", name = word(name));
             return refused("it runs, and a disk that is written has no copy".into(), hint);
         }
         match self.hypervisor.keeps(name)?.into_iter().next() {
@@ -198,7 +201,8 @@ impl<'h> Ground<'h> {
             return refused(
                 format!("{path} of disk `{disk}` is in no active pool, so libvirt cannot copy it"),
                 format!(
-                    "`virsh pool-create-as NAME dir --target {dir}` makes one of its directory"
+                    "`virsh pool-create-as NAME dir --target {dir}` makes one of its directory",
+                    dir = word(&dir.to_string())
                 ),
             );
         };
@@ -265,7 +269,10 @@ impl<'h> Ground<'h> {
             None => Ok(()),
             Some(kept) => refused(
                 format!("{path} of disk `{name}` holds {kept}, which a copy does not have"),
-                format!("`qemu-img info {path}` shows what it holds"),
+                format!(
+                    "`qemu-img info {path}` shows what it holds",
+                    path = word(&path.to_string())
+                ),
             ),
         }
     }

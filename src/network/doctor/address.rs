@@ -3,6 +3,7 @@
 use super::report::{Hop, Hops};
 use super::{Attached, Case, HostSide, bridged, rules};
 use crate::hypervisor::AddressSource;
+use crate::shell::word;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Judges it.
@@ -44,8 +45,10 @@ fn unknown(case: &Case<'_>, hop: &mut Hop) {
     let at = "DHCP leases, agent, ARP";
     match device.map(|tap| tap.packets_in) {
         Some(0) => {
-            let hint =
-                format!("does the guest take this NIC up? `gpuvm console {}` shows", case.guest);
+            let hint = format!(
+                "does the guest take this NIC up? `gpuvm console {}` shows",
+                word(&case.guest)
+            );
             let found = "none, and the guest has sent nothing by this NIC";
             hop.wrong(&rules::NO_ADDRESS, "its address:", ("one", found), at, hint);
         }

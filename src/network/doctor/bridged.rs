@@ -4,6 +4,7 @@ use super::report::Hops;
 use super::wires::{self, up};
 use super::{Case, Device, HostSide, PortState, mtu, routed, rules};
 use crate::network::Kind;
+use crate::shell::word;
 
 /// Judges the path from the tap outwards.
 pub(super) fn judge(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
@@ -13,9 +14,10 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut H
     let Some(found) = host.device(bridge) else {
         let at = format!("bridge {bridge}");
         let hint = match (&case.on.network(), own) {
-            (Some(network), true) => format!("`virsh net-start {}` makes it", network.name),
+            (Some(network), true) => format!("`virsh net-start {}` makes it", word(&network.name)),
             _ => format!(
-                "make it in the host's network configuration, or `ip link add {bridge} type bridge`"
+                "make it in the host's network configuration, or `ip link add {bridge} type bridge`",
+                bridge = word(bridge)
             ),
         };
         let hop = hops.hop(&at);
@@ -32,7 +34,7 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut H
     let has_address = host.network.addresses.iter().any(|address| address.link == bridge);
     mtu::judge_bridge(hop, found, mtu_at_tap(case, host), has_address);
     if !found.link.up {
-        let hint = format!("`ip link set {bridge} up`");
+        let hint = format!("`ip link set {bridge} up`", bridge = word(bridge));
         hop.wrong(&rules::BRIDGE_DOWN, "it is", ("up", "down"), bridge, hint);
     } else {
         hop.says("up");
@@ -48,7 +50,8 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut H
     if ports.is_empty() {
         let hint = format!(
             "`ip link set NIC master {bridge}`, and in the host's network configuration; \
-             a bridge for host and guests alone needs none"
+             a bridge for host and guests alone needs none",
+            bridge = word(bridge)
         );
         hop.wrong(&rules::BRIDGE_ALONE, "NICs of the host in it", ("one", "none"), bridge, hint);
     }
@@ -71,12 +74,12 @@ fn tap(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
     };
     let hop = hops.hop(&format!("tap {name}"));
     let Some(tap) = host.device(name) else {
-        let hint = format!("start the guest again: `gpuvm restart {}`", case.guest);
+        let hint = format!("start the guest again: `gpuvm restart {}`", word(&case.guest));
         return hop.wrong(&rules::TAP_MISSING, "the tap is", ("there", "not there"), name, hint);
     };
     mtu::judge(hop, tap, mtu::wanted(case, Some(tap)));
     if !tap.link.up {
-        let hint = format!("`ip link set {name} up`");
+        let hint = format!("`ip link set {name} up`", name = word(name));
         return hop.wrong(&rules::TAP_DOWN, "it is", ("up", "down"), name, hint);
     }
     hop.says("up");
@@ -85,7 +88,9 @@ fn tap(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
         master => {
             let found = master.map_or("in none".to_owned(), |master| format!("in {master}"));
             let hint = format!(
-                "`ip link set {name} master {bridge}`; a network that was restarted under a running guest leaves it out"
+                "`ip link set {name} master {bridge}`; a network that was restarted under a running guest leaves it out",
+                name = word(name),
+                bridge = word(bridge)
             );
             let expected = format!("in {bridge}");
             return hop.wrong(&rules::TAP_LOOSE, "it is", (expected, found), name, hint);
@@ -102,7 +107,8 @@ fn tap(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
             let delay = waits.map_or(String::new(), |delay| format!(" for {} s in all", 2 * delay));
             let hint = format!(
                 "wait: the bridge's spanning tree protocol listens and learns{delay}; \
-                 `ip link set {bridge} type bridge forward_delay 0` or stp_state 0 ends that"
+                 `ip link set {bridge} type bridge forward_delay 0` or stp_state 0 ends that",
+                bridge = word(bridge)
             );
             ("not yet".to_owned(), hint)
         }

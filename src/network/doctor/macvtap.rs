@@ -3,11 +3,12 @@
 use super::report::Hops;
 use super::{Case, HostSide, mtu, rules, wires};
 use crate::network::{Kind, Mode, Reach};
+use crate::shell::word;
 
 /// Judges the path from the macvtap outwards.
 pub(super) fn judge(case: &Case<'_>, host: &HostSide, (nic, mode): (&str, Mode), hops: &mut Hops) {
     let device = case.nic.device.as_deref().filter(|_| case.running);
-    let again = format!("start the guest again: `gpuvm restart {}`", case.guest);
+    let again = format!("start the guest again: `gpuvm restart {}`", word(&case.guest));
     let Some(found) = host.device(nic) else {
         let hint = "name a NIC that is there: `ip -br link`; `gpuvm network create NAME --kind macvtap --nic NIC --replace`";
         let hop = hops.hop(&format!("NIC {nic}"));
@@ -28,7 +29,7 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, (nic, mode): (&str, Mode),
                     if tap.link.up {
                         hop.says("up");
                     } else {
-                        let hint = format!("`ip link set {name} up`");
+                        let hint = format!("`ip link set {name} up`", name = word(name));
                         hop.wrong(&rules::TAP_DOWN, "it is", ("up", "down"), name, hint);
                     }
                     hop.says(format!("mode {}", tap.mode.unwrap_or(mode).word()));

@@ -22,6 +22,7 @@ pub use rules::RULES;
 
 use super::Network;
 use crate::hypervisor::GuestAddress;
+use crate::shell::word;
 use report::Hops;
 
 /// Is what the guest itself says of a NIC, by its agent.
@@ -132,12 +133,14 @@ fn network(case: &Case<'_>, hops: &mut Hops) {
         Some(true) => hop.says(says + ", up"),
         Some(false) => {
             let hint = format!(
-                "`virsh net-start {name}`; a guest that ran on it meanwhile has to be started again"
+                "`virsh net-start {name}`; a guest that ran on it meanwhile has to be started again",
+                name = word(name)
             );
             hop.wrong(&rules::NETWORK_DOWN, "the network is", ("up", "down"), at, hint);
         }
         None => {
-            let hint = format!("`gpuvm network create {name} --kind KIND` makes it");
+            let hint =
+                format!("`gpuvm network create {name} --kind KIND` makes it", name = word(name));
             hop.wrong(&rules::NETWORK_MISSING, "the network is", ("there", "not there"), at, hint);
         }
     }

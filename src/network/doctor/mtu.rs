@@ -3,6 +3,7 @@
 use super::report::Hop;
 use super::{Case, Device, rules};
 use crate::check::Rule;
+use crate::shell::word;
 
 /// The largest packet that the guest may send, in bytes, by what says it first: the guest itself, where that is more, its
 /// NIC, its network, its device on the host.
@@ -35,8 +36,10 @@ fn compare(
     let (name, mtu) = (&device.link.name, device.link.mtu);
     hop.says(format!("MTU {mtu}"));
     let Some(wanted) = wanted else { return };
-    let hint =
-        format!("`ip link set {name} mtu {wanted}`, and in the host's network configuration");
+    let hint = format!(
+        "`ip link set {name} mtu {wanted}`, and in the host's network configuration",
+        name = word(name)
+    );
     let rule = match mtu {
         mtu if mtu < wanted => smaller,
         mtu if mtu > wanted && from_host => &rules::MTU_LARGER,

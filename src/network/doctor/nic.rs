@@ -4,6 +4,7 @@ use super::super::{Kind, Mode, Network};
 use super::report::Hops;
 use super::{Case, rules};
 use crate::domain::{DomainXml, Element};
+use crate::shell::word;
 
 /// Is what a NIC hangs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,7 +135,8 @@ pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
         let device = nic.device.as_deref().unwrap_or(&nic.mac);
         let hint = format!(
             "`virsh domif-setlink {} {device} up`, with --config for its next start",
-            case.guest
+            word(&case.guest),
+            device = word(device)
         );
         let at = format!("domain, interface {} ({}), <link state=>", nic.number, nic.mac);
         hop.wrong(&rules::NIC_LINK, "its link is", ("up", "down"), at, hint);
@@ -143,7 +145,7 @@ pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
         if case.running {
             let why = format!(
                 "no agent answers (`gpuvm tune {} --agent on` gives it the channel)",
-                case.guest
+                word(&case.guest)
             );
             hops.unchecked("inside the guest", &why);
         }
@@ -163,7 +165,7 @@ pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
     };
     let hop = hops.hop(&format!("{name} in the guest"));
     if inside.up == Some(false) {
-        let hint = format!("in the guest: `ip link set {name} up`");
+        let hint = format!("in the guest: `ip link set {name} up`", name = word(name));
         hop.wrong(&rules::INSIDE_DOWN, "it is", ("up", "down"), "the guest", hint);
     } else if inside.up == Some(true) {
         hop.says("up");
@@ -171,7 +173,8 @@ pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
     if let Some(mtu) = inside.mtu {
         hop.says(format!("MTU {mtu}"));
         if let Some(offered) = nic.mtu.filter(|offered| *offered != mtu) {
-            let hint = format!("in the guest: `ip link set {name} mtu {offered}`");
+            let hint =
+                format!("in the guest: `ip link set {name} mtu {offered}`", name = word(name));
             hop.wrong(&rules::INSIDE_MTU, "its MTU is", (offered, mtu), "the guest", hint);
         }
     }

@@ -4,6 +4,7 @@ use super::report::{Hop, Hops};
 use super::{Case, Device, HostSide, bridged, rules};
 use crate::network::firewall::{Fate, Hook, Packet};
 use crate::network::{Kind, Network};
+use crate::shell::word;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Somebody outside: an address that is for documentation (RFC 5737), so that no rule is for it alone.
@@ -48,7 +49,7 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut H
     let Some(link) = host.device(to) else { return };
     let hop = hops.hop(&format!("NIC {to}"));
     if !link.link.up {
-        let hint = format!("`ip link set {to} up`");
+        let hint = format!("`ip link set {to} up`", to = word(to));
         hop.wrong(&rules::NIC_DOWN, "it is", ("up", "down"), to, hint);
     } else if !link.carrier {
         let hint = format!("cable and switch port; `ethtool {to}` shows what it sees");
@@ -87,7 +88,8 @@ fn dhcp(case: &Case<'_>, network: &Network, host: &HostSide, bridge: &str, hops:
                 let at = format!("/var/lib/libvirt/dnsmasq/{name}.conf");
                 let hint = format!(
                     "`virsh net-destroy {name}`, `virsh net-start {name}`, and start its guests again; \
-                     a server of the host's own on port 53 or 67 keeps it from starting"
+                     a server of the host's own on port 53 or 67 keeps it from starting",
+                    name = word(name)
                 );
                 hop.wrong(&rules::DNSMASQ, "dnsmasq for it", ("runs", "does not run"), at, hint);
             }

@@ -2,6 +2,7 @@
 
 use super::report::Hops;
 use super::{Device, HostSide, mtu, rules};
+use crate::shell::word as pasted;
 
 /// Devices that may stand on each other at most.
 const DEEPEST: usize = 6;
@@ -47,16 +48,22 @@ pub(super) fn down(
     mtu::judge(hop, device, wanted);
     let rule = |rule| if others && !up(device) { &rules::PORT_LOST } else { rule };
     if !device.link.up {
-        let hint = format!("`ip link set {name} up`");
+        let hint = format!("`ip link set {name} up`", name = pasted(name));
         hop.wrong(rule(&rules::NIC_DOWN), "it is", ("up", "down"), name, hint);
     } else if device.is_bond() && !ports.iter().any(|port| up(port)) {
-        let hint = format!("`cat /proc/net/bonding/{name}`: its NICs, and what the switch says");
+        let hint = format!(
+            "`cat /proc/net/bonding/{name}`: its NICs, and what the switch says",
+            name = pasted(name)
+        );
         let found = if ports.is_empty() { "it has none" } else { "none" };
         hop.wrong(rule(&rules::BOND_EMPTY), "NICs of it with a link:", ("one", found), name, hint);
     } else if !device.carrier {
         let hint = match (kind, device.is_bond()) {
             (_, true) => {
-                format!("`cat /proc/net/bonding/{name}`: with 802.3ad the switch has to answer")
+                format!(
+                    "`cat /proc/net/bonding/{name}`: with 802.3ad the switch has to answer",
+                    name = pasted(name)
+                )
             }
             (Some("veth"), _) => format!("take the other end of {name} up"),
             (Some("vlan"), _) => "the device below it has none".to_owned(),
