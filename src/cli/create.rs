@@ -336,7 +336,8 @@ fn wait(
         Waited::Ended => output.warning(&format!("`{name}` has ended before it had an address")),
         Waited::Over if seconds > 0 => output.warning(&format!(
             "`{name}` has no address after {seconds} s; it runs on: `gpuvm ip {name} --wait` waits longer, `gpuvm console \
-             {name}` shows what it does"
+             {name}` shows what it does",
+            name = word(name)
         )),
         Waited::Over => {}
     }

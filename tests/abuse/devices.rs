@@ -255,3 +255,130 @@ fn virtual_functions_are_not_taken_away_under_a_guest_that_came_meanwhile() {
     assert_eq!(fs::read_to_string(host.path(&numvfs)).unwrap(), "1\n", "{said}");
     assert_eq!(host.place.journal(), "");
 }
+
+/// The function of a drive, and where its controller lies.
+const NVME: (&str, &str) = (
+    "0000:51:00.0",
+    "devices/pci0000:4e/0000:4e:00.0/0000:4f:00.0/0000:50:00.0/0000:51:00.0/nvme/nvme4",
+);
+
+/// Puts a block device with real bytes in the place of the namespace of [`NVME`].
+fn give_bytes(host: &Host, device: &Path) {
+    let name = device.file_name().unwrap().to_str().unwrap();
+    let number = fs::read_to_string(format!("/sys/class/block/{name}/dev")).unwrap();
+    let at = host.path("sys").join(NVME.1);
+    fs::rename(at.join("nvme4n1"), at.join(name)).unwrap();
+    fs::write(at.join(name).join("dev"), &number).unwrap();
+    fs::write(at.join(name).join("size"), "32768\n").unwrap();
+    let link = |from: String| {
+        let from = host.path(&from);
+        fs::create_dir_all(from.parent().unwrap()).unwrap();
+        let _ = fs::remove_file(&from);
+        symlink(format!("../../{}/{name}", NVME.1), from).unwrap();
+    };
+    fs::remove_file(host.path("sys/class/block/nvme4n1")).unwrap();
+    link(format!("sys/class/block/{name}"));
+    link(format!("sys/dev/block/{}", number.trim()));
+    host.put(&format!("{}/driver_override", function(NVME.0)), "(null)\n");
+}
+
+/// Makes a file system on a device.
+fn make_fs(device: &Path) {
+    let (code, _, err) = run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(device));
+    assert_eq!(code, 0, "{err}");
+}
+
+#[test]
+fn a_number_of_nvme_drives_takes_none_with_something_on_it() {
+    let (Some(host), Some(device)) = (Host::new(), super::drives::Loop::new()) else { return };
+    let device = &device.device;
+    give_bytes(&host, device);
+    let disks = host.place.disks.to_str().unwrap();
+    let create = |nvme: &str, more: &[&str]| {
+        let wish = ["create", "--name", "n", "--vcpus", "1", "--memory", "64M", "--pins", "none"];
+        let disks = ["--disk-dir", disks, "--os-size", "1M", "--dry-run"];
+        let (code, out, err) =
+            host.place.gpuvm(&[&wish[..], &disks, &["--nvme", nvme], more].concat());
+        (code, out + &err)
+    };
+    // Nothing is on it; of the others nothing can be read.
+    let (code, said) = create("1", &[]);
+    assert_eq!(code, 0, "{said}");
+    let wish = ["export", "--vcpus", "1", "--memory", "64M", "--pins", "none", "--nvme", "1"];
+    assert!(host.place.done(&wish).contains("bus='0x51'"));
+    let (code, said) = create("2", &[]);
+    assert_eq!(code, 1, "{said}");
+    let fill = |bytes: &[u8]| {
+        use std::os::unix::fs::FileExt as _;
+        let device = fs::OpenOptions::new().write(true).open(device).unwrap();
+        device.write_all_at(&vec![0; 16 << 20], 0).unwrap();
+        device.write_all_at(bytes, 4096).unwrap();
+        device.sync_all().unwrap();
+    };
+    for what in ["ext4", "data of an unknown kind"] {
+        match what {
+            "ext4" => make_fs(device),
+            _ => fill(b"a database of its own"),
+        }
+        let (code, said) = create("1", &[]);
+        assert!(code == 1, "{what}: {code}: {said}");
+        let (code, said) = create("1", &["--accept-data-loss"]);
+        assert!(code == 1, "{what}, accepted: {code}: {said}");
+        // By its address it is named, and asked.
+        let (code, said) = create(NVME.0, &[]);
+        assert!(said.contains(what), "{what}: {code}: {said}");
+        let (code, said) = create(NVME.0, &["--accept-data-loss"]);
+        assert_eq!(code, 0, "{what}, by address: {said}");
+    }
+}
+
+#[test]
+fn a_drive_that_is_mounted_after_the_plan_is_not_bound() {
+    let (Some(host), Some(device)) = (Host::new(), super::drives::Loop::new()) else { return };
+    give_bytes(&host, &device.device);
+    let at = tempfile::tempdir().unwrap();
+    let mount = || run(Command::new("mount").arg(&device.device).arg(at.path())).0 == 0;
+    make_fs(&device.device);
+    if !mount() {
+        crate::support::daemon::skip::<()>("no mounts");
+        return;
+    }
+    run(Command::new("umount").arg(at.path()));
+    let bind = ["device", "bind", NVME.0, "--yes"];
+    let (code, said, mounted) = halted(&host, &bind, mount);
+    run(Command::new("umount").arg(at.path()));
+    assert!(mounted && code == 1 && said.contains("is in use"), "{code}: {said}");
+    let unbind = host.path("sys/bus/pci/drivers/nvme/unbind");
+    assert!(!unbind.exists(), "{said}");
+    assert_eq!(host.place.journal(), "");
+}
+
+#[test]
+fn a_frozen_libvirtd_hinders_no_later_change_of_devices() {
+    let Some(host) = Host::new() else { return };
+    let pid = host.place.daemon.libvirtd();
+    let frozen = super::machine::Frozen::new(pid);
+    let vfs = format!("{}/sriov_numvfs", function(CARD));
+    host.put(&vfs, "0\n");
+    let begun = std::time::Instant::now();
+    let bind = ["device", "bind", OTHER, "--yes", "--lock-wait", "300"];
+    let nic = ["nic", "vfs", CARD, "--count", "1", "--yes", "--lock-wait", "300"];
+    let run = |args: &[&str]| {
+        let mut command = host.place.command(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    for child in [run(&bind), run(&nic)] {
+        let ended = child.wait_with_output().unwrap();
+        let err = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(ended.status.code() == Some(1) && err.contains("has not answered"), "{err}");
+    }
+    assert!(begun.elapsed() < std::time::Duration::from_secs(240), "{:?}", begun.elapsed());
+    host.untouched("frozen");
+    assert_eq!(fs::read_to_string(host.path(&vfs)).unwrap(), "0\n");
+    assert_eq!(host.place.journal(), "");
+    // Nobody holds the lock.
+    let mut flock = host.place.daemon.within("flock");
+    let (code, _, err) = crate::support::run(flock.args(["-n", "/run/gpuvm/lock", "true"]));
+    assert_eq!(code, 0, "{err}");
+    drop(frozen);
+}

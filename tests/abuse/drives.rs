@@ -17,16 +17,16 @@ fn drives_with_something_on_them_are_not_given_away_unasked() {
 }
 
 /// Is a loop device over an image; both go with it.
-struct Loop {
+pub(super) struct Loop {
     /// The device.
-    device: PathBuf,
+    pub device: PathBuf,
     /// The image.
     _image: tempfile::NamedTempFile,
 }
 
 impl Loop {
     /// Makes one over 16 MiB; none, with the reason told, where the machine cannot.
-    fn new() -> Option<Loop> {
+    pub fn new() -> Option<Loop> {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(16 << 20).unwrap();
         let (code, out, err) =

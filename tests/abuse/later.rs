@@ -306,7 +306,7 @@ fn a_journal_that_cannot_be_read_is_named_by_every_change() {
     assert!(!place.killed(4, &create(&place, "b", &["--no-start"])));
     let (_, _, err) = place.gpuvm(&["verify", "--all"]);
     assert!(err.contains("`create b` was killed half way"), "{err}");
-    place.recover();
+    place.done(&["recover"]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use gpuvm::tune::{Item, Items};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A setting by its words, and what it makes of the items.
 type Named = (&'static str, fn(&mut Items));
@@ -386,6 +386,8 @@ fn the_safety_page_is_shown() {
 #[test]
 fn a_recorded_host_has_no_guests_to_show() {
     let host = project().join("topologies/dgx-2.json");
+    let (code, _, err) = run(gpuvm(&["host", "files"]).arg("--host").arg(&host));
+    assert!(code == 2 && !err.contains("changes the machine"), "{code} {err}");
     for verb in ["list", "show x", "ip x", "history x", "network list", "image list", "console x"] {
         let args: Vec<&str> = verb.split(' ').collect();
         let (code, out, err) = run(gpuvm(&args).arg("--host").arg(&host));
@@ -445,4 +447,176 @@ fn verbs_that_read_take_the_guests_of_a_record_from_files() {
         let (code, _, err) = run(command.arg("--domain-xml").arg(dir.path()));
         assert!(code != 0 && err.contains("--host is not given"), "{verb}: {code} {err}");
     }
+}
+
+/// A name that is a command of its own where a shell reads it without quotes.
+const ODD: &str = "a b;touch $PWD/made;'`touch made`$(touch made)";
+
+/// The words that a shell takes of commands which are offered: each command prints its own instead of being run.
+fn pasted(dir: &Path, commands: &[String]) -> Vec<String> {
+    let names = ["gpuvm", "virsh", "rm", "ssh", "qemu-img", "mdadm", "df", "ls", "lsblk", "sudo"];
+    let stubs = names.map(|name| format!("{name}() {{ printf '%s\\n' \"$@\" >>said; }}"));
+    for command in commands {
+        let script = format!("{}\n{command}\n", stubs.join("\n"));
+        let mut bash = std::process::Command::new("bash");
+        bash.args(["-c", &script]).current_dir(dir).env("PATH", "/usr/bin:/bin");
+        let (_, _, err) = run(&mut bash);
+        assert!(!err.contains("syntax error") && !err.contains("unexpected"), "{command}: {err}");
+    }
+    let said = fs::read_to_string(dir.join("said")).unwrap_or_default();
+    said.lines().map(str::to_owned).collect()
+}
+
+/// The commands between backticks of a text, of which some hold quoted backticks of a name.
+fn offered(text: &str) -> Vec<String> {
+    let starts = ["`gpuvm ", "`virsh ", "`rm ", "`ssh "];
+    let begins = |start: &&str| text.match_indices(*start).map(|(at, _)| at).collect::<Vec<_>>();
+    let mut commands = Vec::new();
+    for at in starts.iter().flat_map(begins) {
+        let (mut quoted, mut escaped, rest) = (false, false, &text[at + 1..]);
+        let end = rest.char_indices().find(|(_, c)| {
+            let is_plain = !std::mem::replace(&mut escaped, !quoted && !escaped && *c == '\\');
+            quoted ^= *c == '\'' && is_plain;
+            *c == '`' && !quoted
+        });
+        commands.extend(end.map(|(end, _)| rest[..end].to_owned()));
+    }
+    commands
+}
+
+/// Every command that a verb offers about a domain, or about its file, is one command of whole words where it is pasted.
+#[test]
+fn what_is_offered_can_be_pasted_whatever_the_name() {
+    let Some(place) = crate::libvirt::place::Place::new() else { return };
+    let disk = place.disks.join(format!("{}.raw", ODD.replace('/', "_")));
+    fs::write(&disk, vec![0; 1 << 20]).unwrap();
+    let escaped =
+        |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;");
+    let xml = format!(
+        "<domain type='qemu'><name>{}</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>\
+         <os><type arch='x86_64' machine='q35'>hvm</type></os><devices><disk type='file'>\
+         <driver name='qemu' type='raw'/><source file='{}'/><target dev='vda' bus='virtio'/></disk>\
+         </devices></domain>",
+        escaped(&ODD.replace('/', "_")),
+        escaped(disk.to_str().unwrap())
+    );
+    let name = &ODD.replace('/', "_");
+    let file = place.disks.join("odd.xml");
+    fs::write(&file, xml).unwrap();
+    place.virsh(&["define", file.to_str().unwrap()]);
+    let lines: [&[&str]; 14] = [
+        &["console", name],
+        &["ip", name],
+        &["history", name, "7"],
+        &["undo", name],
+        &["undo", name, "--yes"],
+        &["tune", name, "--convert", "qcow2"],
+        &["tune", name, "--convert", "vdz=raw"],
+        &["delete", name],
+        &["show", name],
+        &["stop", name],
+        &["restart", name],
+        &["seed", "drop", name],
+        &["check", name],
+        &["verify", name],
+    ];
+    let mut commands = Vec::new();
+    for line in lines {
+        let (_, out, err) = place.gpuvm(line);
+        commands.extend(offered(&(out + &err)));
+    }
+    for line in [&["tune", name, "--convert", "qcow2"][..], &["console", name], &["verify", name]] {
+        let (_, out, err) = place.gpuvm(line);
+        commands.extend(offered(&(out + &err)));
+    }
+    place.virsh(&["destroy", name]);
+    let dir = scratch();
+    let words = pasted(dir.path(), &commands);
+    let whole = words.iter().filter(|word| *word == name).count();
+    assert!(whole >= 4, "{commands:#?}: {words:#?}");
+    let made = |dir: &Path| fs::read_dir(dir).unwrap().flatten().any(|e| e.file_name() != "said");
+    assert!(!made(dir.path()), "{commands:#?}");
+    // None is a part of it: a word that begins so and is cut.
+    let cut = words.iter().find(|word| word.as_str() == "a" || *word == "b;touch");
+    assert_eq!(cut, None, "{commands:#?}");
+}
+
+/// A record with a name of 9 MB took 20 s to show, and a domain with one as long.
+#[test]
+fn what_is_too_long_to_be_a_name_is_refused_with_its_place() {
+    let dir = scratch();
+    let long = "x".repeat(7 << 20);
+    let record = dir.path().join("host.json");
+    fs::write(&record, host_record("dgx-2").replacen("NVIDIA DGX-2", &long, 1)).unwrap();
+    let xml = dir.path().join("a.xml");
+    let domain = |name: &str, disk: &str| {
+        format!(
+            "<domain type='kvm'>\n<name>{name}</name><memory>65536</memory><os><type>hvm</type></os>\
+             <devices>\n<disk type='file'><source file='{disk}'/></disk></devices></domain>"
+        )
+    };
+    let begun = std::time::Instant::now();
+    let refused = |args: &[&str], place: &str| {
+        let (code, _, err) = run(&mut gpuvm(args));
+        assert!(
+            code == 1 && err.contains(place),
+            "{args:?}: {code}: {}",
+            &err[..err.len().min(400)]
+        );
+        assert!(err.len() < 4000, "{args:?}: {} bytes are told", err.len());
+    };
+    refused(&["host", "show", "--host", record.to_str().unwrap()], "line ");
+    let dgx2 = project().join("topologies/dgx-2.json");
+    let check = ["check", xml.to_str().unwrap(), "--host", dgx2.to_str().unwrap()];
+    fs::write(&xml, domain(&long, "/d")).unwrap();
+    refused(&check, "line 2");
+    fs::write(&xml, domain("a", &long)).unwrap();
+    refused(&check, "line 3");
+    assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", begun.elapsed());
+}
+
+/// The text of a record that is part of the program's sources.
+fn host_record(name: &str) -> String {
+    fs::read_to_string(project().join(format!("topologies/{name}.json"))).unwrap()
+}
+
+/// The sources of a directory, and of those in it.
+fn sources(dir: &Path, all: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        match path.is_dir() {
+            true => sources(&path, all),
+            false if path.extension().is_some_and(|end| end == "rs") => all.push(path),
+            false => {}
+        }
+    }
+}
+
+/// A name goes into a command that is offered by `shell::word` alone.
+#[test]
+fn names_are_quoted_in_every_command_of_the_sources() {
+    let mut files = Vec::new();
+    sources(&project().join("src"), &mut files);
+    let programs = ["gpuvm", "virsh", "rm", "mdadm", "qemu-img", "cat /proc", "ip link set"];
+    let names = ["{name}", "{path}", "{dir}", "{device}", "{bridge}", "{pool}"];
+    let mut wrong = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        for at in programs
+            .iter()
+            .flat_map(|p| text.match_indices(&format!("`{p} ")).map(|m| m.0).collect::<Vec<_>>())
+        {
+            let Some(command) = text[at + 1..].split('`').next().filter(|c| c.len() < 200) else {
+                continue;
+            };
+            let after: String = text[at..].chars().take(500).collect();
+            let quoted = ["word(", "pasted("].iter().any(|call| after.contains(call));
+            // What stands in a comment of a file that is written is pasted by nobody.
+            let is_head = file.ends_with("hostnet/netplan.rs");
+            if names.iter().any(|name| command.contains(name)) && !quoted && !is_head {
+                wrong.push(format!("{}: {command}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

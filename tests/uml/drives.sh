@@ -148,6 +148,78 @@ equal "no journal is left" "" "$(find /var/lib/gpuvm -name '*.journal' 2>/dev/nu
 gpuvm drive wipe uml-UML1 --yes >/tmp/out 2>&1; equal "a stale member is erased" 0 $? || cat /tmp/out
 listed ubdb free ''
 
+say "what a guest leaves"
+# A guest of libvirt's test driver that has a drive: its deletion says what stays on it, and the offered command is known.
+cat >/tmp/guest.xml <<X
+<domain type='test'><name>t</name><memory>65536</memory><os><type>hvm</type></os><devices><disk type='block' device='disk'>
+<source dev='${id}1'/><target dev='vda' bus='virtio'/></disk></devices></domain>
+X
+echo "<node><domain file='/tmp/guest.xml'/></node>" >/tmp/guests.xml
+mkfs.ext4 -q -F -L tenant $b; settle
+"$gpuvm" -c test:///tmp/guests.xml delete t --yes >/tmp/out 2>&1; equal "deleted" 0 $? || cat /tmp/out
+has "its drive keeps its data" /tmp/out "drive ${id}1 keeps what the guest wrote; .gpuvm drive wipe ${id}1. erases it" || cat /tmp/out
+equal "it is there" tenant "$(blkid -p -o value -s LABEL $b)"
+gpuvm drive wipe ${id}1 --dry-run >/tmp/out 2>&1; equal "the offered command is known" 0 $? || cat /tmp/out
+has "and about this drive" /tmp/out "drive ${id}1 .*tenant"
+
+say "between question and wipe"
+# halted N ARGS...: gpuvm, which stands still at the Nth record of its journal.
+halted() {
+  local n=$1; shift
+  : >/tmp/strace
+  strace -f -qq -o /tmp/strace -e trace=fdatasync -e inject=fdatasync:signal=STOP:when="$n" \
+    "$gpuvm" -c test:///tmp/node.xml "$@" >/tmp/out 2>&1 & tracer=$!
+  wait_for 60 grep -q 'stopped by SIGSTOP' /tmp/strace
+  halted=$(awk '/stopped by SIGSTOP/ { print $1; exit }' /tmp/strace)
+}
+goes_on() { kill -CONT "$halted"; wait $tracer; }
+blank $c; mkfs.ext4 -q -F -L theirs $c; settle
+halted 2 drive wipe uml-UML2 --yes; mount $c /mnt/a
+goes_on; equal "mounted since the question: not erased" 1 $?
+has "mounted since the question: why" /tmp/out 'mounted at /mnt/a' || cat /tmp/out
+umount /mnt/a; equal "mounted since the question: stays" theirs "$(blkid -p -o value -s LABEL $c)"
+halted 2 drive wipe uml-UML2 --yes
+rm -f /tmp/holds
+perl -e 'use Fcntl; sysopen(F, $ARGV[0], O_RDONLY | O_EXCL) or die; open(G, ">/tmp/holds"); sleep 600' $c & holder=$!
+wait_for 20 test -e /tmp/holds
+goes_on; equal "held since the question: not erased" 1 $?
+has "held since the question: why" /tmp/out 'in use|busy' || cat /tmp/out
+kill $holder; wait $holder 2>/dev/null
+equal "held since the question: stays" theirs "$(blkid -p -o value -s LABEL $c)"
+# While it is erased nobody gets it.
+mv /usr/sbin/blkdiscard /usr/sbin/blkdiscard.real
+cat >/usr/sbin/blkdiscard <<X
+#!/bin/bash
+[[ \$1 == --help ]] || { mount $c /mnt/a 2>/dev/null; echo \$? >/tmp/mounted; }
+exec /usr/sbin/blkdiscard.real "\$@"
+X
+chmod +x /usr/sbin/blkdiscard
+gpuvm drive wipe uml-UML2 --yes >/tmp/out 2>&1; equal "it is erased" 0 $? || cat /tmp/out
+check "and was mounted by nobody meanwhile" test "$(cat /tmp/mounted)" -gt 0
+mv /usr/sbin/blkdiscard.real /usr/sbin/blkdiscard
+equal "no change is left" "" "$(ls /var/lib/gpuvm/journal 2>/dev/null)"
+
+say "another array of this name"
+# The array is stopped, and another one gets its name, when gpuvm has unmounted what was on it.
+blank $b; blank $c; wipefs -qa /dev/ubdd
+mdadm -q --create /dev/md7 --run --level=1 --metadata=1.2 --assume-clean --raid-devices=2 $b $c 2>/dev/null
+mkfs.ext4 -q -F -L ours /dev/md7; settle; mount /dev/md7 /mnt/b
+umount=$(readlink -f "$(command -v umount)"); mv "$umount" "$umount.real"
+cat >"$umount" <<X
+#!/bin/bash
+"$umount.real" "\$@" || exit
+mv "$umount.real" "$umount"
+mdadm -q --stop /dev/md7
+mdadm -q --create /dev/md7 --run --level=1 --metadata=1.2 --assume-clean --raid-devices=2 /dev/ubdd missing 2>/dev/null </dev/null
+X
+chmod +x "$umount"
+gpuvm drive release-array /dev/md7 --unmount --yes >/tmp/out 2>&1; equal "it is not stopped" 1 $? || cat /tmp/out
+has "why" /tmp/out 'md7 is another array by now: its UUID is' || cat /tmp/out
+check "it runs" grep -q '^md7 : active.*ubdd' /proc/mdstat
+[[ ! -e $umount.real ]] || mv "$umount.real" "$umount"
+rm -rf /var/lib/gpuvm/journal /var/lib/gpuvm/arrays
+mdadm -q --stop /dev/md7; for d in $b $c /dev/ubdd; do mdadm -q --zero-superblock $d 2>/dev/null; blank $d; done
+
 say "an EFI system partition"
 printf 'label: gpt\n,20M,U\n,20M,L\n' | sfdisk -q $a >/tmp/out 2>&1; settle
 listed ubda data 'GPT partition table'
@@ -155,6 +227,30 @@ uuid=$(blkid -p -o value -s PART_ENTRY_UUID ${a}1)
 if [[ -n $uuid ]]; then
   refused "by PARTUUID" 'EFI system partition' --partition "$uuid"
   refused "by --disk" 'EFI system partition' --disk ${a}1
+  # The drive that the machine starts from is known by the partition's type and by who names it.
+  mkfs.ext4 -q -F -L 'THE ESP' ${a}1; settle
+  fs=$(blkid -p -o value -s UUID ${a}1)
+  cp /etc/fstab /tmp/fstab 2>/dev/null || : >/tmp/fstab
+  for named in "PARTUUID=${uuid^^}" "UUID=$fs" 'LABEL=THE\040ESP' "${a}1"; do
+    echo "$named /boot/efi vfat umask=0077,noauto 0 1" >/etc/fstab
+    refused "fstab's $named" 'EFI system partition' --drive "${id}0"
+    gpuvm drive wipe uml-UML0 --yes >/tmp/out 2>&1; equal "fstab's $named: not erased" 1 $?
+  done
+  echo "# UUID=$fs /boot/efi vfat" >/etc/fstab
+  listed ubda data 'GPT partition table'
+  cp /tmp/fstab /etc/fstab
+  # entry UUID: an entry of the firmware that starts from this partition.
+  entry() {
+    perl -e '$u = $ARGV[0] =~ tr/-//dr; print pack("V", 7), "Hard", pack("Vvv", map { hex } $u =~ /^(.{8})(.{4})(.{4})/), pack("H*", substr($u, 16))' \
+      "$1" >/sys/firmware/efi/efivars/Boot0001-8be4df61-93ca-11d2-aa0d-00e098032b8c
+  }
+  if mount -t tmpfs tmpfs /sys/firmware && mkdir -p /sys/firmware/efi/efivars; then
+    entry "$uuid"; refused "the firmware's entry" 'EFI system partition' --drive "${id}0"
+    entry 01234567-89ab-cdef-0123-456789abcdef; listed ubda data 'GPT partition table'
+    umount /sys/firmware
+  else
+    fail "no place for the firmware's entries"
+  fi
 fi
 [[ $fails != 0 ]] || echo "drives: no failures"
 finish

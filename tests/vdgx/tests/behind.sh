@@ -50,6 +50,18 @@ check "b runs" runs b
 virsh -q destroy b 2>/dev/null
 ip link set "$net" vf 0 trust off spoofchk on
 
+say "what a virtual function may do for a guest that is gone"
+quietly make a --gpu 0 --vf "$vf,trust=on,spoof=off"
+virsh -q destroy a; virsh -q undefine a
+echo "without a: $(of_vf)"
+gpuvm verify --all >/tmp/out 2>&1
+has "verify --all names it" /tmp/out "\`a\`.*$net"
+gpuvm recover </dev/null >/tmp/out 2>&1
+has "recover names it" /tmp/out "\`a\`.*$net"
+quietly gpuvm recover --gone
+has "recover --gone sets it back" <(of_vf) 'spoof checking on.*trust off'
+rm -f /tmp/a*.raw; let_go "$gpu"
+
 say "the virtual functions are gone"
 quietly make a --gpu 0 --vf 1 --no-start
 echo 0 >"$pci/$nic/sriov_numvfs"; udevadm settle
