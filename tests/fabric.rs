@@ -554,3 +554,29 @@ fn a_gpu_whose_module_is_unknown_is_refused_by_every_verb() {
     let (code, text) = on(dir.path(), &["plan", "--gpus", "8"]);
     assert_eq!(code, 0, "{text}");
 }
+
+#[test]
+fn a_set_that_was_asked_for_split_is_sound_and_one_of_others_is_not() {
+    let dir = scratch();
+    unpack(&host_text("dgx-2"), dir.path()).unwrap();
+    let wish = ["--gpu", "0", "--gpu", "5", "--name", "a"];
+    let split = [&wish[..], &["--allow", "split"]].concat();
+    assert_eq!(on(dir.path(), &[&["plan"], &wish[..4]].concat()).0, 1);
+    let (code, out, err) = run(crate::support::gpuvm(&["export"])
+        .args(&split)
+        .args(["--host", dir.path().to_str().unwrap()]));
+    assert_eq!(code, 0, "{err}");
+    let file = dir.path().join("a.xml");
+    std::fs::write(&file, &out).unwrap();
+    let check = ["check", file.to_str().unwrap()];
+    let (code, text) = on(dir.path(), &check);
+    assert_eq!(code, 0, "{text}");
+    let make = ["--no-seed", "--data-size", "none", "--disk-dir", "/a", "--dry-run"];
+    let create = [&["create", "--accept-shared-fabric"][..], &split, &make].concat();
+    let (code, text) = on(dir.path(), &create);
+    assert_eq!(code, 0, "{text}");
+    // A definition that nobody asked to be split.
+    std::fs::write(&file, out.replace(r#""split":true"#, r#""split":false"#)).unwrap();
+    let (code, text) = on(dir.path(), &check);
+    assert!(code == 3 && text.contains("gpus-no-partition"), "{text}");
+}

@@ -66,6 +66,8 @@ pub struct Guest<'t> {
     pub balloon: Option<Spot<'t>>,
     /// Whether a passed GPU is told a clique for peer-to-peer transfers.
     pub has_clique: bool,
+    /// Whether it was asked for with `--allow split`: its GPUs need be no NVLink partition.
+    pub splits: bool,
     /// What could not be understood, claims included.
     pub faults: Vec<Fault<'t>>,
 }
@@ -94,6 +96,9 @@ impl<'t> Guest<'t> {
             queued: Vec::new(),
             balloon: root.child("devices").map(Spot::of),
             has_clique: domain.sets_property("x-nv-gpudirect-clique"),
+            splits: domain
+                .record()
+                .is_ok_and(|record| record.is_some_and(|record| record.request.allow.split)),
             faults: Vec::new(),
         };
         for device in devices {

@@ -4,7 +4,7 @@ use super::testhost::{HostSpec, device};
 use super::tests::{dgx2, plan_on, refusal, run, says};
 use super::*;
 use crate::cpuset::NodeId;
-use crate::request::{Allow, GpuWish, Policy};
+use crate::request::{Allow, DeviceWish, Extras, GpuWish, Policy, Prefer};
 use crate::topology::{FabricModel, NvLink};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,12 +33,48 @@ struct Case {
     models: Vec<u16>,
     /// The model that is wanted, if one is.
     model: Option<u16>,
+    /// NICs that are asked for; one hangs below every second port that is a switch.
+    nics: usize,
+    /// What counts first.
+    prefer: Prefer,
 }
 
 /// Device ids of three models, the first of one that no GPU has alone.
 const MODELS: [u16; 3] = [0x20b0, 0x2684, 0x2b85];
 
 impl Case {
+    /// Ports with a NIC.
+    fn nic_ports(&self) -> Vec<usize> {
+        let switches = self.ports.iter().enumerate().filter(|(_, port)| port.2);
+        switches.map(|(at, _)| at).step_by(2).collect()
+    }
+
+    /// NICs that are asked for and there.
+    fn wanted_nics(&self) -> usize {
+        self.nics.min(self.nic_ports().len())
+    }
+
+    /// How far the NICs are from a set, by the ports and nodes of its GPUs.
+    fn far(&self, set: &BTreeSet<usize>) -> i64 {
+        let gpus = self.gpus();
+        let ports: BTreeSet<usize> = set.iter().map(|&gpu| gpus[gpu]).collect();
+        let nodes: BTreeSet<usize> = ports.iter().map(|&port| self.ports[port].0).collect();
+        let all = self.nic_ports();
+        let below = all.iter().filter(|port| ports.contains(port)).count();
+        let beside = all.iter().filter(|port| nodes.contains(&self.ports[**port].0)).count();
+        let lack = |there: usize| self.wanted_nics().saturating_sub(there) as i64;
+        lack(below) + lack(beside)
+    }
+
+    /// Whether one package counts before near NICs.
+    fn package_first(&self) -> bool {
+        let gpus = self.gpus().len();
+        match self.prefer {
+            Prefer::Auto => self.linked().len() < gpus * (gpus - 1) / 2,
+            prefer => prefer == Prefer::Package,
+        }
+    }
+
     /// The port of each GPU.
     fn gpus(&self) -> Vec<usize> {
         let all = self.ports.iter().enumerate().flat_map(|(at, port)| vec![at; port.1]);
@@ -74,6 +110,10 @@ impl Case {
             let down = add(0x40 + gpu, 0x06_0400, Some(below[port]), port);
             let parent = if self.ports[port].2 { down } else { below[port] };
             add(0x80 + gpu, 0x03_0200, Some(parent), port);
+        }
+        for port in self.nic_ports() {
+            let down = add(0x50 + port, 0x06_0400, Some(below[port]), port);
+            add(0x60 + port, 0x02_0000, Some(down), port);
         }
         for (device, model) in
             parts.devices.iter_mut().filter(|d| d.bdf.bus() >= 0x80).zip(&self.models)
@@ -154,10 +194,13 @@ impl Case {
             nodes.contains(&node(*gpu)) && (by(*gpu) || twin.is_some_and(|(a, b)| by(a) || by(b)))
         };
         let neighbours = (0..ports.len()).filter(held).count() as i64;
+        let packages = distinct(&|gpu| (node(gpu) / 2).to_string());
         let mut key = vec![
             -links(true),
             nodes.len() as i64,
-            distinct(&|gpu| (node(gpu) / 2).to_string()),
+            if self.package_first() { packages } else { 0 },
+            self.far(set),
+            packages,
             distinct(&|gpu| self.root(ports[gpu])),
             distinct(&switch),
             distinct(&|gpu| self.models[gpu].to_string()),
@@ -229,6 +272,7 @@ fn case() -> impl Strategy<Value = Case> {
         proptest::collection::vec(prop_oneof![2 => Just(0u16), 1 => 1..3u16], 8),
     ];
     let model = proptest::option::weighted(0.2, 0..3u16);
+    let prefer = prop_oneof![Just(Prefer::Auto), Just(Prefer::Nic), Just(Prefer::Package)];
     (1..=4usize)
         .prop_flat_map(move |nodes| (Just(nodes), ports(nodes)))
         .prop_flat_map(move |(nodes, ports)| {
@@ -242,18 +286,23 @@ fn case() -> impl Strategy<Value = Case> {
                 any::<bool>(),
                 models.clone(),
                 model.clone(),
+                (0..4usize, prefer.clone()),
             )
         })
-        .prop_map(|(nodes, ports, links, twins, owners, number, spread, models, model)| Case {
-            nodes,
-            ports,
-            links,
-            twins,
-            owners,
-            number,
-            spread,
-            models,
-            model,
+        .prop_map(|(nodes, ports, links, twins, owners, number, spread, models, model, near)| {
+            Case {
+                nodes,
+                ports,
+                links,
+                twins,
+                owners,
+                number,
+                spread,
+                models,
+                model,
+                nics: near.0,
+                prefer: near.1,
+            }
         })
 }
 
@@ -275,7 +324,11 @@ proptest! {
     fn no_set_has_a_smaller_key_than_the_chosen_one(case in case()) {
         let host = case.host();
         let gpu_model = case.model.map(|model| format!("{:04x}", MODELS[usize::from(model)]));
-        let request = Request { gpu_model, ..floating(case.number, case.spread) };
+        let nics = DeviceWish::Count(u32::try_from(case.wanted_nics()).unwrap());
+        let extras = Extras { nics, ..Extras::default() };
+        let prefer = case.prefer;
+        let base = floating(case.number, case.spread);
+        let request = Request { extras, prefer, gpu_model, ..base };
         let mut domains = case.domains();
         let answer = plan_on(&host, &domains, &request);
         domains.reverse();
