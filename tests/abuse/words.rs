@@ -475,7 +475,8 @@ fn offered(text: &str) -> Vec<String> {
     for at in starts.iter().flat_map(begins) {
         let (mut quoted, mut escaped, rest) = (false, false, &text[at + 1..]);
         let end = rest.char_indices().find(|(_, c)| {
-            let is_plain = !std::mem::replace(&mut escaped, !quoted && !escaped && *c == '\\');
+            let is_plain = !escaped;
+            escaped = !quoted && is_plain && *c == '\\';
             quoted ^= *c == '\'' && is_plain;
             *c == '`' && !quoted
         });
