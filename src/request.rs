@@ -329,6 +329,18 @@ pub struct Request {
     /// Whether GPUs below one PCIe switch are told that they may send to each other over it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub p2p_clique: bool,
+    /// What its template is. Not remembered: the guest has all of it in its definition.
+    #[serde(skip)]
+    pub template: Template,
+}
+
+/// Is what a plan has to know of a guest's template.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Template {
+    /// Whether the admin named one; else it is the built-in one of the host's architecture.
+    pub is_given: bool,
+    /// Whether it has an IOMMU that remaps interrupts, as more than 255 vCPUs on x86 need.
+    pub remaps_interrupts: bool,
 }
 
 /// Whether a wish is what goes without saying, so that it is not written down.
@@ -355,6 +367,7 @@ impl Request {
             prefer: Prefer::default(),
             allow: Allow::default(),
             p2p_clique: false,
+            template: Template::default(),
         }
     }
 

@@ -14,6 +14,7 @@ mod damage;
 mod drives;
 mod fabric;
 mod hosts;
+mod law;
 mod libvirt;
 mod lstopo;
 mod matrix;

@@ -5,6 +5,7 @@ use super::report::{Report, Rule};
 use crate::cpuset::{CpuSet, PcpuId};
 use crate::domain::claims::Pin;
 use crate::domain::read::At;
+use crate::placement::{Occupancy, idle_cores};
 use crate::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,13 +40,18 @@ const EMULATOR: Rule = Rule::warning(
 pub const RULES: &[Rule] = &[NO_VCPU, ABSENT, OFFLINE, CROWDED, PRODUCT, PAIRS, TOPOEXT, EMULATOR];
 
 /// Checks pins and CPU.
-pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+pub fn check<'t>(
+    guest: &Guest<'t>,
+    topology: &Topology,
+    others: &Occupancy,
+    report: &mut Report<'t>,
+) {
     pins_exist(guest, topology, report);
     crowded(guest, report);
     product(guest, report);
     pairs(guest, topology, report);
     topoext(guest, topology, report);
-    emulator(guest, topology, report);
+    emulator(guest, topology, others, report);
 }
 
 /// Checks that pinned vCPUs and pcpus are there.
@@ -195,8 +201,14 @@ fn topoext<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) 
     }
 }
 
-/// Checks that emulator and I/O threads keep off the cores of vCPUs that are pinned to one core.
-fn emulator<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+/// Checks that emulator and I/O threads keep off the cores of vCPUs that are pinned to one core. Where their nodes have
+/// no other core that is free, they are nowhere better.
+fn emulator<'t>(
+    guest: &Guest<'t>,
+    topology: &Topology,
+    others: &Occupancy,
+    report: &mut Report<'t>,
+) {
     let mut owned = BTreeSet::new();
     for pin in live_pins(guest) {
         let cores = cores_of(topology, &pin.cpuset);
@@ -216,6 +228,14 @@ fn emulator<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>)
             .collect();
         let message =
             format!("{what} may run on pcpus {all}, whose cores carry vcpus of this guest");
+        let nodes = shared.iter().filter_map(|pcpu| Some(topology.core_of(pcpu)?.node)).collect();
+        let kept = guest.asked.as_ref().map_or(0, |asked| asked.reserve.cores);
+        let idle = idle_cores(topology, others, kept, &nodes);
+        if cores_of(topology, &idle).is_subset(&owned) {
+            let message = format!("{message}: node {nodes} has no other core that is free");
+            report.note(&EMULATOR, cpuset.spot, message);
+            continue;
+        }
         let hint = "pin it to a core of the guest's share that carries no vcpu";
         report.add(&EMULATOR, cpuset.spot, message, hint);
     }

@@ -35,11 +35,12 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     let set: BTreeSet<Bdf> = gpus.iter().map(|passed| passed.bdf.value).collect();
     let list_of: Vec<Bdf> = set.iter().copied().collect();
     let passes = fabric.model == FabricModel::FullPassthrough;
+    let splits = guest.asked.as_ref().is_some_and(|asked| asked.allow.split);
     let partition = match topology.partition_of(&list_of) {
         Ok(Some(partition)) => partition,
         Ok(None) => return,
         // As many single GPUs: isolated as these are, and nobody was promised NVLinks between them.
-        Err(_) if guest.splits && switches.is_empty() && passes => return,
+        Err(_) if splits && switches.is_empty() && passes => return,
         Err(NoPartition { unknown }) => {
             let message = match (set.len(), unknown) {
                 (1, 0) => "the passed GPU is no NVLink partition of this host".to_owned(),
@@ -54,6 +55,10 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
                      module ids of {unknown} are unknown"
                 ),
             };
+            if splits && unknown == 0 {
+                report.note(&NO_PARTITION, first.device, format!("{message}, as was allowed"));
+                return;
+            }
             let hint = match unknown {
                 0 => nearest(&set, &fabric.partitions),
                 _ => HOW_MODULES.to_owned(),

@@ -3,6 +3,7 @@
 use crate::domain::claims::{Binding, Claims, VcpuSet};
 use crate::domain::read::{At, Fault, GuestAddress, Reader, Spot, c_number, number};
 use crate::domain::{DomainXml, Element};
+use crate::request::Request;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
@@ -66,8 +67,10 @@ pub struct Guest<'t> {
     pub balloon: Option<Spot<'t>>,
     /// Whether a passed GPU is told a clique for peer-to-peer transfers.
     pub has_clique: bool,
-    /// Whether it was asked for with `--allow split`: its GPUs need be no NVLink partition.
-    pub splits: bool,
+    /// What was asked for, of a guest that gpuvm made.
+    pub asked: Option<Request>,
+    /// Whether its root bus is PCI Express.
+    pub is_pcie: bool,
     /// What could not be understood, claims included.
     pub faults: Vec<Fault<'t>>,
 }
@@ -96,9 +99,8 @@ impl<'t> Guest<'t> {
             queued: Vec::new(),
             balloon: root.child("devices").map(Spot::of),
             has_clique: domain.sets_property("x-nv-gpudirect-clique"),
-            splits: domain
-                .record()
-                .is_ok_and(|record| record.is_some_and(|record| record.request.allow.split)),
+            asked: domain.record().ok().flatten().map(|record| record.request),
+            is_pcie: domain.is_pcie(),
             faults: Vec::new(),
         };
         for device in devices {

@@ -19,7 +19,7 @@ pub(crate) use cpu::helper_pins;
 pub use disks::{DiskFact, disks};
 pub use memory::NOT_MOUNTED_ID as HUGE_PAGES_NOT_MOUNTED;
 pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
-pub use report::{Finding, Rule, Severity};
+pub use report::{Finding, Note, Rule, Severity};
 
 use crate::domain::DomainXml;
 use crate::placement::Occupancy;
@@ -64,6 +64,16 @@ pub fn check(
     others: &Occupancy,
     versions: &Versions,
 ) -> Vec<Finding> {
+    judge(domain, topology, others, versions).0
+}
+
+/// The same, with what is no finding, since nothing better can be had on this host or was asked for.
+pub fn judge(
+    domain: &DomainXml,
+    topology: &Topology,
+    others: &Occupancy,
+    versions: &Versions,
+) -> (Vec<Finding>, Vec<Note>) {
     let guest = Guest::read(domain);
     let mut report = Report::default();
     for fault in &guest.faults {
@@ -74,7 +84,7 @@ pub fn check(
             "write a value that libvirt's formatdomain page allows there",
         );
     }
-    cpu::check(&guest, topology, &mut report);
+    cpu::check(&guest, topology, others, &mut report);
     numa::check(&guest, topology, &mut report);
     memory::check(&guest, topology, &mut report);
     pci::check(&guest, topology, &mut report);
@@ -83,7 +93,8 @@ pub fn check(
     io::check(&guest, &mut report);
     others::check(&guest, topology, others, &mut report);
     versions::check(&guest, topology, versions, &mut report);
-    report.finish()
+    let notes = report.notes();
+    (report.finish(), notes)
 }
 
 /// What cannot be checked against this host because its record does not tell, one phrase each.

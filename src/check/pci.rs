@@ -159,13 +159,17 @@ fn switch_port<'t>(guest: &Guest<'t>, controller: &Controller<'t>, report: &mut 
 /// Checks that a passed function is below a port.
 fn flat<'t>(guest: &Guest<'t>, passed: &Passed<'t>, topology: &Topology, report: &mut Report<'t>) {
     let Some(at) = &passed.at else { return };
-    let Some(bus) = guest.controller(at.controller) else { return };
-    if !matches!(bus.model.as_str(), "pcie-root" | "pcie-expander-bus") {
+    let written = guest.controller(at.controller).map(|bus| bus.model.as_str());
+    // Controller 0 need not be written down, and its model neither.
+    let implied = at.controller == 0 && guest.is_pcie;
+    let implied = implied.then_some("pcie-root");
+    let Some(bus) = written.filter(|model| !model.is_empty()).or(implied) else { return };
+    if !matches!(bus, "pcie-root" | "pcie-expander-bus") {
         return;
     }
     let kind = topology.device(passed.bdf.value).map(|device| device.kind());
     let rule = if kind == Some(DeviceKind::Gpu) { &GPU_FLAT } else { &FLAT };
     let message =
-        format!("{} sits right on controller {}, a {}", passed.bdf.value, at.controller, bus.model);
+        format!("{} sits right on controller {}, a {bus}", passed.bdf.value, at.controller);
     report.add(rule, at.spot, message, "give it a pcie-root-port of its own");
 }

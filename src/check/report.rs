@@ -57,11 +57,26 @@ pub struct Finding {
     pub hint: String,
 }
 
+/// What is worse than it could be, and is as good as this host or what was asked for lets it be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// Id of the rule that it is of.
+    pub rule: &'static str,
+    /// Path of the element or attribute.
+    pub path: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// What is so, and why it stays.
+    pub message: String,
+}
+
 /// Collects findings; at most one of a rule and a place.
 #[derive(Debug, Default)]
 pub struct Report<'t> {
     /// Findings with places not worked out yet.
     found: Vec<(&'static Rule, Spot<'t>, String, String)>,
+    /// Notes with places not worked out yet.
+    notes: Vec<(&'static Rule, Spot<'t>, String)>,
 }
 
 impl<'t> Report<'t> {
@@ -74,6 +89,25 @@ impl<'t> Report<'t> {
         hint: impl Into<String>,
     ) {
         self.found.push((rule, spot, message.into(), hint.into()));
+    }
+
+    /// Adds a note.
+    pub fn note(&mut self, rule: &'static Rule, spot: Spot<'t>, message: impl Into<String>) {
+        self.notes.push((rule, spot, message.into()));
+    }
+
+    /// The notes, by line.
+    pub fn notes(&mut self) -> Vec<Note> {
+        let notes = std::mem::take(&mut self.notes).into_iter();
+        let note = |(rule, spot, message): (&Rule, Spot<'_>, String)| Note {
+            rule: rule.id,
+            path: spot.path(),
+            line: spot.line(),
+            message,
+        };
+        let mut notes: Vec<Note> = notes.take(MOST_OF_ONE_RULE).map(note).collect();
+        notes.sort_by_key(|note| note.line);
+        notes
     }
 
     /// The findings, errors first, then by line.

@@ -4,7 +4,7 @@ use super::args::CheckArgs;
 use super::context::Context;
 use super::disks;
 use super::error::{EXIT_DONE, EXIT_FOUND, hinted};
-use crate::check::{self, Finding, Severity};
+use crate::check::{self, Finding, Note, Severity};
 use crate::domain::DomainXml;
 use crate::hypervisor::{DomainState, XmlOf};
 use crate::input::{self, DOMAIN_BYTES};
@@ -22,6 +22,9 @@ struct Answer {
     domain: String,
     /// What was found: errors first, then by line.
     findings: Vec<Finding>,
+    /// What is as good as this host or what was asked for lets it be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<Note>,
     /// How many rules were applied.
     rules: usize,
     /// What was not looked at, and why.
@@ -53,7 +56,7 @@ pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if versions == Versions::default() {
         not_checked.push("versions of QEMU and libvirt".to_owned());
     }
-    let mut findings = check::check(&domain, &topology, &others, &versions);
+    let (mut findings, notes) = check::judge(&domain, &topology, &others, &versions);
     match disks_of(&domain, cx) {
         Ok(found) => findings.extend(found),
         Err(why) => not_checked.push(format!("whose the disks are ({why})")),
@@ -66,7 +69,7 @@ pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     not_checked.extend(check::unchecked(&topology).into_iter().map(str::to_owned));
     let name = Some(domain.name()).filter(|name| !name.is_empty());
     let domain = name.unwrap_or_else(|| args.target.clone());
-    let answer = Answer { domain, findings, rules: check::rules().count(), not_checked };
+    let answer = Answer { domain, findings, notes, rules: check::rules().count(), not_checked };
     if cx.output.json {
         cx.output.json(&answer)?;
     } else {
@@ -132,6 +135,9 @@ fn text(answer: &Answer) -> String {
         writeln!(text, "{severity}: {message}").expect("text");
         writeln!(text, "  {path}, line {line} ({rule})").expect("text");
         writeln!(text, "  hint: {hint}").expect("text");
+    }
+    for Note { rule, path, line, message } in &answer.notes {
+        writeln!(text, "note: {message}\n  {path}, line {line} ({rule})").expect("text");
     }
     let count = |severity| answer.findings.iter().filter(|f| f.severity == severity).count();
     let found = match (count(Severity::Error), count(Severity::Warning)) {

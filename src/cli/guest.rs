@@ -5,11 +5,12 @@ use super::args::{AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, Whi
 use super::context::Context;
 use super::error::{Refused, usage};
 use super::options::changes;
+use super::render::template_file;
 use crate::apply::now_s;
 use crate::bdf::Bdf;
 use crate::placement::{Occupancy, Placement, nearest, plan};
 use crate::request::{
-    Allow, DeviceWish, DomainName, Extras, GpuWish, Prefer, Request, RequestError, Reserve,
+    Allow, DeviceWish, DomainName, Extras, GpuWish, Prefer, Request, RequestError, Reserve, Template,
 };
 use crate::topology::Topology;
 use std::path::Path;
@@ -31,7 +32,11 @@ pub struct Planned {
 
 /// Reads the host and what is taken on it, and finds the guest's place and name.
 pub fn resolve(args: &GuestArgs, cx: &Context<'_>) -> anyhow::Result<Planned> {
-    let request = request(&args.gpus, &args.shape)?;
+    let mut request = request(&args.gpus, &args.shape)?;
+    if let Some(path) = &args.template {
+        let remaps_interrupts = template_file(path)?.remaps_interrupts();
+        request.template = Template { is_given: true, remaps_interrupts };
+    }
     let topology = cx.topology()?;
     let occupancy = cx.taken(&args.taken)?;
     let placement = place(&topology, &occupancy, &request)?;
@@ -82,6 +87,7 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
             split: shape.allow.contains(&AllowArg::Split),
         },
         p2p_clique: shape.p2p_clique,
+        template: Template::default(),
     };
     request.check().map_err(|error| usage(error.to_string(), ""))?;
     Ok(request)

@@ -6,9 +6,9 @@ use super::error::EXIT_DONE;
 use super::guest::{self, Planned};
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
-use crate::domain::window_reason;
+use crate::domain::disks::used_iothreads;
 use crate::hypervisor::emulator::switch_has_speed;
-use crate::placement::{Placement, Reason};
+use crate::placement::{Placement, Reason, window_reason};
 use crate::request::{DomainName, Request};
 use crate::topology::{DeviceKind, Sriov, Topology};
 use serde::Serialize;
@@ -31,6 +31,10 @@ struct Answer<'a> {
 /// Runs the verb.
 pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut planned = guest::resolve(&args.guest, cx)?;
+    let mapping = |cx: &Context<'_>| Some(cx.hypervisor().ok()?.storage().abilities().queue_mapping);
+    let several = planned.placement.iothread_pins.len() > 1 && !cx.is_recorded();
+    let mapping = if several { mapping(cx).unwrap_or_default() } else { false };
+    with_one_disk(&mut planned.placement, mapping);
     let window = window_reason(&planned.placement, &planned.topology);
     let more = [window, switch_reason(&planned, cx)];
     planned.placement.reasons.extend(more.into_iter().flatten());
@@ -44,6 +48,17 @@ pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.text(&text)?;
     }
     Ok(EXIT_DONE)
+}
+
+/// Leaves a plan the I/O threads that a guest with one disk gets, as `create` makes one; `mapping`: whether one disk can be
+/// served by several.
+pub fn with_one_disk(placement: &mut Placement, mapping: bool) {
+    let (planned, used) = (placement.iothread_pins.len(), used_iothreads(1, mapping, placement));
+    placement.iothread_pins.truncate(used as usize);
+    if placement.iothread_pins.len() < planned {
+        let because = format!("{used} for one disk, {planned} for {planned} disks or more");
+        placement.reasons.push(Reason { choice: "iothreads".into(), because, compromise: false });
+    }
 }
 
 /// Why the host's PCIe switches are not there in the guest, after asking QEMU; none where no device is below one.

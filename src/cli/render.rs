@@ -82,6 +82,11 @@ fn template(file: Option<&Path>, architecture: Option<&str>) -> anyhow::Result<D
         let text = if architecture == Some("aarch64") { AARCH64 } else { X86 };
         return Ok(DomainXml::parse(text)?);
     };
+    template_file(path)
+}
+
+/// Reads a template of the admin's.
+pub fn template_file(path: &Path) -> anyhow::Result<DomainXml> {
     let text = input::text(path, DOMAIN_BYTES)
         .with_context(|| format!("cannot read template `{}`", path.display()))?;
     DomainXml::parse(&text).with_context(|| format!("template `{}`", path.display()))

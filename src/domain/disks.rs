@@ -123,7 +123,7 @@ fn written_disks(guest: &Guest) -> usize {
 
 /// How many of the planned I/O threads a guest uses that writes so many disks: a thread that no disk names would only
 /// idle (spec/nvidia-vm.md T21).
-fn used_iothreads(written: usize, mapping: bool, placement: &Placement) -> u32 {
+pub fn used_iothreads(written: usize, mapping: bool, placement: &Placement) -> u32 {
     let planned = u32::try_from(placement.iothread_pins.len()).unwrap_or(u32::MAX);
     let most = match (written, mapping) {
         (0, _) => 0,

@@ -3,16 +3,13 @@
 
 use super::edit::{CpuModel, DomainEdit};
 use super::guest::{Guest, VirtType};
-use super::window::window;
 use super::{DomainXml, DomainXmlError, seated};
-use crate::placement::Placement;
+use crate::placement::{MOST_VCPUS, Placement, is_amd, window};
 use crate::topology::Topology;
 
 /// Threads that QEMU fills memory with at most, per cell (spec/performance.md, MAX_MEM_PREALLOC_THREAD_COUNT).
 pub const MOST_FILL_THREADS: u32 = 16;
 
-/// vCPUs of an x86 guest whose interrupts need no remapping: 8-bit APIC ids.
-const MOST_VCPUS: u128 = 255;
 
 /// Finds what has to change for a document to be the guest at its place; empty: it is so already.
 pub fn edits(
@@ -37,7 +34,10 @@ pub fn window_edits(
     placement: &Placement,
     topology: &Topology,
 ) -> Result<Vec<DomainEdit>, DomainXmlError> {
-    let Some(window) = window(placement, topology)? else { return Ok(Vec::new()) };
+    let path = "domain/devices/controller/pcihole64";
+    let window = window(placement, topology);
+    let window = window.map_err(|message| DomainXmlError::Value { path: path.into(), message })?;
+    let Some(window) = window else { return Ok(Vec::new()) };
     let mut edits = vec![DomainEdit::SetPciHole { kib: window.bytes >> 10 }];
     // A document can tell UEFI a larger one, which stays.
     if let Some(mib) = window.told_mib()
@@ -68,14 +68,6 @@ fn check(
             format!("the topology gives {vcpus} vCPUs, the plan has {}", placement.vcpu_pins.len());
         return error("domain/cpu/topology", message);
     }
-    let eim = current.root().find("devices/iommu/driver").and_then(|driver| driver.attr("eim"));
-    if vcpus > MOST_VCPUS && current.is_x86() && eim.is_none_or(|eim| eim != "on") {
-        let message = format!(
-            "{vcpus} vCPUs, and more than {MOST_VCPUS} need <iommu model='intel'> in the template, with intremap='on', \
-             eim='on' and caching_mode='on' on its driver"
-        );
-        return error("domain/devices/iommu", message);
-    }
     if placement.cells.is_empty() {
         return error("domain/cpu/numa", "the plan has no cell".into());
     }
@@ -84,8 +76,15 @@ fn check(
     if let (Some(host), Some(named), VirtType::Kvm) = (arch, named, guest.virt)
         && host != named
     {
-        let message = format!("the document is for `{named}`, the host is `{host}`");
+        let message = format!("the document is for `{named}`, the host is `{host}`; --template FILE names another");
         return error("domain/os/type/@arch", message);
+    }
+    if vcpus > u128::from(MOST_VCPUS) && current.is_x86() && !current.remaps_interrupts() {
+        let message = format!(
+            "{vcpus} vCPUs, and more than {MOST_VCPUS} need <iommu model='intel'> in the template, with intremap='on', \
+             eim='on' and caching_mode='on' on its driver"
+        );
+        return error("domain/devices/iommu", message);
     }
     if !placement.devices.is_empty() && !current.is_pcie() {
         let path = "domain/os/type/@machine";
@@ -147,11 +146,6 @@ fn domain_edits(
         cells: if is_numa { placement.cells.clone() } else { Vec::new() },
     });
     edits
-}
-
-/// Whether a vendor's CPUs hide their threads without `topoext`.
-pub fn is_amd(vendor: &str) -> bool {
-    matches!(vendor, "AuthenticAMD" | "HygonGenuine")
 }
 
 /// The CPU model of a guest. An emulator's `maximum` is of AMD's family and hides threads without `topoext`, which it

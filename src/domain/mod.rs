@@ -28,14 +28,13 @@ pub mod wish;
 
 pub use difference::{Difference, differences};
 pub use edit::DomainEdit;
-pub use edits::{MOST_FILL_THREADS, edits, is_amd, window_edits};
+pub use edits::{MOST_FILL_THREADS, edits, window_edits};
 pub use element::Element;
 use fragment::Fragment;
 pub use nics::{Hook, hooks, pf_of_nic};
 pub use overrides::Override;
 pub use seated::{is_bound_by_us, seat_edits, unseat_edits};
 use splice::Splicer;
-pub use window::window_reason;
 
 /// Is a libvirt domain's XML, well-formed and with `<domain>` at its root.
 #[derive(Clone)]
@@ -125,6 +124,12 @@ impl DomainXml {
             };
             named("q35") || named("pc-q35") || named("virt")
         })
+    }
+
+    /// Whether the guest has an IOMMU that gives its interrupts the addresses of more than 255 vCPUs.
+    pub fn remaps_interrupts(&self) -> bool {
+        let driver = self.root().find("devices/iommu/driver");
+        driver.and_then(|driver| driver.attr("eim")).is_some_and(|eim| eim == "on")
     }
 
     /// Whether the guest's architecture is x86; libvirt's default on hosts that run this is the host's, so an unnamed one

@@ -126,7 +126,8 @@ impl<'a> Seats<'a> {
         }
         let count = groups.iter().map(|(_, devices)| devices.len()).sum::<usize>();
         let ports: BTreeSet<u8> = found.values().map(|address| address.bus).collect();
-        let all = planned.len() == count && ports.len() == count;
+        let alone = planned.len() - self.paired(&found).len();
+        let all = planned.len() == count && ports.len() == alone;
         (all && self.buses.bus_numbers_fit()).then_some(found)
     }
 
@@ -255,17 +256,52 @@ impl<'a> Seats<'a> {
         Ok(address.map(|address| DomainEdit::SetBalloon { address: Some(address) }))
     }
 
+    /// The functions that sit in one slot with another function of the same card, as on the host, each with the one
+    /// that is function 0 there. They stay together.
+    pub fn paired(&self, found: &BTreeMap<Bdf, PciAddress>) -> BTreeMap<Bdf, Bdf> {
+        let card = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
+        let mut paired = BTreeMap::new();
+        for (&bdf, at) in found.iter().filter(|(_, at)| at.function > 0) {
+            let first = found.iter().find(|(other, place)| {
+                place.function == 0
+                    && (place.bus, place.slot) == (at.bus, at.slot)
+                    && card(**other) == card(bdf)
+            });
+            paired.extend(first.map(|(first, _)| (bdf, *first)));
+        }
+        paired
+    }
+
+    /// The addresses of the hostdevs of a document.
+    pub fn hostdev_addresses(&self) -> BTreeMap<Bdf, PciAddress> {
+        let at = |hostdev| Some((hostdev_bdf(hostdev)?.parse().ok()?, pci_address(hostdev)?));
+        self.hostdevs().filter_map(at).collect()
+    }
+
     /// Makes the expander buses and gives each function the port behind which it sits.
     pub fn expanders(
         &mut self,
         groups: &[(Option<u32>, Vec<Bdf>)],
     ) -> Result<BTreeMap<Bdf, PciAddress>, DomainXmlError> {
-        let sizes: Vec<_> = groups.iter().map(|(cell, devices)| (*cell, devices.len())).collect();
+        let found = self.hostdev_addresses();
+        let paired = self.paired(&found);
+        let alone = |devices: &[Bdf]| -> Vec<Bdf> {
+            devices.iter().copied().filter(|bdf| !paired.contains_key(bdf)).collect()
+        };
+        let sizes: Vec<_> =
+            groups.iter().map(|(cell, devices)| (*cell, alone(devices).len())).collect();
         let made = self.buses.add_expanders(&sizes)?;
         let mut seated = BTreeMap::new();
         for ((expander, ports), (_, devices)) in made.into_iter().zip(groups) {
-            let addresses = ports.iter().map(|port| PciAddress::behind(port.index));
-            seated.extend(devices.iter().copied().zip(addresses));
+            for (bdf, port) in alone(devices).into_iter().zip(&ports) {
+                let multifunction = paired.values().any(|first| *first == bdf);
+                let first = PciAddress { multifunction, ..PciAddress::behind(port.index) };
+                seated.insert(bdf, first);
+                for (mate, _) in paired.iter().filter(|(_, first)| **first == bdf) {
+                    let function = found[mate].function;
+                    seated.insert(*mate, PciAddress { function, multifunction: false, ..first });
+                }
+            }
             self.controllers.push(expander);
             self.controllers.extend(ports);
         }
@@ -277,6 +313,9 @@ impl<'a> Seats<'a> {
     pub fn name_ports(&mut self, hostdevs: &[HostdevSeat]) -> BTreeMap<Bdf, String> {
         let mut names = BTreeMap::new();
         for HostdevSeat { bdf, alias, address, .. } in hostdevs {
+            if address.function > 0 {
+                continue; // its port has the name of function 0
+            }
             let name = format!("{alias}-port");
             let mut made = self.controllers.iter_mut();
             match made.find(|made| made.kind == "pci" && made.index == address.bus) {

@@ -53,19 +53,24 @@ fn more_caches_than_needed_are_said() {
 }
 
 #[test]
-fn odd_numbers_own_whole_cores_and_leave_the_last_thread() {
+fn odd_numbers_own_whole_cores_and_the_emulator_another() {
     let host = dgx2();
     // Within the share of a GPU there is a core for the emulator.
     let three = plan_on(&host, &[], &Request { vcpus: Some(3), ..run(1, 0) }).unwrap();
     assert_eq!((pins(&three), three.topology.threads), (vec![0, 48, 1], 1));
     assert_eq!(three.emulator_pin.to_string(), "2,50");
     assert!(says(&three, "`--vcpus 4` costs no core more", false), "{:?}", three.reasons);
-    // Beyond it the unused thread serves, and none where there is none.
+    // Beyond it one more is taken, as long as the node has one; then the unused thread serves, and none where there is
+    // none.
     let five = plan_on(&host, &[], &Request { vcpus: Some(5), ..run(1, 0) }).unwrap();
-    assert_eq!((pins(&five), five.emulator_pin.to_string()), (vec![0, 48, 1, 49, 2], "50".into()));
+    assert_eq!((pins(&five), five.emulator_pin.to_string()), (vec![0, 48, 1, 49, 2], "23,71".into()));
     let six = plan_on(&host, &[], &Request { vcpus: Some(6), ..run(1, 0) }).unwrap();
-    assert_eq!(six.emulator_pin.to_string(), "0-2,48-50");
-    assert!(says(&six, "emulator and I/O threads float over the guest's own cores", true));
+    assert_eq!(six.emulator_pin.to_string(), "23,71");
+    let odd = plan_on(&host, &[], &Request { vcpus: Some(47), ..run(1, 0) }).unwrap();
+    assert_eq!(odd.emulator_pin.to_string(), "71");
+    let all = plan_on(&host, &[], &Request { vcpus: Some(48), ..run(1, 0) }).unwrap();
+    assert_eq!(all.emulator_pin.to_string(), "0-23,48-71");
+    assert!(says(&all, "emulator and I/O threads float over the guest's own cores", true));
 }
 
 #[test]
@@ -127,7 +132,7 @@ fn thread_order_puts_first_threads_first() {
     let request = Request { pins: PinPolicy::Thread, vcpus: Some(5), ..run(1, 0) };
     let plan = plan_on(&dgx2(), &[], &request).unwrap();
     assert_eq!((pins(&plan), plan.topology.threads), (vec![0, 1, 2, 48, 49], 1));
-    assert_eq!(plan.emulator_pin.to_string(), "50");
+    assert_eq!(plan.emulator_pin.to_string(), "23,71");
 }
 
 #[test]
@@ -238,7 +243,7 @@ fn the_budget_counts_what_a_set_costs() {
     let ask = |vcpus| Request { vcpus, gpus: GpuWish::Count(1), ..Request::for_gpus(1) };
     assert_eq!(fit(&ask(None), &[], &gpus[..1]), Some((0, 1, 0)));
     assert_eq!(fit(&ask(None), &[], &[gpus[0], gpus[2]]), Some((0, 2, 0)));
-    assert_eq!(fit(&ask(Some(12)), &[], &gpus[..1]), Some((0, 1, 2)), "two cores of GPU 1");
+    assert_eq!(fit(&ask(Some(12)), &[], &gpus[..1]), Some((0, 1, 3)), "two cores of GPU 1, and one for the emulator");
     assert_eq!(fit(&ask(Some(18)), &[], &gpus[..1]), None);
     let remote = Request { allow: Allow { remote: true, split: false }, ..ask(Some(18)) };
     assert_eq!(fit(&remote, &[], &gpus[..1]), Some((1, 2, 5)), "one core of node 1");

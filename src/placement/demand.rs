@@ -50,6 +50,9 @@ impl Budget {
         self.shares(out);
         (out.vcpus, out.threads) = (0, 0);
         self.lend(1, remote, out)?;
+        if !out.loans.is_empty() {
+            self.give_own(out);
+        }
         self.bind(remote, out)
     }
 
@@ -87,6 +90,10 @@ impl Budget {
     /// So many cores on the nodes of the GPUs.
     fn near_gpus(&self, cores: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
         out.demands.clear();
+        let nodes = small(out.homes.len());
+        if !remote && cores < nodes {
+            return Err(Short::Nodes { cores, nodes });
+        }
         let homes = out.homes.iter().map(|&(node, gpus)| (node, gpus, gpus));
         out.demands.extend(homes.map(|(node, vcpus, gpus)| Demand {
             node,
@@ -95,6 +102,9 @@ impl Budget {
             gpus,
         }));
         spread(cores, &mut out.demands);
+        if !remote {
+            each_some(&mut out.demands);
+        }
         self.settle(remote, out)
     }
 
@@ -113,7 +123,8 @@ impl Budget {
             nodes.iter().copied().filter(|&node| free(node) >= cores).collect();
         if !spreading {
             fitting.sort_by_key(|&node| {
-                (bare(node), self.nodes[node].strain(0, cores), free(node), node)
+                let stock = &self.nodes[node];
+                (bare(node), stock.free(1) <= cores, stock.strain(0, cores + 1), free(node), node)
             });
         }
         let exactly = match self.request.cells {
@@ -154,20 +165,20 @@ impl Budget {
         Err(refused.unwrap_or(Short::Cells { asked, nodes: small(nodes.len()) }))
     }
 
-    /// Fits the demands of a number of vCPUs, gives the emulator its core where that costs nobody anything, and adds
-    /// memory.
+    /// Fits the demands of a number of vCPUs, gives the emulator a core of each node that has one more, and adds memory.
     fn settle(&self, remote: bool, out: &mut Solution) -> Result<(), Short> {
         self.lend(out.threads, remote, out)?;
+        self.give_own(out);
+        self.bind(remote, out)
+    }
+
+    /// Gives emulator and I/O threads a core of each node that has one more.
+    fn give_own(&self, out: &mut Solution) {
         if self.request.profile == Profile::Share {
             for demand in &mut out.demands {
-                let stock = &self.nodes[demand.node];
-                let rest = stock.free(1).saturating_sub(demand.vcpus);
-                let owed = stock.free_gpus.saturating_sub(demand.gpus) * stock.share;
-                let within = demand.vcpus < stock.share * demand.gpus;
-                demand.own = rest > 0 && (within || rest > owed);
+                demand.own = self.nodes[demand.node].free(1) > demand.vcpus;
             }
         }
-        self.bind(remote, out)
     }
 
     /// Checks that each node has its cores; the missing ones come from the nearest other nodes, where that is allowed.
@@ -271,6 +282,15 @@ pub(super) fn spread(cores: u32, demands: &mut [Demand]) {
         let floor = u32::try_from(product(demand) / whole).expect("no more than the cores");
         demand.vcpus = floor + u32::from(demand.own);
         demand.own = false;
+    }
+}
+
+/// Gives each demand a core at least, of those that have most; there are as many cores as demands.
+fn each_some(demands: &mut [Demand]) {
+    while let Some(none) = demands.iter().position(|demand| demand.vcpus == 0) {
+        let Some(most) = demands.iter_mut().max_by_key(|demand| demand.vcpus) else { return };
+        most.vcpus -= 1;
+        demands[none].vcpus = 1;
     }
 }
 

@@ -19,6 +19,7 @@ mod future;
 mod groups;
 mod home;
 mod isolation;
+mod limits;
 mod memory;
 mod names;
 mod nearest;
@@ -34,6 +35,7 @@ mod shortage;
 mod slots;
 mod taken;
 mod whycores;
+mod window;
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
@@ -52,6 +54,8 @@ use pcpus::Cores;
 use serde::{Deserialize, Serialize};
 use shortage::Shortage;
 use taken::Taken;
+pub use limits::MOST_VCPUS;
+pub use window::{is_amd, window, window_reason};
 
 /// Is what one domain of the host holds, whoever made it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -185,7 +189,7 @@ pub struct GuestTopology {
 /// Is the group of passed-through devices that hang below one expander bus of the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PcieGroup {
-    /// Index of the guest cell that owns them; none: the guest has one cell or their node is unknown.
+    /// Index of the guest cell that owns them: its only one, or the one on their node; none: no cell is there.
     pub cell: Option<u32>,
     /// Devices, one root port each, in guest order.
     pub devices: Vec<Bdf>,
@@ -219,7 +223,7 @@ pub struct PcieLink {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     /// What was chosen: `gpus`, `nvswitches`, `nics`, `vfs`, `nvmes`, `vcpus`, `emulator`, `memory`, `pcie`,
-    /// `isolation`, `iommu`, `nodes`, `drivers`, `huge-pages`.
+    /// `isolation`, `iommu`, `nodes`, `drivers`, `huge-pages`, `template`.
     pub choice: String,
     /// The reason, a sentence without full stop.
     pub because: String,
@@ -356,7 +360,7 @@ pub fn plan(
     if request.p2p_clique {
         guest_pcie.cliques = cliques::cliques(topology, &chosen.gpus, &mut reasons)?;
     }
-    Ok(Placement {
+    let placement = Placement {
         partition: chosen.partition,
         devices,
         vcpu_pins: cpus.vcpu_pins,
@@ -368,7 +372,17 @@ pub fn plan(
         node_pages,
         guest_pcie,
         reasons: reasons.0,
-    })
+    };
+    limits::within(placement, topology, request)
+}
+
+/// Pcpus of cores of these nodes that a guest could have: no domain holds them, and none is among the first `kept` cores
+/// of its node, which stay with the host.
+pub fn idle_cores(topology: &Topology, held: &Occupancy, kept: u32, nodes: &NodeSet) -> CpuSet {
+    let (homes, taken) = (Homes::new(topology, kept), Taken::new(topology, held));
+    let seats = nodes.iter().flat_map(|node| homes.seats(node));
+    let free = seats.filter(|seat| taken.is_free(seat.at));
+    free.flat_map(|seat| seat.core.pcpus.iter()).collect()
 }
 
 #[cfg(test)]

@@ -17,10 +17,13 @@ pub(super) fn tree(
     cpus: &GuestCpus,
     reasons: &mut Reasons,
 ) -> GuestPcie {
-    let cell = |bdf: Bdf| {
+    // Of one cell everything is near, wherever it stands on the host.
+    let only = (cpus.cells.len() == 1).then_some(0);
+    let on = |bdf: Bdf| {
         let node = homes.of_device(bdf)?;
         cpus.cells.iter().position(|(own, _)| *own == Some(node))
     };
+    let cell = |bdf: Bdf| only.or_else(|| on(bdf));
     let mut groups: Vec<PcieGroup> = Vec::new();
     for at in (0..cpus.cells.len()).map(Some).chain([None]) {
         let own: Vec<Bdf> = devices.iter().copied().filter(|&bdf| cell(bdf) == at).collect();
@@ -33,7 +36,16 @@ pub(super) fn tree(
         let each = format!("{}, a root port each", count(group.devices.len(), "device"));
         match group.cell {
             Some(cell) => {
-                reasons.say("pcie", format!("{each}, below an expander bus of cell {cell}"))
+                reasons.say("pcie", format!("{each}, below an expander bus of cell {cell}"));
+                let bound = only.is_some_and(|at| cpus.cells[at].0.is_some());
+                let is_away = |bdf: &&Bdf| {
+                    bound && homes.of_device(**bdf).is_some() && on(**bdf).is_none()
+                };
+                let away: Vec<&Bdf> = group.devices.iter().filter(is_away).collect();
+                if !away.is_empty() {
+                    let text = format!("{}: on another node than the guest's vCPUs", list(away));
+                    reasons.compromise("pcie", text);
+                }
             }
             None if cpus.cells.iter().all(|(node, _)| node.is_none()) => {
                 reasons.say(

@@ -35,6 +35,13 @@ pub(super) enum Short {
         /// The node of the GPUs, with the cores that lack.
         demand: Demand,
     },
+    /// Fewer cores than nodes that the GPUs are on.
+    Nodes {
+        /// Cores for vCPUs.
+        cores: u32,
+        /// Nodes of the GPUs.
+        nodes: u32,
+    },
     /// The number of cells is not that of the nodes.
     Cells {
         /// Cells asked for.
@@ -94,6 +101,13 @@ impl Shortage<'_> {
             }
             Short::Cores { demand, threads } => self.cores(demand, threads.max(1)),
             Short::Everywhere { demand } => self.everywhere(demand),
+            Short::Nodes { cores, nodes } => {
+                let what = format!(
+                    "vCPUs on {} leave GPUs without one on their node: they are on {nodes} nodes",
+                    count(cores as usize, "core")
+                );
+                impossible(what, format!("--vcpus {nodes} at least{}", self.remote()))
+            }
             Short::Cells { asked, nodes } => {
                 let on = count(nodes as usize, "host node");
                 let what = match self.budget.request.profile {

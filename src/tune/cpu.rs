@@ -146,7 +146,7 @@ fn topology(work: &mut Work<'_>) -> Result<(), TuneError> {
     let vendor = work.given.topology.machine().cpu_vendor.as_deref();
     let topoext = work.guest.kvm
         && topology.is_some_and(|topology| topology.threads > 1)
-        && vendor.is_some_and(crate::domain::is_amd);
+        && vendor.is_some_and(crate::placement::is_amd);
     work.set(ItemName::Topology, Setting::Topology { topology, topoext })
 }
 

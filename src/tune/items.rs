@@ -7,7 +7,7 @@ use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::placement::GuestTopology;
 use crate::request::PageSize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Is what becomes of one thing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -120,6 +120,8 @@ pub struct Items {
     pub maxphysaddr: Item<u8>,
     /// Memory balloon.
     pub balloon: Item<Virtio>,
+    /// Things that nobody named, so that of a guest of ours they are made as was asked for when it was made.
+    pub unnamed: BTreeSet<ItemName>,
 }
 
 impl Items {
@@ -151,7 +153,13 @@ impl Items {
             window: Item::On,
             maxphysaddr: Item::On,
             balloon: Item::On,
+            unnamed: [ItemName::Pins, ItemName::Topology, ItemName::Cells].into(),
         }
+    }
+
+    /// Whether a thing is as was asked for when the guest was made, if gpuvm made it: it stays, or nobody named it.
+    pub(super) fn is_as_asked<T>(&self, name: ItemName, item: &Item<T>) -> bool {
+        item.is_kept() || (item.is_on() && self.unnamed.contains(&name))
     }
 
     /// Whether something depends on where the guest goes.

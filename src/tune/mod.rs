@@ -121,11 +121,22 @@ impl TuneError {
 /// Makes a domain what its items say; changes nothing where it is so already.
 pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> {
     let claims = refuse::understood(current, given)?;
-    let guest = wish::Guest::read(current, &claims, given)?;
-    let placement = match given.items.need_a_place() {
-        true => Some(place::place(current, &guest, given)?),
+    let mut items = given.items.clone();
+    // Memory that is no whole pages of the new size would not start.
+    let repaged = matches!(items.huge_pages, Item::On | Item::To(_));
+    if repaged && items.memory_rounding.is_kept() {
+        items.memory_rounding = Item::On;
+    }
+    let guest = wish::Guest::read(current, &claims, &Given { items: &items, ..*given })?;
+    let placement = match items.need_a_place() {
+        true => Some(place::place(current, &guest, &Given { items: &items, ..*given })?),
         false => None,
     };
+    if repaged && items.cells.is_kept() && placement.as_ref().is_some_and(|p| place::is_same_cells(&claims, p)) {
+        items.cells = Item::On;
+        items.unnamed.insert(ItemName::Cells);
+    }
+    let given = &Given { items: &items, ..*given };
     let mut work = work::Work::new(current, &guest, placement.as_ref(), given);
     cpu::apply(&mut work)?;
     devices::apply(&mut work)?;

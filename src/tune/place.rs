@@ -6,7 +6,7 @@ use super::{Given, Item, ItemName, TuneError};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::domain::DomainXml;
-use crate::domain::claims::Cell;
+use crate::domain::claims::{Cell, Claims};
 use crate::memsize::MemSize;
 use crate::placement::{GuestCell, GuestPcie, Occupancy, PcieGroup, Placement, Reason, plan};
 use crate::request::{PinPolicy, Request};
@@ -22,7 +22,10 @@ pub(super) fn place(
     guest: &Guest<'_>,
     given: &Given<'_>,
 ) -> Result<Placement, TuneError> {
-    let mut placement = chosen(guest, given)?;
+    let mut placement = match as_asked(guest, given) {
+        Some(placement) => placement,
+        None => chosen(guest, &guest.request, given)?,
+    };
     let own: BTreeSet<Bdf> = guest.hostdevs.iter().copied().collect();
     only_own(&mut placement, &own, given.topology);
     rounded(&mut placement, guest, given)?;
@@ -44,10 +47,44 @@ pub(super) fn compromise(choice: &str, because: String) -> Reason {
     Reason { choice: choice.into(), because, compromise: true }
 }
 
+/// The plan of what was asked for when gpuvm made the guest, where its vCPUs and its memory are still what such a plan
+/// gives, the memory to less than a page of each cell.
+fn as_asked(guest: &Guest<'_>, given: &Given<'_>) -> Option<Placement> {
+    let own = guest.asked.as_ref()?;
+    [(own.vcpus, own.memory_kib), (own.vcpus, guest.request.memory_kib)]
+        .into_iter()
+        .find_map(|(vcpus, memory_kib)| as_sized(guest, vcpus, memory_kib, given))
+}
+
+/// The plan of a guest that leaves sizes to the planner, where these are the guest's.
+fn as_sized(
+    guest: &Guest<'_>,
+    vcpus: Option<u32>,
+    memory_kib: Option<MemSize>,
+    given: &Given<'_>,
+) -> Option<Placement> {
+    let request = Request { vcpus, memory_kib, ..guest.request.clone() };
+    let placement = chosen(guest, &request, given).ok()?;
+    let there: Vec<MemSize> = match &guest.claims.cells[..] {
+        [] => vec![guest.claims.memory.value],
+        cells => cells.iter().map(|cell| cell.memory.value).collect(),
+    };
+    let so = |(there, planned): (&MemSize, &GuestCell)| {
+        *there >= planned.memory_kib
+            && there.saturating_sub(planned.memory_kib) < guest.unit()
+    };
+    let same = placement.vcpus() == guest.claims.vcpus.value
+        && there.len() == placement.cells.len();
+    (same && there.iter().zip(&placement.cells).all(so)).then_some(placement)
+}
+
 /// Plans freely, then on the cores that the domain has, and takes these if they are as good.
-fn chosen(guest: &Guest<'_>, given: &Given<'_>) -> Result<Placement, TuneError> {
+fn chosen(
+    guest: &Guest<'_>,
+    request: &Request,
+    given: &Given<'_>,
+) -> Result<Placement, TuneError> {
     let Given { topology, others, .. } = *given;
-    let request = &guest.request;
     if request.pins == PinPolicy::None {
         return Ok(plan(topology, others, request)?);
     }
@@ -154,7 +191,7 @@ fn only_own(placement: &mut Placement, own: &BTreeSet<Bdf>, topology: &Topology)
     for bdf in added {
         let node = topology.device(bdf).and_then(|device| device.node);
         let on = |node: NodeId| placement.cells.iter().position(|c| c.host_nodes.contains(node));
-        let cell = node.and_then(on).filter(|_| cells > 1);
+        let cell = if cells == 1 { Some(0) } else { node.and_then(on) };
         let cell = cell.and_then(|cell| u32::try_from(cell).ok());
         match groups.iter_mut().find(|group| group.cell == cell || cells == 1) {
             Some(group) => group.devices.push(bdf),
@@ -202,6 +239,18 @@ fn rounded(
         }
     }
     Ok(())
+}
+
+/// Whether a domain's cells have the vCPUs that a plan's have, so that only their memory can be another.
+pub(super) fn is_same_cells(claims: &Claims<'_>, placement: &Placement) -> bool {
+    let same = |(cell, planned): (&Cell<'_>, &GuestCell)| {
+        let vcpus = cell.vcpus.iter().flat_map(|set| set.value.iter()).map(|vcpu| vcpu.0);
+        vcpus.eq(planned.vcpus.clone())
+    };
+    let there = &claims.cells;
+    !there.is_empty()
+        && there.len() == placement.cells.len()
+        && there.iter().zip(&placement.cells).all(same)
 }
 
 /// Leaves cells the memory that they have if that is whole pages and as near to their share as these come: what was

@@ -29,6 +29,7 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
         request.pins = wish.pins;
     }
     match items.cells {
+        cells if items.is_as_asked(ItemName::Cells, &cells) => {}
         Item::Keep => {}
         Item::On => request.cells = CellWish::Auto,
         Item::Off | Item::To(_) => {
@@ -37,6 +38,7 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
         }
     }
     match items.topology {
+        shape if items.is_as_asked(ItemName::Topology, &shape) => {}
         Item::Keep => {}
         Item::On => request.threads = None,
         Item::Off => request.threads = Some(1),

@@ -7,7 +7,9 @@ use crate::cpuset::CpuSet;
 use crate::domain::claims::Claims;
 use crate::domain::{DomainXml, Element};
 use crate::memsize::MemSize;
-use crate::request::{Allow, CellWish, DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Request};
+use crate::request::{
+    Allow, CellWish, DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Profile, Request, Template,
+};
 use crate::topology::{DeviceKind, Sriov, Topology};
 use std::collections::BTreeSet;
 
@@ -24,6 +26,8 @@ pub(super) struct Guest<'t> {
     pub hostdevs: Vec<Bdf>,
     /// What it would have asked for.
     pub request: Request,
+    /// What was asked for when gpuvm made it; none: somebody else made it.
+    pub asked: Option<Request>,
     /// Whether it runs by hardware virtualization.
     pub kvm: bool,
     /// Whether memory can be plugged into it, so that its cells and their memory are not ours to divide.
@@ -56,6 +60,7 @@ impl<'t> Guest<'t> {
             pins,
             hostdevs,
             request: Request::for_gpus(0),
+            asked: current.record().ok().flatten().map(|record| record.request),
             kvm: root.attr("type").is_some_and(|kind| kind == "kvm"),
             plugs_memory,
         };
@@ -65,8 +70,8 @@ impl<'t> Guest<'t> {
 
     /// Makes the request.
     fn wish(&self, current: &DomainXml, given: &Given<'_>) -> Result<Request, TuneError> {
-        let record = current.record().ok().flatten().map(|record| record.request);
-        let mut request = record.unwrap_or_else(|| Request::for_gpus(0));
+        let own = self.asked.as_ref();
+        let mut request = own.cloned().unwrap_or_else(|| Request::for_gpus(0));
         let topology = given.topology;
         let of = |kind, vf| self.functions(topology, kind, vf);
         request.gpus = GpuWish::Exact(of(DeviceKind::Gpu, false));
@@ -77,14 +82,27 @@ impl<'t> Guest<'t> {
             nvmes: DeviceWish::Exact(of(DeviceKind::Nvme, false)),
             ..Extras::default()
         };
-        request.profile = crate::request::Profile::Share;
+        let items = given.items;
+        let as_asked = [
+            items.is_as_asked(ItemName::Pins, &items.pins),
+            items.is_as_asked(ItemName::Cells, &items.cells),
+            items.is_as_asked(ItemName::Topology, &items.topology),
+        ];
+        let whole = own.filter(|_| as_asked == [true; 3]);
+        request.profile = whole.map_or(Profile::Share, |own| own.profile);
+        request.template = Template { is_given: true, remaps_interrupts: true };
         request.vcpus = Some(self.claims.vcpus.value);
         request.memory_kib = Some(self.memory()).filter(|memory| memory.kib() >= 1024);
         request.huge_pages = self.page(given.items.huge_pages);
-        request.pins = self.policy(given)?;
+        let named = !items.unnamed.contains(&ItemName::Pins);
+        request.pins = match own.filter(|_| items.pins.is_on() && !named) {
+            Some(own) => own.pins,
+            None => self.policy(given)?,
+        };
         let floats = request.pins == PinPolicy::None;
         let cells = self.claims.cells.len();
-        request.cells = match given.items.cells {
+        request.cells = match items.cells {
+            _ if as_asked[1] && own.is_some_and(|own| own.pins == request.pins) => request.cells,
             Item::To(number) => CellWish::Count(number),
             // Cells that go shape nothing any more.
             Item::Off => CellWish::Auto,

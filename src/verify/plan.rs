@@ -5,8 +5,7 @@ use super::report::{Between, Report, Wrong};
 use crate::check::Rule;
 use crate::check::guest::Guest;
 use crate::domain::DomainXml;
-use crate::memsize::MemSize;
-use crate::request::{CellWish, GpuWish, PinPolicy, Request};
+use crate::request::{CellWish, GpuWish, PageSize, PinPolicy, Request};
 use crate::shell::word;
 use crate::topology::{DeviceKind, Sriov, Topology};
 
@@ -70,7 +69,7 @@ impl Plan<'_> {
         let cells = defined.cells.len().max(1);
         if let Some(memory) = request.memory_kib {
             // Each cell's is rounded to its pages.
-            let page = request.huge_pages.map_or(MemSize::from_kib(1024), |page| page.size());
+            let page = request.huge_pages.unwrap_or(PageSize::TwoMib).size();
             let slack = page.kib().saturating_mul(cells as u64);
             let found = defined.memory.value;
             if memory.kib().abs_diff(found.kib()) > slack {
@@ -114,7 +113,7 @@ impl Plan<'_> {
         let number = |kind: DeviceKind, vf: bool| {
             let devices = defined.passed.iter().filter_map(|p| topology.device(p.bdf.value));
             let is = devices.filter(|device| device.kind() == kind);
-            is.filter(|d| matches!(d.sriov, Some(Sriov::Vf { .. })) == vf).count()
+            is.filter(|d| matches!(d.sriov, Some(Sriov::Vf { .. })) == vf).collect::<Vec<_>>()
         };
         let gpus = match &request.gpus {
             GpuWish::Count(count) | GpuWish::Run { count, .. } => *count as usize,
@@ -128,7 +127,13 @@ impl Plan<'_> {
             ("virtual functions", extras.vfs.number(), number(DeviceKind::Nic, true)),
             ("NVMe drives", extras.nvmes.number(), number(DeviceKind::Nvme, false)),
         ] {
-            let (expected, found) = (expected.to_string(), found.to_string());
+            // Others of a function's IOMMU group go with it, unasked.
+            let mates = found.iter().enumerate().filter(|(at, device)| {
+                let group = device.iommu_group;
+                group.is_some() && found[..*at].iter().any(|before| before.iommu_group == group)
+            });
+            let unasked = mates.count().min(found.len().saturating_sub(expected));
+            let (expected, found) = (expected.to_string(), (found.len() - unasked).to_string());
             self.tell(&DEVICES, &format!("passed {what}"), expected, found, "/domain/devices");
         }
         if let GpuWish::Exact(wanted) = &request.gpus {

@@ -14,7 +14,7 @@ use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
 use crate::placement::{Occupancy, PlanError};
 use crate::shell::word;
 use crate::topology::Topology;
-use crate::tune::{Given, Item, Items, TuneError, Tuned, together};
+use crate::tune::{Given, Item, ItemName, Items, TuneError, Tuned, together};
 use crate::versions::Versions;
 use anyhow::Context as _;
 use std::collections::BTreeMap;
@@ -324,6 +324,16 @@ fn refused(name: &str, error: &TuneError) -> anyhow::Error {
 fn items(args: &ItemArgs, all: bool) -> Items {
     let all = all || args.name_none();
     let base = if all { Items::all() } else { Items::default() };
+    let mut unnamed = base.unnamed;
+    for (name, is_named) in [
+        (ItemName::Pins, args.pins.is_some()),
+        (ItemName::Topology, args.topology.is_some()),
+        (ItemName::Cells, args.cells.is_some()),
+    ] {
+        if is_named {
+            unnamed.remove(&name);
+        }
+    }
     /// What is named, else what holds without.
     fn or<T: Clone>(named: &Option<Item<T>>, base: Item<T>) -> Item<T> {
         named.clone().unwrap_or(base)
@@ -353,5 +363,6 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         window: or(&args.window, base.window),
         maxphysaddr: or(&args.maxphysaddr, base.maxphysaddr),
         balloon: or(&args.balloon, base.balloon),
+        unnamed,
     }
 }

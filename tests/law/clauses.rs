@@ -1,0 +1,219 @@
+//! The clauses of the law, each asked of one host and size.
+
+use super::fake;
+use super::pairs::Asked;
+use gpuvm::check::{self, HUGE_PAGES_NOT_MOUNTED, HUGE_PAGES_SHORT};
+use gpuvm::cpuset::CpuSet;
+use gpuvm::domain::claims::Claims;
+use gpuvm::domain::{DomainXml, Element};
+use gpuvm::placement::{Occupancy, Placement, capacity};
+use gpuvm::request::{GpuWish, Request};
+use gpuvm::tune::{Given, Items, tune};
+use gpuvm::versions::Versions;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A clause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Clause {
+    /// `export` writes what is planned.
+    Export,
+    /// libvirt's schema takes it.
+    Valid,
+    /// What is written is what the plan says.
+    Same,
+    /// `create` says yes, or names what the plan has named.
+    Create,
+    /// `check` finds nothing.
+    Check,
+    /// `tune --check` has nothing to do.
+    Tune,
+    /// `capacity` counts as `plan` answers.
+    Capacity,
+    /// `verify` of what then runs is clean.
+    Verify,
+    /// The program from outside says what the library says.
+    Program,
+}
+
+/// A broken clause.
+#[derive(Debug)]
+pub struct Broken {
+    /// Which.
+    pub clause: Clause,
+    /// How.
+    pub how: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.clause, self.how)
+    }
+}
+
+/// What came of a pair.
+#[derive(Default)]
+pub struct Outcome {
+    /// Clauses that were asked.
+    pub asked: Vec<Clause>,
+    /// Those that are broken.
+    pub broken: Vec<Broken>,
+    /// What `export` wrote.
+    pub xml: Option<DomainXml>,
+}
+
+impl Outcome {
+    /// Notes a clause.
+    fn note(&mut self, clause: Clause, broken: impl IntoIterator<Item = String>) {
+        self.asked.push(clause);
+        self.broken.extend(broken.into_iter().map(|how| Broken { clause, how }));
+    }
+}
+
+/// Judges a pair.
+pub fn judge(asked: &Asked<'_>) -> Outcome {
+    let mut outcome = Outcome::default();
+    outcome.note(Clause::Capacity, counted(asked));
+    let Ok(placement) = &asked.answer else { return outcome };
+    let xml = match asked.export(placement) {
+        Ok(xml) => xml,
+        // One missing option may be named, if the plan has named it, too.
+        Err(error) => {
+            let named = placement.reasons.iter().any(|r| r.choice == "template" && r.compromise);
+            outcome.note(Clause::Export, (!named || !error.contains("--template")).then_some(error));
+            return outcome;
+        }
+    };
+    outcome.note(Clause::Export, []);
+    outcome.note(Clause::Same, same(placement, &xml));
+    outcome.note(Clause::Create, created(asked, placement, &xml));
+    outcome.note(Clause::Check, checked(asked, placement, &xml));
+    outcome.note(Clause::Tune, tuned(asked, &xml));
+    outcome.note(Clause::Verify, fake::verified(asked, placement, &xml));
+    outcome.xml = Some(xml);
+    outcome
+}
+
+/// Whether `capacity` counts guests of this size exactly where `plan` has a place for one.
+fn counted(asked: &Asked<'_>) -> Option<String> {
+    let GpuWish::Count(gpus @ 1..) = asked.request.gpus else { return None };
+    let like = Request { gpus: GpuWish::Count(1), ..asked.request.clone() };
+    let capacity = capacity(asked.topology, &Occupancy::default(), &like, &[gpus]);
+    let counted = capacity.sizes.first().map_or(0, |size| size.empty);
+    match (&asked.answer, counted) {
+        (Ok(_), 0) => Some("planned, and capacity counts none".into()),
+        (Err(error), 1..) => Some(format!("refused ({error}), and capacity counts {counted}")),
+        (Err(error), 0) => {
+            let why = capacity.next.map(|next| next.even_empty.unwrap_or(next.what));
+            let same = why.as_deref() == Some(error.to_string().as_str());
+            (!same).then(|| format!("refused ({error}), and capacity says {why:?}"))
+        }
+        _ => None,
+    }
+}
+
+/// What of a guest is not as planned.
+fn same(placement: &Placement, xml: &DomainXml) -> Vec<String> {
+    let claims = Claims::read(xml);
+    let mut wrong = Vec::new();
+    let mut tell = |what: &str, planned: String, written: String| {
+        if planned != written {
+            wrong.push(format!("{what}: {planned} planned, {written} written"));
+        }
+    };
+    tell("vCPUs", placement.vcpus().to_string(), claims.vcpus.value.to_string());
+    tell("memory", placement.memory().to_string(), claims.memory.value.to_string());
+    let pins = |pins: &[CpuSet]| {
+        let pins = pins.iter().enumerate().filter(|(_, pin)| !pin.is_empty());
+        pins.map(|(at, pin)| format!("{at}:{pin}")).collect::<Vec<_>>().join(" ")
+    };
+    let mut written = vec![CpuSet::new(); placement.vcpu_pins.len()];
+    for pin in &claims.vcpu_pins {
+        written[pin.of.value as usize] = pin.cpuset.value.clone();
+    }
+    tell("pins", pins(&placement.vcpu_pins), pins(&written));
+    let emulator = claims.emulator_pin.as_ref().map(|pin| pin.value.to_string());
+    tell("emulator", placement.emulator_pin.to_string(), emulator.unwrap_or_default());
+    let threads = placement.iothread_pins.len().to_string();
+    tell("I/O threads", threads, claims.iothreads.len().to_string());
+    let written: Vec<CpuSet> =
+        claims.iothread_pins.iter().map(|pin| pin.cpuset.value.clone()).collect();
+    tell("I/O threads' pins", pins(&placement.iothread_pins), pins(&written));
+    for (cell, planned) in placement.cells.iter().enumerate().filter(|_| !claims.cells.is_empty()) {
+        let written = claims.cells.get(cell).map(|cell| cell.memory.value.to_string());
+        tell("memory of a cell", planned.memory_kib.to_string(), written.unwrap_or_default());
+        let binding = claims.binding(Some(cell as u32)).map(|b| b.nodes.value.to_string());
+        tell("nodes of a cell", planned.host_nodes.to_string(), binding.unwrap_or_default());
+    }
+    let mut devices: Vec<_> = claims.passed.iter().map(|passed| passed.bdf.value).collect();
+    let mut planned = placement.devices.clone();
+    devices.sort_unstable();
+    planned.sort_unstable();
+    tell("devices", format!("{planned:?}"), format!("{devices:?}"));
+    let cells = |group: &gpuvm::placement::PcieGroup| format!("{:?}", group.cell);
+    let planned: Vec<String> = placement.guest_pcie.groups.iter().map(cells).collect();
+    tell("cells of buses", planned.join(" "), buses(xml).join(" "));
+    wrong
+}
+
+/// The cells of expander buses, in order.
+fn buses(xml: &DomainXml) -> Vec<String> {
+    let devices = xml.root().child("devices");
+    let controllers = devices.into_iter().flat_map(|devices| devices.children("controller"));
+    let is = |bus: &Element<'_>| bus.attr("model").as_deref() == Some("pcie-expander-bus");
+    let nodes = controllers.filter(is).map(|bus| bus.find("target/node"));
+    let cell = |node: Option<Element<'_>>| node.and_then(|n| n.text().trim().parse::<u32>().ok());
+    nodes.map(|node| format!("{:?}", cell(node))).collect()
+}
+
+/// What `create` refuses although the plan has named nothing of it.
+fn created(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Vec<String> {
+    let errors = found(asked, placement, xml).filter(|f| f.severity == check::Severity::Error);
+    errors.map(|finding| format!("{} ({})", finding.message, finding.rule)).collect()
+}
+
+/// What `check` finds.
+fn checked(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Vec<String> {
+    let findings = found(asked, placement, xml);
+    findings.map(|finding| format!("{} ({})", finding.message, finding.rule)).collect()
+}
+
+/// What our checker finds but for what the host lacks before a start and the plan has named, with the command that mends
+/// it: huge pages that are not reserved, a page size that is not mounted.
+fn found(
+    asked: &Asked<'_>,
+    placement: &Placement,
+    xml: &DomainXml,
+) -> impl Iterator<Item = check::Finding> {
+    let named: Vec<&str> = [
+        (HUGE_PAGES_SHORT, "huge-pages"),
+        (HUGE_PAGES_NOT_MOUNTED, "hugetlbfs"),
+    ]
+    .into_iter()
+    .filter(|(_, choice)| placement.reasons.iter().any(|r| r.compromise && r.choice == *choice))
+    .map(|(rule, _)| rule)
+    .collect();
+    let found = check::check(xml, asked.topology, &Occupancy::default(), &Versions::default());
+    found.into_iter().filter(move |finding| !named.contains(&finding.rule))
+}
+
+/// What `tune --check` would do.
+fn tuned(asked: &Asked<'_>, xml: &DomainXml) -> Vec<String> {
+    let (others, items, disks) = (Occupancy::default(), Items::all(), BTreeMap::new());
+    let given = Given {
+        topology: asked.topology,
+        others: &others,
+        items: &items,
+        allow_remote: false,
+        disks: &disks,
+        abilities: Default::default(),
+        versions: &Versions::default(),
+    };
+    match tune(xml, &given) {
+        Err(error) => vec![error.to_string()],
+        Ok(tuned) => {
+            let change = |c: &gpuvm::tune::Change| format!("{}: {} -> {}", c.item, c.was, c.now);
+            tuned.changes.iter().map(change).collect()
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The law: on every machine and for every size, what `plan` says is what every other verb says. If it says yes, then
+//! `export` gives XML that libvirt's schema takes, the XML is the plan, `create` says yes or names what the plan has named
+//! too, `check` finds nothing, `tune --check` has nothing to do, `capacity` has counted it, and `verify` of the guest as
+//! it then runs is clean. If it says no, all say no, with the same reason.
+//!
+//! `make test` takes a fixed part of the pairs of host and size; GPUVM_LAW=all takes them all, and GPUVM_LAW=TEXT those whose host or
+//! size contains it, each broken one named.
+
+mod clauses;
+mod fake;
+mod outside;
+mod pairs;
+
+use crate::support::project;
+use crate::support::shared::{Recorded, each_shared_host};
+use clauses::{Broken, Clause, judge};
+use gpuvm::discover::source::load;
+use gpuvm::topology::Topology;
+use pairs::{Asked, sizes};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Of so many pairs `make test` judges one.
+const STRIDE: usize = 17;
+/// Of so many judged pairs one is asked of the program, too.
+const OUTSIDE: usize = 150;
+
+/// What was judged so far.
+#[derive(Default)]
+struct Judged {
+    /// Pairs seen, judged or not.
+    seen: usize,
+    /// Pairs that each clause was asked of.
+    asked: BTreeMap<Clause, usize>,
+    /// What is broken.
+    broken: Vec<(String, Broken)>,
+    /// Pairs that have a place.
+    yes: usize,
+    /// Pairs that have none.
+    no: usize,
+    /// Hosts.
+    hosts: usize,
+    /// Exports to be looked at by libvirt's schema, one of each shape.
+    shapes: outside::Shapes,
+}
+
+impl Judged {
+    /// Judges the sizes of a host that are due.
+    fn host(&mut self, name: &str, path: &Path, topology: &Topology, which: &Which) {
+        self.hosts += 1;
+        for size in sizes(topology) {
+            self.seen += 1;
+            if !which.takes(name, &size, self.seen) {
+                continue;
+            }
+            let asked = Asked::new(topology, &size);
+            match asked.answer.is_ok() {
+                true => self.yes += 1,
+                false => self.no += 1,
+            }
+            let outcome = judge(&asked);
+            for clause in outcome.asked {
+                *self.asked.entry(clause).or_default() += 1;
+            }
+            let place = format!("{name}: {size}");
+            self.broken.extend(outcome.broken.into_iter().map(|broken| (place.clone(), broken)));
+            if let Some(xml) = &outcome.xml {
+                self.shapes.add(&place, xml);
+            }
+            if (self.yes + self.no).is_multiple_of(OUTSIDE) {
+                *self.asked.entry(Clause::Program).or_default() += 1;
+                let broken = outside::program(path, &size, &asked);
+                self.broken.extend(broken.into_iter().map(|broken| (place.clone(), broken)));
+            }
+        }
+    }
+
+    /// The table: pairs asked and broken by clause.
+    fn table(&self) -> String {
+        let mut text = format!(
+            "{} of {} pairs on {} hosts judged: {} have a place, {} have none\n{:<12}{:>8}{:>8}\n",
+            self.yes + self.no,
+            self.seen,
+            self.hosts,
+            self.yes,
+            self.no,
+            "clause",
+            "asked",
+            "broken"
+        );
+        for (clause, asked) in &self.asked {
+            let broken = self.broken.iter().filter(|(_, broken)| broken.clause == *clause).count();
+            text += &format!("{:<12}{asked:>8}{broken:>8}\n", format!("{clause:?}").to_lowercase());
+        }
+        text
+    }
+}
+
+/// Which pairs are judged.
+enum Which {
+    /// A fixed part.
+    Part,
+    /// All.
+    All,
+    /// Those whose host or size contains a text.
+    Named(String),
+}
+
+impl Which {
+    /// What the environment says.
+    fn asked_for() -> Which {
+        match std::env::var("GPUVM_LAW") {
+            Err(_) => Which::Part,
+            Ok(all) if all == "all" => Which::All,
+            Ok(text) => Which::Named(text),
+        }
+    }
+
+    /// Whether it takes a pair, the so manieth.
+    fn takes(&self, host: &str, size: &str, at: usize) -> bool {
+        match self {
+            Which::Part => at.is_multiple_of(STRIDE),
+            Which::All => true,
+            Which::Named(text) => format!("{host}: {size}").contains(text),
+        }
+    }
+}
+
+/// The project's own recorded hosts, in whatever folder they lie.
+fn own_hosts() -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for dir in ["topologies", "tests/posted", "tests/hosts"] {
+        let Ok(entries) = std::fs::read_dir(project().join(dir)) else { continue };
+        let paths = entries.map(|entry| entry.unwrap().path());
+        all.extend(paths.filter(|path| path.extension().is_some_and(|end| end == "json")));
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn no_verb_contradicts_the_plan() {
+    let (which, began) = (Which::asked_for(), Instant::now());
+    let mut judged = Judged::default();
+    for path in own_hosts() {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        judged.host(name, &path, &load(&path).unwrap(), &which);
+    }
+    assert!(judged.hosts >= 6, "{} hosts of the project", judged.hosts);
+    let look = |host: &Recorded<'_>| judged.host(host.name, host.path, host.topology, &which);
+    each_shared_host(look);
+    let invalid = judged.shapes.invalid();
+    judged.asked.insert(Clause::Valid, judged.shapes.number());
+    judged.broken.extend(invalid);
+    eprintln!("{}{:.1} s", judged.table(), began.elapsed().as_secs_f64());
+    let lines: Vec<String> =
+        judged.broken.iter().map(|(place, broken)| format!("{place}\n    {broken}")).collect();
+    assert!(lines.is_empty(), "{} broken:\n{}", lines.len(), lines.join("\n"));
+    if matches!(which, Which::Part) {
+        assert!(judged.yes >= 50 && judged.no >= 10, "{}", judged.table());
+    }
+}

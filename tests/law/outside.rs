@@ -1,0 +1,92 @@
+//! The law from outside: libvirt's schema on one export of each shape, and the program for a few pairs.
+
+use super::clauses::{Broken, Clause};
+use super::pairs::Asked;
+use crate::support::{gpuvm, run};
+use gpuvm::domain::{DomainXml, Element};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// One export of each shape, with its pair.
+#[derive(Default)]
+pub struct Shapes(BTreeMap<String, (String, String)>);
+
+/// The names of elements and attributes below an element, each once.
+fn shape(element: Element<'_>, path: &str, all: &mut std::collections::BTreeSet<String>) {
+    let path = format!("{path}/{}", element.name());
+    for (name, _) in element.attrs() {
+        all.insert(format!("{path}@{name}"));
+    }
+    for child in element.elements() {
+        shape(child, &path, all);
+    }
+    all.insert(path);
+}
+
+impl Shapes {
+    /// Keeps an export that is the first of its shape.
+    pub fn add(&mut self, place: &str, xml: &DomainXml) {
+        let mut all = Default::default();
+        shape(xml.root(), "", &mut all);
+        let key = all.into_iter().collect::<Vec<_>>().join(" ");
+        self.0.entry(key).or_insert_with(|| (place.to_owned(), xml.text().to_owned()));
+    }
+
+    /// How many shapes there are.
+    pub fn number(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Those that libvirt's schema does not take; none where it is not installed.
+    pub fn invalid(&self) -> Vec<(String, Broken)> {
+        if !crate::xml::tools::has("virt-xml-validate") {
+            return Vec::new();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mut broken = Vec::new();
+        for (at, (place, text)) in self.0.values().enumerate() {
+            let file = dir.path().join(format!("{at}.xml"));
+            std::fs::write(&file, text).unwrap();
+            let how = crate::xml::tools::invalid(&file);
+            broken.extend(how.map(|how| (place.clone(), Broken { clause: Clause::Valid, how })));
+        }
+        broken
+    }
+}
+
+/// What the program says otherwise than the library.
+pub fn program(path: &Path, size: &str, asked: &Asked<'_>) -> Vec<Broken> {
+    let say = |verb: &str, more: &[&str]| {
+        let mut command: Command = gpuvm(&[verb]);
+        command.arg("--host").arg(path).args(size.split_whitespace()).args(more);
+        run(&mut command)
+    };
+    let mut broken = Vec::new();
+    let mut tell = |how: String| broken.push(Broken { clause: Clause::Program, how });
+    let (code, _, planned) = say("plan", &[]);
+    if (code == 0) != asked.answer.is_ok() {
+        tell(format!("plan ends with {code}: {planned}"));
+    }
+    let (code, _, said) = say("export", &["--name", "law"]);
+    match &asked.answer {
+        Err(_) if said != planned => tell(format!("plan says {planned}export says {said}")),
+        Ok(place) if (code == 0) != asked.export(place).is_ok() => {
+            tell(format!("export ends with {code}: {said}"));
+        }
+        _ => {}
+    }
+    let accept = match asked.answer.as_ref().is_ok_and(|place| place.shared_fabric().is_some()) {
+        true => vec!["--name", "law", "--dry-run", "--accept-shared-fabric"],
+        false => vec!["--name", "law", "--dry-run"],
+    };
+    let (code, _, said) = say("create", &accept);
+    match &asked.answer {
+        Err(_) if said != planned => tell(format!("plan says {planned}create says {said}")),
+        // The template that the plan has named is missing.
+        Ok(place) if asked.export(place).is_err() && said.contains("--template") => {}
+        Ok(_) if code != 0 => tell(format!("create --dry-run ends with {code}: {said}")),
+        _ => {}
+    }
+    broken
+}
