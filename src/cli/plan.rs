@@ -31,7 +31,8 @@ struct Answer<'a> {
 /// Runs the verb.
 pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut planned = guest::resolve(&args.guest, cx)?;
-    let mapping = |cx: &Context<'_>| Some(cx.hypervisor().ok()?.storage().abilities().queue_mapping);
+    let mapping =
+        |cx: &Context<'_>| Some(cx.hypervisor().ok()?.storage().abilities().queue_mapping);
     let several = planned.placement.iothread_pins.len() > 1 && !cx.is_recorded();
     let mapping = if several { mapping(cx).unwrap_or_default() } else { false };
     with_one_disk(&mut planned.placement, mapping);

@@ -10,7 +10,6 @@ use crate::topology::Topology;
 /// Threads that QEMU fills memory with at most, per cell (spec/performance.md, MAX_MEM_PREALLOC_THREAD_COUNT).
 pub const MOST_FILL_THREADS: u32 = 16;
 
-
 /// Finds what has to change for a document to be the guest at its place; empty: it is so already.
 pub fn edits(
     current: &DomainXml,
@@ -76,7 +75,9 @@ fn check(
     if let (Some(host), Some(named), VirtType::Kvm) = (arch, named, guest.virt)
         && host != named
     {
-        let message = format!("the document is for `{named}`, the host is `{host}`; --template FILE names another");
+        let message = format!(
+            "the document is for `{named}`, the host is `{host}`; --template FILE names another"
+        );
         return error("domain/os/type/@arch", message);
     }
     if vcpus > u128::from(MOST_VCPUS) && current.is_x86() && !current.remaps_interrupts() {

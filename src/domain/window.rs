@@ -4,10 +4,10 @@
 //! edk2-stable202211 (tianocore/edk2 pull request 3381) that is an eighth of the address space; how old a firmware is
 //! cannot be asked of its file, and the template of a host whose firmware is older can carry the argument itself.
 
+use super::DomainXml;
 use super::element::Element;
 use super::fragment::Fragment;
 use super::overrides::{NAMESPACE, of_qemu};
-use super::DomainXml;
 
 /// The name that OVMF reads the size of its window from, in MiB. libvirt reserves such names in its own element.
 const FILE: &str = "name=opt/ovmf/X-PciMmio64Mb,";

@@ -63,7 +63,10 @@ fn odd_numbers_own_whole_cores_and_the_emulator_another() {
     // Beyond it one more is taken, as long as the node has one; then the unused thread serves, and none where there is
     // none.
     let five = plan_on(&host, &[], &Request { vcpus: Some(5), ..run(1, 0) }).unwrap();
-    assert_eq!((pins(&five), five.emulator_pin.to_string()), (vec![0, 48, 1, 49, 2], "23,71".into()));
+    assert_eq!(
+        (pins(&five), five.emulator_pin.to_string()),
+        (vec![0, 48, 1, 49, 2], "23,71".into())
+    );
     let six = plan_on(&host, &[], &Request { vcpus: Some(6), ..run(1, 0) }).unwrap();
     assert_eq!(six.emulator_pin.to_string(), "23,71");
     let odd = plan_on(&host, &[], &Request { vcpus: Some(47), ..run(1, 0) }).unwrap();
@@ -243,7 +246,11 @@ fn the_budget_counts_what_a_set_costs() {
     let ask = |vcpus| Request { vcpus, gpus: GpuWish::Count(1), ..Request::for_gpus(1) };
     assert_eq!(fit(&ask(None), &[], &gpus[..1]), Some((0, 1, 0)));
     assert_eq!(fit(&ask(None), &[], &[gpus[0], gpus[2]]), Some((0, 2, 0)));
-    assert_eq!(fit(&ask(Some(12)), &[], &gpus[..1]), Some((0, 1, 3)), "two cores of GPU 1, and one for the emulator");
+    assert_eq!(
+        fit(&ask(Some(12)), &[], &gpus[..1]),
+        Some((0, 1, 3)),
+        "two cores of GPU 1, and one for the emulator"
+    );
     assert_eq!(fit(&ask(Some(18)), &[], &gpus[..1]), None);
     let remote = Request { allow: Allow { remote: true, split: false }, ..ask(Some(18)) };
     assert_eq!(fit(&remote, &[], &gpus[..1]), Some((1, 2, 5)), "one core of node 1");

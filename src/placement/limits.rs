@@ -36,7 +36,8 @@ pub(super) fn within(
     if let Some(other) = architecture.filter(|a| !is_x86 && *a != "aarch64")
         && !request.template.is_given
     {
-        let because = format!("there is no built-in template for {other}: --template FILE names one");
+        let because =
+            format!("there is no built-in template for {other}: --template FILE names one");
         placement.reasons.push(Reason { choice: "template".into(), because, compromise: true });
     }
     Ok(placement)

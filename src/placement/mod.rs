@@ -47,6 +47,7 @@ pub use capacity::{Blocked, Capacity, OfModel, Size, capacity};
 use explain::Reasons;
 pub use freeing::{Advice, Away, Place};
 use home::Homes;
+pub use limits::MOST_VCPUS;
 use memory::Memory;
 pub use nearest::nearest;
 pub use pages::NodePages;
@@ -54,7 +55,6 @@ use pcpus::Cores;
 use serde::{Deserialize, Serialize};
 use shortage::Shortage;
 use taken::Taken;
-pub use limits::MOST_VCPUS;
 pub use window::{is_amd, window, window_reason};
 
 /// Is what one domain of the host holds, whoever made it.

@@ -38,9 +38,8 @@ pub(super) fn tree(
             Some(cell) => {
                 reasons.say("pcie", format!("{each}, below an expander bus of cell {cell}"));
                 let bound = only.is_some_and(|at| cpus.cells[at].0.is_some());
-                let is_away = |bdf: &&Bdf| {
-                    bound && homes.of_device(**bdf).is_some() && on(**bdf).is_none()
-                };
+                let is_away =
+                    |bdf: &&Bdf| bound && homes.of_device(**bdf).is_some() && on(**bdf).is_none();
                 let away: Vec<&Bdf> = group.devices.iter().filter(is_away).collect();
                 if !away.is_empty() {
                     let text = format!("{}: on another node than the guest's vCPUs", list(away));

@@ -38,10 +38,7 @@ impl Window {
 ///
 /// Each port's window is as long as the 64-bit BARs behind it, and the next begins at a multiple of its largest BAR
 /// (spec/nvswitch.md 6.2). The slack is left out where only so the host's physical address bits suffice.
-pub fn window(
-    placement: &Placement,
-    topology: &Topology,
-) -> Result<Option<Window>, String> {
+pub fn window(placement: &Placement, topology: &Topology) -> Result<Option<Window>, String> {
     let Some(sum) = cost(placement, topology) else { return Ok(None) };
     let memory = placement.memory().kib().saturating_mul(1024);
     fit(sum, memory, topology.machine()).map(Some)

@@ -132,7 +132,10 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
         true => Some(place::place(current, &guest, &Given { items: &items, ..*given })?),
         false => None,
     };
-    if repaged && items.cells.is_kept() && placement.as_ref().is_some_and(|p| place::is_same_cells(&claims, p)) {
+    if repaged
+        && items.cells.is_kept()
+        && placement.as_ref().is_some_and(|p| place::is_same_cells(&claims, p))
+    {
         items.cells = Item::On;
         items.unnamed.insert(ItemName::Cells);
     }

@@ -70,20 +70,15 @@ fn as_sized(
         cells => cells.iter().map(|cell| cell.memory.value).collect(),
     };
     let so = |(there, planned): (&MemSize, &GuestCell)| {
-        *there >= planned.memory_kib
-            && there.saturating_sub(planned.memory_kib) < guest.unit()
+        *there >= planned.memory_kib && there.saturating_sub(planned.memory_kib) < guest.unit()
     };
-    let same = placement.vcpus() == guest.claims.vcpus.value
-        && there.len() == placement.cells.len();
+    let same =
+        placement.vcpus() == guest.claims.vcpus.value && there.len() == placement.cells.len();
     (same && there.iter().zip(&placement.cells).all(so)).then_some(placement)
 }
 
 /// Plans freely, then on the cores that the domain has, and takes these if they are as good.
-fn chosen(
-    guest: &Guest<'_>,
-    request: &Request,
-    given: &Given<'_>,
-) -> Result<Placement, TuneError> {
+fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Placement, TuneError> {
     let Given { topology, others, .. } = *given;
     if request.pins == PinPolicy::None {
         return Ok(plan(topology, others, request)?);

@@ -80,7 +80,8 @@ pub fn judge(asked: &Asked<'_>) -> Outcome {
         // One missing option may be named, if the plan has named it, too.
         Err(error) => {
             let named = placement.reasons.iter().any(|r| r.choice == "template" && r.compromise);
-            outcome.note(Clause::Export, (!named || !error.contains("--template")).then_some(error));
+            outcome
+                .note(Clause::Export, (!named || !error.contains("--template")).then_some(error));
             return outcome;
         }
     };
@@ -185,14 +186,14 @@ fn found(
     placement: &Placement,
     xml: &DomainXml,
 ) -> impl Iterator<Item = check::Finding> {
-    let named: Vec<&str> = [
-        (HUGE_PAGES_SHORT, "huge-pages"),
-        (HUGE_PAGES_NOT_MOUNTED, "hugetlbfs"),
-    ]
-    .into_iter()
-    .filter(|(_, choice)| placement.reasons.iter().any(|r| r.compromise && r.choice == *choice))
-    .map(|(rule, _)| rule)
-    .collect();
+    let named: Vec<&str> =
+        [(HUGE_PAGES_SHORT, "huge-pages"), (HUGE_PAGES_NOT_MOUNTED, "hugetlbfs")]
+            .into_iter()
+            .filter(|(_, choice)| {
+                placement.reasons.iter().any(|r| r.compromise && r.choice == *choice)
+            })
+            .map(|(rule, _)| rule)
+            .collect();
     let found = check::check(xml, asked.topology, &Occupancy::default(), &Versions::default());
     found.into_iter().filter(move |finding| !named.contains(&finding.rule))
 }

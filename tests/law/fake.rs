@@ -18,7 +18,14 @@ use gpuvm::versions::Versions;
 /// What `verify` finds in the guest of a plan as it runs.
 pub fn verified(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Vec<String> {
     let topology = bound(asked.topology, placement);
-    let live = DomainXml::parse(&xml.text().replacen("<domain type=\"kvm\"", "<domain id='7' type='kvm'", 1).replacen("<domain type='kvm'", "<domain id='7' type='kvm'", 1)).unwrap();
+    let live = DomainXml::parse(
+        &xml.text().replacen("<domain type=\"kvm\"", "<domain id='7' type='kvm'", 1).replacen(
+            "<domain type='kvm'",
+            "<domain id='7' type='kvm'",
+            1,
+        ),
+    )
+    .unwrap();
     let (process, view) = (process(&topology, placement), view(&topology, placement));
     let (tuning, others, versions) = (Tuning::default(), Occupancy::default(), Versions::default());
     let subject = Subject {
