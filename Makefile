@@ -8,7 +8,7 @@ SHARE    = $(DESTDIR)$(PREFIX)/share
 TARGET   = $(or $(CARGO_TARGET_DIR),target)
 GPUVM    = $(TARGET)/release/gpuvm
 
-.PHONY: build demo test test-vdgx lint bench install uninstall clean
+.PHONY: build demo test test-nightly test-vdgx lint bench install uninstall clean
 
 build:
 	tests/setup build
@@ -24,6 +24,11 @@ demo:
 test:
 	tests/setup test
 	tests/with-root $(CARGO) test --locked
+
+# What `make test` samples, whole: every host and size (tests/law), and the arrays of every level.
+test-nightly:
+	tests/setup test
+	GPUVM_LAW=all GPUVM_ARRAYS=all tests/with-root $(CARGO) test --locked
 
 # Passthrough by gpuvm on virtual hosts with real VFIO; needs root. What is kept of the runs lies in target/vdgx-out.
 # All of it takes the program as it is installed: emulated, the unoptimized one needs half as much time again.

@@ -253,7 +253,11 @@ fn the_budget_counts_what_a_set_costs() {
     );
     assert_eq!(fit(&ask(Some(18)), &[], &gpus[..1]), None);
     let remote = Request { allow: Allow { remote: true, split: false }, ..ask(Some(18)) };
-    assert_eq!(fit(&remote, &[], &gpus[..1]), Some((1, 2, 5)), "one core of node 1");
+    assert_eq!(
+        fit(&remote, &[], &gpus[..1]),
+        Some((1, 2, 6)),
+        "one core of node 1, and one for its I/O threads"
+    );
     assert_eq!(fit(&remote, &[], &gpus), Some((0, 2, 0)));
 }
 

@@ -103,6 +103,13 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
     let mut last: Option<Placement> = None;
     for _ in 0..ROUNDS {
         let Ok(kept) = plan_on(topology, others, request, &here) else { break };
+        // Of its own cores none may be left for the emulator, and others are free.
+        let helpers = pins(&free).skip(free.vcpu_pins.len());
+        let more = here.or(&whole_cores(topology, helpers.flat_map(CpuSet::iter)));
+        if shares_cores(&kept, topology) && !shares_cores(&free, topology) && more != here {
+            here = more;
+            continue;
+        }
         if !is_as_good(&kept, &free) {
             break;
         }
@@ -119,6 +126,12 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
 fn pins(placement: &Placement) -> impl Iterator<Item = &CpuSet> {
     let others = placement.iothread_pins.iter().chain([&placement.emulator_pin]);
     placement.vcpu_pins.iter().chain(others)
+}
+
+/// Whether the emulator runs on a core of a vCPU.
+fn shares_cores(placement: &Placement, topology: &Topology) -> bool {
+    let vcpus = whole_cores(topology, placement.vcpu_pins.iter().flat_map(CpuSet::iter));
+    placement.emulator_pin.intersects(&vcpus)
 }
 
 /// All pcpus of the cores of these.

@@ -8,6 +8,7 @@
 
 mod clauses;
 mod fake;
+mod items;
 mod outside;
 mod pairs;
 

@@ -1,0 +1,205 @@
+//! The contradictions that were found once, each by itself.
+
+use super::pairs::Asked;
+use crate::support::{gpuvm, host_tree, project, run};
+use gpuvm::check::judge;
+use gpuvm::discover::source::load;
+use gpuvm::domain::DomainXml;
+use gpuvm::domain::claims::Claims;
+use gpuvm::placement::{Occupancy, PlanError};
+use gpuvm::request::PageSize;
+use gpuvm::topology::Topology;
+use gpuvm::tune::{Given, Item, Items, tune};
+use gpuvm::versions::Versions;
+use std::collections::BTreeMap;
+
+/// A recorded host of the project.
+fn host(name: &str) -> Topology {
+    load(&project().join(format!("topologies/{name}.json"))).unwrap()
+}
+
+/// Runs a verb on a recorded host.
+fn on(name: &str, verb: &str, line: &str) -> (i32, String, String) {
+    let file = project().join(format!("topologies/{name}.json"));
+    let words: Vec<&str> = [verb].into_iter().chain(line.split_whitespace()).collect();
+    run(gpuvm(&words).arg("--host").arg(file))
+}
+
+#[test]
+fn more_vcpus_than_a_guest_can_have_are_refused_by_all_with_the_largest_that_works() {
+    for verb in ["plan", "export", "create --dry-run"] {
+        let (verb, more) = verb.split_once(' ').unwrap_or((verb, ""));
+        let (code, _, said) = on("dgx-a100", verb, &format!("--vcpus 256 --name a {more}"));
+        assert_eq!(code, 1, "{verb}: {said}");
+        assert!(said.contains("256 vCPUs are more than the 255"), "{verb}: {said}");
+        assert!(said.contains("--vcpus 254"), "{verb}: {said}");
+        let (code, _, said) = on("dgx-a100", verb, &format!("--vcpus 254 --name a {more}"));
+        assert_eq!(code, 0, "{verb}: {said}");
+    }
+    let (code, out, _) = on("dgx-a100", "capacity", "--gpus 8 --vcpus 256 --allow remote");
+    assert_eq!(code, 0);
+    assert!(out.contains("256 vCPUs are more than the 255"), "{out}");
+    // A template with the device takes them.
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("many.xml");
+    let text = std::fs::read_to_string(project().join("templates/gpu-guest.xml")).unwrap();
+    let iommu = "<iommu model='intel'><driver intremap='on' caching_mode='on' eim='on'/></iommu>";
+    std::fs::write(&file, text.replacen("</devices>", &format!("  {iommu}\n  </devices>"), 1))
+        .unwrap();
+    for verb in ["plan", "export"] {
+        let line = format!("--vcpus 256 --name a --template {}", file.display());
+        let (code, _, said) = on("dgx-a100", verb, &line);
+        assert_eq!(code, 0, "{verb}: {said}");
+    }
+}
+
+#[test]
+fn a_window_that_does_not_fit_is_refused_by_the_plan() {
+    let mut parts = host("dgx-2").parts().clone();
+    parts.machine.physical_address_bits = Some(39);
+    let small = Topology::new(parts).unwrap();
+    let asked = Asked::new(&small, "--gpus 16 --memory 64G");
+    let Err(PlanError::Impossible { what, .. }) = &asked.answer else { panic!("planned") };
+    assert!(what.contains("do not fit into 39 physical address bits"), "{what}");
+}
+
+#[test]
+fn an_emulator_without_a_core_of_its_own_is_a_note() {
+    let dgx = host("dgx-2");
+    for (size, notes) in [("--vcpus 2", 0), ("--gpus 1 --vcpus 8", 0), ("--vcpus 48", 2)] {
+        let asked = Asked::new(&dgx, size);
+        let xml = asked.export(asked.answer.as_ref().unwrap()).unwrap();
+        let found = judge(&xml, &dgx, &Occupancy::default(), &Versions::default());
+        assert_eq!((found.0.len(), found.1.len()), (0, notes), "{size}: {found:?}");
+    }
+    let (_, xml, _) = on("dgx-2", "export", "--vcpus 48 --name full");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("full.xml");
+    std::fs::write(&file, &xml).unwrap();
+    let path = file.to_str().unwrap();
+    let (code, out, _) = on("dgx-2", "check", path);
+    assert_eq!(code, 0, "{out}");
+    assert!(out.contains("note: the emulator may run on pcpus"), "{out}");
+    let (code, out, _) = on("dgx-2", "check", &format!("{path} --json"));
+    let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, answer["notes"].as_array().unwrap().len()), (0, 2));
+    // The same pin where another core is free is a finding.
+    let moved = xml.replacen("<vcpu placement='static'>48<", "<vcpu placement='static'>40<", 1);
+    assert_ne!(moved, xml);
+    let pins: Vec<String> = (40..48).map(|vcpu| format!("<vcpupin vcpu='{vcpu}'")).collect();
+    let kept = moved.lines().filter(|line| !pins.iter().any(|pin| line.contains(pin)));
+    let text = kept.collect::<Vec<_>>().join("\n");
+    let text = text.replace("cores='24'", "cores='20'").replace("cpus='0-47'", "cpus='0-39'");
+    let found =
+        judge(&DomainXml::parse(&text).unwrap(), &dgx, &Occupancy::default(), &Versions::default());
+    let rules: Vec<&str> = found.0.iter().map(|finding| finding.rule).collect();
+    assert!(rules.contains(&"emulator-on-vcpu-core"), "{found:?}");
+}
+
+#[test]
+fn gpus_without_a_vcpu_on_their_node_have_to_be_allowed() {
+    let dgx = host("dgx-2");
+    let refused = Asked::new(&dgx, "--gpus 16 --vcpus 1");
+    let Err(PlanError::Impossible { what, hint }) = &refused.answer else { panic!("planned") };
+    assert!(what.contains("leave GPUs without one on their node"), "{what}");
+    assert!(hint.contains("--vcpus 2") && hint.contains("--allow remote"), "{hint}");
+    for size in ["--gpus 16 --vcpus 2", "--gpus 16 --vcpus 1 --allow remote"] {
+        let asked = Asked::new(&dgx, size);
+        let xml = asked.export(asked.answer.as_ref().unwrap()).unwrap();
+        let found = judge(&xml, &dgx, &Occupancy::default(), &Versions::default());
+        assert_eq!(found.0, [], "{size}");
+    }
+}
+
+#[test]
+fn a_gpu_on_an_implied_root_bus_is_found() {
+    let flat = "<domain type='kvm'><name>a</name><memory unit='GiB'>1</memory><vcpu>1</vcpu>\n<os>\
+        <type arch='x86_64' machine='q35'>hvm</type></os><devices><hostdev mode='subsystem' type='pci'>\
+        <source><address domain='0' bus='0x34' slot='0' function='0'/></source>\
+        <address type='pci' bus='0' slot='5'/></hostdev></devices></domain>";
+    let rules = |text: &str| {
+        let xml = DomainXml::parse(text).unwrap();
+        let found = judge(&xml, &host("dgx-2"), &Occupancy::default(), &Versions::default()).0;
+        found.into_iter().any(|finding| finding.rule == "gpu-on-root-bus")
+    };
+    assert!(rules(flat));
+    assert!(!rules(&flat.replace("machine='q35'", "machine='pc'")), "a root bus of another kind");
+}
+
+#[test]
+fn one_disk_is_planned_the_io_threads_that_it_gets() {
+    let (_, out, _) = on("dgx-2", "plan", "--gpus 16 --json");
+    let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let planned = answer["placement"]["iothread_pins"].as_array().unwrap().len();
+    let (_, xml, _) = on("dgx-2", "export", "--gpus 16 --name a");
+    assert_eq!(planned, Claims::read(&DomainXml::parse(&xml).unwrap()).iothreads.len());
+}
+
+/// Tunes a document alone.
+fn tuned(xml: &DomainXml, topology: &Topology, items: &Items) -> gpuvm::tune::Tuned {
+    let (others, disks) = (Occupancy::default(), BTreeMap::new());
+    let given = Given {
+        topology,
+        others: &others,
+        items,
+        allow_remote: false,
+        disks: &disks,
+        abilities: Default::default(),
+        versions: &Versions::default(),
+    };
+    tune(xml, &given).unwrap()
+}
+
+#[test]
+fn a_guest_of_ours_gets_pages_of_1_gib_without_all_and_once() {
+    for (name, gpus) in [("dgx-2", 1), ("dgx-2", 16), ("dgx-1", 5), ("dgx-1", 8), ("dgx-a100", 4)] {
+        let topology = host(name);
+        let asked = Asked::new(&topology, &format!("--gpus {gpus}"));
+        let xml = asked.export(asked.answer.as_ref().unwrap()).unwrap();
+        let items = Items { huge_pages: Item::To(PageSize::OneGib), ..Items::default() };
+        let first = tuned(&xml, &topology, &items);
+        let claims = Claims::read(&first.after);
+        assert!(claims.cells.iter().all(|cell| cell.memory.value.kib() % (1 << 20) == 0), "{name}");
+        let again = tuned(&first.after, &topology, &items);
+        assert_eq!(again.changes, [], "{name} with {gpus}");
+        assert_eq!(tuned(&first.after, &topology, &Items::all()).changes, [], "{name}, {gpus}");
+    }
+}
+
+#[test]
+fn functions_of_a_card_that_share_a_slot_stay_together() {
+    let topology = load(&host_tree("dgx-2")).unwrap();
+    let mut parts = topology.parts().clone();
+    let gpu = parts.devices.iter().find(|d| d.bdf == "34:00.0".parse().unwrap()).unwrap().clone();
+    let bdf = "34:00.1".parse().unwrap();
+    parts.devices.push(gpuvm::topology::PciDevice {
+        bdf,
+        class: 0x040300,
+        iommu_group: None,
+        bars: Vec::new(),
+        ..gpu
+    });
+    parts.devices.sort_by_key(|device| device.bdf);
+    let topology = Topology::new(parts).unwrap();
+    let hostdev = |function: u8, more: &str| {
+        format!(
+            "<hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0' bus='0x34' \
+             slot='0' function='{function}'/></source><address type='pci' bus='0x01' slot='0x00' \
+             function='{function}'{more}/></hostdev>\n"
+        )
+    };
+    let text = format!(
+        "<domain type='kvm'>\n<name>a</name>\n<memory unit='GiB'>4</memory>\n<vcpu>4</vcpu>\n<os><type \
+         arch='x86_64' machine='q35'>hvm</type></os>\n<devices>\n<controller type='pci' index='0' \
+         model='pcie-root'/>\n<controller type='pci' index='1' model='pcie-root-port'/>\n{}{}</devices>\n\
+         </domain>",
+        hostdev(0, " multifunction='on'"),
+        hostdev(1, "")
+    );
+    let first = tuned(&DomainXml::parse(&text).unwrap(), &topology, &Items::all());
+    let claims = Claims::read(&first.after);
+    let at: Vec<_> = claims.passed.iter().map(|p| p.at.as_ref().unwrap().value).collect();
+    assert_eq!(at[0].controller, at[1].controller, "{}", first.after.text());
+    assert!(first.after.text().contains("multifunction='on'"), "{}", first.after.text());
+    assert_eq!(tuned(&first.after, &topology, &Items::all()).changes, []);
+}
