@@ -10,7 +10,8 @@ use crate::apply::now_s;
 use crate::bdf::Bdf;
 use crate::placement::{Occupancy, Placement, nearest, plan};
 use crate::request::{
-    Allow, DeviceWish, DomainName, Extras, GpuWish, Prefer, Request, RequestError, Reserve, Template,
+    Allow, DeviceWish, DomainName, Extras, GpuWish, Prefer, Request, RequestError, Reserve,
+    Template,
 };
 use crate::topology::Topology;
 use std::path::Path;
