@@ -231,6 +231,11 @@ fn emulator<'t>(
         let nodes = shared.iter().filter_map(|pcpu| Some(topology.core_of(pcpu)?.node)).collect();
         let kept = guest.asked.as_ref().map_or(0, |asked| asked.reserve.cores);
         let idle = idle_cores(topology, others, kept, &nodes);
+        let is_left = !live_pins(guest).any(|pin| pin.cpuset.intersects(cpuset));
+        if is_left && guest.asked.is_some() {
+            report.note(&EMULATOR, cpuset.spot, format!("{message}, on threads that these leave"));
+            continue;
+        }
         if cores_of(topology, &idle).is_subset(&owned) {
             let message = format!("{message}: node {nodes} has no other core that is free");
             report.note(&EMULATOR, cpuset.spot, message);

@@ -172,12 +172,20 @@ impl Budget {
         self.bind(remote, out)
     }
 
-    /// Gives emulator and I/O threads a core of each node that has one more.
+    /// Gives emulator and I/O threads a core of each node that has one more. Where the guest has just the share of its GPUs
+    /// and its last vCPU leaves a thread of its core, they take that, so that the guest keeps to its share (spec
+    /// nvidia-vm.md, T39).
     fn give_own(&self, out: &mut Solution) {
-        if self.request.profile == Profile::Share {
-            for demand in &mut out.demands {
-                demand.own = self.nodes[demand.node].free(1) > demand.vcpus;
-            }
+        if self.request.profile != Profile::Share {
+            return;
+        }
+        let spare = out.threads > 0 && !out.vcpus.is_multiple_of(out.threads);
+        for demand in &mut out.demands {
+            let stock = &self.nodes[demand.node];
+            let rest = stock.free(1).saturating_sub(demand.vcpus);
+            let owed = stock.free_gpus.saturating_sub(demand.gpus) * stock.share;
+            let is_share = demand.gpus > 0 && demand.vcpus == stock.share * demand.gpus;
+            demand.own = rest > 0 && !(spare && is_share && rest <= owed);
         }
     }
 

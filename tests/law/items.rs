@@ -8,7 +8,7 @@ use gpuvm::domain::DomainXml;
 use gpuvm::domain::claims::Claims;
 use gpuvm::placement::{Occupancy, PlanError};
 use gpuvm::request::PageSize;
-use gpuvm::topology::Topology;
+use gpuvm::topology::{Bar, Topology};
 use gpuvm::tune::{Given, Item, Items, tune};
 use gpuvm::versions::Versions;
 use std::collections::BTreeMap;
@@ -57,6 +57,11 @@ fn more_vcpus_than_a_guest_can_have_are_refused_by_all_with_the_largest_that_wor
 fn a_window_that_does_not_fit_is_refused_by_the_plan() {
     let mut parts = host("dgx-2").parts().clone();
     parts.machine.physical_address_bits = Some(39);
+    let large =
+        |index| Bar { index, bytes: 32 << 30, io: false, is_64bit: true, prefetchable: true };
+    for device in &mut parts.devices {
+        device.bars = vec![large(1)];
+    }
     let small = Topology::new(parts).unwrap();
     let asked = Asked::new(&small, "--gpus 16 --memory 64G");
     let Err(PlanError::Impossible { what, .. }) = &asked.answer else { panic!("planned") };
