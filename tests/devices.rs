@@ -75,6 +75,7 @@ fn a_display_is_never_taken_by_number_and_takes_no_share() {
             && reason["because"].as_str().unwrap().contains("the host loses its display")
     });
     assert!(warned, "{plan}");
+    holds(host.run(&["plan", "--gpu", "00:02.0"]), 0, &["GPUs         0000:00:02.0, node 0"]);
     let both = host.json(&["plan", "--gpu", "00:02.0", "--gpu", "01:00.0"]);
     assert_eq!(devices(&both), [&["0000:00:02.0"][..], &CARD].concat());
 }

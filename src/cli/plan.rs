@@ -171,8 +171,12 @@ fn devices(topology: &Topology, placement: &Placement, lines: &mut Lines) {
         placement.devices.iter().copied().filter(move |b| kind(b) == Some(wanted))
     };
     let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
-    let index = |bdf: Bdf| gpus.iter().position(|gpu| *gpu == bdf).unwrap_or_default();
-    lines.add("GPUs", of(DeviceKind::Gpu).map(|bdf| format!("{}: {}", index(bdf), line(bdf))));
+    let gpu = |bdf: Bdf| match gpus.iter().position(|gpu| *gpu == bdf) {
+        Some(index) => format!("{index}: {}", line(bdf)),
+        // A display has no index.
+        None => line(bdf),
+    };
+    lines.add("GPUs", of(DeviceKind::Gpu).map(gpu));
     lines.add("NVSwitches", of(DeviceKind::NvSwitch).map(line));
     let is_vf = |bdf: &Bdf| {
         let device = topology.device(*bdf);

@@ -177,14 +177,15 @@ impl Unsupported {
     pub fn why(self) -> &'static str {
         match self {
             Unsupported::Grace { rack: true } => {
-                "not supported yet: it takes the host driver nvgrace-gpu-vfio-pci in place of vfio-pci; it takes ACPI \
-                 generic initiators, eight NUMA nodes of the guest for each GPU's memory; it takes a nested SMMUv3 \
-                 over iommufd that the guest sees; its NVLinks run over the rack's switches, which no host partitions"
+                "not supported yet: passthrough needs the host driver nvgrace-gpu-vfio-pci in place of vfio-pci; it needs \
+                 ACPI generic initiators, eight NUMA nodes of the guest for each GPU's memory; it needs a nested \
+                 SMMUv3 over iommufd that the guest sees; the NVLinks run over the rack's switches, which no host \
+                 partitions"
             }
             Unsupported::Grace { rack: false } => {
-                "not supported yet: it takes the host driver nvgrace-gpu-vfio-pci in place of vfio-pci; it takes ACPI \
-                 generic initiators, eight NUMA nodes of the guest for each GPU's memory; it takes a nested SMMUv3 \
-                 over iommufd that the guest sees"
+                "not supported yet: passthrough needs the host driver nvgrace-gpu-vfio-pci in place of vfio-pci; it needs \
+                 ACPI generic initiators, eight NUMA nodes of the guest for each GPU's memory; it needs a nested \
+                 SMMUv3 over iommufd that the guest sees"
             }
             // https://docs.nvidia.com/dgx/dgx-spark/support.html, "Passthrough virtualization support".
             Unsupported::Gb10 => {
