@@ -4,6 +4,7 @@
 use crate::apply::{Step, state_directory};
 use crate::domain::guest::{Guarded, Made, Reserved};
 use crate::history::History;
+use crate::hypervisor::machine::is_same_hypervisor;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
@@ -109,6 +110,15 @@ fn read(text: &str, uuid: &str) -> Option<Kept> {
 /// The file of a domain.
 fn file(uuid: &str) -> PathBuf {
     state_directory(KIND).join(format!("{uuid}.json"))
+}
+
+/// The hypervisor that a domain was made or changed on, by its URI, where that is another than this: two of one machine, such
+/// as the system's and a user's own, may have domains of one UUID, and what is kept is of one of them.
+pub fn elsewhere(uuid: &str, uri: &str) -> Option<String> {
+    let text = std::fs::read_to_string(file(uuid)).ok();
+    let kept: Option<Kept> = text.and_then(|text| serde_json::from_str(&text).ok());
+    let history = || Some(History::of(uuid).ok()?.entries.last()?.uri.clone());
+    kept.map(|kept| kept.uri).or_else(history).filter(|of| !is_same_hypervisor(of, uri))
 }
 
 /// The step that forgets what was reserved for a domain; none: nothing is kept of it.

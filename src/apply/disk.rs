@@ -4,8 +4,10 @@ use super::identity::FileId;
 use super::journal::JournalError;
 use crate::hypervisor::storage::Progress;
 use crate::input::{InputError, open_regular};
+use crate::shell::word;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FallocateFlags, OFlag, RenameFlags, fallocate, renameat2};
+use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -50,6 +52,14 @@ pub enum DiskError {
     /// The user may not.
     #[error("not permitted on {}: {source}", path.display())]
     Denied {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It cannot be removed.
+    #[error("{} cannot be removed: {source}", path.display())]
+    Kept {
         /// The file.
         path: PathBuf,
         /// What the system says.
@@ -278,6 +288,22 @@ pub fn delete_directory(path: &Path) -> Result<(), DiskError> {
     }
 }
 
+/// Why nobody can remove a file, not even root, in words; none: it can be removed, or it is not there.
+pub fn locked_in(path: &Path) -> Option<String> {
+    let fixed = |path: &Path| match access(path, AccessFlags::W_OK) {
+        Err(Errno::EPERM) => {
+            let path = word(&path.to_string_lossy()).into_owned();
+            Some(format!("{path} is immutable, until `chattr -i {path}`"))
+        }
+        Err(Errno::EROFS) => Some("its file system is read-only".to_owned()),
+        _ => None,
+    };
+    if path.symlink_metadata().is_err() {
+        return None;
+    }
+    fixed(path).or_else(|| fixed(path.parent()?))
+}
+
 /// Removes an image; one that is not there any more is as good as removed.
 pub fn delete(path: &Path) -> Result<(), DiskError> {
     match std::fs::symlink_metadata(path) {
@@ -288,7 +314,7 @@ pub fn delete(path: &Path) -> Result<(), DiskError> {
         }
         Ok(_) => {}
     }
-    std::fs::remove_file(path).map_err(|e| error(path, e))
+    std::fs::remove_file(path).map_err(|source| DiskError::Kept { path: path.to_owned(), source })
 }
 
 /// Our error for one of the system's.

@@ -29,7 +29,7 @@ mod step;
 pub mod text;
 mod undo;
 
-pub use disk::{DiskError, Preallocate, Space, open, space};
+pub use disk::{DiskError, Preallocate, Space, locked_in, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};
 pub use interrupt::{Heard, Interrupt};
 pub use journal::{

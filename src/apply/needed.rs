@@ -4,6 +4,7 @@
 use super::identity::FileId;
 use super::undo::UNBORN;
 use super::{Step, StepError};
+use crate::discover::openers::in_use;
 use crate::domain::DomainXml;
 use crate::domain::guest::VolumeRef;
 use crate::hypervisor::uses::{Conflict, Use, User, Uses};
@@ -34,7 +35,8 @@ pub(super) fn stays(
                 Ok(uses) => uses,
                 Err(why) => return Ok(Some(format!("disk {} stays: {why}", path.display()))),
             };
-            Ok(first(&uses.of(path)).map(|why| format!("disk {} stays: {why}", path.display())))
+            let why = first(&uses.of(path)).or_else(|| in_use(path));
+            Ok(why.map(|why| format!("disk {} stays: {why}", path.display())))
         }
         Step::DeleteVolume { pool, name, file } => {
             let words = |why| format!("volume `{name}` of pool `{pool}` stays: {why}");
@@ -48,8 +50,12 @@ pub(super) fn stays(
             if let Some(why) = known.and_then(|known| another(&known.path, file.as_ref(), later)) {
                 return Ok(Some(words(why.to_owned())));
             }
-            let all = known.map(|known| uses.of_disk(&known.path, Some(&volume)));
-            Ok(all.and_then(|all| first(&all)).map(words))
+            let here = hypervisor.machine().is_here();
+            let why = known.and_then(|known| {
+                let all = uses.of_disk(&known.path, Some(&volume));
+                first(&all).or_else(|| here.then(|| in_use(&known.path)).flatten())
+            });
+            Ok(why.map(words))
         }
         Step::DropNvram { xml, .. } => {
             let Ok(xml) = DomainXml::parse(xml) else { return Ok(None) };

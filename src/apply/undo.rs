@@ -8,6 +8,7 @@ use super::identity::{FileId, Identity, Mark, Proof, sum_of, uuid_of, volume_fil
 use super::journal::Journal;
 use super::perform::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
 use super::{Left, Observer, Step, StepError, bind, pages};
+use crate::discover::openers::in_use;
 use crate::domain::{DomainXml, differences};
 use crate::hypervisor::storage::{NewVolume, VolumeId};
 use crate::hypervisor::uses::Uses;
@@ -218,6 +219,9 @@ fn file(path: &Path, hypervisor: &dyn Hypervisor, proof: &Proof<'_>) -> Result<(
     }
     if is_made(path, proof)? {
         unused(hypervisor, path)?;
+        if let Some(by) = in_use(path) {
+            return Err(StepError::InUse { what: path.display().to_string(), by });
+        }
         disk::delete(path)?;
     }
     Ok(())

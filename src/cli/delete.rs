@@ -1,7 +1,7 @@
 //! `delete`: the domain, its NVRAM and saved state, and the disks that were made for it.
 
 use super::args::DeleteArgs;
-use super::change::{Reporter, confirm, journal, print_steps, refuse_unfinished};
+use super::change::{Agreed, Reporter, confirm, journal, print_steps, refuse_unfinished};
 use super::claim::give_back;
 use super::context::Context;
 use super::diff::Diff;
@@ -18,6 +18,7 @@ use crate::history::History;
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, Lease, XmlOf};
 use crate::kept;
+use crate::shell::word;
 use std::collections::BTreeSet;
 
 /// Runs the verb.
@@ -40,15 +41,17 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor, cx.output)?;
-    let mut told = BTreeSet::new();
+    let (mut told, mut agreed) = (BTreeSet::new(), Agreed::default());
     if !args.yes {
         let plan = plan(&*hypervisor, name, args.keep_data, cx)?;
         tell(&plan, &mut told, cx);
         reporter.ask(|| confirm(&plan.steps, "domain", name))?;
+        agreed = Agreed::to(&plan.steps);
     }
     let _lock = reporter.lock(&args.lock)?;
     // Once more: it may have been changed while the question stood.
     let plan = plan(&*hypervisor, name, args.keep_data, cx)?;
+    agreed.covers(&plan.steps, &[], &format!("gpuvm delete {}", word(name)))?;
     tell(&plan, &mut told, cx);
     let kept = super::drive::kept(&hypervisor.xml(name, XmlOf::Inactive)?, &*hypervisor)?;
     let journal = journal("delete", name, &*hypervisor)?;
@@ -85,21 +88,25 @@ fn plan(
     if summary.persistent {
         steps.push(Step::UndefineDomain { name: name.to_owned(), xml: xml.clone() });
     }
-    steps.extend(give_back(&parsed, cx)?);
-    steps.extend(pages::give_back(&parsed, cx)?);
     let here = hypervisor.machine().is_here();
+    // What another hypervisor of this machine has made for a domain of this UUID is that one's.
+    let made_on = here.then(|| kept::elsewhere(&summary.uuid, hypervisor.uri())).flatten();
+    if made_on.is_none() {
+        steps.extend(give_back(&parsed, cx)?);
+        steps.extend(pages::give_back(&parsed, cx)?);
+    }
     // An address of a network there may be one of this machine by chance.
     if here {
         steps.extend(leases(hypervisor, &view, cx));
     }
-    let drops_nvram = summary.persistent && has_nvram;
+    let drops_nvram = summary.persistent && has_nvram && made_on.is_none();
     let mut made = parsed.made();
     // Images that a conversion has left behind, which no definition names any more.
     let left = kept::made(&summary.uuid).into_iter().filter(|_| here);
     let is_known = |old: &Made| made.iter().any(|known| known.path == old.path);
     let left: Vec<Made> = left.filter(|old| old.volume.is_some() && !is_known(old)).collect();
     made.extend(left);
-    let mut stays = Vec::new();
+    let mut stays: Vec<String> = made_on.iter().map(|uri| others(name, uri)).collect();
     let uses = match made.is_empty() && !drops_nvram && !parsed.is_copy() {
         true => Uses::default(),
         false => Uses::read(hypervisor)?,
@@ -114,14 +121,14 @@ fn plan(
     }
     stays.extend(made::of_copy(&parsed, &summary.uuid, &uses));
     // A guest there may have been one of this machine once.
-    if here {
+    if here && made_on.is_none() {
         steps.extend(kept::forget(&summary.uuid)?);
-    }
-    // What it was is nobody's concern any more, and may hold passwords.
-    let history = History::of(&summary.uuid)?;
-    if here && !history.entries.is_empty() {
-        steps.extend(history.give_back_pages(&boot()?));
-        steps.extend(history.forget_all());
+        // What it was is nobody's concern any more, and may hold passwords.
+        let history = History::of(&summary.uuid)?;
+        if !history.entries.is_empty() {
+            steps.extend(history.give_back_pages(&boot()?));
+            steps.extend(history.forget_all());
+        }
     }
     if drops_nvram {
         match made::nvram_stays(&parsed, &summary.uuid, &uses, hypervisor) {
@@ -130,6 +137,16 @@ fn plan(
         }
     }
     Ok(Plan { steps, stays })
+}
+
+/// What is said where another hypervisor of this machine has made what this domain's metadata is about.
+fn others(name: &str, uri: &str) -> String {
+    format!(
+        "disks, devices, pages and history of domain `{name}` stay: they are of the domain of this UUID at {uri}; \
+         `gpuvm delete {} --connect {}` gives them back",
+        word(name),
+        word(uri)
+    )
 }
 
 /// Says what stays of a domain, once.

@@ -4,7 +4,7 @@ use crate::apply::state_directory;
 use crate::blockdev::used_by;
 use crate::check::DiskFact;
 use crate::discover::holders::unescaped;
-use crate::discover::openers::Opener;
+use crate::discover::openers::in_use;
 use crate::domain::{DomainXml, Element};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
@@ -92,8 +92,7 @@ pub fn of_host(path: &Path, is_read: bool, new: bool) -> anyhow::Result<Option<S
     if is_swap(&swaps, &meta) {
         return Ok(Some("the host swaps on it".into()));
     }
-    let writer = if new { writer(meta.dev(), meta.ino()) } else { None };
-    Ok(writer.map(|writer| format!("{writer} has it open for writing")))
+    Ok(if new { in_use(path) } else { None })
 }
 
 /// Whether the host swaps on a file, by what the kernel lists: a line each, the path first, with octal digits for what
@@ -103,35 +102,6 @@ fn is_swap(list: &str, file: &std::fs::Metadata) -> bool {
     paths.map(unescaped).any(|path| {
         Path::new(&path).metadata().is_ok_and(|m| (m.dev(), m.ino()) == (file.dev(), file.ino()))
     })
-}
-
-/// A process that has a file open for writing; none is seen that may not be looked at.
-fn writer(dev: u64, ino: u64) -> Option<Opener> {
-    let own = std::process::id();
-    for process in std::fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
-        else {
-            continue;
-        };
-        let Ok(files) = std::fs::read_dir(process.path().join("fd")) else { continue };
-        for file in files.flatten().filter(|_| pid != own) {
-            let is = file.path().metadata().is_ok_and(|m| m.dev() == dev && m.ino() == ino);
-            let info = process.path().join("fdinfo").join(file.file_name());
-            if is && writes(&std::fs::read_to_string(info).unwrap_or_default()) {
-                let command = std::fs::read_to_string(process.path().join("comm"));
-                let command = command.map_or("?".into(), |name| name.trim().to_owned());
-                return Some(Opener { pid, command });
-            }
-        }
-    }
-    None
-}
-
-/// Whether a file is open for writing, by what the kernel tells of it: `flags:` in octal digits.
-fn writes(info: &str) -> bool {
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
-    flags.is_some_and(|flags| flags & 3 != 0)
 }
 
 #[cfg(test)]
@@ -182,6 +152,5 @@ mod tests {
         assert_eq!(told(&at("a.raw"), false, false), None);
         drop(shell.stdin.take());
         shell.wait().unwrap();
-        assert!(writes("pos:\t0\nflags:\t0100002\n") && !writes("flags:\t0100000\n"));
     }
 }

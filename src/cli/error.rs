@@ -246,6 +246,10 @@ fn pages_hint(error: &PagesError) -> Option<String> {
 fn disk_hint(error: &DiskError) -> Option<String> {
     let hint = match error {
         DiskError::Exists { .. } => "use it as it is with --disk PATH, or choose another --name",
+        DiskError::Kept { path, .. } => {
+            let path = word(&path.to_string_lossy()).into_owned();
+            return Some(format!("`lsattr -d {path}` and `findmnt -T {path}` show what keeps it"));
+        }
         DiskError::NoDirectory { .. } | DiskError::Denied { .. } | DiskError::Full { .. } => {
             "--disk-dir DIR names another directory for new disks, --data-dir DIR one for the data disk"
         }

@@ -13,6 +13,7 @@ use crate::fsroot::FsRoot;
 use crate::history::{Entry, History};
 use crate::hypervisor::machine::{Machine, command_there};
 use crate::hypervisor::{Hypervisor, XmlOf};
+use crate::kept;
 use crate::shell::word;
 use std::time::{Duration, UNIX_EPOCH};
 use tabled::builder::Builder;
@@ -43,9 +44,18 @@ pub fn run(args: &HistoryArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Refuses what needs the history of a domain of another machine, which is there.
 pub fn refuse_elsewhere(verb: &str, name: &str, on: &dyn Hypervisor) -> anyhow::Result<()> {
-    let Machine::Elsewhere { host } = on.machine() else { return Ok(()) };
+    let Machine::Elsewhere { host } = on.machine() else { return refuse_other(verb, name, on) };
     let message = format!("the history of domain `{name}` is on its machine `{host}`");
     Err(hinted(message, format!("`{}`", command_there(&host, &format!("{verb} {}", word(name))))))
+}
+
+/// Refuses what needs the history of a domain of another hypervisor of this machine that has one of the same UUID.
+fn refuse_other(verb: &str, name: &str, on: &dyn Hypervisor) -> anyhow::Result<()> {
+    let Some(uri) = kept::elsewhere(&find(on, name)?.uuid, on.uri()) else { return Ok(()) };
+    let message = format!(
+        "the history of domain `{name}` is of the domain of the same UUID at {uri}, not of this one"
+    );
+    Err(hinted(message, format!("`gpuvm {verb} {} --connect {}`", word(name), word(&uri))))
 }
 
 /// The change of a number, or the last one.
@@ -135,7 +145,17 @@ pub fn change_domain(
         read_back(change, hypervisor, output);
         return Ok(());
     }
-    let history = History::of(&find(hypervisor, change.name)?.uuid)?;
+    let uuid = find(hypervisor, change.name)?.uuid;
+    if let Some(uri) = kept::elsewhere(&uuid, hypervisor.uri()) {
+        let name = change.name;
+        output.warning(&format!(
+            "no history is kept of this change: that of domain `{name}` is of the domain of the same UUID at {uri}"
+        ));
+        transaction.run(&change.steps())?;
+        read_back(change, hypervisor, output);
+        return Ok(());
+    }
+    let history = History::of(&uuid)?;
     let now = now_s();
     let before = change.before.to_owned();
     let mut entry = history.next(change.verb, hypervisor.uri(), change.name, now, before);

@@ -10,6 +10,7 @@ use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::run_there;
 use crate::hypervisor::storage::Storage;
 use crate::hypervisor::uses::{How, Use, User, Uses};
+use crate::kept;
 use crate::seed::is_seed;
 use crate::shell::word;
 use std::io::Read as _;
@@ -43,6 +44,8 @@ pub struct Proof<'a> {
     recorded: Option<String>,
     /// The machine that files are on, where that is another one.
     elsewhere: Option<String>,
+    /// The hypervisor that it was made on, where that is another one of this machine.
+    made_on: Option<String>,
 }
 
 impl<'a> Proof<'a> {
@@ -55,7 +58,8 @@ impl<'a> Proof<'a> {
     ) -> Proof<'a> {
         let (storage, machine) = (hypervisor.storage(), hypervisor.machine());
         let elsewhere = machine.elsewhere().map(str::to_owned);
-        Proof { uses, storage, uuid, recorded: xml.recorded_uuid(), elsewhere }
+        let made_on = machine.is_here().then(|| kept::elsewhere(uuid, hypervisor.uri())).flatten();
+        Proof { uses, storage, uuid, recorded: xml.recorded_uuid(), elsewhere, made_on }
     }
 
     /// Whether the definition is a copy of another domain's, whose disks and devices its metadata is about.
@@ -68,11 +72,16 @@ impl<'a> Proof<'a> {
         let path = Path::new(&made.path);
         let volume = made.volume.as_ref();
         let stays = |why: String| {
-            // No command takes from others what they need.
-            let others = self.uses.others_of_disk(path, volume, self.uuid);
-            let more = match others.is_empty() {
-                true => format!("{} removes it", removal(made)),
-                false => said(&others),
+            // No command takes from others what they need, nor its base from a snapshot that stays.
+            let all = self.uses.of_disk(path, volume);
+            let is_own =
+                |one: &&Use| matches!(&one.by, User::Domain { uuid, .. } if uuid == self.uuid);
+            let others: Vec<Use> = all.iter().filter(|one| !is_own(one)).cloned().collect();
+            let is_base = all.iter().filter(is_own).any(|one| one.how == How::Over);
+            let more = match (others.is_empty(), is_base) {
+                (true, true) => "an image of the domain that stays, too, lies over it".to_owned(),
+                (true, false) => format!("{} removes it", removal(made)),
+                (false, _) => said(&others),
             };
             Fate::Stays(format!("disk {} stays: {why}; {more}", made.path))
         };
@@ -96,6 +105,10 @@ impl<'a> Proof<'a> {
                 ));
             }
             Some(_) => {}
+        }
+        if let Some(uri) = &self.made_on {
+            let why = format!("it was made for the domain of this UUID at {uri}");
+            return Fate::Stays(format!("disk {} stays: {why}", made.path));
         }
         let others = self.uses.others_of_disk(path, volume, self.uuid);
         if !others.is_empty() {
@@ -122,6 +135,9 @@ impl<'a> Proof<'a> {
                 Ok(meta) if !meta.is_file() => return stays("it is not a regular file".into()),
                 _ => {}
             }
+        }
+        if let (None, Some(why)) = (&self.elsewhere, apply::locked_in(path)) {
+            return Fate::Stays(format!("disk {} stays: {why}", made.path));
         }
         if !self.is_disk(made) && !self.is_dropped_seed(made) {
             return stays("it is not a disk of the domain any more".into());

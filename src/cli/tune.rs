@@ -6,7 +6,7 @@ mod extra;
 mod subjects;
 
 use super::args::TuneArgs;
-use super::change::{Reporter, agree, journal, print_steps, refuse_unfinished};
+use super::change::{Agreed, Reporter, agree, journal, print_steps, refuse_unfinished};
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
@@ -79,6 +79,7 @@ fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut reporter = Reporter::new(cx.output)?;
     let hypervisor = cx.hypervisor()?;
     refuse_unfinished(&*hypervisor, cx.output)?;
+    let mut agreed = Agreed::default();
     if !args.yes {
         let subjects = subjects::read(args, cx)?;
         let tuned = subjects.tune(args, cx)?;
@@ -88,6 +89,10 @@ fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             let lines = answer.lines();
             reporter.ask(|| agree(&lines, "change the definitions?", "the change"))?;
         }
+        // Where nothing was to be changed, nothing was agreed to.
+        let steps = changes(&subjects, &tuned, &extras);
+        let steps: Vec<Step> = steps.iter().flat_map(DomainChange::steps).collect();
+        agreed = Agreed::to(&steps);
     }
     let lock = reporter.lock(&args.lock)?;
     // Once more, and with the lock: others may have been there while the question stood.
@@ -95,6 +100,8 @@ fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let tuned = subjects.tune(args, cx)?;
     let extras = extra::of(&subjects, &tuned, args, cx)?;
     let changes = changes(&subjects, &tuned, &extras);
+    let steps: Vec<Step> = changes.iter().flat_map(DomainChange::steps).collect();
+    agreed.covers(&steps, &[], "gpuvm tune")?;
     if !changes.is_empty() {
         let names: Vec<&str> = changes.iter().map(|change| change.name).collect();
         let journal = journal("tune", &names.join(" "), &*hypervisor)?;

@@ -1,7 +1,7 @@
 //! `undo`: the last change of a domain is taken back, if nobody has edited the domain since.
 
 use super::args::UndoArgs;
-use super::change::{Reporter, agree, journal, print_steps, refuse_unfinished};
+use super::change::{Agreed, Reporter, agree, journal, print_steps, refuse_unfinished};
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FAILED, Hinted, hinted};
@@ -61,14 +61,17 @@ pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor, cx.output)?;
+    let mut agreed = Agreed::default();
     if !args.yes {
         let undo = plan(&*hypervisor, args, args.force)?;
         let what = format!("undoing {} of domain `{}`", named(&undo.entry), args.name);
         reporter.ask(|| agree(&undo.steps, "undo it?", &what))?;
+        agreed = Agreed::to(&undo.steps);
     }
     let _lock = reporter.lock(&args.lock)?;
     // Once more: it may have been changed while the question stood.
     let undo = plan(&*hypervisor, args, args.force)?;
+    agreed.covers(&undo.steps, &[], &format!("gpuvm undo {}", word(&args.name)))?;
     undo.stays.iter().for_each(|why| cx.output.warning(why));
     let journal = journal("undo", &args.name, &*hypervisor)?;
     let applied = apply(&undo.steps, &*hypervisor, &mut reporter, Some(journal));

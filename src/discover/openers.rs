@@ -2,9 +2,13 @@
 //! caller's own processes.
 
 use crate::fsroot::{Dir, FsError, FsRoot};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::stat::{major, minor};
 use serde::Serialize;
 use std::fmt;
+use std::fs::{Metadata, OpenOptions};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
 
 /// Is a process that has something open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -98,7 +102,7 @@ impl Opened {
             (Sought::Device(number, _), Some((device, _))) => device.as_deref() == Some(*number),
             (Sought::FileSystem(number, _), Some((_, on))) => on == number,
             (Sought::Device(_, path), None) => self.target == *path,
-            (Sought::FileSystem(_, at), None) => std::path::Path::new(&self.target).starts_with(at),
+            (Sought::FileSystem(_, at), None) => Path::new(&self.target).starts_with(at),
         }
     }
 }
@@ -116,6 +120,66 @@ impl Dir<'_> {
         });
         Some(Opened { target, numbers })
     }
+}
+
+/// Who has a file of this machine in use now, in words: a process that has it open for writing, or a QEMU that is not of
+/// this machine, as guests elsewhere and images below them are on a file system that several machines have.
+pub fn in_use(path: &Path) -> Option<String> {
+    let meta = path.metadata().ok().filter(Metadata::is_file)?;
+    match writer(meta.dev(), meta.ino()) {
+        Some(writer) => Some(format!("{writer} has it open for writing")),
+        None => {
+            is_locked(path).then(|| "a QEMU that cannot be seen from here has it locked".into())
+        }
+    }
+}
+
+/// Whether a QEMU has a disk open, on this machine or another: each locks a byte for what it does (100 and on) and for what
+/// it lets nobody else do (200 and on), as `docs/system/qemu-block-drivers.rst.inc` of QEMU says under "Disk image file
+/// locking"; `block/file-posix.c` has the numbers.
+fn is_locked(path: &Path) -> bool {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let Ok(file) = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path) else {
+        return false;
+    };
+    let mut asked = nix::libc::flock {
+        l_type: nix::libc::F_WRLCK as i16,
+        l_whence: nix::libc::SEEK_SET as i16,
+        l_start: 100,
+        l_len: 200,
+        l_pid: 0,
+    };
+    let told = fcntl(&file, FcntlArg::F_OFD_GETLK(&mut asked));
+    told.is_ok() && i32::from(asked.l_type) != nix::libc::F_UNLCK
+}
+
+/// A process that has a file open for writing; none is seen that may not be looked at.
+fn writer(dev: u64, ino: u64) -> Option<Opener> {
+    let own = std::process::id();
+    for process in std::fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        let Ok(files) = std::fs::read_dir(process.path().join("fd")) else { continue };
+        for file in files.flatten().filter(|_| pid != own) {
+            let is = file.path().metadata().is_ok_and(|m| m.dev() == dev && m.ino() == ino);
+            let info = process.path().join("fdinfo").join(file.file_name());
+            if is && writes(&std::fs::read_to_string(info).unwrap_or_default()) {
+                let command = std::fs::read_to_string(process.path().join("comm"));
+                let command = command.map_or("?".into(), |name| name.trim().to_owned());
+                return Some(Opener { pid, command });
+            }
+        }
+    }
+    None
+}
+
+/// Whether a file is open for writing, by what the kernel tells of it: `flags:` in octal digits.
+fn writes(info: &str) -> bool {
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & 3 != 0)
 }
 
 #[cfg(test)]
@@ -152,7 +216,6 @@ mod tests {
 
     #[test]
     fn a_process_of_this_machine_is_found_by_the_file_system_it_stands_on() {
-        use std::os::unix::fs::MetadataExt as _;
         let dir = tempfile::tempdir().unwrap();
         let mut child = crate::program::command("sleep");
         let mut child = child.arg("60").current_dir(dir.path()).spawn().unwrap();
@@ -163,5 +226,33 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(found.iter().any(|(_, opener)| opener.pid == child.id()), "{found:?}");
+    }
+
+    #[test]
+    fn a_file_that_is_written_or_locked_is_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.raw");
+        std::fs::write(&path, vec![0; 512]).unwrap();
+        assert_eq!(in_use(&path), None);
+        assert_eq!(in_use(&dir.path().join("absent")), None);
+        let locker = std::fs::File::open(&path).unwrap();
+        let lock = |at, kind| {
+            let lock = nix::libc::flock {
+                l_type: kind as i16,
+                l_whence: nix::libc::SEEK_SET as i16,
+                l_start: at,
+                l_len: 1,
+                l_pid: 0,
+            };
+            fcntl(&locker, FcntlArg::F_OFD_SETLK(&lock)).unwrap();
+        };
+        // A byte that is none of QEMU's.
+        lock(99, nix::libc::F_RDLCK);
+        assert_eq!(in_use(&path), None);
+        lock(201, nix::libc::F_RDLCK);
+        assert!(in_use(&path).unwrap().contains("locked"));
+        lock(201, nix::libc::F_UNLCK);
+        assert_eq!(in_use(&path), None);
+        assert!(writes("pos:\t0\nflags:\t0100002\n") && !writes("flags:\t0100000\n"));
     }
 }

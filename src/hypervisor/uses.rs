@@ -10,16 +10,25 @@
 mod chain;
 mod document;
 
-use super::storage::{Storage, Volume};
+use super::storage::{Pool, Storage, Volume};
 use super::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use crate::apply::command::output;
 use crate::domain::DomainXml;
 use crate::domain::guest::VolumeRef;
 use chain::Walk;
 use document::Named;
+use nix::sys::stat::makedev;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+
+/// What is asked of loop devices.
+const LOOP_COLUMNS: &str = "NAME,BACK-MAJ:MIN,BACK-INO";
+/// Seconds that this may take.
+const LOOP_S: u64 = 10;
 
 /// Is who uses something.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -169,14 +178,19 @@ pub struct Uses {
     untold: BTreeSet<Use>,
     /// Every volume of an active pool.
     volumes: Vec<Volume>,
+    /// Where the volumes of pools are that are not active, by the pool's name.
+    inactive: BTreeMap<String, PathBuf>,
 }
 
 impl Uses {
     /// Reads every domain, every active pool and every loop device.
     pub fn read(hypervisor: &dyn Hypervisor) -> Result<Uses, HypervisorError> {
         let here = hypervisor.machine().is_here();
-        let volumes = volumes(hypervisor.storage())?;
-        let mut uses = Uses { here, volumes, ..Uses::default() };
+        let pools = hypervisor.storage().pools()?;
+        let volumes = volumes_of(hypervisor.storage(), &pools)?;
+        let inactive = pools.into_iter().filter(|pool| !pool.active);
+        let inactive = inactive.filter_map(|pool| Some((pool.name, pool.path?))).collect();
+        let mut uses = Uses { here, volumes, inactive, ..Uses::default() };
         for summary in hypervisor.domains()? {
             let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
             let both = [XmlOf::Public, XmlOf::Live];
@@ -207,8 +221,10 @@ impl Uses {
         let Named { file, volume, how, raw, told, writes, shares } = named;
         let key = volume.clone();
         let resolved = key.and_then(|(pool, name)| {
-            let found = self.volumes.iter().find(|v| v.pool == pool && v.name == name)?;
-            Some(found.path.clone())
+            let found = self.volumes.iter().find(|v| v.pool == pool && v.name == name);
+            // A pool that is not active has it at the same place as when it is.
+            let inactive = || Some(self.inactive.get(&pool)?.join(&name));
+            found.map(|found| found.path.clone()).or_else(inactive)
         });
         let top = file.or(resolved);
         let used = Use { by: by.clone(), how, writes, shares };
@@ -240,17 +256,30 @@ impl Uses {
 
     /// Adds the files that loop devices are over, also those below a domain's disk.
     fn add_loops(&mut self) {
-        let Ok(devices) = std::fs::read_dir("/sys/block") else { return };
-        for device in devices.flatten().filter(|_| self.here) {
+        let (Ok(devices), true) = (std::fs::read_dir("/sys/block"), self.here) else { return };
+        let mut unseen = false;
+        for device in devices.flatten() {
             let name = device.file_name().to_string_lossy().into_owned();
-            let Ok(file) = std::fs::read_to_string(device.path().join("loop/backing_file")) else {
+            let Ok(mut file) = std::fs::read(device.path().join("loop/backing_file")) else {
                 continue;
             };
-            let file = Some(Identity::of(Path::new(file.trim_end_matches('\n')), true));
-            let by = User::Loop(name);
-            let used = Use { by, how: How::Other, writes: true, shares: false };
-            self.entries.insert(Entry { file, volume: None, used });
+            file.pop_if(|last| *last == b'\n');
+            let path = PathBuf::from(OsString::from_vec(file));
+            // As another mount namespace names it, or without a name.
+            unseen = unseen || !path.exists();
+            self.add_loop(name, Identity::of(&path, true));
         }
+        let told = if unseen { loops() } else { Vec::new() };
+        for (name, inode) in told {
+            self.add_loop(name, Identity { inode: Some(inode), ..Identity::default() });
+        }
+    }
+
+    /// Adds the file that a loop device is over.
+    fn add_loop(&mut self, name: String, file: Identity) {
+        let by = User::Loop(name);
+        let used = Use { by, how: How::Other, writes: true, shares: false };
+        self.entries.insert(Entry { file: Some(file), volume: None, used });
     }
 
     /// Who uses a file, a device, or a volume by its path.
@@ -265,7 +294,12 @@ impl Uses {
             let is_volume = volume.is_some_and(|of| {
                 entry.volume.as_ref().is_some_and(|v| v.0 == of.pool && v.1 == of.name)
             });
-            is_volume || entry.file.as_ref().is_some_and(|other| other.is(&file))
+            match (&entry.file, &entry.volume) {
+                (Some(other), _) => is_volume || other.is(&file),
+                // The volume of a pool that is not known is where its pool once was: its name has to do.
+                (None, Some((_, name))) => is_volume || path.file_name() == Some(OsStr::new(name)),
+                (None, None) => false,
+            }
         };
         let known = self.entries.iter().filter(is).map(|entry| &entry.used);
         let all: BTreeSet<Use> = known.chain(&self.untold).cloned().collect();
@@ -375,8 +409,13 @@ impl Use {
 
 /// The volumes of every active pool.
 pub fn volumes(storage: &dyn Storage) -> Result<Vec<Volume>, HypervisorError> {
+    volumes_of(storage, &storage.pools()?)
+}
+
+/// The volumes of these pools, as far as they are active.
+fn volumes_of(storage: &dyn Storage, pools: &[Pool]) -> Result<Vec<Volume>, HypervisorError> {
     let mut volumes: Vec<Volume> = Vec::new();
-    for pool in storage.pools()?.into_iter().filter(|pool| pool.active) {
+    for pool in pools.iter().filter(|pool| pool.active) {
         match storage.volumes(&pool.name) {
             // Forgotten since it was listed.
             Err(error) if error.kind == HypervisorErrorKind::NoVolume => {}
@@ -384,6 +423,20 @@ pub fn volumes(storage: &dyn Storage) -> Result<Vec<Volume>, HypervisorError> {
         }
     }
     Ok(volumes)
+}
+
+/// The files that loop devices of this machine are over, by file system and inode, as the kernel has them.
+fn loops() -> Vec<(String, (u64, u64))> {
+    let asked = output(&["losetup", "--list", "--noheadings", "--output", LOOP_COLUMNS], LOOP_S);
+    let text = asked.unwrap_or_default();
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (name, device, inode) = (words.next()?, words.next()?, words.next()?);
+        let (major, minor) = device.split_once(':')?;
+        let device = makedev(major.parse().ok()?, minor.parse().ok()?);
+        Some((name.trim_start_matches("/dev/").to_owned(), (device, inode.parse().ok()?)))
+    };
+    text.lines().filter_map(line).collect()
 }
 
 /// Every file that a domain's disks name: their own, those below them, those that they are being copied to.

@@ -10,27 +10,27 @@ const PLAIN: &str = "<domain type='qemu'><name>NAME</name><memory unit='MiB'>64<
     <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features><devices>DEVICES</devices></domain>";
 
 /// Is a machine with guests on it.
-struct Ground {
-    place: Place,
+pub(super) struct Ground {
+    pub place: Place,
 }
 
 impl Ground {
-    fn new() -> Option<Ground> {
+    pub fn new() -> Option<Ground> {
         Some(Ground { place: Place::new()? })
     }
 
     /// A file below the disks' directory.
-    fn at(&self, name: &str) -> PathBuf {
+    pub fn at(&self, name: &str) -> PathBuf {
         self.place.disks.join(name)
     }
 
     /// The same as text.
-    fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         self.at(name).to_str().unwrap().to_owned()
     }
 
     /// Makes a guest with gpuvm, which is not started; its disk is `NAME.raw`.
-    fn guest(&self, name: &str) {
+    pub fn guest(&self, name: &str) {
         let template = self.at("template.xml");
         std::fs::write(&template, PLAIN.replace("NAME", "t").replace("DEVICES", "")).unwrap();
         let (template, dir) = (template.to_str().unwrap(), self.place.disks.to_str().unwrap());
@@ -40,14 +40,14 @@ impl Ground {
     }
 
     /// Defines a domain.
-    fn define(&self, name: &str, xml: &str) {
+    pub fn define(&self, name: &str, xml: &str) {
         let file = self.at(&format!("{name}.xml"));
         std::fs::write(&file, xml).unwrap();
         self.place.virsh(&["define", file.to_str().unwrap()]);
     }
 
     /// Defines somebody else's guest with these devices.
-    fn other(&self, name: &str, devices: &str) {
+    pub fn other(&self, name: &str, devices: &str) {
         if self.place.has(name) {
             self.gone(name);
         }
@@ -55,12 +55,12 @@ impl Ground {
     }
 
     /// Starts a guest that does nothing.
-    fn start(&self, name: &str) {
+    pub fn start(&self, name: &str) {
         self.place.virsh(&["start", "--paused", name]);
     }
 
     /// Takes somebody else's guest away.
-    fn gone(&self, name: &str) {
+    pub fn gone(&self, name: &str) {
         self.place.daemon.virsh(&["destroy", name]);
         // A transient one is gone with its end.
         self.place.daemon.virsh(&["undefine", name, "--nvram", "--snapshots-metadata"]);
@@ -68,12 +68,12 @@ impl Ground {
     }
 
     /// The definition of a domain's next start.
-    fn xml(&self, name: &str) -> String {
+    pub fn xml(&self, name: &str) -> String {
         self.place.virsh(&["dumpxml", "--inactive", name])
     }
 
     /// Deletes a guest, which has to come to a good end; what is said.
-    fn delete(&self, name: &str) -> String {
+    pub fn delete(&self, name: &str) -> String {
         let (code, out, err) = self.place.gpuvm(&["delete", name, "--yes"]);
         assert_eq!(code, 0, "{out}{err}");
         assert!(!self.place.has(name) && self.place.journal().is_empty(), "{out}{err}");
@@ -82,7 +82,7 @@ impl Ground {
 
     /// Makes guest `a` and somebody else's `b` that needs its disk; deletes `a` and expects that the disk stays, and what
     /// is said of it. Everything goes in the end.
-    fn stays(&self, what: &str, said: &str, make: impl FnOnce(&Ground)) {
+    pub fn stays(&self, what: &str, said: &str, make: impl FnOnce(&Ground)) {
         self.guest("a");
         make(self);
         let err = self.delete("a");

@@ -6,7 +6,7 @@ use crate::apply::array::{
 };
 use crate::apply::{Step, apply};
 use crate::cli::args::ReleaseArrayArgs;
-use crate::cli::change::{Reporter, journal, print_steps, refuse_unfinished};
+use crate::cli::change::{Agreed, Reporter, journal, print_steps, refuse_unfinished};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
 use crate::cli::image::uses::Uses as Disks;
@@ -48,13 +48,16 @@ pub fn run(args: &ReleaseArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor, cx.output)?;
+    let mut agreed = Agreed::default();
     if !common.yes {
         let steps = plan(args, &name, &*hypervisor)?;
         reporter.ask(|| confirm(&steps, "releasing", "array", &name))?;
+        agreed = Agreed::to(&steps);
     }
     let _lock = reporter.lock(&common.lock)?;
     // Once more: something may have come to use it while the question stood.
     let steps = plan(args, &name, &*hypervisor)?;
+    agreed.covers(&steps, &[], &format!("gpuvm drive release-array {device}"))?;
     let journal = journal("drive release-array", &name, &*hypervisor)?;
     apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     let record = released::file(&name);

@@ -9,7 +9,7 @@ use crate::apply::array::{
 use crate::apply::{Step, apply};
 use crate::blockdev::signatures::foreign;
 use crate::cli::args::RestoreArrayArgs;
-use crate::cli::change::{Reporter, journal, print_steps, refuse_unfinished};
+use crate::cli::change::{Agreed, Reporter, journal, print_steps, refuse_unfinished};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted, usage};
 use crate::discover::arrays::array;
@@ -36,23 +36,16 @@ pub fn run(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor, cx.output)?;
-    let mut confirmed = None;
+    let mut agreed = Agreed::default();
     if !common.yes {
-        let steps = &*confirmed.insert(plan(args, name, cx)?.1);
-        reporter.ask(|| confirm(steps, "restoring", "array", name))?;
+        let steps = plan(args, name, cx)?.1;
+        reporter.ask(|| confirm(&steps, "restoring", "array", name))?;
+        agreed = Agreed::to(&steps);
     }
     let _lock = reporter.lock(&common.lock)?;
     // Once more: a guest may have been given a drive while the question stood.
     let (record, steps) = plan(args, name, cx)?;
-    if confirmed.is_some_and(|confirmed| confirmed != steps) {
-        return Err(hinted(
-            format!("array `{name}` is not what it was when it was asked for: nothing is done"),
-            format!(
-                "`gpuvm drive restore-array {name} --dry-run` tells what would be done now",
-                name = word(name)
-            ),
-        ));
-    }
+    agreed.covers(&steps, &[], &format!("gpuvm drive restore-array {}", word(name)))?;
     let journal = journal("drive restore-array", name, &*hypervisor)?;
     apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     verify(&record, &steps)?;

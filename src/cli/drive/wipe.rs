@@ -7,7 +7,7 @@ use crate::apply::{Step, apply};
 use crate::bdf::Bdf;
 use crate::blockdev::Known;
 use crate::cli::args::WipeArgs;
-use crate::cli::change::{Reporter, journal, print_steps, refuse_unfinished};
+use crate::cli::change::{Agreed, Reporter, journal, print_steps, refuse_unfinished};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
 use crate::fsroot::FsRoot;
@@ -40,27 +40,20 @@ pub fn run(args: &WipeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor, cx.output)?;
-    let mut confirmed = None;
+    let mut agreed = Agreed::default();
     if !args.yes {
-        let step = plan(&args.id, cx)?.1;
-        confirmed = Some(step.clone());
-        reporter.ask(|| confirm(&[Step::WipeDrive(step)], "erasing", "drive", &args.id))?;
+        let steps = [Step::WipeDrive(plan(&args.id, cx)?.1)];
+        reporter.ask(|| confirm(&steps, "erasing", "drive", &args.id))?;
+        agreed = Agreed::to(&steps);
     }
     let _lock = reporter.lock(&args.lock)?;
     // Once more: it may have come into use while the question stood.
     let (name, step) = plan(&args.id, cx)?;
-    if confirmed.is_some_and(|confirmed| confirmed != step) {
-        return Err(hinted(
-            format!(
-                "drive {} is not what it was when it was asked for: nothing is erased",
-                args.id
-            ),
-            format!("`gpuvm drive wipe {} --dry-run` tells what is on it now", word(&args.id)),
-        ));
-    }
+    let steps = [Step::WipeDrive(step.clone())];
+    agreed.covers(&steps, &[], &format!("gpuvm drive wipe {}", word(&args.id)))?;
     let journal = journal("drive wipe", &name, &*hypervisor)?;
-    let WipeStep { path, bytes, content, .. } = step.clone();
-    apply(&[Step::WipeDrive(step)], &*hypervisor, &mut reporter, Some(journal))?;
+    let WipeStep { path, bytes, content, .. } = step;
+    apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     let told = format!("drive {name} ({}) is erased", path.display());
     if cx.output.json {
         cx.output.json(&Wiped { name, path, bytes, content })?;

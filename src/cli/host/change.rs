@@ -3,7 +3,7 @@
 use crate::apply::text::TextStep;
 use crate::apply::{Journal, Step, Transaction, apply, now_s};
 use crate::cli::args::{ConfirmWithinArgs, HostBridgeDeleteArgs, HostUndoArgs, LockArgs};
-use crate::cli::change::{Reporter, agree, print_steps, refuse_unfinished};
+use crate::cli::change::{Agreed, Reporter, agree, print_steps, refuse_unfinished};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
 use crate::cli::history::{boot, when};
@@ -91,13 +91,16 @@ pub fn undo(args: &HostUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     let mut reporter = Reporter::new(cx.output)?;
     refuse_unfinished(&NoHypervisor, cx.output)?;
+    let mut agreed = Agreed::default();
     if !args.yes {
         let (entry, steps) = plan()?;
         reporter.ask(|| agree(&steps, "undo it?", &format!("undoing {}", named(&entry))))?;
+        agreed = Agreed::to(&steps);
     }
     let _lock = reporter.lock(&args.lock)?;
     // Once more: it may have been changed while the question stood.
     let (entry, steps) = plan()?;
+    agreed.covers(&steps, &[], "gpuvm host undo")?;
     through("host undo", &steps, &mut reporter)?;
     let end = if args.discard { "forgotten; the host stays as it is" } else { "undone" };
     cx.output.progress(&format!("{} is {end}", named(&entry)));

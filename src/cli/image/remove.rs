@@ -1,12 +1,13 @@
 //! `image remove`: an image that nothing uses.
 
 use super::super::args::ImageRemoveArgs;
-use super::super::change::{Reporter, confirm, journal, print_steps, refuse_unfinished};
+use super::super::change::{Agreed, Reporter, confirm, journal, print_steps, refuse_unfinished};
 use super::super::context::Context;
 use super::super::error::{EXIT_DONE, hinted};
 use super::super::storage::file_pool;
 use super::uses::Uses;
 use super::{POOL, find, images, marker_name};
+use crate::apply::identity::FileId;
 use crate::apply::{Step, apply};
 use crate::hypervisor::Hypervisor;
 
@@ -21,13 +22,16 @@ pub fn run(args: &ImageRemoveArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor, cx.output)?;
+    let mut agreed = Agreed::default();
     if !args.yes {
         let steps = plan(&*hypervisor, args)?;
         reporter.ask(|| confirm(&steps, "image", name))?;
+        agreed = Agreed::to(&steps);
     }
     let _lock = reporter.lock(&args.lock)?;
     // Once more: a guest may have been made from it while the question stood.
     let steps = plan(&*hypervisor, args)?;
+    agreed.covers(&steps, &[], &format!("gpuvm image remove {name}"))?;
     let journal = journal("image remove", name, &*hypervisor)?;
     apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     cx.output.progress(&format!("image `{name}` is deleted"));
@@ -59,6 +63,8 @@ fn plan(hypervisor: &dyn Hypervisor, args: &ImageRemoveArgs) -> anyhow::Result<V
             "delete what uses it first: `gpuvm delete NAME`, `virsh vol-delete VOLUME --pool POOL`",
         ));
     }
-    let delete = Step::DeleteVolume { pool: image.pool, name: image.volume, file: None };
+    let here = hypervisor.machine().is_here();
+    let file = here.then(|| FileId::at(&image.path).ok().flatten()).flatten();
+    let delete = Step::DeleteVolume { pool: image.pool, name: image.volume, file };
     Ok([delete].into_iter().chain(unmark).collect())
 }

@@ -1,7 +1,7 @@
 //! `network create`: plan a network, define it, start it, read it back, and say who reaches whom.
 
 use super::super::args::NetworkCreateArgs;
-use super::super::change::{Reporter, agree, journal, print_steps, refuse_unfinished};
+use super::super::change::{Agreed, Reporter, agree, journal, print_steps, refuse_unfinished};
 use super::super::context::Context;
 use super::super::diff::Diff;
 use super::super::error::EXIT_DONE;
@@ -11,6 +11,7 @@ use super::{find, show};
 use crate::apply::{Step, apply};
 use crate::hypervisor::Hypervisor;
 use crate::network::{Network, Reach};
+use crate::shell::word;
 use serde::Serialize;
 
 /// Is what `network create` and `network undo` answer.
@@ -60,13 +61,17 @@ pub fn run(args: &NetworkCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor, cx.output)?;
+    let mut agreed = Agreed::default();
     if !first.lost.is_empty() && !args.yes {
         let what = format!("changing network `{}`", args.name);
         reporter.ask(|| agree(&first.lost, "change it?", &what))?;
+        agreed = Agreed::to([]).and(&first.lost);
     }
     let _lock = reporter.lock(&args.lock)?;
     // Once more: it may have been changed while the question stood.
-    let steps = prepare(args, &*hypervisor, cx)?.steps;
+    let Prepared { steps, lost, .. } = prepare(args, &*hypervisor, cx)?;
+    let again = format!("gpuvm network create {} --replace --dry-run", word(&args.name));
+    agreed.covers([], &lost, &again)?;
     if steps.is_empty() {
         cx.output.progress(&format!("network `{}`: so already", args.name));
     } else {

@@ -1,7 +1,7 @@
 //! `network delete`: a network goes, after the guests on it are named.
 
 use super::super::args::NetworkDeleteArgs;
-use super::super::change::{Reporter, confirm, journal, print_steps, refuse_unfinished};
+use super::super::change::{Agreed, Reporter, confirm, journal, print_steps, refuse_unfinished};
 use super::super::context::Context;
 use super::super::error::EXIT_DONE;
 use super::find;
@@ -37,15 +37,18 @@ pub fn run(args: &NetworkDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor, cx.output)?;
+    let mut agreed = Agreed::default();
     if !args.yes {
         for line in &guests {
             cx.output.warning(&format!("this will {line}"));
         }
         reporter.ask(|| confirm(&steps, "network", name))?;
+        agreed = Agreed::to(&steps).and(&guests);
     }
     let _lock = reporter.lock(&args.lock)?;
     // Once more: it may have been changed while the question stood.
-    let steps = plan(&*hypervisor, name)?.steps;
+    let Deletion { steps, guests, .. } = plan(&*hypervisor, name)?;
+    agreed.covers(&steps, &guests, &format!("gpuvm network delete {}", word(name)))?;
     let journal = journal("network delete", name, &*hypervisor)?;
     apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     // One that was defined nowhere is gone for good.

@@ -1,7 +1,7 @@
 //! `network undo`: the last change or the deletion of a network is taken back, if nobody has edited it since.
 
 use super::super::args::NetworkUndoArgs;
-use super::super::change::{Reporter, agree, journal, print_steps, refuse_unfinished};
+use super::super::change::{Agreed, Reporter, agree, journal, print_steps, refuse_unfinished};
 use super::super::context::Context;
 use super::super::diff::Diff;
 use super::super::error::{EXIT_DONE, hinted};
@@ -52,12 +52,15 @@ pub fn run(args: &NetworkUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor, cx.output)?;
+    let mut agreed = Agreed::default();
     if !lost.is_empty() && !args.yes {
         reporter.ask(|| agree(&lost, "undo it?", &format!("undoing {}", named(&kept))))?;
+        agreed = Agreed::to(&steps).and(&lost);
     }
     let _lock = reporter.lock(&args.lock)?;
     // Once more: it may have been changed while the question stood.
-    let steps = plan(&*hypervisor, name, args.force)?.steps;
+    let Undo { steps, lost, .. } = plan(&*hypervisor, name, args.force)?;
+    agreed.covers(&steps, &lost, &format!("gpuvm network undo {}", word(name)))?;
     let journal = journal("network undo", name, &*hypervisor)?;
     apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     cx.output.progress(&format!("{} is undone", named(&kept)));
