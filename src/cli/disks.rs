@@ -5,6 +5,7 @@ use crate::blockdev::used_by;
 use crate::check::DiskFact;
 use crate::discover::holders::unescaped;
 use crate::discover::openers::in_use;
+use crate::discover::silent::Silent;
 use crate::domain::{DomainXml, Element};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
@@ -67,6 +68,9 @@ fn path(disk: Element<'_>) -> Option<PathBuf> {
 
 /// Why a file or device is the host's; none: it is not, or is not there. `new`: it must not be open for writing.
 pub fn of_host(path: &Path, is_read: bool, new: bool) -> anyhow::Result<Option<String>> {
+    if let Some(why) = Silent::read().why(path) {
+        return Ok(Some(why));
+    }
     let Ok(meta) = path.metadata() else { return Ok(None) };
     let kind = meta.file_type();
     if kind.is_block_device() {

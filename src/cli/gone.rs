@@ -92,7 +92,8 @@ fn disk(made: &Made, uses: &Uses) -> Option<String> {
     match &made.volume {
         None => {
             let path = Path::new(&made.path);
-            let left = path.symlink_metadata().is_ok() && uses.of(path).is_empty();
+            let is_there = uses.silent(path).is_none() && path.symlink_metadata().is_ok();
+            let left = is_there && uses.of(path).is_empty();
             left.then(|| format!("disk {} ({remove} removes it)", made.path))
         }
         Some(volume) => {

@@ -130,13 +130,14 @@ impl<'a> Proof<'a> {
                 }
                 None => return Fate::Gone,
             }
-        } else {
+        } else if self.uses.silent(path).is_none() {
             match path.symlink_metadata() {
                 Ok(meta) if !meta.is_file() => return stays("it is not a regular file".into()),
                 _ => {}
             }
         }
-        if let (None, Some(why)) = (&self.elsewhere, apply::locked_in(path)) {
+        let fixed = || self.uses.silent(path).or_else(|| apply::locked_in(path));
+        if let (None, Some(why)) = (&self.elsewhere, fixed()) {
             return Fate::Stays(format!("disk {} stays: {why}", made.path));
         }
         if !self.is_disk(made) && !self.is_dropped_seed(made) {

@@ -2,6 +2,7 @@
 
 use super::holders::{self, Uses};
 use super::pci::place;
+use super::silent::Silent;
 use crate::bdf::Bdf;
 use crate::blockdev::signatures;
 use crate::fsroot::{Dir, FsError, FsRoot};
@@ -121,6 +122,9 @@ pub fn function_of(root: &FsRoot, name: &str) -> Result<Option<Bdf>, FsError> {
 pub fn kernel_name(path: &Path) -> Option<String> {
     use nix::sys::stat::{major, minor};
     use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+    if Silent::read().why(path).is_some() {
+        return None;
+    }
     let meta = path.metadata().ok().filter(|meta| meta.file_type().is_block_device())?;
     // By number: a node may have any name.
     let number = format!("{}:{}", major(meta.rdev()), minor(meta.rdev()));

@@ -28,6 +28,7 @@ pub mod path;
 mod pci;
 pub mod process;
 pub mod released;
+pub mod silent;
 pub mod source;
 pub mod topo;
 pub mod tuning;

@@ -1,6 +1,7 @@
 //! Which processes have a block device or a file system open. Sees only what the caller may see: without root, only the
 //! caller's own processes.
 
+use super::silent::Silent;
 use crate::fsroot::{Dir, FsError, FsRoot};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::stat::{major, minor};
@@ -40,6 +41,7 @@ pub fn openers(root: &FsRoot, sought: &[Sought<'_>]) -> Result<Vec<(usize, Opene
     if sought.is_empty() {
         return Ok(found);
     }
+    let silent = if root.is_live() { Silent::read() } else { Silent::default() };
     let wants_maps = sought.iter().any(|one| matches!(one, Sought::FileSystem(..)));
     for name in root.names("proc")? {
         let Ok(pid) = name.parse::<u32>() else { continue };
@@ -50,7 +52,7 @@ pub fn openers(root: &FsRoot, sought: &[Sought<'_>]) -> Result<Vec<(usize, Opene
         let Ok(Some(dir)) = root.dir(&format!("proc/{name}")) else { continue };
         let mut has = vec![false; sought.len()];
         let mut look = |dir: &Dir<'_>, file: &str| {
-            let Some(file) = dir.opened(file) else { return };
+            let Some(file) = dir.opened(file, &silent) else { return };
             for (has, sought) in has.iter_mut().zip(sought) {
                 *has = *has || file.is(sought);
             }
@@ -108,10 +110,11 @@ impl Opened {
 }
 
 impl Dir<'_> {
-    /// An open file of a process by the link to it; none where it is no file, or may not be looked at.
-    fn opened(&self, link: &str) -> Option<Opened> {
+    /// An open file of a process by the link to it; none where it is no file, or may not be looked at, which would wait
+    /// for a file system that does not answer.
+    fn opened(&self, link: &str, silent: &Silent) -> Option<Opened> {
         let target = self.link(link).ok().flatten()?;
-        if !target.starts_with('/') {
+        if !target.starts_with('/') || silent.why(Path::new(&target)).is_some() {
             return None;
         }
         let numbers = self.numbers(link).map(|(is_block, rdev, dev)| {
@@ -155,7 +158,7 @@ fn is_locked(path: &Path) -> bool {
 
 /// A process that has a file open for writing; none is seen that may not be looked at.
 fn writer(dev: u64, ino: u64) -> Option<Opener> {
-    let own = std::process::id();
+    let (own, silent) = (std::process::id(), Silent::read());
     for process in std::fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
         else {
@@ -163,9 +166,13 @@ fn writer(dev: u64, ino: u64) -> Option<Opener> {
         };
         let Ok(files) = std::fs::read_dir(process.path().join("fd")) else { continue };
         for file in files.flatten().filter(|_| pid != own) {
-            let is = file.path().metadata().is_ok_and(|m| m.dev() == dev && m.ino() == ino);
             let info = process.path().join("fdinfo").join(file.file_name());
-            if is && writes(&std::fs::read_to_string(info).unwrap_or_default()) {
+            let info = std::fs::read_to_string(info).unwrap_or_default();
+            let target = std::fs::read_link(file.path()).unwrap_or_default();
+            if !writes(&info) || silent.why(&target).is_some() {
+                continue;
+            }
+            if file.path().metadata().is_ok_and(|m| m.dev() == dev && m.ino() == ino) {
                 let command = std::fs::read_to_string(process.path().join("comm"));
                 let command = command.map_or("?".into(), |name| name.trim().to_owned());
                 return Some(Opener { pid, command });

@@ -13,6 +13,7 @@ mod document;
 use super::storage::{Pool, Storage, Volume};
 use super::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::apply::command::output;
+use crate::discover::silent::Silent;
 use crate::domain::DomainXml;
 use crate::domain::guest::VolumeRef;
 use chain::Walk;
@@ -180,6 +181,8 @@ pub struct Uses {
     volumes: Vec<Volume>,
     /// Where the volumes of pools are that are not active, by the pool's name.
     inactive: BTreeMap<String, PathBuf>,
+    /// File systems that do not answer.
+    silent: Silent,
 }
 
 impl Uses {
@@ -190,7 +193,8 @@ impl Uses {
         let volumes = volumes_of(hypervisor.storage(), &pools)?;
         let inactive = pools.into_iter().filter(|pool| !pool.active);
         let inactive = inactive.filter_map(|pool| Some((pool.name, pool.path?))).collect();
-        let mut uses = Uses { here, volumes, inactive, ..Uses::default() };
+        let silent = if here { Silent::read() } else { Silent::default() };
+        let mut uses = Uses { here, volumes, inactive, silent, ..Uses::default() };
         for summary in hypervisor.domains()? {
             let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
             let both = [XmlOf::Public, XmlOf::Live];
@@ -216,6 +220,16 @@ impl Uses {
         Ok(uses)
     }
 
+    /// What is known of a name.
+    fn identity(&self, path: &Path) -> Identity {
+        Identity::of(path, self.here && self.silent.why(path).is_none())
+    }
+
+    /// The file systems that do not answer; none: no file is of this machine.
+    fn seen(&self) -> Option<&Silent> {
+        self.here.then_some(&self.silent)
+    }
+
     /// Adds what a definition names, with all that lies below.
     fn add(&mut self, by: &User, named: Named) {
         let Named { file, volume, how, raw, told, writes, shares } = named;
@@ -228,13 +242,13 @@ impl Uses {
         });
         let top = file.or(resolved);
         let used = Use { by: by.clone(), how, writes, shares };
-        let identity = top.as_ref().map(|file| Identity::of(file, self.here));
+        let identity = top.as_ref().map(|file| self.identity(file));
         self.entries.insert(Entry { file: identity, volume, used: used.clone() });
         let Some(top) = top.filter(|_| !raw) else { return };
-        let walk = Walk::from(&top, &self.volumes, self.here);
+        let walk = Walk::from(&top, &self.volumes, self.seen());
         let below = Use { how: How::Over, writes: false, shares: false, ..used };
         for file in walk.files {
-            let file = Some(Identity::of(&file, self.here));
+            let file = Some(self.identity(&file));
             self.entries.insert(Entry { file, volume: None, used: below.clone() });
         }
         if let Some((image, why)) = walk.untold.filter(|_| !told) {
@@ -247,8 +261,8 @@ impl Uses {
         for volume in self.volumes.iter().filter(|volume| volume.backing.is_some()) {
             let by = User::Volume(format!("{}/{}", volume.pool, volume.name));
             let used = Use { by, how: How::Over, writes: false, shares: false };
-            for file in Walk::from(&volume.path, &self.volumes, self.here).files {
-                let file = Some(Identity::of(&file, self.here));
+            for file in Walk::from(&volume.path, &self.volumes, self.seen()).files {
+                let file = Some(self.identity(&file));
                 self.entries.insert(Entry { file, volume: None, used: used.clone() });
             }
         }
@@ -266,8 +280,9 @@ impl Uses {
             file.pop_if(|last| *last == b'\n');
             let path = PathBuf::from(OsString::from_vec(file));
             // As another mount namespace names it, or without a name.
-            unseen = unseen || !path.exists();
-            self.add_loop(name, Identity::of(&path, true));
+            unseen = unseen || self.silent.why(&path).is_some() || !path.exists();
+            let file = self.identity(&path);
+            self.add_loop(name, file);
         }
         let told = if unseen { loops() } else { Vec::new() };
         for (name, inode) in told {
@@ -289,7 +304,7 @@ impl Uses {
 
     /// Who uses a disk, by its path and, where it is a volume, by that, too.
     pub fn of_disk(&self, path: &Path, volume: Option<&VolumeRef>) -> Vec<Use> {
-        let file = Identity::of(path, self.here);
+        let file = self.identity(path);
         let is = |entry: &&Entry| {
             let is_volume = volume.is_some_and(|of| {
                 entry.volume.as_ref().is_some_and(|v| v.0 == of.pool && v.1 == of.name)
@@ -341,7 +356,7 @@ impl Uses {
             };
             let below = match named.raw {
                 true => BTreeSet::new(),
-                false => Walk::from(&top, &self.volumes, self.here).files,
+                false => Walk::from(&top, &self.volumes, self.seen()).files,
             };
             let parts = std::iter::once((top, writes)).chain(below.into_iter().map(|f| (f, false)));
             for (path, writes) in parts {
@@ -361,9 +376,14 @@ impl Uses {
         self.volumes.iter().find(|v| v.pool == volume.pool && v.name == volume.name)
     }
 
+    /// Why a file of this machine cannot be looked at, in words; none: it can.
+    pub fn silent(&self, path: &Path) -> Option<String> {
+        self.silent.why(path)
+    }
+
     /// Whether two names are one file.
     pub fn is_same(&self, a: &Path, b: &Path) -> bool {
-        Identity::of(a, self.here).is(&Identity::of(b, self.here))
+        self.identity(a).is(&self.identity(b))
     }
 
     /// Every file and device of each domain's disks, by the domain's name.

@@ -1,7 +1,7 @@
 //! What changes while a question stands, what another hypervisor of the same machine has, and what is in use without a
 //! definition that says so.
 
-use super::uses::Ground;
+use super::uses::{Ground, disk};
 use crate::libvirt::files;
 use crate::support::run;
 use nix::pty::openpty;
@@ -149,6 +149,45 @@ fn a_disk_in_use_without_a_definition_stays() {
         assert!(immutable("-i") && said.contains("is immutable"), "{said}");
         assert!(ground.at("a.raw").exists());
     }
+}
+
+#[test]
+fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
+    let Some(ground) = Ground::new() else { return };
+    let dead = ground.place.daemon.fresh_dir("dead");
+    let on_it = |kind: &str, name: &str| disk(kind, dead.join(name).to_str().unwrap());
+    ground.guest("a");
+    ground.guest("c");
+    ground.other("raw", &on_it("raw", "x.raw"));
+    std::os::unix::fs::symlink(&dead, ground.at("link")).unwrap();
+    ground.other("link", &disk("raw", &ground.path("link/y.raw")));
+    // A daemon of FUSE that never says a word, seen by the program alone.
+    let script = "exec 3<>/dev/fuse && \
+                  mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none \"$0\" && \
+                  exec timeout 120 \"$@\"";
+    let there = |args: &[&str]| {
+        let mut verb = ground.place.daemon.within("bash");
+        verb.args(["-c", script]).arg(&dead).arg(env!("CARGO_BIN_EXE_gpuvm")).args(args);
+        let (code, out, err) = run(&mut verb);
+        (code, out + &err)
+    };
+    if there(&["--version"]).0 != 0 {
+        eprintln!("skipped: no FUSE here");
+        return;
+    }
+    let silent = "does not answer";
+    let (code, said) = there(&["drive", "list"]);
+    assert!(code == 0, "{said}");
+    let (code, said) = there(&["check", "raw"]);
+    assert!(code != 124 && said.contains(silent), "{said}");
+    let (code, said) = there(&["tune", "raw", "--yes", "--topology", "1x1x1"]);
+    assert!(code != 124, "{said}");
+    // What is raw lies over nothing, so that nobody's disk is in doubt.
+    let (code, said) = there(&["delete", "a", "--yes"]);
+    assert!(code == 0 && !ground.at("a.raw").exists(), "{said}");
+    ground.other("over", &on_it("qcow2", "z.qcow2"));
+    let (code, said) = there(&["delete", "c", "--yes"]);
+    assert!(code == 0 && said.contains(silent) && ground.at("c.raw").exists(), "{said}");
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Ground {
 }
 
 /// A disk of a file.
-fn disk(kind: &str, path: &str) -> String {
+pub(super) fn disk(kind: &str, path: &str) -> String {
     format!(
         "<disk type='file'><driver name='qemu' type='{kind}'/><source file='{path}'/>\
          <target dev='vda' bus='virtio'/></disk>"

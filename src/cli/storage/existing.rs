@@ -6,6 +6,7 @@ use super::super::error::hinted;
 use super::super::render::path_text;
 use super::Disks;
 use crate::blockdev::{signatures, used_by};
+use crate::discover::silent::Silent;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};
 use crate::fsroot::FsRoot;
 use crate::image::{self, Format};
@@ -43,6 +44,9 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> a
         };
         hinted(format!("cannot open disk `{at}`: {error}"), hint)
     };
+    if let Some(why) = Silent::read().why(path) {
+        return Err(hinted(format!("cannot open disk `{at}`: {why}"), ""));
+    }
     let kind = std::fs::metadata(path).map_err(failed)?.file_type();
     let kind = match (kind.is_block_device(), kind.is_file()) {
         (true, _) => DiskKind::Block,

@@ -1,6 +1,7 @@
 //! How QEMU reads and writes the disks of a guest here: what the file system, QEMU and libvirt can do.
 
 use super::{Disks, Place};
+use crate::discover::silent::Silent;
 use crate::domain::guest::{Abilities, DiskIo};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::emulator::port_speed_dgts;
@@ -74,6 +75,9 @@ enum Direct {
 
 /// Asks whether a file, or one that will be made at that path, can be opened with O_DIRECT. Nothing is left behind.
 fn direct(path: &Path) -> Direct {
+    if let Some(why) = Silent::read().why(path) {
+        return Direct::Refused(why);
+    }
     let there = path.exists();
     let Some(at) = path.ancestors().find(|at| at.exists()) else { return Direct::Works };
     let is_device = at.metadata().is_ok_and(|meta| meta.file_type().is_block_device());

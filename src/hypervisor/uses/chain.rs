@@ -1,6 +1,7 @@
 //! Everything that lies below an image: as libvirt tells of volumes, and as the images' own headers say.
 
 use super::Volume;
+use crate::discover::silent::Silent;
 use crate::image::{Below, BelowError, below};
 use nix::fcntl::OFlag;
 use serde_json::Value;
@@ -30,8 +31,8 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// Goes down from an image.
-    pub(super) fn from(top: &Path, volumes: &[Volume], here: bool) -> Walk {
+    /// Goes down from an image; `here`: the file systems that do not answer, where files are of this machine.
+    pub(super) fn from(top: &Path, volumes: &[Volume], here: Option<&Silent>) -> Walk {
         let mut walk = Walk::default();
         let mut open = vec![(top.to_owned(), false)];
         let mut seen = BTreeSet::from([top.to_owned()]);
@@ -41,9 +42,10 @@ impl Walk {
             let mut next: Vec<(PathBuf, bool)> =
                 backing.into_iter().map(|path| (path, false)).collect();
             if !raw {
-                let read = match here {
-                    true => named_by(&image),
-                    false => Err("it is on another machine".to_owned()),
+                let read = match here.map(|silent| silent.why(&image)) {
+                    Some(None) => named_by(&image),
+                    Some(Some(why)) => Err(why),
+                    None => Err("it is on another machine".to_owned()),
                 };
                 match read {
                     Ok(named) => next.extend(named),

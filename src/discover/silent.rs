@@ -1,0 +1,163 @@
+//! File systems of this machine that do not answer: a server that is away, a daemon of FUSE that hangs. Whoever looks at a
+//! file on one waits for ever, and with the host's lock everybody else does. So another program asks those that can be
+//! silent first, and what is on a silent one is known by its name alone.
+
+use super::holders::unescaped;
+use crate::apply::command::{CommandError, output};
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// What is mounted, as the kernel lists it for this process.
+const MOUNTS: &str = "/proc/self/mountinfo";
+/// Types whose files somebody else serves, over a network or as a process; those of FUSE have a `.` and more behind.
+const SERVED: [&str; 17] = [
+    "9p",
+    "afs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "fuse",
+    "fuseblk",
+    "gfs2",
+    "glusterfs",
+    "lustre",
+    "ncpfs",
+    "nfs",
+    "nfs4",
+    "ocfs2",
+    "orangefs",
+    "smb3",
+    "virtiofs",
+];
+/// Seconds that a file system may take to say its size.
+const ANSWER_S: u64 = 5;
+/// How long an answer counts.
+const COUNTS: Duration = Duration::from_secs(30);
+/// Links of one path that the kernel follows at most.
+const MOST_LINKS: usize = 40;
+
+/// Is where file systems are mounted that do not answer.
+#[derive(Debug, Clone, Default)]
+pub struct Silent(Vec<PathBuf>);
+
+impl Silent {
+    /// Asks all that can be silent.
+    pub fn read() -> Silent {
+        /// What was found last, and when.
+        static LAST: Mutex<Option<(Instant, Silent)>> = Mutex::new(None);
+        let served = served(&std::fs::read_to_string(MOUNTS).unwrap_or_default());
+        if served.is_empty() {
+            return Silent::default();
+        }
+        let Ok(mut last) = LAST.lock() else { return Silent::default() };
+        if let Some((at, silent)) = &*last
+            && at.elapsed() < COUNTS
+        {
+            return silent.clone();
+        }
+        let silent = match (answer(&served), &served[..]) {
+            (true, _) => Silent::default(),
+            (false, [_]) => Silent(served),
+            (false, _) => {
+                let is_silent = |at: &PathBuf| !answer(std::slice::from_ref(at));
+                Silent(served.into_iter().filter(is_silent).collect())
+            }
+        };
+        last.insert((Instant::now(), silent)).1.clone()
+    }
+
+    /// Why a path cannot be looked at, in words; none: it can.
+    pub fn why(&self, path: &Path) -> Option<String> {
+        let at = self.at(path)?;
+        Some(format!("the file system at {} does not answer", at.display()))
+    }
+
+    /// The silent file system that a path leads to or through. Nothing is asked of it.
+    fn at(&self, path: &Path) -> Option<&Path> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let parts = |path: &Path| -> Vec<OsString> {
+            let parts = path.components().rev();
+            let named =
+                parts.filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+            named.map(|part| part.as_os_str().to_owned()).collect()
+        };
+        let (mut rest, mut here, mut links) = (parts(path), PathBuf::from("/"), 0);
+        while let Some(part) = rest.pop() {
+            if part == ".." {
+                here.pop();
+                continue;
+            }
+            here.push(part);
+            if let Some(silent) = self.0.iter().find(|silent| **silent == here) {
+                return Some(silent);
+            }
+            let Ok(target) = std::fs::read_link(&here) else { continue };
+            links += 1;
+            if links > MOST_LINKS {
+                return None;
+            }
+            here =
+                if target.is_absolute() { PathBuf::from("/") } else { here.parent()?.to_owned() };
+            rest.extend(parts(&target));
+        }
+        None
+    }
+}
+
+/// Where file systems are mounted that can be silent.
+fn served(mounts: &str) -> Vec<PathBuf> {
+    let line = |line: &str| {
+        let (mount, of) = line.split_once(" - ")?;
+        let kind = of.split(' ').next()?;
+        let is_served = SERVED.contains(&kind) || kind.starts_with("fuse.");
+        let at = unescaped(mount.split(' ').nth(4)?);
+        is_served.then(|| PathBuf::from(at))
+    };
+    mounts.lines().filter_map(line).collect()
+}
+
+/// Whether all of these say their size in time.
+fn answer(mounts: &[PathBuf]) -> bool {
+    let mut argv = vec!["stat", "--file-system", "--format=", "--"];
+    argv.extend(mounts.iter().filter_map(|at| at.to_str()));
+    !matches!(output(&argv, ANSWER_S), Err(CommandError::Late { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_silent_is_told_by_its_type() {
+        let mounts = "22 1 254:0 / / rw - ext4 /dev/vda rw\n\
+                      30 22 0:41 / /mnt/my\\040share rw shared:1 - nfs4 server:/x rw\n\
+                      31 22 0:42 / /run/f rw - fuse.sshfs h:/ rw\n32 22 0:43 / /sys/f rw - fusectl f rw\n";
+        let paths: Vec<PathBuf> = ["/mnt/my share", "/run/f"].map(PathBuf::from).into();
+        assert_eq!(served(mounts), paths);
+        assert!(answer(&["/".into(), "/proc".into()]) && answer(&["/absent".into()]));
+    }
+
+    #[test]
+    fn a_path_leads_to_a_silent_file_system_by_links_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let at = |name: &str| root.join(name);
+        std::fs::create_dir(at("dead")).unwrap();
+        std::os::unix::fs::symlink("dead/below", at("relative")).unwrap();
+        std::os::unix::fs::symlink(at("relative"), at("absolute")).unwrap();
+        std::os::unix::fs::symlink("loop", at("loop")).unwrap();
+        let silent = Silent(vec![at("dead")]);
+        for path in ["dead", "dead/a", "relative/a", "absolute", "x/../dead/a"] {
+            assert_eq!(silent.at(&at(path)), Some(&*at("dead")), "{path}");
+        }
+        for path in ["deader/a", "a", "loop/a"] {
+            assert_eq!(silent.at(&at(path)), None, "{path}");
+        }
+        assert!(silent.why(&at("dead/a")).unwrap().contains("does not answer"));
+        assert_eq!(Silent::default().why(&at("dead/a")), None);
+    }
+}
