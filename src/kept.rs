@@ -4,6 +4,7 @@
 use crate::apply::{Step, state_directory};
 use crate::domain::guest::{Guarded, Made, Reserved};
 use crate::history::History;
+use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::is_same_hypervisor;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -114,11 +115,13 @@ fn file(uuid: &str) -> PathBuf {
 
 /// The hypervisor that a domain was made or changed on, by its URI, where that is another than this: two of one machine, such
 /// as the system's and a user's own, may have domains of one UUID, and what is kept is of one of them.
-pub fn elsewhere(uuid: &str, uri: &str) -> Option<String> {
+pub fn elsewhere(uuid: &str, on: &dyn Hypervisor) -> Option<String> {
     let text = std::fs::read_to_string(file(uuid)).ok();
     let kept: Option<Kept> = text.and_then(|text| serde_json::from_str(&text).ok());
     let history = || Some(History::of(uuid).ok()?.entries.last()?.uri.clone());
-    kept.map(|kept| kept.uri).or_else(history).filter(|of| !is_same_hypervisor(of, uri))
+    let uris = [on.uri().to_owned(), on.opened_uri()];
+    let is_other = |of: &String| !uris.iter().any(|uri| is_same_hypervisor(of, uri));
+    kept.map(|kept| kept.uri).or_else(history).filter(is_other)
 }
 
 /// The step that forgets what was reserved for a domain; none: nothing is kept of it.

@@ -35,7 +35,7 @@ pub(super) fn stays(
                 Ok(uses) => uses,
                 Err(why) => return Ok(Some(format!("disk {} stays: {why}", path.display()))),
             };
-            let why = first(&uses.of(path)).or_else(|| in_use(path));
+            let why = first(&uses.of(path)).or_else(|| in_use(path, false));
             Ok(why.map(|why| format!("disk {} stays: {why}", path.display())))
         }
         Step::DeleteVolume { pool, name, file } => {
@@ -53,7 +53,7 @@ pub(super) fn stays(
             let here = hypervisor.machine().is_here();
             let why = known.and_then(|known| {
                 let all = uses.of_disk(&known.path, Some(&volume));
-                first(&all).or_else(|| here.then(|| in_use(&known.path)).flatten())
+                first(&all).or_else(|| here.then(|| in_use(&known.path, false)).flatten())
             });
             Ok(why.map(words))
         }

@@ -219,7 +219,7 @@ fn file(path: &Path, hypervisor: &dyn Hypervisor, proof: &Proof<'_>) -> Result<(
     }
     if is_made(path, proof)? {
         unused(hypervisor, path)?;
-        if let Some(by) = in_use(path) {
+        if let Some(by) = in_use(path, false) {
             return Err(StepError::InUse { what: path.display().to_string(), by });
         }
         disk::delete(path)?;

@@ -90,7 +90,7 @@ fn plan(
     }
     let here = hypervisor.machine().is_here();
     // What another hypervisor of this machine has made for a domain of this UUID is that one's.
-    let made_on = here.then(|| kept::elsewhere(&summary.uuid, hypervisor.uri())).flatten();
+    let made_on = here.then(|| kept::elsewhere(&summary.uuid, hypervisor)).flatten();
     if made_on.is_none() {
         steps.extend(give_back(&parsed, cx)?);
         steps.extend(pages::give_back(&parsed, cx)?);

@@ -51,7 +51,8 @@ pub fn facts(
         let Some(path) = path(disk) else { continue };
         let is_read = disk.child("readonly").is_some()
             || disk.attr("device").is_some_and(|device| device == "cdrom");
-        let is_known = facts.iter().any(|fact| fact.nth == nth);
+        // Whoever has it by a definition was judged by that: both may bear each other.
+        let is_known = !uses.others(&path, own_uuid.unwrap_or_default()).is_empty();
         let why = of_host(&path, is_read, new && !is_known)?;
         let fact = |why| DiskFact { nth, of_host: true, why: format!("{}: {why}", path.display()) };
         facts.extend(why.map(fact));
@@ -96,7 +97,7 @@ pub fn of_host(path: &Path, is_read: bool, new: bool) -> anyhow::Result<Option<S
     if is_swap(&swaps, &meta) {
         return Ok(Some("the host swaps on it".into()));
     }
-    Ok(if new { in_use(path) } else { None })
+    Ok(if new { in_use(path, is_read) } else { None })
 }
 
 /// Whether the host swaps on a file, by what the kernel lists: a line each, the path first, with octal digits for what

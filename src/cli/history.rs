@@ -51,7 +51,7 @@ pub fn refuse_elsewhere(verb: &str, name: &str, on: &dyn Hypervisor) -> anyhow::
 
 /// Refuses what needs the history of a domain of another hypervisor of this machine that has one of the same UUID.
 fn refuse_other(verb: &str, name: &str, on: &dyn Hypervisor) -> anyhow::Result<()> {
-    let Some(uri) = kept::elsewhere(&find(on, name)?.uuid, on.uri()) else { return Ok(()) };
+    let Some(uri) = kept::elsewhere(&find(on, name)?.uuid, on) else { return Ok(()) };
     let message = format!(
         "the history of domain `{name}` is of the domain of the same UUID at {uri}, not of this one"
     );
@@ -146,7 +146,7 @@ pub fn change_domain(
         return Ok(());
     }
     let uuid = find(hypervisor, change.name)?.uuid;
-    if let Some(uri) = kept::elsewhere(&uuid, hypervisor.uri()) {
+    if let Some(uri) = kept::elsewhere(&uuid, hypervisor) {
         let name = change.name;
         output.warning(&format!(
             "no history is kept of this change: that of domain `{name}` is of the domain of the same UUID at {uri}"
@@ -175,12 +175,24 @@ pub fn boot() -> anyhow::Result<String> {
     Ok(FsRoot::live()?.read(BOOT)?.unwrap_or_default())
 }
 
+/// Says that a guest starts as it was saved, and not as it is defined.
+pub fn tell_saved(hypervisor: &dyn Hypervisor, name: &str, output: Output) {
+    let kept = hypervisor.keeps(name).unwrap_or_default();
+    for kept in kept.iter().filter(|kept| kept.starts) {
+        output.warning(&format!(
+            "domain `{name}` has {}, from which it starts as it was when it was saved, and not as it is defined now; {}",
+            kept.what, kept.hint
+        ));
+    }
+}
+
 /// The definition as the hypervisor took it; none: it cannot be read.
 fn read_back(
     change: &DomainChange<'_>,
     hypervisor: &dyn Hypervisor,
     output: Output,
 ) -> Option<String> {
+    tell_saved(hypervisor, change.name, output);
     let read = match hypervisor.xml(change.name, XmlOf::Inactive) {
         Ok(read) => read,
         Err(error) => {

@@ -58,7 +58,7 @@ impl<'a> Proof<'a> {
     ) -> Proof<'a> {
         let (storage, machine) = (hypervisor.storage(), hypervisor.machine());
         let elsewhere = machine.elsewhere().map(str::to_owned);
-        let made_on = machine.is_here().then(|| kept::elsewhere(uuid, hypervisor.uri())).flatten();
+        let made_on = machine.is_here().then(|| kept::elsewhere(uuid, hypervisor)).flatten();
         Proof { uses, storage, uuid, recorded: xml.recorded_uuid(), elsewhere, made_on }
     }
 

@@ -5,7 +5,7 @@ use super::change::{Agreed, Reporter, agree, journal, print_steps, refuse_unfini
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FAILED, Hinted, hinted};
-use super::history::{boot, refuse_elsewhere, when};
+use super::history::{boot, refuse_elsewhere, tell_saved, when};
 use super::made::said;
 use super::show::find;
 use crate::apply::{ApplyError, Step, StepError, apply};
@@ -226,6 +226,7 @@ fn written_since(error: ApplyError, args: &UndoArgs) -> anyhow::Error {
 
 /// Warns where the definition is not what it was.
 fn read_back(hypervisor: &dyn Hypervisor, undo: &Undo, cx: &Context<'_>) {
+    tell_saved(hypervisor, &undo.entry.domain, cx.output);
     let was = &undo.entry.before;
     let read = hypervisor.xml(&undo.entry.domain, XmlOf::Inactive).unwrap_or_default();
     if read == *was {

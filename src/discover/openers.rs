@@ -127,29 +127,30 @@ impl Dir<'_> {
 
 /// Who has a file of this machine in use now, in words: a process that has it open for writing, or a QEMU that is not of
 /// this machine, as guests elsewhere and images below them are on a file system that several machines have.
-pub fn in_use(path: &Path) -> Option<String> {
+/// `reads`: it is only to be read, which others that only read it bear.
+pub fn in_use(path: &Path, reads: bool) -> Option<String> {
     let meta = path.metadata().ok().filter(Metadata::is_file)?;
     match writer(meta.dev(), meta.ino()) {
         Some(writer) => Some(format!("{writer} has it open for writing")),
-        None => {
-            is_locked(path).then(|| "a QEMU that cannot be seen from here has it locked".into())
-        }
+        None => is_locked(path, reads)
+            .then(|| "a QEMU that cannot be seen from here has it locked".into()),
     }
 }
 
 /// Whether a QEMU has a disk open, on this machine or another: each locks a byte for what it does (100 and on) and for what
-/// it lets nobody else do (200 and on), as `docs/system/qemu-block-drivers.rst.inc` of QEMU says under "Disk image file
+/// it lets nobody else do (200 and on), the second of each for writing, as `docs/system/qemu-block-drivers.rst.inc` of QEMU says under "Disk image file
 /// locking"; `block/file-posix.c` has the numbers.
-fn is_locked(path: &Path) -> bool {
+fn is_locked(path: &Path, written: bool) -> bool {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let Ok(file) = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path) else {
         return false;
     };
+    let (l_start, l_len) = if written { (101, 1) } else { (100, 200) };
     let mut asked = nix::libc::flock {
         l_type: nix::libc::F_WRLCK as i16,
         l_whence: nix::libc::SEEK_SET as i16,
-        l_start: 100,
-        l_len: 200,
+        l_start,
+        l_len,
         l_pid: 0,
     };
     let told = fcntl(&file, FcntlArg::F_OFD_GETLK(&mut asked));
@@ -240,8 +241,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.raw");
         std::fs::write(&path, vec![0; 512]).unwrap();
-        assert_eq!(in_use(&path), None);
-        assert_eq!(in_use(&dir.path().join("absent")), None);
+        let in_use_of = |path: &Path| in_use(path, false);
+        assert_eq!(in_use_of(&path), None);
+        assert_eq!(in_use_of(&dir.path().join("absent")), None);
         let locker = std::fs::File::open(&path).unwrap();
         let lock = |at, kind| {
             let lock = nix::libc::flock {
@@ -255,11 +257,16 @@ mod tests {
         };
         // A byte that is none of QEMU's.
         lock(99, nix::libc::F_RDLCK);
-        assert_eq!(in_use(&path), None);
+        assert_eq!(in_use_of(&path), None);
         lock(201, nix::libc::F_RDLCK);
-        assert!(in_use(&path).unwrap().contains("locked"));
+        assert!(in_use_of(&path).unwrap().contains("locked"));
+        // One that only reads bears others that do.
+        assert_eq!(in_use(&path, true), None);
+        lock(101, nix::libc::F_RDLCK);
+        assert!(in_use(&path, true).unwrap().contains("locked"));
+        lock(101, nix::libc::F_UNLCK);
         lock(201, nix::libc::F_UNLCK);
-        assert_eq!(in_use(&path), None);
+        assert_eq!(in_use_of(&path), None);
         assert!(writes("pos:\t0\nflags:\t0100002\n") && !writes("flags:\t0100000\n"));
     }
 }

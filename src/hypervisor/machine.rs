@@ -191,9 +191,10 @@ pub fn is_plain(uri: &str) -> bool {
     uri == super::none::URI || Uri::parse(uri).is_some_and(|uri| uri.is_plain())
 }
 
-/// Whether two URIs of this machine lead to one hypervisor: one may name the way to it and the other not.
+/// Whether two URIs of this machine lead to one hypervisor, as far as can be told: one may name the way to it and the other
+/// not, and an alias may be of any.
 pub fn is_same_hypervisor(one: &str, other: &str) -> bool {
-    let (Some(a), Some(b)) = (Uri::parse(one), Uri::parse(other)) else { return one == other };
+    let (Some(a), Some(b)) = (Uri::parse(one), Uri::parse(other)) else { return true };
     let is_own = |uri: &Uri<'_>| !uri.is_plain() && uri.parameter("socket").is_some();
     let by_sockets = !(is_own(&a) && is_own(&b)) || a.parameter("socket") == b.parameter("socket");
     let in_process = a.is_in_process() || b.is_in_process();

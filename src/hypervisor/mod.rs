@@ -196,6 +196,8 @@ pub struct Kept {
     pub what: String,
     /// What shows it, or takes it away.
     pub hint: String,
+    /// Whether the guest starts from it next, as it was then.
+    pub starts: bool,
 }
 
 /// Is a hypervisor that domains can be defined on.

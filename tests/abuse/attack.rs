@@ -191,6 +191,37 @@ fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
 }
 
 #[test]
+fn what_guests_share_is_taken_and_what_is_saved_is_told() {
+    let Some(ground) = Ground::new() else { return };
+    let (template, dir) =
+        (ground.path("template.xml"), ground.place.disks.to_str().unwrap().to_owned());
+    for (name, mark) in [("shared", "<shareable/>"), ("read", "<readonly/>")] {
+        let file = ground.at(&format!("{name}.img"));
+        std::fs::write(&file, vec![0; 1 << 20]).unwrap();
+        let plain = disk("raw", file.to_str().unwrap()).replace("vda", "vdb");
+        let plain = plain.replace("type='raw'", "type='raw' cache='none'");
+        let plain = plain.replace("</disk>", &format!("{mark}</disk>"));
+        ground.other(name, &plain);
+        ground.start(name);
+        let xml = ground.xml(name).replace(&format!("<name>{name}</name>"), "<name>t</name>");
+        let uuid = xml.find("<uuid>").unwrap()..xml.find("</uuid>").unwrap() + 7;
+        std::fs::write(&template, format!("{}{}", &xml[..uuid.start], &xml[uuid.end..])).unwrap();
+        let more = ["--no-start", "--template", &template, "--disk-dir", &dir, "--os-size", "8M"];
+        ground.place.done(&ground.place.create(&format!("{name}-2"), &more));
+        ground.delete(&format!("{name}-2"));
+        assert!(file.exists());
+    }
+    // A guest that was saved starts as it was then, whatever its definition says.
+    ground.other("saved", "");
+    ground.start("saved");
+    ground.place.virsh(&["managedsave", "saved"]);
+    for args in [&["tune", "saved", "--yes", "--emulator", "0"][..], &["undo", "saved", "--yes"]] {
+        let (code, out, err) = ground.place.gpuvm(args);
+        assert!(code == 0 && err.contains("starts as it was when it was saved"), "{out}{err}");
+    }
+}
+
+#[test]
 fn the_base_of_a_snapshot_that_stays_is_not_offered_to_be_removed() {
     let Some(ground) = Ground::new() else { return };
     ground.guest("a");

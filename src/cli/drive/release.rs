@@ -57,7 +57,11 @@ pub fn run(args: &ReleaseArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let _lock = reporter.lock(&common.lock)?;
     // Once more: something may have come to use it while the question stood.
     let steps = plan(args, &name, &*hypervisor)?;
-    agreed.covers(&steps, &[], &format!("gpuvm drive release-array {device}"))?;
+    agreed.covers(
+        &steps,
+        &[],
+        &format!("gpuvm drive release-array {}", word(&args.device.to_string_lossy())),
+    )?;
     let journal = journal("drive release-array", &name, &*hypervisor)?;
     apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     let record = released::file(&name);

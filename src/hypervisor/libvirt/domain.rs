@@ -166,14 +166,14 @@ impl Hypervisor for Libvirt {
         if number(domain.has_managed_save(0).map(u32::from))? > 0 {
             let hint =
                 format!("`virsh managedsave-remove {name}` throws it away", name = word(name));
-            kept.push(Kept { what: "a saved state".into(), hint });
+            kept.push(Kept { what: "a saved state".into(), hint, starts: true });
         }
         match number(domain.num_snapshots(0))? {
             0 => {}
             number => {
                 let what = format!("{number} snapshot{}", if number == 1 { "" } else { "s" });
                 let hint = format!("`virsh snapshot-list {name}` shows them", name = word(name));
-                kept.push(Kept { what, hint });
+                kept.push(Kept { what, hint, starts: false });
             }
         }
         Ok(kept)
