@@ -205,7 +205,7 @@ impl Comparison<'_, '_> {
         let name = &self.live.name;
         let hint = format!(
             "`virsh emulatorpin {name} {emulator} --live` moves it back",
-            name = word(&name)
+            name = word(name)
         );
         let pins = self.live.iothread_pins.iter().map(|pin| &pin.cpuset.value);
         let allowed = pins.fold(emulator.clone(), |all, pin| all.or(pin));

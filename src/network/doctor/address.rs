@@ -47,7 +47,7 @@ fn unknown(case: &Case<'_>, hop: &mut Hop) {
         Some(0) => {
             let hint = format!(
                 "does the guest take this NIC up? `gpuvm console {}` shows",
-                word(&case.guest)
+                word(case.guest)
             );
             let found = "none, and the guest has sent nothing by this NIC";
             hop.wrong(&rules::NO_ADDRESS, "its address:", ("one", found), at, hint);

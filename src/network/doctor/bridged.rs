@@ -74,7 +74,7 @@ fn tap(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
     };
     let hop = hops.hop(&format!("tap {name}"));
     let Some(tap) = host.device(name) else {
-        let hint = format!("start the guest again: `gpuvm restart {}`", word(&case.guest));
+        let hint = format!("start the guest again: `gpuvm restart {}`", word(case.guest));
         return hop.wrong(&rules::TAP_MISSING, "the tap is", ("there", "not there"), name, hint);
     };
     mtu::judge(hop, tap, mtu::wanted(case, Some(tap)));

@@ -8,7 +8,7 @@ use crate::shell::word;
 /// Judges the path from the macvtap outwards.
 pub(super) fn judge(case: &Case<'_>, host: &HostSide, (nic, mode): (&str, Mode), hops: &mut Hops) {
     let device = case.nic.device.as_deref().filter(|_| case.running);
-    let again = format!("start the guest again: `gpuvm restart {}`", word(&case.guest));
+    let again = format!("start the guest again: `gpuvm restart {}`", word(case.guest));
     let Some(found) = host.device(nic) else {
         let hint = "name a NIC that is there: `ip -br link`; `gpuvm network create NAME --kind macvtap --nic NIC --replace`";
         let hop = hops.hop(&format!("NIC {nic}"));

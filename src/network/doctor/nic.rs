@@ -135,7 +135,7 @@ pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
         let device = nic.device.as_deref().unwrap_or(&nic.mac);
         let hint = format!(
             "`virsh domif-setlink {} {device} up`, with --config for its next start",
-            word(&case.guest),
+            word(case.guest),
             device = word(device)
         );
         let at = format!("domain, interface {} ({}), <link state=>", nic.number, nic.mac);
@@ -145,7 +145,7 @@ pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
         if case.running {
             let why = format!(
                 "no agent answers (`gpuvm tune {} --agent on` gives it the channel)",
-                word(&case.guest)
+                word(case.guest)
             );
             hops.unchecked("inside the guest", &why);
         }
