@@ -48,6 +48,7 @@ pub mod holders;
 pub mod image;
 pub mod seed;
 pub mod shell;
+pub mod words;
 
 pub mod hypervisor;
 

@@ -6,6 +6,9 @@ use std::iter::Sum;
 use std::ops::{Add, Sub};
 use std::str::FromStr;
 
+/// Digits after the point that a size may have.
+const MOST_DECIMALS: usize = 9;
+
 /// Is an amount of memory in KiB. JSON shows the number of KiB.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -17,7 +20,7 @@ pub struct MemSize(u64);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemSizeError {
     /// Not a number with a unit that is known.
-    #[error("`{text}` is not a size such as 180G, 1536M or 4194304K (powers of 1024)")]
+    #[error("`{text}` is not a size such as 180G, 1.5T or 4194304K (powers of 1024)")]
     Form {
         /// What was given.
         text: String,
@@ -54,6 +57,11 @@ impl MemSize {
     /// The largest multiple of `unit` that is not above `self`; `unit` is not zero.
     pub fn round_down(self, unit: MemSize) -> MemSize {
         MemSize(self.0 / unit.0 * unit.0)
+    }
+
+    /// The smallest multiple of `unit` that is not below `self`; `unit` is not zero.
+    pub fn round_up(self, unit: MemSize) -> MemSize {
+        MemSize(self.0.div_ceil(unit.0).saturating_mul(unit.0))
     }
 
     /// `self` times `part` over `whole`, rounded down to KiB; `whole` is not zero.
@@ -117,12 +125,18 @@ impl fmt::Display for MemSize {
 impl FromStr for MemSize {
     type Err = MemSizeError;
 
-    /// Reads a whole number with K, M, G or T (also KiB, KB as 1024 bytes to the KiB, as `virt-install` and QEMU do);
-    /// a bare number is refused, since peers read it as KiB, MiB or bytes.
+    /// Reads a number with K, M, G or T (also KiB, KB as 1024 bytes to the KiB, as `virt-install` and QEMU do); a bare
+    /// number is refused, since peers read it as KiB, MiB or bytes. It may have up to nine decimals, as `1.9T`: what that
+    /// is, in bytes, is rounded up to a whole KiB.
     fn from_str(text: &str) -> Result<MemSize, MemSizeError> {
         let short = || text.chars().take(40).collect::<String>();
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, unit) = text.split_at(digits);
+        let (number, rest) = text.split_at(digits);
+        let (decimals, unit) = match rest.strip_prefix('.') {
+            None => ("", rest),
+            Some(rest) => rest.split_at(rest.bytes().take_while(u8::is_ascii_digit).count()),
+        };
+        let has_point = rest.starts_with('.');
         let shift = match unit.trim().to_ascii_lowercase().as_str() {
             "k" | "kib" | "kb" => 0,
             "m" | "mib" | "mb" => 10,
@@ -130,12 +144,16 @@ impl FromStr for MemSize {
             "t" | "tib" | "tb" => 30,
             _ => return Err(MemSizeError::Form { text: short() }),
         };
-        if number.is_empty() {
+        if number.is_empty() || has_point == decimals.is_empty() || decimals.len() > MOST_DECIMALS {
             return Err(MemSizeError::Form { text: short() });
         }
         let number: u64 = number.parse().map_err(|_| MemSizeError::TooLarge { text: short() })?;
-        match number.checked_mul(1 << shift) {
-            Some(kib) if kib < 1 << 53 => Ok(MemSize(kib)),
+        // At most nine digits, none of which is lost.
+        let scale = 10_u128.pow(u32::try_from(decimals.len()).unwrap_or_default());
+        let part = decimals.parse::<u128>().unwrap_or_default();
+        let kib = ((u128::from(number) * scale + part) << shift).div_ceil(scale);
+        match u64::try_from(kib) {
+            Ok(kib) if kib < 1 << 53 => Ok(MemSize(kib)),
             _ => Err(MemSizeError::TooLarge { text: short() }),
         }
     }
@@ -158,7 +176,12 @@ mod tests {
             "",
             "G",
             "12",
-            "1.5G",
+            "1.G",
+            ".5G",
+            "1.5",
+            "1.5.2G",
+            "1,5G",
+            "1.0123456789G",
             "-1G",
             "1 0G",
             "1P",
@@ -172,9 +195,17 @@ mod tests {
 
     #[test]
     fn reads_units_of_1024() {
-        for (text, kib) in
-            [("4K", 4), ("2M", 2048), ("1 GiB", 1 << 20), ("2TB", 2 << 30), ("0g", 0)]
-        {
+        for (text, kib) in [
+            ("4K", 4),
+            ("2M", 2048),
+            ("1 GiB", 1 << 20),
+            ("2TB", 2 << 30),
+            ("0g", 0),
+            ("1.5G", 1536 << 10),
+            ("1.9T", 2_040_109_466),
+            ("0.25 MiB", 256),
+            ("0.001K", 1),
+        ] {
             assert_eq!(text.parse::<MemSize>().unwrap().kib(), kib, "{text}");
         }
     }

@@ -332,6 +332,10 @@ pub struct Request {
     /// What its template is. Not remembered: the guest has all of it in its definition.
     #[serde(skip)]
     pub template: Template,
+    /// Pages that each cell's memory is a multiple of, where these are larger than those that back it; `tune` is asked
+    /// for it, a new guest never.
+    #[serde(skip)]
+    pub rounding: Option<PageSize>,
 }
 
 /// Is what a plan has to know of a guest's template.
@@ -368,6 +372,7 @@ impl Request {
             allow: Allow::default(),
             p2p_clique: false,
             template: Template::default(),
+            rounding: None,
         }
     }
 

@@ -59,7 +59,10 @@ fn check(name: &str, topology: &Topology, request: &Request, placement: &Placeme
     let context = format!("{name}: {request:?}");
     assert_eq!(placement.vcpu_pins.len(), vcpus as usize, "{context}");
     assert_eq!(placement.cells.iter().map(|c| c.vcpus.len()).sum::<usize>(), vcpus as usize);
-    let unit = request.huge_pages.unwrap_or(PageSize::TwoMib).size();
+    // The sizes of nvidia-vm are whole MiB.
+    let vendor = request.profile == Profile::NvidiaVm && request.memory_kib.is_none();
+    let normal = if vendor { MemSize::from_kib(1024) } else { PageSize::TwoMib.size() };
+    let unit = request.huge_pages.map_or(normal, PageSize::size);
     for cell in &placement.cells {
         assert_eq!(cell.memory_kib.round_down(unit), cell.memory_kib, "{context}");
         let nodes = topology.nodes().iter().filter(|n| cell.host_nodes.contains(n.os_index));

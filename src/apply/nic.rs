@@ -15,6 +15,7 @@ use crate::bdf::Bdf;
 use crate::fsroot::FsError;
 use crate::hypervisor::Hypervisor;
 use crate::request::Guard;
+use crate::words;
 use count::Functions;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -82,7 +83,7 @@ pub enum NicError {
         pf: Bdf,
     },
     /// The number is not what it was when the change was planned.
-    #[error("{pf} has {now} virtual functions now, and had {was} when this was planned")]
+    #[error("{pf} has {} now, and had {was} when this was planned", functions(*now))]
     Changed {
         /// The PF.
         pf: Bdf,
@@ -92,7 +93,7 @@ pub enum NicError {
         was: u32,
     },
     /// The number that was written is not the number that is read.
-    #[error("{pf} has {now} virtual functions after {count} were asked for")]
+    #[error("{pf} has {} after {count} {} asked for", functions(*now), if *count == 1 { "was" } else { "were" })]
     NotMade {
         /// The PF.
         pf: Bdf,
@@ -139,7 +140,7 @@ impl fmt::Display for NicStep {
 
 /// A number of them in words.
 fn functions(count: u32) -> String {
-    format!("{count} virtual function{}", if count == 1 { "" } else { "s" })
+    words::count(count, "virtual function")
 }
 
 /// Works with the virtual functions of this machine; the domains of `hypervisor` are asked whose they are.

@@ -5,6 +5,7 @@ use super::report::{Report, Rule};
 use crate::bdf::Bdf;
 use crate::domain::claims::Passed;
 use crate::topology::{DeviceKind, FabricModel, HOW_MODULES, NoPartition, Partition, Topology};
+use crate::words;
 use std::collections::BTreeSet;
 
 /// The guest starts; its NVLink transfers fail or are corrupted (spec/nvswitch.md 3.2).
@@ -77,10 +78,10 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     let count = u32::try_from(switches.len()).unwrap_or(u32::MAX);
     if count != partition.nvswitches {
         let message = format!(
-            "partition {} of {} GPUs needs {} NVSwitches, the guest gets {count}",
+            "partition {} of {} needs {}, the guest gets {count}",
             partition.id,
-            set.len(),
-            partition.nvswitches
+            words::count(set.len(), "GPU"),
+            words::count(partition.nvswitches, "NVSwitch")
         );
         let hint = format!("take them from {}", list(&partition.nvswitch_pool));
         let spot = switches.last().map_or(first.device, |switch| switch.device);

@@ -2,6 +2,7 @@
 
 use super::guest::Guest;
 use super::report::{Report, Rule};
+use crate::words;
 use std::collections::BTreeSet;
 
 /// libvirt refuses it at define.
@@ -76,13 +77,15 @@ fn queues<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     for device in &guest.queued {
         let Some(queues) = &device.queues else { continue };
         let count = queues.value;
-        let hint = format!("take at most {} queues", vcpus.min(MAX_NET_QUEUES));
+        let most = words::count(vcpus.min(MAX_NET_QUEUES), "queue");
+        let hint = format!("take at most {most}");
         if device.kind == "interface" && count > MAX_NET_QUEUES {
             let message = format!("{count} queues, QEMU takes at most {MAX_NET_QUEUES}");
             report.add(&NET_QUEUES, queues.spot, message, hint);
         } else if count > vcpus {
             let rule = if device.kind == "interface" { &NET_IDLE } else { &DISK_QUEUES };
-            let message = format!("{count} queues for {vcpus} vcpus");
+            let message =
+                format!("{} for {}", words::count(count, "queue"), words::count(vcpus, "vCPU"));
             report.add(rule, queues.spot, message, hint);
         }
     }

@@ -7,6 +7,7 @@ use crate::domain::read::Spot;
 use crate::memsize::MemSize;
 use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::topology::{HugePagePool, NumaNode, Topology};
+use crate::words;
 use std::collections::BTreeMap;
 
 /// The guest cannot get one page there.
@@ -174,8 +175,12 @@ fn pools<'t>(
         }
         let free: u64 = pools().map(|pool| pool.free).sum();
         if free < count {
-            let message =
-                format!("{count} pages of {page} are needed on node {nodes}, {free} are free");
+            let message = format!(
+                "{} {} needed on node {nodes}, {free} {} free",
+                words::count(count, &format!("page of {page}")),
+                words::are(count),
+                words::are(free)
+            );
             let reserved: u64 = pools().map(HugePagePool::reserved).sum();
             // Over several nodes, how many each of them gets is the admin's to say.
             let (node, number) = match nodes.len() {

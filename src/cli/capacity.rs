@@ -8,6 +8,7 @@ use super::host::names::counted;
 use super::host::tables::{Wide, table};
 use super::output::width;
 use crate::placement::{Advice, Away, Blocked, Capacity, capacity, check_model};
+use crate::words::{are, count};
 use std::fmt::Write as _;
 
 /// Holders of a size that are printed; JSON has all.
@@ -21,7 +22,11 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let like = request(&gpus, &args.shape)?;
     let topology = cx.topology()?;
     if let Some(model) = &args.gpu_model {
-        check_model(&topology, model).map_err(|error| Refused { error, nearest: Vec::new() })?;
+        check_model(&topology, model).map_err(|error| Refused {
+            error,
+            nearest: Vec::new(),
+            command: None,
+        })?;
     }
     let held = cx.taken(&args.taken)?;
     let sizes: Vec<u32> = args.gpus.into_iter().collect();
@@ -73,10 +78,11 @@ fn text(capacity: &Capacity, empty: bool) -> String {
 /// Adds what is in the way of a size, and what would free it.
 fn blocked(next: &Blocked, text: &mut String) {
     let Blocked { gpus, what, holders, even_empty, advice, bounded } = next;
-    let verb = if *gpus == 1 { "GPU does" } else { "GPUs do" };
+    let number = count(*gpus, "GPU");
+    let verb = if *gpus == 1 { "does" } else { "do" };
     let mut lines = match even_empty {
-        Some(why) => vec![format!("{gpus} {verb} not fit, even on the empty host: {why}")],
-        None => vec![format!("{gpus} {verb} not fit now: {what}")],
+        Some(why) => vec![format!("{number} {verb} not fit, even on the empty host: {why}")],
+        None => vec![format!("{number} {verb} not fit now: {what}")],
     };
     if even_empty.is_none() {
         lines.extend(holders.iter().take(SHOWN).map(|holder| format!("  {holder}")));
@@ -102,8 +108,7 @@ fn advise(advice: &Advice) -> String {
         Some(id) if advice.gpus.len() > 1 => format!("partition {id} ({})", gpus(&advice.gpus)),
         _ => gpus(&advice.gpus),
     };
-    let is = if advice.gpus.len() == 1 { "is" } else { "are" };
-    let is = if advice.partition.is_some() { "is" } else { is };
+    let is = if advice.partition.is_some() { "is" } else { are(advice.gpus.len()) };
     format!("{only}{}: then {place} {is} free", steps.join("; "))
 }
 
@@ -112,8 +117,7 @@ fn step(guest: &Away) -> String {
     let Away { domain, running, gpus: number, to } = guest;
     let with = match number {
         0 => "no GPU".to_owned(),
-        1 => "1 GPU".to_owned(),
-        _ => format!("{number} GPUs"),
+        number => count(*number, "GPU"),
     };
     let place = to.as_ref().map(|to| match to.gpus[..] {
         [] => "elsewhere".to_owned(),

@@ -10,6 +10,7 @@ use crate::hypervisor::{DomainState, XmlOf};
 use crate::input::{self, DOMAIN_BYTES};
 use crate::placement::Occupancy;
 use crate::versions::Versions;
+use crate::words;
 use anyhow::Context as _;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -143,9 +144,7 @@ fn text(answer: &Answer) -> String {
     let found = match (count(Severity::Error), count(Severity::Warning)) {
         (0, 0) => "nothing found".to_owned(),
         (errors, warnings) => {
-            let plural = |count: usize| if count == 1 { "" } else { "s" };
-            let (error_s, warning_s) = (plural(errors), plural(warnings));
-            format!("{errors} error{error_s}, {warnings} warning{warning_s}")
+            format!("{}, {}", words::count(errors, "error"), words::count(warnings, "warning"))
         }
     };
     let Answer { domain, rules, not_checked, .. } = answer;

@@ -1,5 +1,6 @@
 //! Errors as people see them: headline, causes level by level, hint. The only place that knows exit codes.
 
+use super::offer;
 use crate::apply::bind::BindError;
 use crate::apply::pages::PagesError;
 use crate::apply::{ApplyError, DiskError, JournalError, LockError, StepError};
@@ -7,6 +8,7 @@ use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::input::InputError;
 use crate::placement::PlanError;
+use crate::placement::explain::NOTHING_LEFT;
 use crate::shell::word;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -63,6 +65,8 @@ pub struct Refused {
     pub error: PlanError,
     /// The options that would fit, the least change first.
     pub nearest: Vec<String>,
+    /// The command with the first of them.
+    pub command: Option<String>,
 }
 
 /// The text of an error for people; ends with a newline.
@@ -90,16 +94,24 @@ pub fn report(error: &anyhow::Error) -> String {
     // What stands around a cause as its context is seen through the whole error only.
     let around = error.downcast_ref::<Hinted>().map(|hinted| hinted.hint.clone());
     let around = around.filter(|hint| !hint.is_empty());
-    if let Some(hint) = with_nearest(around.or_else(|| error.chain().find_map(hint)), nearest) {
+    let hint = around.or_else(|| error.chain().find_map(hint)).map(offer::fitting);
+    if let Some(hint) = with_nearest(hint.filter(|hint| !hint.is_empty()), nearest) {
         writeln!(text, "hint: {hint}").expect("text");
+    }
+    if let Some(command) = refused.and_then(|refused| refused.command.as_ref()) {
+        writeln!(text, "hint: `{command}`").expect("text");
     }
     text
 }
 
-/// A planner's hint with the nearest requests that it does not name itself. That a number of GPUs would fit is said
-/// better by them.
+/// A planner's hint with the nearest requests that it does not name itself.
 fn with_nearest(hint: Option<String>, nearest: &[String]) -> Option<String> {
-    let hint = hint.filter(|hint| nearest.is_empty() || !hint.ends_with("would fit"));
+    // What would fit says more than where to look.
+    let parts = |hint: String| {
+        let said: Vec<&str> = hint.split("; ").filter(|part| *part != NOTHING_LEFT).collect();
+        Some(said.join("; ")).filter(|said| !said.is_empty())
+    };
+    let hint = if nearest.is_empty() { hint } else { hint.and_then(parts) };
     let said = hint.as_deref().unwrap_or_default();
     let more: Vec<&str> =
         nearest.iter().map(String::as_str).filter(|option| !said.contains(option)).collect();
@@ -199,7 +211,7 @@ fn bind_hint(error: &BindError) -> Option<String> {
         BindError::Stuck { .. } => {
             "end what holds it (`nvidia-smi -pm 0`, `systemctl stop nvidia-persistenced \
              nvidia-dcgm`) and try again; if the driver still does not let go, only a reboot \
-             frees it: `gpuvm device bind --at-boot` binds it before anything holds it"
+             frees it: --at-boot of `gpuvm device bind BDF` binds it before anything holds it"
                 .into()
         }
         BindError::NoReset { bdf, .. } => format!(
@@ -235,7 +247,7 @@ fn pages_hint(error: &PagesError) -> Option<String> {
             "run it again: it is planned anew".into()
         }
         PagesError::Short { .. } => {
-            "memory is in pieces: `gpuvm host pages --at-boot` reserves pages when the machine \
+            "memory is in pieces: --at-boot of `gpuvm host pages` reserves pages when the machine \
              boots, while it is whole; smaller pages (--huge-pages 2M) are easier to get"
                 .into()
         }
@@ -286,7 +298,7 @@ fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
         }
         HypervisorErrorKind::NoDomain => "`gpuvm list` shows the domains that are there",
         HypervisorErrorKind::Exists => {
-            "choose another --name, or `gpuvm delete` the domain that is there"
+            "choose another --name, or delete the domain that is there: `gpuvm delete NAME`"
         }
         HypervisorErrorKind::WrongState => "`gpuvm list` shows the state of each domain",
         HypervisorErrorKind::NoNetwork => {

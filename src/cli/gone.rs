@@ -9,6 +9,7 @@ use crate::apply::Step;
 use crate::domain::guest::{Made, VolumeRef};
 use crate::hypervisor::uses::Uses;
 use crate::kept::{self, Known};
+use crate::words;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -76,7 +77,7 @@ fn left_of(known: &Known, uses: &Uses, cx: &Context<'_>) -> anyhow::Result<Left>
     }
     what.extend(steps.iter().map(Step::to_string));
     if let Some(history) = &known.history {
-        what.push(format!("its history of {} changes", history.entries.len()));
+        what.push(format!("its history of {}", words::count(history.entries.len(), "change")));
         steps.extend(history.forget_all());
     }
     if let Some(kept) = &known.kept {

@@ -4,7 +4,8 @@
 use super::args::{AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, Which, vf_settings};
 use super::context::Context;
 use super::error::{Refused, usage};
-use super::options::changes;
+use super::offer;
+use super::options::{changes, told};
 use super::render::template_file;
 use crate::apply::now_s;
 use crate::bdf::Bdf;
@@ -59,7 +60,10 @@ fn place(
 ) -> Result<Placement, Refused> {
     plan(topology, occupancy, request).map_err(|error| {
         let nearest = nearest(topology, occupancy, request);
-        Refused { error, nearest: nearest.iter().map(|near| changes(request, near)).collect() }
+        let edits = nearest.iter().map(|near| offer::needed(changes(request, near)));
+        let edits: Vec<_> = edits.collect();
+        let command = edits.first().and_then(|edits| offer::instead(edits));
+        Refused { error, nearest: edits.iter().map(|edits| told(edits)).collect(), command }
     })
 }
 
@@ -89,6 +93,7 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
         },
         p2p_clique: shape.p2p_clique,
         template: Template::default(),
+        rounding: None,
     };
     request.check().map_err(|error| usage(error.to_string(), ""))?;
     Ok(request)

@@ -139,7 +139,7 @@ pub fn change_domain(
         let name = change.name;
         output.warning(&format!(
             "no history is kept of a change from here: domain `{name}` is on machine `{host}`, \
-             and `gpuvm undo` there does not know of it"
+             and `gpuvm undo {name}` there does not know of it"
         ));
         transaction.run(&change.steps())?;
         read_back(change, hypervisor, output);

@@ -208,7 +208,9 @@ fn source_word(source: AddressSource) -> &'static str {
 /// Says that there is no address, and what helps.
 fn none(name: &str, macs: &[String], seconds: u64) -> anyhow::Error {
     if macs.is_empty() {
-        let hint = "`gpuvm console` needs no network; --network of `gpuvm create` gives a NIC";
+        let hint = format!(
+            "`gpuvm console {name}` needs no network; `gpuvm create --network NAME` gives a NIC"
+        );
         return hinted(format!("domain `{name}` has no NIC"), hint);
     }
     let after = if seconds == 0 { String::new() } else { format!(" after {seconds} s") };

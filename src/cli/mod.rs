@@ -32,6 +32,7 @@ pub mod made;
 pub mod meta;
 pub mod network;
 pub mod nic;
+pub mod offer;
 pub mod pages;
 pub mod plan;
 pub mod printable;
@@ -92,6 +93,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
 /// Reads a command line.
 fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let matches = Cli::command().try_get_matches_from(args)?;
+    offer::remember(&matches);
     let mut cli = Cli::from_arg_matches(&matches)?;
     cli.global.connect_is_given = matches.value_source("connect") == Some(ValueSource::CommandLine);
     Ok(cli)

@@ -13,6 +13,7 @@ use crate::apply::nic::NicStep;
 use crate::apply::{Journal, Step, apply};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::none::{NoHypervisor, URI};
+use crate::words;
 use std::time::{Duration, Instant};
 
 /// How long a card's driver and the name of its network device are waited for at boot.
@@ -70,7 +71,8 @@ fn early(cards: &[EarlyVfs], cx: &Context<'_>) -> anyhow::Result<u8> {
         match done {
             Ok(()) => {
                 let (pf, count) = (card.pf, card.at_boot.count);
-                cx.output.progress(&format!("{pf} has {count} virtual functions"));
+                cx.output
+                    .progress(&format!("{pf} has {}", words::count(count, "virtual function")));
             }
             Err(error) => failed.push(format!("{error:#}")),
         }

@@ -2,6 +2,7 @@
 //! `console`, which is the guest's own terminal, write there; what others may have put into a text is made harmless here.
 
 use super::args::Global;
+use super::offer;
 use super::printable::{Form, escaped, redacted};
 use crate::shell::word;
 use serde::Serialize;
@@ -32,7 +33,7 @@ impl Output {
 
     /// Prints the answer as text; adds a newline where it has none.
     pub fn text(self, text: &str) -> std::io::Result<()> {
-        print(&escaped(&redacted(text), Form::Text))
+        print(&escaped(&led(offer::carried(redacted(text))), Form::Text))
     }
 
     /// Prints the answer as JSON.
@@ -101,6 +102,8 @@ fn led(text: Cow<'_, str>) -> Cow<'_, str> {
     let mut shown = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let named = ["--", "recover", "..."].iter().any(|word| part.starts_with(word));
+        let command = part.split('`').next().unwrap_or_default();
+        let named = named || command.contains("--connect ");
         shown.push_str(if named { "`gpuvm " } else { away });
         shown.push_str(part);
     }
@@ -110,7 +113,7 @@ fn led(text: Cow<'_, str>) -> Cow<'_, str> {
 /// Writes to standard error, also where little is to be said: errors, and what a question is about. Adds a newline where
 /// there is none.
 pub fn tell(text: &str) {
-    let text = led(redacted(text));
+    let text = led(offer::carried(redacted(text)));
     let text = escaped(&text, Form::Text);
     let end = if text.ends_with('\n') { "" } else { "\n" };
     // Who reads nothing is told nothing.

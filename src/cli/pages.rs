@@ -22,6 +22,7 @@ use crate::placement::NodePages;
 use crate::request::PageSize;
 use crate::shell::word;
 use crate::topology::Topology;
+use crate::words;
 use std::collections::BTreeMap;
 
 /// Where the kernel numbers the boots of the machine.
@@ -152,7 +153,7 @@ pub fn refuse_elsewhere(verb: &str, cx: &Context<'_>) -> anyhow::Result<()> {
     }
     Err(usage(
         format!("pages cannot be reserved on the machine of {}", cx.global.connect),
-        format!("`gpuvm {verb} --reserve-pages` there, or leave --reserve-pages out"),
+        format!("`gpuvm {verb} ... --reserve-pages` there, or leave --reserve-pages out"),
     ))
 }
 
@@ -189,8 +190,12 @@ fn short(name: &str, missing: &[(MemSize, NodePages)], defined: bool) -> anyhow:
     let mut commands = Vec::new();
     for (page, pages) in missing {
         let NodePages { node, needed, free, reserved } = pages;
-        message +=
-            &format!("\n  {needed} pages of {page} are needed on node {node}, {free} are free");
+        message += &format!(
+            "\n  {} {} needed on node {node}, {free} {} free",
+            words::count(*needed, &format!("page of {page}")),
+            words::are(*needed),
+            words::are(*free)
+        );
         let (size, count) = (page.typed(), reserved + pages.missing());
         commands.push(format!("`gpuvm host pages --node {node} --size {size} --count {count}`"));
     }

@@ -11,6 +11,7 @@ use crate::hypervisor::emulator::switch_has_speed;
 use crate::placement::{Placement, Reason, window_reason};
 use crate::request::{DomainName, Request};
 use crate::topology::{DeviceKind, Sriov, Topology};
+use crate::words::count;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -103,16 +104,14 @@ pub fn describe(planned: &Planned) -> String {
     let mut lines = Lines(format!("{name}\n"));
     devices(topology, placement, &mut lines);
     let shape = placement.topology;
-    let plural =
-        |number: u32, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
     lines.add(
         "vCPUs",
         [format!(
             "{}: {} of {} with {}",
             placement.vcpus(),
-            plural(shape.sockets, "socket"),
-            plural(shape.cores, "core"),
-            plural(shape.threads, "thread")
+            count(shape.sockets, "socket"),
+            count(shape.cores, "core"),
+            count(shape.threads, "thread")
         )],
     );
     let threads = shape.threads.max(1) as usize;
@@ -151,10 +150,7 @@ pub fn describe(planned: &Planned) -> String {
         let bus = group
             .cell
             .map_or("a bus of no cell".to_owned(), |cell| format!("a bus of cell {cell}"));
-        match group.devices.len() {
-            1 => format!("1 root port below {bus}"),
-            ports => format!("{ports} root ports below {bus}"),
-        }
+        format!("{} below {bus}", count(group.devices.len(), "root port"))
     });
     lines.add("guest PCIe", groups);
     lines.0
@@ -164,7 +160,7 @@ pub fn describe(planned: &Planned) -> String {
 fn devices(topology: &Topology, placement: &Placement, lines: &mut Lines) {
     let line = |bdf: Bdf| {
         let node = topology.device(bdf).and_then(|device| device.node);
-        node.map_or(format!("{bdf}"), |node| format!("{bdf}, node {node}"))
+        node.map_or(format!("{bdf}, node unknown"), |node| format!("{bdf}, node {node}"))
     };
     let kind = |bdf: &Bdf| topology.device(*bdf).map(|device| device.kind());
     let of = |wanted: DeviceKind| {

@@ -148,7 +148,9 @@ fn plan(hypervisor: &dyn Hypervisor, args: &UndoArgs, force: bool) -> anyhow::Re
                  has written on that cannot be seen from here",
                 named(entry)
             ),
-            "`gpuvm undo` on its machine sees it; --force goes back to the old image in any case",
+            format!(
+                "`gpuvm undo {name}` on its machine sees it; --force goes back to the old image in any case"
+            ),
         ));
     }
     if !args.force {

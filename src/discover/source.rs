@@ -89,7 +89,7 @@ pub fn load(path: &Path) -> Result<Topology, LoadError> {
             from_lstopo_xml(&text).map_err(|source| LoadError::Lstopo { path: shown, source })
         }
         Some(_) => Err(unknown(
-            "it is neither JSON of `gpuvm host capture` nor XML of `lstopo --of xml`".into(),
+            "it is neither JSON of `gpuvm host capture FILE` nor XML of `lstopo --of xml`".into(),
         )),
     }
 }

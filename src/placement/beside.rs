@@ -1,10 +1,11 @@
 //! What a plan says of NICs and NVMe drives: which was taken beside which GPU, and what is farther than it could be.
 //! Chooses nothing.
 
-use super::candidates::are;
 use super::explain::{Reasons, count, list};
 use super::extras::{Wish, distance};
+use crate::bdf::Bdf;
 use crate::topology::Proximity;
+use crate::words::are;
 
 /// Is the devices of a kind that a guest gets: the index of the GPU that each is for, where the guest has GPUs, and
 /// the device's place among the candidates.
@@ -55,9 +56,23 @@ pub(super) fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mu
         (1, "below no PCIe switch with a GPU of the guest, on the node of one"),
         (2, "not on the node of any GPU of the guest"),
     ] {
-        let far = at_distance(wanted);
+        // What hangs elsewhere and has no node that is known may be near.
+        let is_unknown = |bdf: &Bdf| {
+            let mut same = wish.candidates.iter().filter(|candidate| candidate.bdf == *bdf);
+            wanted == 2 && same.all(|candidate| candidate.node.is_none())
+        };
+        let (unknown, far): (Vec<Bdf>, Vec<Bdf>) =
+            at_distance(wanted).into_iter().partition(is_unknown);
         if !far.is_empty() {
             let text = format!("{} {} {place}", list(&far), are(far.len()));
+            reasons.compromise(wish.kind.choice(), text);
+        }
+        if !unknown.is_empty() {
+            let (what, is) = (list(&unknown), are(unknown.len()));
+            let text = format!(
+                "whether {what} {is} on the node of a GPU of the guest is unknown: the kernel names \
+                 no node"
+            );
             reasons.compromise(wish.kind.choice(), text);
         }
     }

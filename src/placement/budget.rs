@@ -106,8 +106,6 @@ pub(super) struct CellSize {
     pub(super) demands: (usize, usize),
     /// vCPUs, or cores where the number of their threads follows from the choice.
     pub(super) weight: u32,
-    /// As asked for or shared, before it is rounded to pages.
-    pub(super) whole: MemSize,
     /// In whole pages.
     pub(super) size: MemSize,
 }
@@ -144,6 +142,8 @@ pub(super) struct Budget {
     pub(super) rooms: Vec<Room>,
     /// Whether the host is the machine whose sizes the replaced tool had.
     pub(super) is_dgx2: bool,
+    /// Whether it is known how much memory some node has; lstopo's records may leave it out.
+    pub(super) has_memory: bool,
     /// Hyperthreads that guests may have.
     pub(super) threads: u32,
     /// Threads that most cores of the host have.
@@ -210,6 +210,7 @@ impl Budget {
             nodes,
             rooms,
             is_dgx2: rooms::is_dgx2(topology),
+            has_memory: topology.nodes().iter().any(|node| !node.memory_kib.is_zero()),
             threads,
             common,
             levels,

@@ -2,13 +2,14 @@
 //! nothing of where the guest's GPUs are.
 
 use super::PlanError;
-use super::explain::{count, list};
+use super::explain::{NOTHING_LEFT, count, list};
 use super::groups;
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::request::DeviceWish;
 use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
+use crate::words::are;
 use std::collections::BTreeMap;
 
 /// Is a kind of device that a guest can have beside its GPUs.
@@ -217,9 +218,8 @@ impl Devices<'_> {
                 format!("`gpuvm nic vfs {} --count 1` makes one virtual function there", pf.bdf)
             }
             (None, 0) => format!("leave {} out; `gpuvm host show` shows the devices", kind.flag()),
-            (None, free) => {
-                format!("{} would fit: {} {free}", count(free, kind.noun()), kind.flag())
-            }
+            // How many fit is found by planning them.
+            (None, _) => NOTHING_LEFT.into(),
         }
     }
 
@@ -253,11 +253,6 @@ impl Devices<'_> {
         };
         Err(PlanError::Impossible { what, hint })
     }
-}
-
-/// The verb after so many things.
-pub(super) fn are(number: usize) -> &'static str {
-    if number == 1 { "is" } else { "are" }
 }
 
 /// What the article has more before a noun that starts with a vowel's sound.

@@ -26,7 +26,7 @@ fn lost(best: &Key, second: &Key, unit: u32) -> String {
         (best.models, second.models, "GPU model"),
         (best.neighbours, second.neighbours, "GPU of other guests beside it"),
     ];
-    let has = |number: u32, noun: &str| plural(number as usize, noun);
+    let has = |number: u32, noun: &str| count(number, noun);
     if best.nvlink != second.nvlink {
         let links = |key: &Key| count(key.nvlink.unsigned_abs() as usize, "NVLink");
         return format!("has {} inside instead of {}", links(second), links(best));
@@ -49,16 +49,6 @@ fn lost(best: &Key, second: &Key, unit: u32) -> String {
         return format!("takes {cores} of free GPUs' shares instead of {}", best.strain);
     }
     "is as good but has higher indexes".into()
-}
-
-/// A number with its noun, where the noun is more than one word.
-fn plural(number: usize, noun: &str) -> String {
-    let rest = noun.find(" to ").or(noun.find(" of ")).or(noun.find(" off "));
-    let (head, tail) = noun.split_at(rest.unwrap_or(noun.len()));
-    match head.strip_suffix('x') {
-        Some(stem) if number != 1 => format!("{number} {stem}xes{tail}"),
-        _ => format!("{}{tail}", count(number, head)),
-    }
 }
 
 /// Says which wholly free unit of the tree a set breaks: the smallest one.

@@ -1,5 +1,6 @@
 //! What a guest's CPU looks like: pins, threads, cells. Knows nothing of how cores were chosen.
 
+use super::explain::count;
 use super::pcpus::{GuestCores, NodeCores};
 use super::{GuestTopology, PlanError};
 use crate::cpuset::{CpuSet, NodeId};
@@ -149,13 +150,12 @@ pub(super) fn shape(vcpus: u32, request: &Request) -> Result<(u32, u32), PlanErr
     }
     let step = u64::from(cells) * u64::from(threads);
     if step == 0 || !u64::from(vcpus).is_multiple_of(step) {
-        let below = u64::from(vcpus) - u64::from(vcpus) % step.max(1);
-        let hint = match below {
-            0 => format!("--vcpus {step}"),
-            _ => format!("--vcpus {below} or --vcpus {}", below + step),
-        };
+        let hint = format!("--vcpus takes a multiple of {} with these", step.max(1));
         let what = format!(
-            "{vcpus} vCPUs do not divide into {cells} cells of cores with {threads} threads"
+            "{} do not divide into {} with {}",
+            count(vcpus, "vCPU"),
+            count(cells, "cell of cores"),
+            count(threads, "thread")
         );
         return impossible(what, hint);
     }
@@ -192,9 +192,7 @@ pub(super) fn why_floating(cpus: &GuestCpus, request: &Request, there: usize) ->
         Profile::Share => "as a pinned guest would have",
         Profile::NvidiaVm => "as the replaced tool gave",
     };
-    let text = format!(
-        "{}, {rule}; not pinned: they float over the {there} pcpus",
-        super::explain::count(vcpus, "vCPU")
-    );
+    let text =
+        format!("{}, {rule}; not pinned: they float over the {there} pcpus", count(vcpus, "vCPU"));
     (text, vcpus > there)
 }

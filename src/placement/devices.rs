@@ -1,7 +1,7 @@
 //! Which GPUs and NVSwitches a guest gets. Knows of pcpus, memory, NICs and drives only what its judges say.
 
 use super::budget::Budget;
-use super::explain::{Reasons, count, list};
+use super::explain::{NOTHING_LEFT, Reasons, count, list};
 use super::extras::{self, Extras};
 use super::future::Future;
 use super::groups;
@@ -16,6 +16,7 @@ use crate::bdf::Bdf;
 use crate::request::{GpuWish, Request};
 use crate::topology::model::model as model_name;
 use crate::topology::{PartitionId, Topology};
+use crate::words::are;
 use std::collections::BTreeMap;
 
 /// Is what a guest gets passed through.
@@ -64,6 +65,10 @@ pub(super) struct Set {
     /// NVSwitches.
     pub(super) switches: Mask,
 }
+
+/// What to do where the host has no GPU at all.
+const NO_GPU: &str =
+    "leave --gpus and --gpu out for a guest without GPUs; `gpuvm host show` shows the devices";
 
 /// Chooses the devices of a request.
 pub(super) fn choose(
@@ -176,8 +181,7 @@ fn wanted(slots: &Slots<'_>, wish: &GpuWish) -> Result<Wanted, PlanError> {
             0 if display.is_some() => display.map_or_else(String::new, |(gpu, why)| {
                 format!("{} {}: --gpu {}", gpu.bdf, why.why(), gpu.bdf)
             }),
-            0 => "leave --gpus out for a guest without GPUs; `gpuvm host show` shows the devices"
-                .into(),
+            0 => NO_GPU.into(),
             _ => format!("indexes run from 0 to {}; `gpuvm host show` shows the GPUs", there - 1),
         };
         Err(PlanError::Impossible { what, hint })
@@ -224,7 +228,7 @@ fn unpartitioned(
     let gpus = match wanted {
         Wanted::These(gpus) if gpus & !slots.gpus.free != 0 => {
             let what = format!("{} cannot be had", slots.label(gpus));
-            return Err(slots.refusal(what, slots.lines(gpus), gpus, fits(size(free))));
+            return Err(slots.refusal(what, slots.lines(gpus), gpus, left(slots)));
         }
         Wanted::These(gpus) => {
             reasons.say("gpus", format!("{} as asked for", slots.label(gpus)));
@@ -233,7 +237,8 @@ fn unpartitioned(
         Wanted::Any(number) if number > all => {
             let of = request.gpu_model.as_ref().map(|model| format!(" of model `{model}`"));
             let of = of.unwrap_or_default();
-            let what = format!("requested {}{of}, this host has {all}", count(number, "GPU"));
+            let there = if all == 0 { "none".to_owned() } else { all.to_string() };
+            let what = format!("requested {}{of}, this host has {there}", count(number, "GPU"));
             let display = slots.topology.displays().next();
             let (why, hint) = match display {
                 Some((gpu, why)) if free == 0 => {
@@ -243,7 +248,7 @@ fn unpartitioned(
                     "; its record lists no PCI functions, so that its GPUs are not known".into(),
                     "`gpuvm host show` has the notes of the record".into(),
                 ),
-                _ => (String::new(), fits(size(free))),
+                _ => (String::new(), left(slots)),
             };
             return Err(PlanError::Impossible { what: what + &why, hint });
         }
@@ -254,9 +259,10 @@ fn unpartitioned(
             search::offer(&scorer, &mut ranking, number, false);
             let Some(key) = ranking.winner() else {
                 let what = format!(
-                    "{} of {} can be had, {number} are asked for",
+                    "{} of {} can be had, {number} {} asked for",
                     size(free),
-                    count(all, "GPU")
+                    count(all, "GPU"),
+                    are(number)
                 );
                 return Err(short(slots, what, number));
             };
@@ -275,7 +281,7 @@ fn unpartitioned(
     mixed(slots, gpus, reasons);
     let links: u64 = slots.links(gpus);
     if links > 0 {
-        reasons.say("gpus", format!("{links} NVLinks between them"));
+        reasons.say("gpus", format!("{} between them", count(links, "NVLink")));
     }
     Ok(Set { id: None, gpus, switches: 0 })
 }
@@ -300,15 +306,15 @@ fn short(slots: &Slots<'_>, what: String, number: usize) -> PlanError {
         let what = format!("{what}: the IOMMU keeps some together, and no {number} go alone");
         return PlanError::Impossible { what, hint: "`gpuvm host show` shows the groups".into() };
     }
-    slots.refusal(what, slots.lines(all), all, fits(size(slots.gpus.takeable())))
+    slots.refusal(what, slots.lines(all), all, left(slots))
 }
 
-/// The hint that so many GPUs would fit.
-fn fits(free: usize) -> String {
-    match free {
-        0 => "no GPU is free; `gpuvm list` shows what each domain holds".into(),
-        1 => "1 GPU would fit".into(),
-        free => format!("{free} GPUs would fit"),
+/// What to do where no GPU is left; nothing where some are, since how many fit is found by planning them.
+fn left(slots: &Slots<'_>) -> String {
+    match (slots.gpus.counted, size(slots.gpus.takeable())) {
+        (0, _) => NO_GPU.into(),
+        (_, 0) => format!("no GPU is free; {NOTHING_LEFT}"),
+        _ => NOTHING_LEFT.into(),
     }
 }
 

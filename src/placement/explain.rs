@@ -1,5 +1,7 @@
 //! Reasons of a plan, and how numbers and names are put into its sentences. Knows no rule of placement.
 
+pub(super) use crate::words::count;
+
 use super::Reason;
 use std::fmt::Display;
 
@@ -19,14 +21,8 @@ impl Reasons {
     }
 }
 
-/// A number with its noun: `1 core`, `3 cores`.
-pub(super) fn count(number: usize, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
-        _ if noun.ends_with("ch") => format!("{number} {noun}es"),
-        _ => format!("{number} {noun}s"),
-    }
-}
+/// A hint where nothing is left.
+pub const NOTHING_LEFT: &str = "`gpuvm capacity` shows what still fits, and what would free more";
 
 /// Names in a sentence: `a`, `a and b`, `a, b and c`; of more than eight the rest as a number.
 pub(super) fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
@@ -72,6 +68,5 @@ mod tests {
         assert_eq!(list(1..=20), "1, 2, 3, 4, 5, 6, 7 and 13 more");
         assert_eq!(domains(["b", "a", "b"]), "domains `a` and `b`");
         assert_eq!(numbers([4, 1, 4, 2]), "1, 2, 4");
-        assert_eq!((count(1, "core"), count(0, "core")), ("1 core".into(), "0 cores".into()));
     }
 }

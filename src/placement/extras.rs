@@ -4,7 +4,7 @@
 use super::PlanError;
 use super::assign::{Cost, cheapest};
 use super::beside::{self, Choice};
-use super::candidates::{Candidate, Devices, Kind, Refused, are, short};
+use super::candidates::{Candidate, Devices, Kind, Refused, short};
 use super::explain::{Reasons, count};
 use super::groups;
 use super::home::Homes;
@@ -13,6 +13,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::request::{DeviceWish, Near, Request};
 use crate::topology::{PciDevice, Proximity, Topology, Way};
+use crate::words::are;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -364,7 +365,18 @@ impl Wish {
             }
             false => {
                 let are = are(number);
-                format!("{what} {place} {label} {are} asked for, {} can be had", near.len())
+                let unknown = self.candidates.iter().filter(|candidate| candidate.node.is_none());
+                let unknown = match unknown.count() {
+                    0 => String::new(),
+                    some => format!(
+                        ", and the kernel names no node of {some} that {} free",
+                        crate::words::are(some)
+                    ),
+                };
+                format!(
+                    "{what} {place} {label} {are} asked for, {} can be had{unknown}",
+                    near.len()
+                )
             }
         };
         let in_the_way = |(_, beside): &&(Refused, Vec<usize>)| {

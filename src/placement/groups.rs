@@ -7,6 +7,7 @@ use crate::bdf::Bdf;
 use crate::topology::{
     DeviceKind, Drive, DriveUse, PciDevice, SetAside, Sriov, Topology, Unsupported,
 };
+use crate::words::count;
 use std::fmt;
 
 /// Is why a function cannot be passed through. Its words are made when somebody asks for them: most plans never do.
@@ -111,7 +112,7 @@ impl<'a> Block<'a> {
                 verb("does", "do")
             ),
             Cause::Functions(enabled) => {
-                format!("{} {enabled} virtual functions enabled", verb("has", "have"))
+                format!("{} {} enabled", verb("has", "have"), count(*enabled, "virtual function"))
             }
             Cause::Host(used) => format!("{} used by the host: {used}", verb("is", "are")),
             Cause::Shares(tie, other, what) => {
@@ -119,7 +120,7 @@ impl<'a> Block<'a> {
                     Neighbour::Held => format!("which is held by domain `{domain}`"),
                     Neighbour::Host(used) => format!("which the host uses: {used}"),
                     Neighbour::Functions(enabled) => {
-                        format!("which has {enabled} virtual functions enabled")
+                        format!("which has {} enabled", count(*enabled, "virtual function"))
                     }
                     Neighbour::Stays(class) => {
                         format!("a device of class {class:#08x} that stays with the host")

@@ -120,7 +120,7 @@ pub(super) fn iommu(topology: &Topology, functions: &[Bdf], reasons: &mut Reason
         Isolated::Unknown => reasons.say(
             "iommu",
             "whether the IOMMU isolates these devices is unknown: the record does not say how VFIO is set; `gpuvm \
-             host capture` on the host records it"
+             host capture FILE` on the host records it"
                 .into(),
         ),
     }

@@ -9,6 +9,7 @@ use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
 use crate::request::{Profile, Request};
 use crate::topology::Topology;
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 /// Is what the cells are made from.
@@ -30,6 +31,7 @@ impl Memory<'_> {
     pub(super) fn cells(&self, cpus: &GuestCpus, reasons: &mut Reasons) -> Vec<GuestCell> {
         self.explain_nodes(reasons);
         self.explain_size(reasons);
+        self.explain_one_cell(reasons);
         self.explain_idle(reasons);
         self.explain_away(reasons);
         let mut first = 0;
@@ -92,21 +94,27 @@ impl Memory<'_> {
         let total: MemSize = cells.iter().map(|cell| cell.size).sum();
         let vendor = self.request.profile == Profile::NvidiaVm && self.budget.is_dgx2;
         let unit = self.budget.unit();
+        let rounded = |given: MemSize| match total.cmp(&given) {
+            Ordering::Equal => String::new(),
+            Ordering::Greater => format!(", rounded up to whole pages of {unit}"),
+            Ordering::Less => {
+                format!(", rounded down to whole pages of {unit}: no room for one more")
+            }
+        };
         let text = match self.request.memory_kib {
             Some(asked) if asked == total => format!("{total}, as asked for"),
-            Some(asked) => format!(
-                "{} KiB: the {} KiB asked for, rounded down to whole pages of {unit} in each of {}",
-                total.kib(),
-                asked.kib(),
-                count(cells.len(), "cell")
-            ),
+            Some(asked) => {
+                let (kib, given) = (total.kib(), asked.kib());
+                let text = format!("{kib} KiB: the {given} KiB asked for{}", rounded(asked));
+                return reasons.compromise("memory", text);
+            }
             None if self.gpus == 0 => format!("{total}, the default without GPUs"),
             None if vendor => format!(
-                "{} KiB: {} of 16 parts of {} KiB as the replaced tool gave, rounded down to \
-                 {unit}",
+                "{} KiB: {} of 16 parts of {} KiB as nvidia-vm gave{}",
                 total.kib(),
                 self.gpus,
-                DGX2.kib()
+                DGX2.kib(),
+                rounded(DGX2.share(self.gpus as u64, 16))
             ),
             None => {
                 let stays = match self.request.reserve.memory_kib {
@@ -120,7 +128,11 @@ impl Memory<'_> {
             }
         };
         reasons.say("memory", text);
-        if let [CellSize { demands: (first, end), .. }] = cells[..]
+    }
+
+    /// Says that one cell lies over several nodes.
+    fn explain_one_cell(&self, reasons: &mut Reasons) {
+        if let [CellSize { demands: (first, end), .. }] = self.solution.cells[..]
             && end > first + 1
         {
             let nodes: NodeSet = self.rooms(0).map(|room| self.budget.rooms[room].id).collect();

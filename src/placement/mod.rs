@@ -12,7 +12,7 @@ mod compare;
 mod cpus;
 mod demand;
 mod devices;
-mod explain;
+pub mod explain;
 mod extras;
 mod freeing;
 mod future;

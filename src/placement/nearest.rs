@@ -3,7 +3,7 @@
 
 use super::{Occupancy, plan};
 use crate::memsize::MemSize;
-use crate::request::{CellWish, DeviceWish, GpuWish, Near, Request, Reserve};
+use crate::request::{CellWish, DeviceWish, GpuWish, Near, PinPolicy, Request, Reserve};
 use crate::topology::Topology;
 use std::collections::BTreeSet;
 
@@ -19,6 +19,8 @@ enum Knob {
     Devices,
     /// Cells and threads that the guest sees.
     Shape,
+    /// That GPUs below one switch are told of it.
+    Clique,
     /// How near NICs are.
     NicNear,
     /// How near NVMe drives are.
@@ -46,10 +48,11 @@ enum Knob {
 }
 
 /// Every knob, in the order in which the nearest requests are named.
-const KNOBS: [Knob; 15] = [
+const KNOBS: [Knob; 16] = [
     Knob::Place,
     Knob::Devices,
     Knob::Shape,
+    Knob::Clique,
     Knob::NicNear,
     Knob::NvmeNear,
     Knob::Reserve,
@@ -74,6 +77,9 @@ pub fn nearest(topology: &Topology, held: &Occupancy, request: &Request) -> Vec<
     let mut found = Vec::new();
     for knob in KNOBS {
         add(&mut found, search.turn(knob, request));
+    }
+    if found.is_empty() || search.has_more_vcpus(request) {
+        add(&mut found, search.afloat(request));
     }
     if found.is_empty() {
         for (at, &second) in KNOBS.iter().enumerate() {
@@ -111,6 +117,20 @@ impl Search<'_> {
     /// Whether the planner finds a place.
     fn accepts(&self, request: &Request) -> bool {
         plan(self.topology, self.held, request).is_ok()
+    }
+
+    /// Whether a request has more vCPUs than the host has pcpus, so that no place for pins is ever found.
+    fn has_more_vcpus(&self, request: &Request) -> bool {
+        let there = self.topology.pcpus().len();
+        request.vcpus.is_some_and(|vcpus| vcpus as usize > there)
+    }
+
+    /// The request without pins, where that is accepted: its vCPUs float over all pcpus and share them.
+    fn afloat(&self, request: &Request) -> Option<Request> {
+        let afloat = with(request, |r| {
+            (r.pins, r.reserve.cores, r.allow.remote) = (PinPolicy::None, 0, false);
+        });
+        (request.pins != PinPolicy::None && self.accepts(&afloat)).then_some(afloat)
     }
 
     /// What a knob can be turned to, the least change first; empty where the request leaves it nothing to give up.
@@ -156,6 +176,7 @@ impl Search<'_> {
                 let worth = request.cells != CellWish::Auto || request.threads.is_some();
                 change(worth, |r| (r.cells, r.threads) = (CellWish::Auto, None))
             }
+            Knob::Clique => change(request.p2p_clique, |r| r.p2p_clique = false),
             Knob::Pages => change(request.huge_pages.is_some(), |r| r.huge_pages = None),
             Knob::Remote => change(!request.allow.remote, |r| r.allow.remote = true),
             Knob::Split => {
@@ -323,6 +344,7 @@ fn restore(knob: Knob, request: &Request, turned: &Request) -> Request {
             }
         }
         Knob::Shape => (to.cells, to.threads) = (asked.cells, asked.threads),
+        Knob::Clique => to.p2p_clique = asked.p2p_clique,
         Knob::NicNear => to.extras.nic_near = asked.extras.nic_near,
         Knob::NvmeNear => to.extras.nvme_near = asked.extras.nvme_near,
         Knob::Reserve => to.reserve = asked.reserve,

@@ -8,6 +8,7 @@ use crate::cpuset::NodeId;
 use crate::request::{PageSize, Request};
 use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::topology::{HugePagePool, Topology};
+use crate::words::are;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -106,15 +107,19 @@ pub(super) fn explain(
         let NodePages { node, needed, free, reserved } = pages;
         let missing = pages.missing();
         if missing == 0 {
-            let needed = count(usize::try_from(*needed).unwrap_or(usize::MAX), "page");
-            reasons
-                .say("huge-pages", format!("{needed} of {page} on node {node}, {free} are free"));
+            let needed = count(*needed, &format!("page of {page}"));
+            let text = format!("{needed} on node {node}, {free} {} free", are(*free));
+            reasons.say("huge-pages", text);
             continue;
         }
+        let pages = count(*needed, &format!("page of {page}"));
         let text = format!(
-            "{needed} pages of {page} are needed on node {node}, {free} are free; `create \
-             --reserve-pages` reserves the {missing} that are missing, `gpuvm host pages --node {node} \
+            "{pages} {} needed on node {node}, {free} {} free; `create \
+             --reserve-pages` reserves the {missing} that {} missing, `gpuvm host pages --node {node} \
              --size {} --count {}` does it beforehand",
+            are(*needed),
+            are(*free),
+            are(missing),
             page.typed(),
             reserved.saturating_add(missing),
         );

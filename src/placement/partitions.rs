@@ -3,7 +3,7 @@
 
 use super::PlanError;
 use super::devices::{Judges, Set, Wanted};
-use super::explain::{Reasons, count, domains, list, numbers};
+use super::explain::{NOTHING_LEFT, Reasons, count, domains, list, numbers};
 use super::future::Future;
 use super::score::{Ranking, Scorer};
 use super::slots::{Mask, Slots, bits, size};
@@ -203,7 +203,7 @@ impl<'a> Choice<'a> {
             }
             if gpus & !slots.gpus.free != 0 {
                 let what = format!("{} cannot be had", slots.label(gpus));
-                let hint = "`gpuvm list` shows what each domain holds".into();
+                let hint = NOTHING_LEFT.into();
                 return Err(slots.refusal(what, slots.lines(gpus), gpus, hint));
             }
             self.explain_split(gpus, reasons);
@@ -217,7 +217,7 @@ impl<'a> Choice<'a> {
         let names: Vec<String> =
             of_size.filter(|c| c.is_free(slots)).map(|c| slots.label(c.gpus)).collect();
         let hint = match names.is_empty() {
-            true => "`gpuvm list` shows what each domain holds".into(),
+            true => NOTHING_LEFT.into(),
             false => format!("free now: {}", list(names)),
         };
         let lines = match slots.lines(gpus) {
@@ -283,16 +283,15 @@ impl<'a> Choice<'a> {
     /// The error that no partition of so many GPUs is free.
     fn none_free(&self, number: usize) -> PlanError {
         let slots = self.slots;
-        let smaller = self.all.iter().filter(|c| size(c.gpus) < number && c.is_free(slots));
-        let hint = match smaller.map(|c| size(c.gpus)).max() {
-            Some(1) => "1 GPU would fit".into(),
-            Some(size) => format!("{size} GPUs would fit"),
-            None => "no GPU is free; `gpuvm list` shows what each domain holds".into(),
+        // How many fit is found by planning them.
+        let hint = match size(slots.gpus.free) {
+            0 => format!("no GPU is free; {NOTHING_LEFT}"),
+            _ => NOTHING_LEFT.into(),
         };
         let lines = self.of_size(number).map(|candidate| candidate.line(slots)).collect();
         let what = match number {
             1 => "no GPU is free".to_owned(),
-            _ => format!("no partition of {number} GPUs is free"),
+            _ => format!("no partition of {} is free", count(number, "GPU")),
         };
         let among = self.of_size(number).fold(0, |set, candidate| set | candidate.gpus);
         slots.refusal(what, lines, among, hint)
@@ -313,7 +312,7 @@ impl<'a> Choice<'a> {
             );
         }
         let name = |c: &Candidate| format!("{} ({})", numbers(bits(c.gpus)), c.name(self.slots));
-        format!("legal sets of {number} GPUs: {}", list(self.of_size(number).map(name)))
+        format!("legal sets of {}: {}", count(number, "GPU"), list(self.of_size(number).map(name)))
     }
 
     /// The largest partition that stays free without these GPUs and these NVSwitches.
@@ -355,10 +354,10 @@ impl<'a> Choice<'a> {
         let gpus = size(broken.gpus);
         let after = match self.left(chosen) {
             Some(left) if size(left.gpus) >= gpus => {
-                format!("{gpus} GPUs still fit: {}", left.name(self.slots))
+                format!("{} still fit: {}", count(gpus, "GPU"), left.name(self.slots))
             }
-            Some(left) => format!("no {gpus} GPUs fit then, {} do", size(left.gpus)),
-            None => format!("no {gpus} GPUs fit then"),
+            Some(left) => format!("no {} fit then, {} do", count(gpus, "GPU"), size(left.gpus)),
+            None => format!("no {} fit then", count(gpus, "GPU")),
         };
         let name = broken.name(self.slots);
         let text = format!("costs later guests: breaks {name} of {gpus} free GPUs; {after}");

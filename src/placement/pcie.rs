@@ -53,11 +53,17 @@ pub(super) fn tree(
                 );
             }
             None => {
-                let text = format!(
-                    "{}: no cell is on their node, so the guest sees them near none",
-                    list(&group.devices)
-                );
-                reasons.compromise("pcie", text);
+                let (unknown, far): (Vec<Bdf>, Vec<Bdf>) =
+                    group.devices.iter().partition(|bdf| homes.of_device(**bdf).is_none());
+                for (devices, why) in
+                    [(far, "no cell is on their node"), (unknown, "their node is unknown")]
+                {
+                    if !devices.is_empty() {
+                        let text =
+                            format!("{}: {why}, so the guest sees them near none", list(&devices));
+                        reasons.compromise("pcie", text);
+                    }
+                }
             }
         }
     }

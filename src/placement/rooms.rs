@@ -106,18 +106,55 @@ pub(super) fn table(
             base: node.memory_kib - asked.unwrap_or_else(|| reserve(node)) - idle,
             gpus: super::budget::small(gpus),
             idle,
-            pages: !known
-                || node.huge_pages.iter().any(|pool| page.is_none_or(|p| p == pool.page_kib)),
+            pages: page.is_none()
+                || !known
+                || node.huge_pages.iter().any(|pool| page == Some(pool.page_kib)),
             usual: usual(node),
         }
     };
     topology.nodes().iter().enumerate().map(room).collect()
 }
 
+/// Divides so many pages among cells by their weights: the whole pages of each share, and the rest one by one to those
+/// that are furthest below theirs, the first of equals first.
+fn divide(pages: u64, unit: MemSize, cells: &mut [CellSize]) {
+    let all: u64 = cells.iter().map(|cell| u64::from(cell.weight)).sum::<u64>().max(1);
+    let mut rest = pages;
+    for cell in cells.iter_mut() {
+        cell.size = MemSize::from_kib(pages).share(cell.weight.into(), all);
+        rest -= cell.size.kib();
+    }
+    // Pages times weights of pcpus stay far below 2^127.
+    let lacks = |cell: &CellSize| {
+        i128::from(pages) * i128::from(cell.weight) - i128::from(cell.size.kib()) * i128::from(all)
+    };
+    for _ in 0..rest {
+        let most = cells.iter().map(lacks).max();
+        if let Some(cell) = cells.iter_mut().find(|cell| Some(lacks(cell)) == most) {
+            cell.size = cell.size + MemSize::from_kib(1);
+        }
+    }
+    for cell in cells {
+        cell.size = MemSize::from_kib(cell.size.kib().saturating_mul(unit.kib()));
+    }
+}
+
 impl Budget {
-    /// The unit that each cell's memory is a multiple of: the huge page, else 2 MiB (spec/nvidia-vm.md 6, T4).
+    /// The unit that each cell's memory is a multiple of: the huge page, else 2 MiB (spec/nvidia-vm.md 6, T4). The
+    /// replaced tool's own sizes are whole MiB (2.3 there), and stay what they were in normal pages.
     pub(super) fn unit(&self) -> MemSize {
-        self.request.huge_pages.unwrap_or(PageSize::TwoMib).size()
+        let request = &self.request;
+        let pages = request.huge_pages.or(request.rounding).or_else(|| {
+            let own = self.is_vendors() && request.memory_kib.is_none();
+            (!own).then_some(PageSize::TwoMib)
+        });
+        let rounding = request.rounding.map_or(MemSize::default(), PageSize::size);
+        pages.map_or(MemSize::from_kib(1024), PageSize::size).max(rounding)
+    }
+
+    /// Whether the guest gets the sizes of the replaced tool.
+    fn is_vendors(&self) -> bool {
+        self.request.profile == Profile::NvidiaVm && self.is_dgx2
     }
 
     /// Whether cells are bound to nodes.
@@ -132,19 +169,45 @@ impl Budget {
         room.map_or(MemSize::default(), |r| r.base.share(gpus.into(), r.gpus.max(1).into()))
     }
 
-    /// Sizes the memory of so many cells and finds it.
+    /// Sizes the memory of so many cells and finds it. An amount that is no whole number of pages becomes the next
+    /// larger one where the nodes have it, else the next smaller one.
     pub(super) fn memory(&self, cells: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
+        if !self.has_memory {
+            return Err(Short::Unknown);
+        }
         self.lay_out(cells as usize, out);
-        self.size(out)?;
+        let larger = self.sized(true, remote, out);
+        let is_whole =
+            self.given(out).is_none_or(|amount| amount == amount.round_down(self.unit()));
+        match larger {
+            Err(Short::Memory { .. }) if !is_whole => self.sized(false, remote, out),
+            larger => larger,
+        }
+    }
+
+    /// Sizes the cells, rounding the whole up or down, and finds their memory.
+    fn sized(&self, up: bool, remote: bool, out: &mut Solution) -> Result<(), Short> {
+        self.size(up, out)?;
         out.parts.clear();
         if self.is_bound() { self.take(remote, out) } else { self.take_anywhere(out) }
+    }
+
+    /// The amount that the guest has in all, where that is given and not the sum of shares.
+    fn given(&self, out: &Solution) -> Option<MemSize> {
+        let gpus: u32 = out.homes.iter().map(|(_, gpus)| gpus).sum();
+        match self.request.memory_kib {
+            Some(asked) => Some(asked),
+            None if gpus == 0 => Some(DEFAULT),
+            None if self.is_vendors() => Some(DGX2.share(gpus.into(), 16)),
+            None => None,
+        }
     }
 
     /// Makes the cells without their memory.
     fn lay_out(&self, cells: usize, out: &mut Solution) {
         out.cells.clear();
         let nothing = MemSize::default();
-        let cell = |demands, weight| CellSize { demands, weight, whole: nothing, size: nothing };
+        let cell = |demands, weight| CellSize { demands, weight, size: nothing };
         if !self.is_bound() {
             out.cells.extend((0..cells).map(|_| cell((0, 0), 1)));
             return;
@@ -161,33 +224,39 @@ impl Budget {
         }
     }
 
-    /// Gives each cell its size, in whole pages.
-    fn size(&self, out: &mut Solution) -> Result<(), Short> {
-        let gpus: u32 = out.homes.iter().map(|(_, gpus)| gpus).sum();
-        let vendor = self.request.profile == Profile::NvidiaVm && self.is_dgx2;
-        let at_home = out.loans.is_empty() && self.is_bound();
-        let amount = match self.request.memory_kib {
-            Some(asked) => Some(asked),
-            None if gpus == 0 => Some(DEFAULT),
-            None if vendor => Some(DGX2.share(gpus.into(), 16)),
-            None if at_home => None,
-            None => Some(out.homes.iter().map(|&(node, gpus)| self.share(node, gpus)).sum()),
-        };
-        let all: u32 = out.cells.iter().map(|cell| cell.weight).sum();
-        for cell in &mut out.cells {
-            let (first, end) = cell.demands;
-            cell.whole = match amount {
-                Some(amount) => amount.share(cell.weight.into(), all.max(1).into()),
-                None => out.demands[first..end].iter().map(|d| self.share(d.node, d.gpus)).sum(),
-            };
-            cell.size = cell.whole.round_down(self.unit());
+    /// Gives each cell its size, in whole pages. A given amount is rounded once and divided in whole pages, so that the
+    /// cells have all of it; shares are rounded down one by one, since their nodes have no more.
+    fn size(&self, up: bool, out: &mut Solution) -> Result<(), Short> {
+        let unit = self.unit();
+        let given = self.given(out);
+        match given {
+            Some(amount) => {
+                let whole = if up { amount.round_up(unit) } else { amount.round_down(unit) };
+                divide(whole.kib() / unit.kib(), unit, &mut out.cells);
+            }
+            None => self.size_by_share(out),
         }
         match out.cells.iter().any(|cell| cell.size.is_zero()) {
             true => Err(Short::Page {
-                asked: out.cells.iter().map(|cell| cell.whole).sum(),
+                asked: given.unwrap_or_else(|| out.cells.iter().map(|cell| cell.size).sum()),
                 cells: out.cells.len(),
             }),
             false => Ok(()),
+        }
+    }
+
+    /// Gives each cell the share of its GPUs, or of all where cores are borrowed from other nodes.
+    fn size_by_share(&self, out: &mut Solution) {
+        let at_home = out.loans.is_empty() && self.is_bound();
+        let sum: MemSize = out.homes.iter().map(|&(node, gpus)| self.share(node, gpus)).sum();
+        let all: u32 = out.cells.iter().map(|cell| cell.weight).sum();
+        for cell in &mut out.cells {
+            let (first, end) = cell.demands;
+            let whole = match at_home {
+                true => out.demands[first..end].iter().map(|d| self.share(d.node, d.gpus)).sum(),
+                false => sum.share(cell.weight.into(), all.max(1).into()),
+            };
+            cell.size = whole.round_down(self.unit());
         }
     }
 

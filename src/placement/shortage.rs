@@ -2,8 +2,7 @@
 
 use super::PlanError;
 use super::budget::{Budget, Demand, Solution};
-use super::demand::spread;
-use super::explain::{count, list};
+use super::explain::{NOTHING_LEFT, count, list};
 use super::home::Homes;
 use super::rooms::Room;
 use super::taken::Taken;
@@ -11,6 +10,7 @@ use crate::bdf::Bdf;
 use crate::memsize::MemSize;
 use crate::request::Profile;
 use crate::topology::Topology;
+use crate::words::are;
 use std::collections::BTreeSet;
 
 /// Is what a guest lacks.
@@ -56,6 +56,8 @@ pub(super) enum Short {
         /// Cells.
         cells: usize,
     },
+    /// The record does not say how much memory the host has.
+    Unknown,
     /// The nodes have no huge pages of the size.
     Pages {
         /// The nodes, as places.
@@ -95,9 +97,12 @@ impl Shortage<'_> {
             Short::Threads { vcpus, there } => {
                 let kept = self.kept();
                 let what = format!(
-                    "{vcpus} vCPUs are more than the {there} hyperthreads of this host{kept}"
+                    "{} {} more than the {} of this host{kept}",
+                    count(vcpus, "vCPU"),
+                    are(vcpus),
+                    count(there, "hyperthread")
                 );
-                impossible(what, format!("{}; `--pins none` floats over all", self.at_most(false)))
+                impossible(what, NOTHING_LEFT.into())
             }
             Short::Cores { demand, threads } => self.cores(demand, threads.max(1)),
             Short::Everywhere { demand } => self.everywhere(demand),
@@ -117,11 +122,14 @@ impl Shortage<'_> {
                         count(asked as usize, "cell")
                     ),
                     Profile::NvidiaVm => {
-                        format!("{asked} cells: guests of the replaced tool have one")
+                        format!(
+                            "{}: guests of the profile nvidia-vm have one",
+                            count(asked, "cell")
+                        )
                     }
                 };
                 let hint = match nodes {
-                    0 | 1 => "--cells 1, or `--pins none` for a guest that floats".to_owned(),
+                    0 | 1 => "--cells 1".to_owned(),
                     _ => format!("--cells 1 or --cells {nodes}"),
                 };
                 impossible(what, hint)
@@ -133,8 +141,12 @@ impl Shortage<'_> {
                     count(cells, "cell")
                 );
                 let least = MemSize::from_kib(unit.kib() * cells as u64);
-                impossible(what, format!("at least {least} in all"))
+                impossible(what, format!("--memory {} at least", least.typed()))
             }
+            Short::Unknown => impossible(
+                "how much memory this host has is not known: the record names none".into(),
+                "`gpuvm host capture FILE` on the machine records it".into(),
+            ),
             Short::Pages { rooms } => self.pages(&rooms),
             Short::Memory { rooms, size } => self.memory(rooms, size),
         }
@@ -172,17 +184,12 @@ impl Shortage<'_> {
                 kept => format!(" besides the {kept} kept for the host"),
             };
             let what = format!("{what}, which has {}{kept}", count(there as usize, "core"));
-            let hint = format!(
-                "{}{}; `--pins none` plans a guest that floats",
-                self.at_most(false),
-                self.remote()
-            );
-            return PlanError::Impossible { what, hint };
+            return PlanError::Impossible { what, hint: self.remote() };
         }
         let what = format!("{what}, {free} of its {there} are free");
         let seats: Vec<usize> = home.seats.iter().map(|seat| seat.at).collect();
         let holders = self.taken.core_holders(stock.id, &seats);
-        PlanError::Taken { what, holders, hint: format!("{}{}", self.at_most(true), self.remote()) }
+        PlanError::Taken { what, holders, hint: self.remote() }
     }
 
     /// All nodes have too few cores, though any may serve.
@@ -202,45 +209,18 @@ impl Shortage<'_> {
             })
             .collect();
         match holders.is_empty() {
-            true => PlanError::Impossible { what, hint: self.at_most(false) },
-            false => PlanError::Taken { what, holders, hint: self.at_most(true) },
+            true => PlanError::Impossible { what, hint: NOTHING_LEFT.into() },
+            false => PlanError::Taken { what, holders, hint: NOTHING_LEFT.into() },
         }
     }
 
     /// The words that cores and memory of other nodes would do, where they would.
-    fn remote(&self) -> &'static str {
+    fn remote(&self) -> String {
         let mut solution = Solution::default();
         let asked = self.budget.request.allow.remote;
         match !asked && self.budget.solve(self.gpus, true, &mut solution).is_ok() {
-            true => "; `--allow remote` takes the rest from other nodes",
-            false => "",
-        }
-    }
-
-    /// The hint that names the largest number of vCPUs that whole cores of the guest's nodes give, now or on the empty
-    /// host.
-    fn at_most(&self, now: bool) -> String {
-        let budget = self.budget;
-        let available = |node: usize| {
-            let stock = &budget.nodes[node];
-            if now { stock.free(budget.common) } else { stock.there(budget.common) }
-        };
-        let mut solution = Solution::default();
-        budget.count(self.gpus, &mut solution);
-        let weights: Vec<(usize, u32)> = match solution.homes.is_empty() {
-            true => (0..budget.nodes.len()).map(|node| (node, available(node))).collect(),
-            false => solution.homes,
-        };
-        let demand = |&(node, vcpus)| Demand { node, vcpus, own: false, gpus: 0 };
-        let fits = |cores: u32| {
-            let mut demands: Vec<Demand> = weights.iter().map(demand).collect();
-            spread(cores, &mut demands);
-            demands.iter().all(|demand| demand.vcpus <= available(demand.node))
-        };
-        let most: u32 = weights.iter().map(|(node, _)| available(*node)).sum();
-        match (1..=most).rev().find(|&cores| fits(cores)) {
-            None => "no vCPU fits there".into(),
-            Some(cores) => format!("at most {0} fit: --vcpus {0}", cores * budget.common),
+            true => "`--allow remote` takes the rest from other nodes".into(),
+            false => NOTHING_LEFT.into(),
         }
     }
 
@@ -250,7 +230,7 @@ impl Shortage<'_> {
         let pools = rooms.iter().flat_map(|&at| &nodes[at].huge_pages);
         let sizes: BTreeSet<MemSize> = pools.map(|pool| pool.page_kib).collect();
         let hint = match sizes.is_empty() {
-            true => "leave --hugepages out".to_owned(),
+            true => "leave --huge-pages out".to_owned(),
             false => format!("sizes it has: {}", list(sizes)),
         };
         let page = self.budget.unit();
@@ -285,9 +265,7 @@ impl Shortage<'_> {
         if size > there {
             let what =
                 format!("{size} of memory are more than the {there} {place} that a guest can have");
-            let most = there.round_down(budget.unit()).kib() >> 10;
-            let hint = format!("--memory {most}M would fit there on the empty host");
-            return PlanError::Impossible { what, hint: format!("{hint}{}", self.remote()) };
+            return PlanError::Impossible { what, hint: self.remote() };
         }
         let mut holders: Vec<String> =
             rooms.iter().flat_map(|&at| self.taken.memory_holders(at)).collect();
@@ -298,10 +276,6 @@ impl Shortage<'_> {
             ));
         }
         let what = format!("{size} of memory are more than the {left} {place} that are left");
-        let hint = match left.round_down(budget.unit()) {
-            none if none.is_zero() => "`gpuvm list` shows what each domain holds".into(),
-            some => format!("--memory {}M would fit there", some.kib() >> 10),
-        };
-        PlanError::Taken { what, holders, hint: format!("{hint}{}", self.remote()) }
+        PlanError::Taken { what, holders, hint: self.remote() }
     }
 }

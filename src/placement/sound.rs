@@ -5,7 +5,8 @@ use super::memory::distance;
 use super::taken::Taken;
 use super::*;
 use crate::cpuset::{NodeId, PcpuId};
-use crate::request::CellWish;
+use crate::memsize::MemSize;
+use crate::request::{CellWish, Profile};
 use crate::topology::{Core, DeviceKind};
 use std::collections::BTreeSet;
 
@@ -31,7 +32,10 @@ impl Case<'_> {
         for cell in &plan.cells {
             assert_eq!(cell.vcpus.start, next, "cells are consecutive");
             next = cell.vcpus.end;
-            let unit = plan.huge_pages.unwrap_or(PageSize::TwoMib).size();
+            // Sizes of the replaced tool are whole MiB.
+            let vendor = request.profile == Profile::NvidiaVm && request.memory_kib.is_none();
+            let normal = if vendor { MemSize::from_kib(1024) } else { PageSize::TwoMib.size() };
+            let unit = plan.huge_pages.map_or(normal, PageSize::size);
             let memory = cell.memory_kib;
             assert!(!memory.is_zero() && memory.round_down(unit) == memory);
             assert!(cell.distances.is_empty() || cell.distances.len() == plan.cells.len());
@@ -41,7 +45,9 @@ impl Case<'_> {
             assert_eq!(asked as usize, vcpus, "as asked for");
         }
         if let Some(asked) = request.memory_kib {
-            assert!(plan.memory() <= asked);
+            let unit = plan.huge_pages.unwrap_or(PageSize::TwoMib).size();
+            let (down, up) = (asked.round_down(unit), asked.round_up(unit));
+            assert!([down, up].contains(&plan.memory()), "{asked:?}: {:?}", plan.memory());
         }
         if let CellWish::Count(cells) = request.cells {
             assert_eq!(plan.cells.len(), cells as usize, "cells as asked for");

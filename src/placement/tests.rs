@@ -57,18 +57,23 @@ fn what_no_host_gives_is_refused_with_what_it_gives() {
         (
             Request { vcpus: Some(97), ..base() },
             "97 vCPUs are more than the 96 hyperthreads",
-            "--vcpus 96",
+            "gpuvm capacity",
         ),
-        (Request { vcpus: Some(49), ..run(1, 0) }, "which has 24 cores", "--vcpus 48"),
+        (Request { vcpus: Some(49), ..run(1, 0) }, "which has 24 cores", "--allow remote"),
         (
             Request { memory_kib: Some(MemSize::from_gib(900)), ..run(1, 0) },
             "more than the 739.5 GiB of node 0",
-            "--memory",
+            "--allow remote",
         ),
         (
-            Request { memory_kib: Some(MemSize::from_kib(1024)), ..base() },
+            Request {
+                memory_kib: Some(MemSize::from_kib(1024)),
+                pins: PinPolicy::None,
+                cells: CellWish::Count(2),
+                ..base()
+            },
             "a page of 2 MiB",
-            "at least 2 MiB",
+            "--memory 4M at least",
         ),
         (Request { threads: Some(2), ..base() }, "threads of a pinned guest", "--pins none"),
         (
@@ -79,7 +84,7 @@ fn what_no_host_gives_is_refused_with_what_it_gives() {
         (
             Request { pins: PinPolicy::None, vcpus: Some(5), threads: Some(2), ..base() },
             "5 vCPUs do not divide",
-            "--vcpus 4 or --vcpus 6",
+            "a multiple of 2",
         ),
         (
             Request { pins: PinPolicy::None, vcpus: Some(u32::MAX), ..base() },
@@ -99,7 +104,9 @@ fn too_small_a_host_is_told_to_float() {
     let three = Request { vcpus: Some(3), ..Request::for_gpus(0) };
     let (what, _, hint) = refusal(plan_on(&host, &[], &three));
     assert!(what.contains("3 vCPUs are more than the 2 hyperthreads"), "{what}");
-    assert!(hint.contains("--pins none"), "{hint}");
+    assert!(hint.contains("gpuvm capacity"), "{hint}");
+    let found = nearest(&host, &Occupancy::default(), &three);
+    assert_eq!(found.last().map(|near| near.pins), Some(PinPolicy::None), "{found:?}");
     let request = Request { pins: PinPolicy::None, vcpus: Some(4), ..Request::for_gpus(0) };
     let placement = plan_on(&host, &[], &request).unwrap();
     assert!(says(&placement, "they float over the 2 pcpus", true));
@@ -121,7 +128,7 @@ fn cores_that_domains_hold_are_named() {
     let (what, holders, hint) = refusal(plan_on(&host, std::slice::from_ref(&first), &request(6)));
     assert!(what.ends_with("2 of its 8 are free"), "{what}");
     assert_eq!(holders, ["6 cores of node 0 are held by domain `big`"]);
-    assert_eq!(hint, "at most 4 fit: --vcpus 4");
+    assert!(hint.starts_with("`gpuvm capacity`"), "{hint}");
     let wide = Held {
         vcpu_pins: vec!["0-7".parse().unwrap()],
         active: true,
@@ -272,21 +279,67 @@ fn a_size_that_is_mounted_nowhere_is_said() {
 }
 
 #[test]
-fn memory_is_rounded_per_cell_and_said() {
+fn memory_is_divided_in_whole_pages_and_what_is_rounded_is_said() {
     let host = dgx2();
-    let request = Request {
-        memory_kib: Some(MemSize::from_gib(1447)),
-        huge_pages: Some(PageSize::OneGib),
-        ..run(16, 0)
+    let on = |memory_kib, huge_pages| {
+        let request = Request { memory_kib: Some(memory_kib), huge_pages, ..run(16, 0) };
+        plan_on(&host, &[], &request).unwrap()
     };
-    let placement = plan_on(&host, &[], &request).unwrap();
+    let sizes = |placement: &Placement| -> Vec<u64> {
+        placement.cells.iter().map(|cell| cell.memory_kib.kib()).collect()
+    };
+    let placement = on(MemSize::from_gib(1447), Some(PageSize::OneGib));
     let missing: Vec<u64> = placement.node_pages.iter().map(NodePages::missing).collect();
-    assert_eq!(missing, [723, 723]);
-    let cells: Vec<u64> = placement.cells.iter().map(|cell| cell.memory_kib.kib() >> 20).collect();
-    assert_eq!(cells, [723, 723]);
-    assert!(says(&placement, "rounded down to whole pages of 1 GiB in each of 2 cells", false));
+    assert_eq!(missing, [724, 723]);
+    assert_eq!(sizes(&placement), [724 << 20, 723 << 20]);
+    assert!(says(&placement, "as asked for", false));
     assert_eq!(placement.cells[0].distances, [10, 21]);
     assert_eq!(placement.cells[1].distances, [21, 10]);
+    // Up where the nodes have it, else down; either is said without being asked.
+    let up = on(MemSize::from_kib((8 << 20) + 1), None);
+    assert_eq!(up.memory().kib(), (8 << 20) + 2048);
+    assert!(says(&up, "the 8388609 KiB asked for, rounded up to whole pages of 2 MiB", true));
+    let most = placement_most(&host);
+    let down = on(MemSize::from_kib((most << 20) + 1), Some(PageSize::OneGib));
+    assert_eq!(down.memory().kib(), most << 20);
+    assert!(says(&down, "rounded down to whole pages of 1 GiB: no room for one more", true));
+}
+
+/// The GiB that a guest of all GPUs gets at most in pages of 1 GiB.
+fn placement_most(host: &Topology) -> u64 {
+    let fits = |gib: &u64| {
+        let memory_kib = Some(MemSize::from_gib(*gib));
+        let huge_pages = Some(PageSize::OneGib);
+        plan_on(host, &[], &Request { memory_kib, huge_pages, ..run(16, 0) }).is_ok()
+    };
+    (1..2048).rev().find(fits).unwrap()
+}
+
+#[test]
+fn the_sizes_of_nvidia_vm_are_what_they_were() {
+    // spec/nvidia-vm.md 2.3, in KiB; one GPU of them is an odd number of MiB.
+    for (gpus, kib) in [(1, 94_807_040), (2, 189_614_080), (4, 379_228_160), (8, 758_456_320)] {
+        let request = Request { profile: Profile::NvidiaVm, ..run(gpus, 0) };
+        assert_eq!(plan_on(&dgx2(), &[], &request).unwrap().memory().kib(), kib);
+        let request = Request { huge_pages: Some(PageSize::TwoMib), ..request };
+        let placement = plan_on(&dgx2(), &[], &request).unwrap();
+        assert_eq!(placement.memory().kib(), kib.div_ceil(2048) * 2048);
+        assert_eq!(says(&placement, "as nvidia-vm gave, rounded up to", false), gpus == 1);
+    }
+}
+
+#[test]
+fn a_host_whose_memory_nobody_recorded_is_refused_as_that() {
+    let mut parts = dgx2().parts().clone();
+    parts.nodes.iter_mut().for_each(|node| node.memory_kib = MemSize::default());
+    let host = Topology::new(parts).unwrap();
+    for request in [Request::for_gpus(0), run(1, 0), Request { pins: PinPolicy::None, ..run(2, 0) }]
+    {
+        let error = plan_on(&host, &[], &request).unwrap_err();
+        let PlanError::Impossible { what, hint } = error else { panic!("{error}") };
+        assert_eq!(what, "how much memory this host has is not known: the record names none");
+        assert!(!hint.contains("page"), "{hint}");
+    }
 }
 
 #[test]
@@ -317,7 +370,7 @@ fn memory_that_domains_hold_is_named() {
     let (what, holders, hint) = refusal(plan_on(&host, &[big], &request(20)));
     assert!(what.starts_with("20 GiB of memory are more than the 12.7 GiB of node 0"), "{what}");
     assert_eq!(holders, ["50 GiB of node 0 are held by domain `big`"]);
-    assert!(hint.starts_with("--memory 13024M"), "{hint}");
+    assert!(hint.starts_with("`gpuvm capacity`"), "{hint}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::domain::DomainXml;
 use crate::domain::claims::{Cell, Claims};
 use crate::memsize::MemSize;
 use crate::placement::{GuestCell, GuestPcie, Occupancy, PcieGroup, Placement, Reason, plan};
-use crate::request::{PinPolicy, Request};
+use crate::request::{PageSize, PinPolicy, Request};
 use crate::topology::Topology;
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ pub(super) fn place(
     };
     let own: BTreeSet<Bdf> = guest.hostdevs.iter().copied().collect();
     only_own(&mut placement, &own, given.topology);
-    rounded(&mut placement, guest, given)?;
+    rounded(&mut placement, guest, given);
     if !current.is_pcie() && !own.is_empty() && !given.items.pcie.is_kept() {
         let machine = current.root().find("os/type").and_then(|kind| kind.attr("machine"));
         let machine = machine.unwrap_or_default().into_owned();
@@ -216,37 +216,18 @@ fn only_own(placement: &mut Placement, own: &BTreeSet<Bdf>, topology: &Topology)
     }
 }
 
-/// Rounds the cells' memory as the items say. The planner rounds to whole pages.
-fn rounded(
-    placement: &mut Placement,
-    guest: &Guest<'_>,
-    given: &Given<'_>,
-) -> Result<(), TuneError> {
+/// Leaves the cells' memory what the planner made of it, in whole pages, or what it was.
+fn rounded(placement: &mut Placement, guest: &Guest<'_>, given: &Given<'_>) {
     match given.items.memory_rounding {
-        Item::On => divided_before(placement, guest, guest.unit()),
-        Item::To(page) => {
-            for cell in &mut placement.cells {
-                cell.memory_kib = cell.memory_kib.round_down(page.size());
-                if cell.memory_kib.is_zero() {
-                    let message =
-                        format!("a cell has less memory than one page of {}", page.size());
-                    return Err(TuneError::item(
-                        ItemName::MemoryRounding,
-                        message,
-                        "--memory-rounding on",
-                    ));
-                }
-            }
-            divided_before(placement, guest, guest.unit().max(page.size()));
-        }
+        Item::On | Item::To(_) => divided_before(placement, guest),
         Item::Keep | Item::Off => {
-            let rest = guest.memory().saturating_sub(placement.memory());
+            let (was, now) = (guest.memory(), placement.memory());
             if let Some(last) = placement.cells.last_mut() {
-                last.memory_kib = last.memory_kib + rest;
+                last.memory_kib = (last.memory_kib + was).saturating_sub(now);
             }
+            placement.reasons.retain(|reason| !reason.because.contains(", rounded "));
         }
     }
-    Ok(())
 }
 
 /// Whether a domain's cells have the vCPUs that a plan's have, so that only their memory can be another.
@@ -262,28 +243,32 @@ pub(super) fn is_same_cells(claims: &Claims<'_>, placement: &Placement) -> bool 
 }
 
 /// Leaves cells the memory that they have if that is whole pages and as near to their share as these come: what was
-/// rounded down once has other shares, and would be rounded down again and again.
-fn divided_before(placement: &mut Placement, guest: &Guest<'_>, unit: MemSize) {
-    let there = &guest.claims.cells;
-    let most = MemSize::from_kib(unit.kib() * there.len() as u64);
+/// rounded once, cell by cell, is not divided anew.
+fn divided_before(placement: &mut Placement, guest: &Guest<'_>) {
+    let (there, unit) = (&guest.claims.cells, guest.unit());
+    let most = unit.kib() * there.len() as u64;
     let is_so = |(cell, planned): (&Cell<'_>, &GuestCell)| {
         let size = cell.memory.value;
         let vcpus = cell.vcpus.iter().flat_map(|set| set.value.iter()).map(|vcpu| vcpu.0);
         size == size.round_down(unit)
-            && size >= planned.memory_kib
-            && size.saturating_sub(planned.memory_kib) <= most
+            && size.kib().abs_diff(planned.memory_kib.kib()) <= most
             && vcpus.eq(planned.vcpus.clone())
     };
-    if there.len() != placement.cells.len() || !there.iter().zip(&placement.cells).all(is_so) {
+    let is_whole = guest.memory() == placement.memory();
+    if !is_whole
+        || there.len() != placement.cells.len()
+        || !there.iter().zip(&placement.cells).all(is_so)
+    {
         return;
     }
     for (cell, planned) in there.iter().zip(&mut placement.cells) {
-        let more = cell.memory.value.saturating_sub(planned.memory_kib);
-        planned.memory_kib = cell.memory.value;
+        let (was, now) = (planned.memory_kib, cell.memory.value);
+        planned.memory_kib = now;
         let pages = &mut placement.node_pages;
         let at = pages.iter().position(|pages| planned.host_nodes.contains(pages.node));
         if let Some(pages) = pages.get_mut(at.unwrap_or(0)) {
-            pages.needed += more.kib() / guest.unit().kib();
+            let page = guest.request.huge_pages.unwrap_or(PageSize::TwoMib).size().kib();
+            pages.needed = (pages.needed + now.kib() / page).saturating_sub(was.kib() / page);
         }
     }
 }

@@ -94,6 +94,7 @@ impl<'t> Guest<'t> {
         request.vcpus = Some(self.claims.vcpus.value);
         request.memory_kib = Some(self.memory()).filter(|memory| memory.kib() >= 1024);
         request.huge_pages = self.page(given.items.huge_pages);
+        request.rounding = given.items.memory_rounding.value().copied();
         let named = !items.unnamed.contains(&ItemName::Pins);
         request.pins = match own.filter(|_| items.pins.is_on() && !named) {
             Some(own) => own.pins,
@@ -148,7 +149,8 @@ impl<'t> Guest<'t> {
 
     /// What the memory of each cell is a multiple of.
     pub fn unit(&self) -> MemSize {
-        self.request.huge_pages.unwrap_or(PageSize::TwoMib).size()
+        let pages = self.request.huge_pages.unwrap_or(PageSize::TwoMib).size();
+        self.request.rounding.map_or(pages, |rounding| rounding.size().max(pages))
     }
 
     /// The page size that it has; none: normal pages, or a size that the planner does not know.

@@ -4,6 +4,7 @@ use super::ItemName;
 use crate::domain::claims::Claims;
 use crate::domain::{DomainXml, Element};
 use crate::request::{CellWish, PinPolicy, Request};
+use crate::words::{count, nouns};
 
 /// How many values are shown before the rest is only counted.
 const MOST: usize = 8;
@@ -54,7 +55,10 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
         ItemName::Fill => {
             root.find("memoryBacking/allocation").map_or("when used".into(), |fill| {
                 let threads = fill.attr("threads").unwrap_or_else(|| "1".into());
-                format!("before start by {threads} threads")
+                format!(
+                    "before start by {threads} {}",
+                    nouns(threads.parse::<u64>().unwrap_or(0), "thread")
+                )
             })
         }
         ItemName::Cells => {
@@ -148,9 +152,9 @@ fn wish(request: &Request) -> String {
     let cells = match request.cells {
         CellWish::Auto => "cells by node".to_owned(),
         CellWish::Count(1) => "1 cell".to_owned(),
-        CellWish::Count(number) => format!("{number} cells"),
+        CellWish::Count(number) => count(number, "cell"),
     };
-    let threads = request.threads.map(|threads| format!("{threads} threads of a core"));
+    let threads = request.threads.map(|threads| count(threads, "thread of a core"));
     let memory = request.memory_kib.map(|memory| format!("{} KiB", memory.kib()));
     let pages = pages.unwrap_or_else(|| "normal pages".into());
     let all = [Some(pins.to_owned()), Some(pages), Some(cells), threads, memory];

@@ -66,7 +66,7 @@ fn pages(defined: &Guest<'_>, topology: &Topology, tuning: &Tuning, report: &mut
             expected: "1".into(),
             found: "0".into(),
             at: "/proc/sys/kernel/numa_balancing".into(),
-            hint: "`gpuvm host tuning --numa-balancing on`, or bind the memory: `gpuvm tune --cells on --memory-nodes on`",
+            hint: "`gpuvm host tuning --numa-balancing on`, or bind the memory: `gpuvm tune NAME --cells on --memory-nodes on`",
         };
         report.differs(&BALANCING, Between::Host, wrong);
     }

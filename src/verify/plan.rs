@@ -68,7 +68,7 @@ impl Plan<'_> {
         }
         let cells = defined.cells.len().max(1);
         if let Some(memory) = request.memory_kib {
-            // Each cell's is rounded to its pages.
+            // It is rounded to pages; a version before rounded the memory of each cell.
             let page = request.huge_pages.unwrap_or(PageSize::TwoMib).size();
             let slack = page.kib().saturating_mul(cells as u64);
             let found = defined.memory.value;

@@ -60,7 +60,11 @@ pub fn program(path: &Path, size: &str, asked: &Asked<'_>) -> Vec<Broken> {
     let say = |verb: &str, more: &[&str]| {
         let mut command: Command = gpuvm(&[verb]);
         command.arg("--host").arg(path).args(size.split_whitespace()).args(more);
-        run(&mut command)
+        let (code, out, err) = run(&mut command);
+        // What is offered is the verb's own command with another size.
+        let own = format!("hint: `gpuvm {verb} ");
+        let lines = err.lines().filter(|line| !line.starts_with(&own));
+        (code, out, lines.map(|line| format!("{line}\n")).collect::<String>())
     };
     let mut broken = Vec::new();
     let mut tell = |how: String| broken.push(Broken { clause: Clause::Program, how });

@@ -57,7 +57,7 @@ fn pages_are_not_reserved_on_another_machine() {
                 let (code, out, err) = run(&mut gpuvm(&[&args[..], more].concat()));
                 assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {err}");
                 let said = format!("pages cannot be reserved on the machine of {uri}");
-                let hint = format!("hint: `gpuvm {verb} --reserve-pages` there");
+                let hint = format!("hint: `gpuvm {verb} ... --reserve-pages` there");
                 assert!(err.contains(&said) && err.contains(&hint), "{err}");
             }
         }

@@ -29,13 +29,13 @@ fn alone(wanted: &Wanted, items: &Items) -> DomainXml {
 
 #[test]
 fn t2_t3_t4_memory_is_whole_pages_in_each_cell() {
-    // What the guide gives each guest in KiB, and what is left of it in whole pages of each cell.
+    // What the guide gives each guest in KiB, in whole pages: one more where it is no whole number of them.
     for (first, count, page, kib) in [
-        (0, 16, PageSize::OneGib, 1446 << 20),
-        (0, 16, PageSize::TwoMib, 2 * (758_456_320 / 2048 * 2048)),
-        (8, 8, PageSize::OneGib, 723 << 20),
-        (9, 1, PageSize::TwoMib, 92_584 << 10),
-        (9, 1, PageSize::OneGib, 90 << 20),
+        (0, 16, PageSize::OneGib, 1447 << 20),
+        (0, 16, PageSize::TwoMib, 1_516_912_640),
+        (8, 8, PageSize::OneGib, 724 << 20),
+        (9, 1, PageSize::TwoMib, 92_586 << 10),
+        (9, 1, PageSize::OneGib, 91 << 20),
     ] {
         let items = Items { huge_pages: Item::To(page), ..Items::all() };
         let xml = alone(&Wanted::vendor(first, count), &items);

@@ -28,6 +28,9 @@ pub struct Row {
     /// Its node; only for GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_affinity: Option<NodeId>,
+    /// Whether the record names no node of it, so that it may be nearer to others than `SYS` says.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub node_unknown: bool,
 }
 
 /// Is the whole matrix.
@@ -123,8 +126,12 @@ impl Matrix {
         let extra = |head: &str, cell: &dyn Fn(&Row) -> String| {
             std::iter::once(head.to_owned()).chain(self.devices.iter().map(cell)).collect()
         };
-        columns.push(extra("node", &|row| affinity(row)[1].clone()));
-        columns.push(extra("pcpus", &|row| affinity(row)[0].clone()));
+        let known = |row: &Row, at: usize| match affinity(row)[at].clone() {
+            none if none.is_empty() && row.kind == DeviceKind::Gpu => "unknown".to_owned(),
+            text => text,
+        };
+        columns.push(extra("node", &|row| known(row, 1)));
+        columns.push(extra("pcpus", &|row| known(row, 0)));
         columns.push(extra("address", &|row| row.bdf.to_string()));
         let names: Vec<String> = extra("", &|row| row.name.clone());
         let mut text = String::new();
@@ -169,6 +176,12 @@ impl Matrix {
                 writeln!(text, "{word:<5} {meaning}").expect("text");
             }
         }
+        let unknown: Vec<&str> =
+            self.devices.iter().filter(|row| row.node_unknown).map(|row| &*row.name).collect();
+        if !unknown.is_empty() && cells().any(|cell| *cell == Proximity::Sys) {
+            let names = unknown.join(", ");
+            writeln!(text, "      or unknown: the kernel names no node of {names}").expect("text");
+        }
         text
     }
 }
@@ -176,7 +189,8 @@ impl Matrix {
 /// A row without affinity.
 fn row(name: String, device: &PciDevice) -> Row {
     let (cpu_affinity, numa_affinity) = (None, None);
-    Row { name, bdf: device.bdf, kind: device.kind(), cpu_affinity, numa_affinity }
+    let node_unknown = device.node.is_none();
+    Row { name, bdf: device.bdf, kind: device.kind(), cpu_affinity, numa_affinity, node_unknown }
 }
 
 /// Pcpus and node of a row, or nothing.

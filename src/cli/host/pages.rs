@@ -16,6 +16,7 @@ use crate::hypervisor::none::{NoHypervisor, URI};
 use crate::memsize::MemSize;
 use crate::request::PageSize;
 use crate::topology::pages::{how_to_mount, not_mounted};
+use crate::words;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -155,7 +156,7 @@ fn set(args: &HostPagesArgs, count: u64, cx: &Context<'_>) -> anyhow::Result<u8>
     }
     let subject = format!("of {page} on node {node}");
     if steps.is_empty() {
-        cx.output.progress(&format!("{count} pages {subject}: so already"));
+        cx.output.progress(&format!("{} {subject}: so already", words::count(count, "page")));
     } else {
         let journal = Journal::begin("host pages", &subject, URI)?;
         apply(&steps, &NoHypervisor, &mut reporter, Some(journal))?;

@@ -61,7 +61,9 @@ pub fn run(args: &NetworkDoctorArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let domain = DomainXml::parse(&hypervisor.xml(name, which)?)?;
     let nics = Nic::all(&domain);
     if nics.is_empty() {
-        let hint = "`gpuvm console` needs no network; --network of `gpuvm create` gives a NIC";
+        let hint = format!(
+            "`gpuvm console {name}` needs no network; `gpuvm create --network NAME` gives a NIC"
+        );
         return Err(hinted(format!("domain `{name}` has no NIC"), hint));
     }
     let root = if cx.has_guests_here()? { Some(FsRoot::live()?) } else { None };

@@ -8,6 +8,7 @@ use crate::apply::{Preallocate, Space, Step, space};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role};
 use crate::memsize::MemSize;
 use crate::seed::DATA_DISK_SERIAL;
+use crate::words;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -179,7 +180,8 @@ fn refuse_too_large(
     let what = match share {
         Some((own, all)) => {
             format!(
-                "the share of {own} of {all} GPUs in the file system of {at} is {}",
+                "the share of {own} of {} in the file system of {at} is {}",
+                words::count(all, "GPU"),
                 size(bytes)
             )
         }

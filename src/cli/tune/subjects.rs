@@ -11,10 +11,11 @@ use crate::domain::guest::{Abilities, DiskIo};
 use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, Element};
 use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
+use crate::placement::explain::NOTHING_LEFT;
 use crate::placement::{Occupancy, PlanError};
 use crate::shell::word;
 use crate::topology::Topology;
-use crate::tune::{Given, Item, ItemName, Items, TuneError, Tuned, together};
+use crate::tune::{Given, Item, ItemName, Items, TuneError, Tuned, together, tune};
 use crate::versions::Versions;
 use anyhow::Context as _;
 use std::collections::BTreeMap;
@@ -283,7 +284,9 @@ impl Subjects {
         }
         for (subject, tuned) in self.all.iter().zip(&tuned) {
             let Err(error) = tuned else { continue };
-            let error = refused(&subject.name, error);
+            let afloat = Items { pins: Item::Off, ..items.clone() };
+            let afloat = Given { items: &afloat, ..given };
+            let error = refused(&subject.name, error, || tune(&subject.xml, &afloat).is_ok());
             if !args.all_domains {
                 return Err(error);
             }
@@ -299,16 +302,16 @@ fn path_of(disk: Element<'_>) -> Option<String> {
     source.attr("file").or_else(|| source.attr("dev")).map(|path| path.into_owned())
 }
 
-/// The error that a domain cannot be tuned.
-fn refused(name: &str, error: &TuneError) -> anyhow::Error {
+/// The error that a domain cannot be tuned; `floats` says whether it can be without pins.
+fn refused(name: &str, error: &TuneError, floats: impl Fn() -> bool) -> anyhow::Error {
     let hint = match error {
-        TuneError::Plan(PlanError::Taken { hint, .. }) => {
-            let remote = "`--allow remote` takes cores and memory of other nodes";
-            if hint.is_empty() { remote.to_owned() } else { format!("{hint}; {remote}") }
+        TuneError::Plan(PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. })
+            if hint == NOTHING_LEFT && floats() =>
+        {
+            "`--pins off` lets its vCPUs float over all pcpus".to_owned()
         }
-        TuneError::Plan(PlanError::Impossible { hint, .. }) | TuneError::Item { hint, .. } => {
-            hint.clone()
-        }
+        TuneError::Plan(PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. })
+        | TuneError::Item { hint, .. } => hint.clone(),
         TuneError::Unsound(findings) => {
             findings.first().map(|finding| finding.hint.clone()).unwrap_or_default()
         }

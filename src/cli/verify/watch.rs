@@ -5,6 +5,7 @@ use crate::cli::args::VerifyArgs;
 use crate::cli::context::Context;
 use crate::cli::error;
 use crate::verify::Finding;
+use crate::words;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -37,11 +38,10 @@ pub fn run(args: &VerifyArgs, cx: &Context<'_>, every: Duration) -> anyhow::Resu
                 }
                 if first {
                     let count: usize = answers.iter().map(|answer| answer.findings.len()).sum();
-                    let plural = |count: usize| if count == 1 { "" } else { "s" };
-                    let (domain_s, difference_s) = (plural(answers.len()), plural(count));
                     cx.output.progress(&format!(
-                        "{} domain{domain_s}, {count} difference{difference_s}",
-                        answers.len()
+                        "{}, {}",
+                        words::count(answers.len(), "domain"),
+                        words::count(count, "difference")
                     ));
                 }
                 last = Some(answers);

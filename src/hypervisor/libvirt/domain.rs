@@ -171,7 +171,7 @@ impl Hypervisor for Libvirt {
         match number(domain.num_snapshots(0))? {
             0 => {}
             number => {
-                let what = format!("{number} snapshot{}", if number == 1 { "" } else { "s" });
+                let what = crate::words::count(number, "snapshot");
                 let hint = format!("`virsh snapshot-list {name}` shows them", name = word(name));
                 kept.push(Kept { what, hint, starts: false });
             }

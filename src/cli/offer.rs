@@ -1,0 +1,330 @@
+//! Commands that are offered to whoever called: made of the caller's own words, so that they mean the same host, the same
+//! connection and the same guest, and can be run as they are. The only place that writes such a command.
+
+use super::args::Cli;
+use super::options::{Edit, ONE_OF};
+use crate::shell::word;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _};
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
+/// The call of this run.
+static CALL: OnceLock<Call> = OnceLock::new();
+
+/// Verbs that answer about a recorded host: an offer of one carries `--host`, all others are for the machine itself.
+pub const READ_RECORDS: [&[&str]; 14] = [
+    &["host", "show"],
+    &["host", "matrix"],
+    &["host", "capture"],
+    &["host", "pages"],
+    &["gpu", "list"],
+    &["device", "list"],
+    &["nic", "list"],
+    &["drive", "list"],
+    &["list"],
+    &["plan"],
+    &["capacity"],
+    &["export"],
+    &["check"],
+    &["tune"],
+];
+
+/// Options that say what the answer is about, in the order in which an offer carries them.
+const CARRIED: [&str; 4] = ["connect", "host", "domain_xml", "assume_empty"];
+
+/// What a command of ours begins with in a text.
+const OURS: &str = "`gpuvm ";
+
+/// Is a command line: the verb's arguments and what was given.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The words of the verb: `network`, `create`.
+    verb: Vec<String>,
+    /// Its arguments.
+    command: Command,
+    /// What was given.
+    given: ArgMatches,
+}
+
+impl Call {
+    /// Takes the verb and what was given of a command line that was read.
+    pub fn new(matches: &ArgMatches) -> Call {
+        let mut command = Cli::command();
+        command.build();
+        let (mut verb, mut given) = (Vec::new(), matches);
+        while let Some((name, below)) = given.subcommand() {
+            let Some(next) = command.find_subcommand(name).cloned() else { break };
+            (command, given) = (next, below);
+            verb.push(name.to_owned());
+        }
+        Call { verb, command, given: given.clone() }
+    }
+
+    /// The call with other options: a command that can be pasted.
+    pub fn with(&self, edits: &[Edit]) -> String {
+        let replaced = |arg: &Arg| {
+            let flag = arg.get_long().map(|long| format!("--{long}")).unwrap_or_default();
+            edits.iter().any(|edit| {
+                edit.flag == flag || ONE_OF.contains(&edit.flag) && ONE_OF.contains(&&*flag)
+            })
+        };
+        let mut words: Vec<String> = vec!["gpuvm".into()];
+        words.extend(self.verb.iter().cloned());
+        let places = self.arguments().filter(|arg| arg.is_positional());
+        words.extend(places.flat_map(|arg| self.words(arg)));
+        let kept = self.arguments().filter(|arg| !arg.is_positional() && !replaced(arg));
+        words.extend(kept.flat_map(|arg| self.words(arg)));
+        for Edit { flag, values } in edits {
+            words.extend(values.iter().flat_map(|value| [(*flag).to_owned(), shown(value)]));
+        }
+        words.join(" ")
+    }
+
+    /// Whether an option was given.
+    fn has(&self, flag: &str) -> bool {
+        self.arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"))
+    }
+
+    /// The arguments that were given.
+    fn arguments(&self) -> impl Iterator<Item = &Arg> {
+        let is_given = |arg: &&Arg| {
+            let id = arg.get_id().as_str();
+            self.given.try_contains_id(id).unwrap_or(false)
+                && self.given.value_source(id) == Some(ValueSource::CommandLine)
+        };
+        self.command.get_arguments().filter(is_given)
+    }
+
+    /// An argument as it was given.
+    fn words(&self, arg: &Arg) -> Vec<String> {
+        let id = arg.get_id().as_str();
+        let flag = arg.get_long().map(|long| format!("--{long}"));
+        match arg.get_action() {
+            ArgAction::SetTrue | ArgAction::SetFalse | ArgAction::Count => {
+                return flag.into_iter().collect();
+            }
+            _ => {}
+        }
+        let Ok(Some(occurrences)) = self.given.try_get_raw_occurrences(id) else {
+            return Vec::new();
+        };
+        let join = arg.get_value_delimiter().map(String::from);
+        let mut words = Vec::new();
+        for values in occurrences {
+            let values: Vec<String> = values.map(|v| v.to_string_lossy().into_owned()).collect();
+            let values = match &join {
+                Some(join) => vec![values.join(join)],
+                None => values,
+            };
+            words.extend(flag.clone());
+            words.extend(values.iter().map(|value| shown(value)));
+        }
+        words
+    }
+
+    /// A text whose commands are about the host and the connection that were asked about.
+    pub fn carried<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        if !text.contains(OURS) {
+            return Cow::Borrowed(text);
+        }
+        let mut parts = text.split(OURS);
+        let mut shown = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            shown.push_str(OURS);
+            match part.split_once('`') {
+                Some((command, rest)) => {
+                    shown.push_str(&self.about(command));
+                    shown.push('`');
+                    shown.push_str(rest);
+                }
+                None => shown.push_str(part),
+            }
+        }
+        Cow::Owned(shown)
+    }
+
+    /// The words of a command after `gpuvm` with those of the caller's options that it takes and does not have.
+    fn about(&self, command: &str) -> String {
+        let mut root = Cli::command();
+        root.build();
+        let (mut verb, mut target) = (Vec::new(), &root);
+        for name in command.split_whitespace() {
+            let Some(next) = target.find_subcommand(name) else { break };
+            target = next;
+            verb.push(name);
+        }
+        let is_named = command.starts_with('-') || command.contains("...") || verb.is_empty();
+        if is_named {
+            return command.to_owned();
+        }
+        let mut more = Vec::new();
+        for id in CARRIED {
+            let known = target.get_arguments().find(|arg| arg.get_id().as_str() == id);
+            let takes = match id {
+                "host" => READ_RECORDS.contains(&&verb[..]),
+                // A journal has its own connection.
+                "connect" => verb != ["recover"],
+                _ => true,
+            };
+            let Some(arg) = known.filter(|_| takes) else { continue };
+            let long = arg.get_long().map(|long| format!("--{long}")).unwrap_or_default();
+            if let Some(given) = self.arguments().find(|arg| arg.get_id().as_str() == id)
+                && !command.split_whitespace().any(|word| word == long)
+            {
+                more.extend(self.words(given));
+            }
+        }
+        let (first, rest) = command.split_at(verb_end(command, verb.len()));
+        [first, &more.iter().map(|word| format!(" {word}")).collect::<String>(), rest].concat()
+    }
+
+    /// A hint without those of its parts, between semicolons, that speak of options which the verb does not have: what
+    /// the planner says to whoever plans may be said to whoever tunes.
+    pub fn fitting(&self, hint: &str) -> String {
+        let has = |flag: &str| {
+            self.command.get_arguments().any(|arg| {
+                arg.get_long().is_some_and(|long| flag.strip_prefix("--") == Some(long))
+                    || arg.get_all_aliases().unwrap_or_default().iter().any(|a| flag[2..] == **a)
+            })
+        };
+        let fits = |part: &&str| bare_options(part).iter().all(|flag| has(flag));
+        hint.split("; ").filter(fits).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// Where the words of the verb end in a command.
+fn verb_end(command: &str, words: usize) -> usize {
+    let mut end = 0;
+    for name in command.split_whitespace().take(words) {
+        end = command[end..].find(name).map_or(end, |at| end + at + name.len());
+    }
+    end
+}
+
+/// Options in a text that belong to the verb that was called: not those of commands in it.
+fn bare_options(text: &str) -> Vec<String> {
+    let outside = text.split('`').enumerate();
+    let outside = outside.filter(|(at, part)| at % 2 == 0 || part.starts_with("--"));
+    let words = outside.flat_map(|(_, part)| part.split(|c: char| c.is_whitespace() || c == '='));
+    let options = words.map(|word| word.trim_matches(|c: char| !c.is_alphanumeric() && c != '-'));
+    options.filter(|word| word.len() > 2 && word.starts_with("--")).map(str::to_owned).collect()
+}
+
+/// A word of a command, in quotes where a shell needs them.
+fn shown(text: &str) -> String {
+    word(text).into_owned()
+}
+
+/// Remembers the call of this run.
+pub fn remember(matches: &ArgMatches) {
+    // A run has one command line.
+    let _ = CALL.set(Call::new(matches));
+}
+
+/// The changes without those that leave out what was not given.
+pub fn needed(mut edits: Vec<Edit>) -> Vec<Edit> {
+    if let Some(call) = CALL.get() {
+        edits.retain(|edit| !edit.values.is_empty() || call.has(edit.flag));
+    }
+    edits
+}
+
+/// The call with other options; none outside a run.
+pub fn instead(edits: &[Edit]) -> Option<String> {
+    CALL.get().map(|call| call.with(edits))
+}
+
+/// A text whose commands are about what was asked about.
+pub fn carried(text: Cow<'_, str>) -> Cow<'_, str> {
+    match CALL.get() {
+        None => text,
+        Some(call) => Cow::Owned(call.carried(&text).into_owned()),
+    }
+}
+
+/// A hint that speaks of options which the verb has.
+pub fn fitting(hint: String) -> String {
+    CALL.get().map_or_else(|| hint.clone(), |call| call.fitting(&hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The call of a command line.
+    fn call(line: &[&str]) -> Call {
+        let words = ["gpuvm"].iter().chain(line);
+        Call::new(&Cli::command().try_get_matches_from(words).unwrap())
+    }
+
+    #[test]
+    fn what_was_given_is_carried_and_what_changes_is_replaced() {
+        let edit = |flag, values: &[&str]| Edit {
+            flag,
+            values: values.iter().map(|&value| value.to_owned()).collect(),
+        };
+        let call = call(&[
+            "--host",
+            "my host.json",
+            "plan",
+            "--gpu-count",
+            "3",
+            "--gpu-index=1",
+            "--vcpus",
+            "8",
+            "--allow",
+            "split,remote",
+            "--huge-pages",
+            "1G",
+            "--domain-xml",
+            "a.xml",
+            "--domain-xml",
+            "b.xml",
+            "--explain",
+        ]);
+        let edits = [edit("--gpus", &["2"]), edit("--huge-pages", &[])];
+        let all = "gpuvm plan --vcpus 8 --allow split,remote --domain-xml a.xml --domain-xml b.xml --explain \
+                   --host 'my host.json' --gpus 2";
+        let sorted = |text: &str| {
+            let mut words: Vec<String> = text.split(" --").map(str::to_owned).collect();
+            words.sort();
+            words
+        };
+        assert_eq!(sorted(&call.with(&edits)), sorted(all), "{}", call.with(&edits));
+    }
+
+    #[test]
+    fn offers_are_about_the_host_and_the_connection_that_were_asked_about() {
+        let recorded = call(&["plan", "--host", "a b", "--domain-xml", "d"]);
+        for (text, shown) in [
+            ("`gpuvm host show` shows", "`gpuvm host show --host 'a b'` shows"),
+            ("`gpuvm capacity` and `x`", "`gpuvm capacity --host 'a b' --domain-xml d` and `x`"),
+            ("`gpuvm nic vfs 1:00.0 --count 1`", "`gpuvm nic vfs 1:00.0 --count 1`"),
+            ("`gpuvm export --host FILE`", "`gpuvm export --domain-xml d --host FILE`"),
+            ("`gpuvm` alone", "`gpuvm` alone"),
+            ("`gpuvm no end", "`gpuvm no end"),
+        ] {
+            assert_eq!(recorded.carried(text), shown);
+        }
+        let test = call(&["-c", "test:///default", "start", "x"]);
+        let text = test.carried("`gpuvm list` and `gpuvm recover --discard`").into_owned();
+        assert_eq!(text, "`gpuvm list --connect test:///default` and `gpuvm recover --discard`");
+    }
+
+    #[test]
+    fn what_another_verb_takes_is_not_offered() {
+        let tune = call(&["tune", "x"]);
+        for (hint, left) in [
+            ("at most 4: --vcpus 4; `--allow remote` takes more", "`--allow remote` takes more"),
+            ("--pins on", "--pins on"),
+            (
+                "`gpuvm plan --gpus 2`; `virsh x --force`",
+                "`gpuvm plan --gpus 2`; `virsh x --force`",
+            ),
+            ("leave --gpus out", ""),
+        ] {
+            assert_eq!(tune.fitting(hint), left);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Numbers in sentences. The only place that knows how a noun is written after one and after several.
+
+/// A number with its noun in the singular: `1 GPU`, `3 GPUs`, `no GPU` is for the caller to say.
+pub fn count(number: impl TryInto<u64>, noun: &str) -> String {
+    let number = number.try_into().unwrap_or(u64::MAX);
+    format!("{number} {}", nouns(number, noun))
+}
+
+/// A noun as it stands after this number: `GPU` after 1, `GPUs` after all others.
+pub fn nouns(number: impl TryInto<u64>, noun: &str) -> String {
+    // Of a group of words the first is counted: `page of 2 MiB`.
+    let end = [" of ", " to ", " off "].iter().filter_map(|word| noun.find(word)).min();
+    let (first, rest) = noun.split_at(end.unwrap_or(noun.len()));
+    let ending = match number.try_into().unwrap_or(u64::MAX) {
+        1 => "",
+        _ if ["ch", "sh", "s", "x"].iter().any(|end| first.ends_with(end)) => "es",
+        _ => "s",
+    };
+    format!("{first}{ending}{rest}")
+}
+
+/// The verb after so many: `is`, `are`.
+pub fn are(number: impl TryInto<u64>) -> &'static str {
+    if number.try_into().is_ok_and(|number: u64| number == 1) { "is" } else { "are" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nouns_follow_their_number() {
+        for (number, noun, text) in [
+            (1, "GPU", "1 GPU"),
+            (0, "GPU", "0 GPUs"),
+            (16, "NVSwitch", "16 NVSwitches"),
+            (2, "virtual function", "2 virtual functions"),
+            (1, "page of 2 MiB", "1 page of 2 MiB"),
+            (9, "page of 2 MiB", "9 pages of 2 MiB"),
+        ] {
+            assert_eq!(count(number, noun), text);
+        }
+        assert_eq!((are(1_usize), are(0_u32), are(2_u64)), ("is", "are", "are"));
+    }
+}
