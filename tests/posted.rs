@@ -216,6 +216,14 @@ fn record(name: &str, dir: &Path) -> PathBuf {
     file
 }
 
+/// Calls `look` with the name and the record of every posted machine.
+pub fn each_posted(mut look: impl FnMut(&str, &Path)) {
+    for name in names() {
+        let dir = scratch();
+        look(&name, &record(&name, dir.path()));
+    }
+}
+
 #[test]
 fn the_matrix_is_what_was_posted() {
     let mut wrong = String::new();

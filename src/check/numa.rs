@@ -4,6 +4,7 @@ use super::guest::{Bank, Guest};
 use super::report::{Report, Rule};
 use crate::cpuset::{NodeId, NodeSet};
 use crate::domain::claims::{Binding, VcpuId, VcpuSet};
+use crate::placement::memory_node;
 use crate::topology::Topology;
 
 /// libvirt refuses it at define.
@@ -104,7 +105,12 @@ fn far<'t>(guest: &Guest<'t>, bank: Bank<'_, 't>, topology: &Topology, report: &
         }
         let nodes: NodeSet =
             pin.cpuset.iter().filter_map(|p| Some(topology.core_of(p)?.node)).collect();
-        if !nodes.is_empty() && !nodes.intersects(&binding.nodes) {
+        // Nothing is nearer to a node without memory than the node that the planner takes it from.
+        let near = nodes.iter().filter_map(|node| memory_node(topology, node));
+        if !nodes.is_empty()
+            && !nodes.intersects(&binding.nodes)
+            && !near.collect::<NodeSet>().intersects(&binding.nodes)
+        {
             far.insert(vcpu);
             homes = homes.or(&nodes);
         }

@@ -52,6 +52,7 @@ use memory::Memory;
 pub use nearest::nearest;
 pub use pages::NodePages;
 use pcpus::Cores;
+pub use rooms::memory_node;
 use serde::{Deserialize, Serialize};
 use shortage::Shortage;
 use taken::Taken;

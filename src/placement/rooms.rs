@@ -63,13 +63,18 @@ fn idle(topology: &Topology, taken: &Taken<'_>, at: usize, page: Option<MemSize>
         .sum()
 }
 
-/// The room that the guests of a node have their memory in: its own, else the nearest with memory, those with CPUs
-/// first.
-pub(super) fn of(topology: &Topology, node: NodeId) -> Option<usize> {
+/// The node that the guests of a node have their memory on: itself, else the nearest with memory, those with CPUs
+/// first; none where no node has memory.
+pub fn memory_node(topology: &Topology, node: NodeId) -> Option<NodeId> {
     let usual = ordinary(topology);
     let near = |has: &dyn Fn(&NumaNode) -> bool| home::nearest(topology, node, has);
     let own = |n: &NumaNode| n.os_index == node && !n.memory_kib.is_zero();
-    let id = near(&own).or_else(|| near(&usual))?;
+    near(&own).or_else(|| near(&usual))
+}
+
+/// The same as a place in [`Topology::nodes`].
+pub(super) fn of(topology: &Topology, node: NodeId) -> Option<usize> {
+    let id = memory_node(topology, node)?;
     topology.nodes().iter().position(|n| n.os_index == id)
 }
 

@@ -77,9 +77,19 @@ fn gpus(parts: &Parts) -> impl Iterator<Item = &PciDevice> {
 }
 
 /// Reads the kept file; entries of other GPUs than those that are there are left out. It is a memory of what the driver
-/// said and can be had anew, so a damaged one is a note.
+/// said and can be read anew, so one that is damaged, or that the user may not read, is a note where there are GPUs.
 fn kept(root: &FsRoot, parts: &Parts) -> Result<(Vec<Kept>, Option<String>), FsError> {
-    let Some(text) = root.read(PATH)? else { return Ok((Vec::new(), None)) };
+    if gpus(parts).next().is_none() {
+        return Ok((Vec::new(), None));
+    }
+    let text = match root.read(PATH) {
+        Ok(Some(text)) => text,
+        Ok(None) => return Ok((Vec::new(), None)),
+        Err(error @ FsError::Unreadable { .. }) => {
+            return Ok((Vec::new(), Some(format!("{error}: the NVLinks kept there are not used"))));
+        }
+        Err(error) => return Err(error),
+    };
     let file: File = match serde_json::from_str(&text) {
         Ok(file) => file,
         Err(error) => {
