@@ -11,6 +11,7 @@ mod node;
 
 pub use node::NodeNumber;
 
+use crate::topology::file::MOST_STRING;
 use nix::dir::Dir as Listing;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
@@ -22,6 +23,15 @@ use std::path::{Path, PathBuf};
 const PAGE: usize = 4096;
 /// Bytes that a file may have; the longest one read, mountinfo, has some hundred KiB on busy hosts.
 const LARGEST: usize = 8 << 20;
+/// Bytes that a file may have: what lies below /sys and /proc/sys is one value each.
+fn longest(path: &str) -> usize {
+    let path = path.trim_start_matches('/');
+    let is_value = |below: &str| path.starts_with(below);
+    match is_value("sys/") || is_value("proc/sys/") || path == "proc/cmdline" {
+        true => MOST_STRING,
+        false => LARGEST,
+    }
+}
 
 /// How often a path is opened again that the kernel could not keep below the root because of a race.
 const RETRIES: usize = 1000;
@@ -211,8 +221,9 @@ impl FsRoot {
                 bytes.extend_from_slice(&page[..length]);
                 break;
             }
-            if bytes.len() + length > LARGEST {
-                let reason = format!("longer than {LARGEST} bytes");
+            let most = longest(path);
+            if bytes.len() + length > most {
+                let reason = format!("longer than {most} bytes");
                 return Err(FsError::NotText { path: self.shown(path), reason });
             }
             bytes.extend_from_slice(&page[..length]);

@@ -55,18 +55,25 @@ fn says_which_file_is_no_text_and_ends() {
     std::fs::write(sys.join("binary"), b"1\0\x002").unwrap();
     std::fs::write(sys.join("latin"), b"caf\xe9").unwrap();
     std::fs::File::create(sys.join("large")).unwrap().set_len(1 << 30).unwrap();
+    std::fs::write(sys.join("model"), "a name of a drive ".repeat(5000)).unwrap();
+    let proc = dir.path().join("host/proc");
+    std::fs::create_dir(&proc).unwrap();
+    std::fs::File::create(proc.join("mounts")).unwrap().set_len(1 << 30).unwrap();
     nix::unistd::mkfifo(&sys.join("fifo"), Mode::S_IRUSR).unwrap();
     for host in &hosts {
         for (name, text) in [
             ("binary", "it holds a zero byte"),
             ("latin", "byte 3 is not UTF-8"),
-            ("large", "longer than 8388608 bytes"),
+            ("large", "longer than 65536 bytes"),
+            ("model", "longer than 65536 bytes"),
             ("a", "cannot read"),
         ] {
             let error = host.read(&format!("sys/{name}")).unwrap_err().to_string();
             let path = sys.join(name).display().to_string();
             assert!(error.contains(text) && error.contains(&path), "{error}");
         }
+        let error = host.read("proc/mounts").unwrap_err().to_string();
+        assert!(error.contains("longer than 8388608 bytes"), "{error}");
         assert_eq!(host.read("sys/fifo").unwrap().as_deref(), Some(""));
     }
 }

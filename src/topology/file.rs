@@ -87,8 +87,9 @@ pub fn from_json(text: &str) -> Result<Topology, FileError> {
     Ok(Topology::new(file.host)?)
 }
 
-/// Bytes of the longest string of a record; the lists of pcpus of the largest machines have some thousand.
-const MOST_STRING: usize = 64 << 10;
+/// Bytes of the longest string of a record, as of what is discovered; the lists of pcpus of the largest machines have
+/// some thousand.
+pub const MOST_STRING: usize = 64 << 10;
 
 /// The line and the column, from 1, and the length of the first string that is too long to be one of a host's.
 fn long_string(text: &str) -> Option<(usize, usize, usize)> {
