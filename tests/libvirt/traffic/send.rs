@@ -3,10 +3,11 @@
 use super::NETS;
 use super::lan::{Lan, Side};
 use crate::support::run;
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-/// Prints the time, in seconds, and the bytes that a network device (`$1`) has received or sent (`$2`: `rx`, `tx`), once they
-/// are so many more (`$3`), and again when they are more by `$4`.
+/// Prints the time, in seconds, and the bytes that a network device (`$1`) has received or sent (`$2`: `rx`, `tx`): now, once
+/// they are so many more (`$3`), and again when they are more by `$4`. It ends after five minutes in any case.
 const METER: &str = r#"
 look() {
   while read -r name rx _ _ _ _ _ _ _ tx _; do
@@ -15,8 +16,9 @@ look() {
 }
 look $1 $2
 begun=$bytes
+echo $EPOCHREALTIME $bytes
 for more in $3 $4; do
-  until look $1 $2; ((bytes - begun >= more)); do sleep 0.05; done
+  until look $1 $2; ((bytes - begun >= more)); do sleep 0.05; ((SECONDS < 300)) || exit 1; done
   echo $EPOCHREALTIME $bytes
 done
 "#;
@@ -94,10 +96,18 @@ impl Lan {
         // At first a limit lets more pass, until its burst is used up.
         let mut meter = self.on_side(Side::Host, "bash");
         meter.args(["-c", METER, "meter", &device, way, "1200000", "4000000"]);
-        let meter = meter.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut meter = meter.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        // What passes before its first look, it never counts.
+        let mut lines = BufReader::new(meter.stdout.take().unwrap()).lines();
+        lines.next().unwrap().unwrap();
         self.transfer(inbound);
-        let seen = String::from_utf8(meter.wait_with_output().unwrap().stdout).unwrap();
-        let seen: Vec<f64> = seen.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        let seen: Vec<String> = lines.map(Result::unwrap).collect();
+        assert!(meter.wait().unwrap().success(), "{way} of {device}: {seen:?}");
+        let seen: Vec<f64> = seen
+            .iter()
+            .flat_map(|line| line.split(' '))
+            .map(|word| word.parse().unwrap())
+            .collect();
         let [begun, before, ended, after] = seen[..] else { panic!("{seen:?}") };
         (after - before) / 1000.0 / (ended - begun)
     }
