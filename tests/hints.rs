@@ -354,6 +354,84 @@ fn a_host_without_gpus_or_memory_is_told_what_helps() {
 }
 
 #[test]
+fn what_is_offered_of_a_record_takes_it_and_what_changes_the_machine_does_not_name_it() {
+    let record = project().join("topologies/dgx-2.json");
+    let dir = scratch();
+    let guest = dir.path().join("a guest.xml");
+    let export = ["export", "--name", "a", "--host", record.to_str().unwrap()];
+    let (_, text, _) = run(&mut gpuvm(&export));
+    std::fs::write(&guest, text.replace("x86_64", "aarch64")).unwrap();
+    let dual = load(&project().join("topologies/dual-socket.json")).unwrap();
+    let mut unlisted = dual.parts().clone();
+    unlisted.devices.clear();
+    unlisted.drives.clear();
+    let unlisted = Topology::new(unlisted).unwrap();
+    let bare = dir.path().join("unlisted.json");
+    std::fs::write(&bare, gpuvm::topology::file::to_json(&unlisted)).unwrap();
+    let mut kinds = BTreeSet::new();
+    for (host, line) in [
+        (&record, "plan --gpus 1 --huge-pages 2M"),
+        (&record, "create --gpus 16 --name a --huge-pages 1G --dry-run"),
+        (&record, "list"),
+        (&record, "ip x"),
+        (&record, "tune GUEST --check"),
+        (&bare, "gpu list"),
+        (&bare, "device list"),
+        (&bare, "nic list"),
+        (&bare, "host matrix"),
+        (&bare, "capacity"),
+        (&bare, "plan --gpus 1"),
+        (&bare, "plan --gpu 0"),
+        (&bare, "plan --nic 1"),
+    ] {
+        let word = |word| if word == "GUEST" { guest.to_str().unwrap() } else { word };
+        let mut args: Vec<&str> = line.split_whitespace().map(word).collect();
+        args.extend(["--host", host.to_str().unwrap()]);
+        let (code, out, err) = run(&mut gpuvm(&args));
+        let said = format!("{out}{err}");
+        assert!([0, 1, 2].contains(&code), "{line}: {said}");
+        if host == &bare {
+            assert!(said.contains("not known"), "{line}: {said}");
+        }
+        for command in offered(&said) {
+            let words = shell_words(&command);
+            let verb: Vec<&str> = words.iter().map(String::as_str).collect();
+            let names = verb.contains(&"--host");
+            assert!(
+                !said.contains(&format!("`gpuvm {command}` without --host")) || !names,
+                "{said}"
+            );
+            assert!(!verb.contains(&"--count") || !names, "{said}");
+            if names {
+                let (code, _, err) = run(&mut gpuvm(&verb));
+                assert!([0, 3].contains(&code), "{line}: `gpuvm {command}`: {err}");
+            }
+            kinds.insert(verb[..verb.len().min(2)].join(" "));
+        }
+    }
+    assert!(kinds.contains("host pages") && kinds.iter().any(|k| k.starts_with("check")));
+}
+
+#[test]
+fn drives_are_offered_for_erasing_only_where_that_makes_enough() {
+    let mut parts = load(&project().join("topologies/dual-socket.json")).unwrap().parts().clone();
+    let is_drive = |class: u32| class >> 8 == 0x0108;
+    let all = parts.devices.iter_mut().filter(|device| is_drive(device.class));
+    let drives = all.map(|device| device.driver = Some("vfio-pci".into())).count();
+    parts.drives.clear();
+    assert!(drives > 0);
+    let dir = scratch();
+    let path = dir.path().join("away.json");
+    let host = Topology::new(parts).unwrap();
+    std::fs::write(&path, gpuvm::topology::file::to_json(&host)).unwrap();
+    for (number, is_offered) in [(drives, true), (drives + 1, false)] {
+        let args = ["plan", "--nvme", &number.to_string(), "--host", path.to_str().unwrap()];
+        let (code, _, err) = run(&mut gpuvm(&args));
+        assert_eq!((code, err.contains("drive wipe")), (1, is_offered), "{number}: {err}");
+    }
+}
+
+#[test]
 fn offers_of_another_connection_lead_there() {
     for line in [
         "show nosuch",

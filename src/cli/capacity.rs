@@ -8,7 +8,7 @@ use super::host::names::counted;
 use super::host::tables::{Wide, table};
 use super::output::width;
 use crate::placement::{Advice, Away, Blocked, Capacity, capacity, check_model};
-use crate::words::{are, count};
+use crate::words::count;
 use std::fmt::Write as _;
 
 /// Holders of a size that are printed; JSON has all.
@@ -37,16 +37,16 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json(&capacity)?;
     } else {
-        cx.output.text(&text(&capacity, held.domains.is_empty()))?;
+        cx.output.text(&text(&capacity, &topology.without("GPU"), held.domains.is_empty()))?;
     }
     Ok(EXIT_DONE)
 }
 
-/// The answer for people; on an empty host there is one column.
-fn text(capacity: &Capacity, empty: bool) -> String {
+/// The answer for people, `none` where there are no GPUs; on an empty host there is one column.
+fn text(capacity: &Capacity, none: &str, empty: bool) -> String {
     let mut text = String::new();
     if capacity.sizes.is_empty() {
-        text += "this host has no GPU\n";
+        text += &format!("{none}; `gpuvm capacity --gpus 0` counts guests without GPUs\n");
     } else {
         let head = ["GPUs of a guest", "guests that fit", "on the empty host"];
         let columns = if empty { 2 } else { 3 };
@@ -108,8 +108,8 @@ fn advise(advice: &Advice) -> String {
         Some(id) if advice.gpus.len() > 1 => format!("partition {id} ({})", gpus(&advice.gpus)),
         _ => gpus(&advice.gpus),
     };
-    let is = if advice.partition.is_some() { "is" } else { are(advice.gpus.len()) };
-    format!("{only}{}: then {place} {is} free", steps.join("; "))
+    // Not that they are free then: they may be now, and cores or memory be what is missing.
+    format!("{only}{}: then {place} can be had", steps.join("; "))
 }
 
 /// What to do with one guest.

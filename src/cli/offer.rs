@@ -13,10 +13,10 @@ use std::sync::OnceLock;
 static CALL: OnceLock<Call> = OnceLock::new();
 
 /// Verbs that answer about a recorded host: an offer of one carries `--host`, all others are for the machine itself.
-pub const READ_RECORDS: [&[&str]; 14] = [
+/// `host capture` takes a record, too, and is only offered to record a machine anew.
+pub const READ_RECORDS: [&[&str]; 13] = [
     &["host", "show"],
     &["host", "matrix"],
-    &["host", "capture"],
     &["host", "pages"],
     &["gpu", "list"],
     &["device", "list"],
@@ -32,6 +32,12 @@ pub const READ_RECORDS: [&[&str]; 14] = [
 
 /// Options that say what the answer is about, in the order in which an offer carries them.
 const CARRIED: [&str; 4] = ["connect", "host", "domain_xml", "assume_empty"];
+
+/// The option with which `host pages`, that shows a record, changes the machine.
+const CHANGES: &str = "--count";
+
+/// What follows a command that is for the machine itself.
+const NOT_RECORDED: &str = " without --host";
 
 /// What a command of ours begins with in a text.
 const OURS: &str = "`gpuvm ";
@@ -134,7 +140,8 @@ impl Call {
             shown.push_str(OURS);
             match part.split_once('`') {
                 Some((command, rest)) => {
-                    shown.push_str(&self.about(command));
+                    let here = rest.starts_with(NOT_RECORDED);
+                    shown.push_str(&self.about(command, here));
                     shown.push('`');
                     shown.push_str(rest);
                 }
@@ -144,8 +151,9 @@ impl Call {
         Cow::Owned(shown)
     }
 
-    /// The words of a command after `gpuvm` with those of the caller's options that it takes and does not have.
-    fn about(&self, command: &str) -> String {
+    /// The words of a command after `gpuvm` with those of the caller's options that it takes and does not have; `here`:
+    /// it is for the machine itself.
+    fn about(&self, command: &str, here: bool) -> String {
         let mut root = Cli::command();
         root.build();
         let (mut verb, mut target) = (Vec::new(), &root);
@@ -158,11 +166,13 @@ impl Call {
         if is_named {
             return command.to_owned();
         }
+        let changes = command.split_whitespace().any(|word| word == CHANGES);
         let mut more = Vec::new();
         for id in CARRIED {
             let known = target.get_arguments().find(|arg| arg.get_id().as_str() == id);
             let takes = match id {
-                "host" => READ_RECORDS.contains(&&verb[..]),
+                "host" => !here && !changes && READ_RECORDS.contains(&&verb[..]),
+                "domain_xml" | "assume_empty" => !here,
                 // A journal has its own connection.
                 "connect" => verb != ["recover"],
                 _ => true,
@@ -301,6 +311,13 @@ mod tests {
             ("`gpuvm host show` shows", "`gpuvm host show --host 'a b'` shows"),
             ("`gpuvm capacity` and `x`", "`gpuvm capacity --host 'a b' --domain-xml d` and `x`"),
             ("`gpuvm nic vfs 1:00.0 --count 1`", "`gpuvm nic vfs 1:00.0 --count 1`"),
+            ("`gpuvm host pages`", "`gpuvm host pages --host 'a b'`"),
+            (
+                "`gpuvm host pages --node 0 --size 2M --count 1`",
+                "`gpuvm host pages --node 0 --size 2M --count 1`",
+            ),
+            ("`gpuvm host capture -` there", "`gpuvm host capture -` there"),
+            ("`gpuvm list` without --host asks", "`gpuvm list` without --host asks"),
             ("`gpuvm export --host FILE`", "`gpuvm export --domain-xml d --host FILE`"),
             ("`gpuvm` alone", "`gpuvm` alone"),
             ("`gpuvm no end", "`gpuvm no end"),

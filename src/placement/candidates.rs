@@ -188,25 +188,33 @@ impl Devices<'_> {
         let asked = format!("{} {} asked for", count(number, kind.noun()), are(number));
         if there < number {
             let what = match there {
-                0 => format!("{asked}, this host has none"),
+                0 => match self.topology.unlisted() {
+                    Some(why) => format!("{asked}, and what this host has is not known: {why}"),
+                    None => format!("{asked}, this host has none"),
+                },
                 _ => format!("{asked}, this host has {there}"),
             };
-            return Err(PlanError::Impossible { what, hint: self.fewer(kind, supply.free) });
+            return Err(PlanError::Impossible {
+                what,
+                hint: self.fewer(kind, number, supply.free),
+            });
         }
         let what = format!("{asked}, {} of {there} can be had", supply.free);
-        Err(short(what, &supply.refused, self.fewer(kind, supply.free)))
+        Err(short(what, &supply.refused, self.fewer(kind, number, supply.free)))
     }
 
     /// The hint that so many would fit, or how there could be more.
-    fn fewer(&self, kind: Kind, free: usize) -> String {
+    fn fewer(&self, kind: Kind, number: usize, free: usize) -> String {
         let idle = |device: &&PciDevice| {
             let can = matches!(device.sriov, Some(Sriov::Pf { total: 1.., enabled: 0 }));
             can && Kind::of(device) == Some(Kind::Nic) && self.refusal(device.bdf).is_none()
         };
         let pf = self.topology.devices().iter().find(idle).filter(|_| kind == Kind::Vf);
         let has_data = |device: &&PciDevice| groups::remains(self.topology, device.bdf).is_some();
-        let mut full = self.topology.of_kind(DeviceKind::Nvme).filter(|_| kind == Kind::Nvme);
-        if let Some(device) = full.find(|d| self.refusal(d.bdf).is_none() && has_data(d)) {
+        let drives = self.topology.of_kind(DeviceKind::Nvme).filter(|_| kind == Kind::Nvme);
+        let full = drives.filter(|d| self.refusal(d.bdf).is_none() && has_data(d));
+        let full: Vec<&PciDevice> = full.collect();
+        if let Some(device) = full.first().filter(|_| free + full.len() >= number) {
             return format!(
                 "`gpuvm drive list` shows what is on each; `gpuvm drive wipe ID` erases one; {} {} takes one as it is",
                 kind.flag(),

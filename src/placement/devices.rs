@@ -172,10 +172,19 @@ pub(super) enum Wanted {
     These(Mask),
 }
 
+/// Why it is not known which GPUs a host has, with a hint; none where its functions are listed.
+fn unknown(topology: &Topology) -> Option<(String, String)> {
+    let why = format!("; {}, so that its GPUs are not known", topology.unlisted()?);
+    Some((why, "`gpuvm host show` has the notes of the record".into()))
+}
+
 /// Looks the wish up on the host.
 fn wanted(slots: &Slots<'_>, wish: &GpuWish) -> Result<Wanted, PlanError> {
     let there = slots.gpus.counted;
     let impossible = |what: String| {
+        if let Some((why, hint)) = unknown(slots.topology) {
+            return Err(PlanError::Impossible { what: what + &why, hint });
+        }
         let display = slots.topology.displays().next();
         let hint = match there {
             0 if display.is_some() => display.map_or_else(String::new, |(gpu, why)| {
@@ -244,11 +253,7 @@ fn unpartitioned(
                 Some((gpu, why)) if free == 0 => {
                     (format!("; {} {}", gpu.bdf, why.why()), format!("--gpu {} takes it", gpu.bdf))
                 }
-                _ if slots.topology.devices().is_empty() => (
-                    "; its record lists no PCI functions, so that its GPUs are not known".into(),
-                    "`gpuvm host show` has the notes of the record".into(),
-                ),
-                _ => (String::new(), left(slots)),
+                _ => unknown(slots.topology).unwrap_or_else(|| (String::new(), left(slots))),
             };
             return Err(PlanError::Impossible { what: what + &why, hint });
         }

@@ -192,10 +192,14 @@ impl Search<'_> {
         }
     }
 
-    /// Fewer vCPUs, in whole cores.
+    /// Fewer vCPUs, in whole cores as the guest has them.
     fn vcpus(&self, request: &Request) -> Steps {
         let threads = self.topology.cores().iter().map(|core| core.pcpus.len()).max().unwrap_or(1);
-        let threads = u32::try_from(threads).unwrap_or(1);
+        let threads = match request.pins {
+            // No vCPU is on a core then.
+            PinPolicy::None => request.threads.unwrap_or(1).max(1),
+            _ => u32::try_from(threads).unwrap_or(1),
+        };
         let there = u32::try_from(self.topology.pcpus().len()).unwrap_or(u32::MAX);
         let most = request.vcpus.map_or(there, |vcpus| vcpus.saturating_sub(1).min(there));
         let count = u64::from(most / threads);

@@ -210,6 +210,19 @@ impl Topology {
         }
     }
 
+    /// Why it is not known which devices there are; none where functions are listed.
+    pub fn unlisted(&self) -> Option<&'static str> {
+        self.devices().is_empty().then_some("its record lists no PCI functions")
+    }
+
+    /// The sentence that there is none of these devices, or that it is not known whether there is one.
+    pub fn without(&self, devices: &str) -> String {
+        match self.unlisted() {
+            Some(why) => format!("whether this host has a {devices} is not known: {why}"),
+            None => format!("this host has no {devices}"),
+        }
+    }
+
     /// GPUs that do not count, by address, each with the reason.
     pub fn displays(&self) -> impl Iterator<Item = (&PciDevice, SetAside)> {
         self.devices().iter().filter_map(|device| Some((device, self.set_aside(device)?)))

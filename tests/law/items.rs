@@ -36,6 +36,9 @@ fn more_vcpus_than_a_guest_can_have_are_refused_by_all_with_the_largest_that_wor
         let (code, _, said) = on("dgx-a100", verb, &format!("--vcpus 254 --name a {more}"));
         assert_eq!(code, 0, "{verb}: {said}");
     }
+    // Vcpus that float are on no core.
+    let (_, _, said) = on("dgx-a100", "plan", "--vcpus 256 --pins none");
+    assert!(said.contains("--vcpus 255") && !said.contains("--vcpus 254"), "{said}");
     let (code, out, _) = on("dgx-a100", "capacity", "--gpus 8 --vcpus 256 --allow remote");
     assert_eq!(code, 0);
     assert!(out.contains("256 vCPUs are more than the 255"), "{out}");

@@ -62,7 +62,7 @@ pub fn run(args: &DeviceListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json(&rows)?;
     } else if rows.is_empty() {
-        cx.output.progress("this host has no GPU, NVSwitch, NIC or NVMe drive");
+        cx.output.progress(&topology.without("GPU, NVSwitch, NIC or NVMe drive"));
     } else {
         cx.output.text(&table(&rows))?;
     }

@@ -59,7 +59,7 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json(&rows)?;
     } else if rows.is_empty() {
-        cx.output.progress("this host has no GPU");
+        cx.output.progress(&topology.without("GPU"));
     } else {
         cx.output.text(&table(&rows))?;
     }

@@ -50,6 +50,8 @@ pub fn run(args: &MatrixArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.json(&matrix)?;
     } else if args.tsv {
         cx.output.text(&matrix.tsv())?;
+    } else if matrix.devices.is_empty() {
+        cx.output.text(&format!("{}\n", topology.without("GPU or RDMA NIC")))?;
     } else {
         cx.output.text(&matrix.text(width()))?;
     }
@@ -115,9 +117,6 @@ impl Matrix {
 
     /// A table for people: columns that do not fit into `width` stand in further tables below.
     pub fn text(&self, width: usize) -> String {
-        if self.devices.is_empty() {
-            return "no GPU and no RDMA NIC on this host\n".into();
-        }
         let mut columns: Vec<Vec<String>> = Vec::new();
         for (position, row) in self.devices.iter().enumerate() {
             let cells = self.proximity.iter().map(|cells| cells[position].to_string());

@@ -104,7 +104,7 @@ pub fn run(args: &NicListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json(&cards)?;
     } else if cards.is_empty() {
-        cx.output.progress("this host has no network card");
+        cx.output.progress(&topology.without("network card"));
     } else {
         cx.output.text(&table(&cards))?;
     }

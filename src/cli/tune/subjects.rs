@@ -25,6 +25,8 @@ use std::collections::BTreeMap;
 pub struct Subject {
     /// Its name; of a file without one the file's.
     pub name: String,
+    /// What `check` takes for it: the name, or the file.
+    called: String,
     /// Its definition.
     pub xml: DomainXml,
     /// Whether it runs.
@@ -176,7 +178,8 @@ fn of_hypervisor(
             true => Some(DomainXml::parse(&hypervisor.xml(&summary.name, XmlOf::Live)?)?),
             false => None,
         };
-        Ok(Subject { name: summary.name.clone(), xml, running, is_file: false, live })
+        let (name, called) = (summary.name.clone(), summary.name.clone());
+        Ok(Subject { name, called, xml, running, is_file: false, live })
     };
     chosen.into_iter().map(subject).collect()
 }
@@ -221,6 +224,7 @@ fn of_files(args: &TuneArgs) -> anyhow::Result<Vec<Subject>> {
         let name = Some(xml.name()).filter(|name| !name.is_empty());
         Ok(Subject {
             name: name.unwrap_or_else(|| file.clone()),
+            called: file.clone(),
             running: xml.root().attr("id").is_some(),
             xml,
             is_file: true,
@@ -286,7 +290,7 @@ impl Subjects {
             let Err(error) = tuned else { continue };
             let afloat = Items { pins: Item::Off, ..items.clone() };
             let afloat = Given { items: &afloat, ..given };
-            let error = refused(&subject.name, error, || tune(&subject.xml, &afloat).is_ok());
+            let error = refused(subject, error, || tune(&subject.xml, &afloat).is_ok());
             if !args.all_domains {
                 return Err(error);
             }
@@ -303,7 +307,7 @@ fn path_of(disk: Element<'_>) -> Option<String> {
 }
 
 /// The error that a domain cannot be tuned; `floats` says whether it can be without pins.
-fn refused(name: &str, error: &TuneError, floats: impl Fn() -> bool) -> anyhow::Error {
+fn refused(subject: &Subject, error: &TuneError, floats: impl Fn() -> bool) -> anyhow::Error {
     let hint = match error {
         TuneError::Plan(PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. })
             if hint == NOTHING_LEFT && floats() =>
@@ -316,10 +320,10 @@ fn refused(name: &str, error: &TuneError, floats: impl Fn() -> bool) -> anyhow::
             findings.first().map(|finding| finding.hint.clone()).unwrap_or_default()
         }
         TuneError::Kind { .. } | TuneError::Xml(_) | TuneError::Plan(PlanError::Request(_)) => {
-            format!("`gpuvm check {name}` says what is wrong with it", name = word(name))
+            format!("`gpuvm check {}` says what is wrong with it", word(&subject.called))
         }
     };
-    let message = format!("domain `{name}` cannot be tuned");
+    let message = format!("domain `{}` cannot be tuned", subject.name);
     anyhow::Error::from(error.clone()).context(Hinted { message, hint, exit: EXIT_FAILED })
 }
 
