@@ -139,7 +139,8 @@ pub fn change_domain(
         let name = change.name;
         output.warning(&format!(
             "no history is kept of a change from here: domain `{name}` is on machine `{host}`, \
-             and `gpuvm undo {name}` there does not know of it"
+             and `gpuvm undo {typed}` there does not know of it",
+            typed = word(name)
         ));
         transaction.run(&change.steps())?;
         read_back(change, hypervisor, output);

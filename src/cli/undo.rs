@@ -149,7 +149,8 @@ fn plan(hypervisor: &dyn Hypervisor, args: &UndoArgs, force: bool) -> anyhow::Re
                 named(entry)
             ),
             format!(
-                "`gpuvm undo {name}` on its machine sees it; --force goes back to the old image in any case"
+                "`gpuvm undo {name}` on its machine sees it; --force goes back to the old image in any case",
+                name = word(name)
             ),
         ));
     }

@@ -234,7 +234,7 @@ fn the_layout_of_another_machine_is_read_by_ssh_as_libvirt_connects() {
 fn what_is_offered_leads_to_the_machine_that_it_is_about() {
     let Some(other) = Other::new() else { return };
     let (code, _, err) = other.here(&["show", "nobody"]);
-    let led = format!("`gpuvm --connect '{}' list`", other.daemon.uri());
+    let led = format!("`gpuvm list --connect '{}'`", other.daemon.uri());
     assert!(code == 1 && err.contains(&led), "no {led} in: {err}");
     // A record of this machine would be taken for one of the other.
     let (code, out, err) = other.here(&["host", "capture", "-"]);

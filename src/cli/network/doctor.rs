@@ -19,6 +19,7 @@ use crate::network::Network;
 use crate::network::doctor::{
     Attached, Behind, Case, Diagnosis, Finding, Hop, HostSide, Inside, Nic, On, Verdict, examine,
 };
+use crate::shell::word;
 use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::json;
@@ -62,7 +63,8 @@ pub fn run(args: &NetworkDoctorArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let nics = Nic::all(&domain);
     if nics.is_empty() {
         let hint = format!(
-            "`gpuvm console {name}` needs no network; `gpuvm create --network NAME` gives a NIC"
+            "`gpuvm console {}` needs no network; `gpuvm create --network NAME` gives a NIC",
+            word(name)
         );
         return Err(hinted(format!("domain `{name}` has no NIC"), hint));
     }
