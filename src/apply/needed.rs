@@ -5,6 +5,7 @@ use super::identity::FileId;
 use super::undo::UNBORN;
 use super::{Step, StepError};
 use crate::discover::openers::in_use;
+use crate::discover::silent::Silent;
 use crate::domain::DomainXml;
 use crate::domain::guest::VolumeRef;
 use crate::hypervisor::uses::{Conflict, Use, User, Uses};
@@ -25,6 +26,9 @@ pub(super) fn stays(
 ) -> Result<Option<String>, StepError> {
     match step {
         Step::DeleteDisk { path, file } => {
+            if let Some(why) = Silent::read().why(path) {
+                return Ok(Some(format!("disk {} stays: {why}", path.display())));
+            }
             if later && file.is_none() && path.symlink_metadata().is_ok() {
                 return Ok(Some(format!("disk {} stays: {UNKNOWN}", path.display())));
             }
@@ -47,6 +51,9 @@ pub(super) fn stays(
             let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
             // One that holds nothing is a mark of ours and nobody's disk.
             let known = uses.volume(&volume).filter(|known| known.capacity_bytes > 0);
+            if let Some(why) = known.and_then(|known| uses.silent(&known.path)) {
+                return Ok(Some(words(why)));
+            }
             if let Some(why) = known.and_then(|known| another(&known.path, file.as_ref(), later)) {
                 return Ok(Some(words(why.to_owned())));
             }

@@ -9,6 +9,7 @@ use super::journal::Journal;
 use super::perform::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
 use super::{Left, Observer, Step, StepError, bind, pages};
 use crate::discover::openers::in_use;
+use crate::discover::silent::Silent;
 use crate::domain::{DomainXml, differences};
 use crate::hypervisor::storage::{NewVolume, VolumeId};
 use crate::hypervisor::uses::Uses;
@@ -191,6 +192,9 @@ fn unseen(path: &Path) -> impl FnOnce(std::io::Error) -> StepError + '_ {
 
 /// Whether what is at a path is what a step made; false: nothing is there.
 fn is_made(path: &Path, proof: &Proof<'_>) -> Result<bool, StepError> {
+    if let Some(why) = Silent::read().why(path) {
+        return not_ours(path.display(), &why);
+    }
     let Some(now) = FileId::at(path).map_err(unseen(path))? else { return Ok(false) };
     match &proof.made {
         Some(Identity::File(made)) if made.is(&now, proof.same_boot) => Ok(true),

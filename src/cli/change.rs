@@ -5,6 +5,7 @@ use super::bar::Bar;
 use super::context::Context;
 use super::error::{hinted, usage};
 use super::host::capture;
+use super::offer;
 use super::output::{Output, ask, ask_yes, tell};
 use crate::apply::{
     Heard, HostLock, Interrupt, Journal, LockError, Observer, Orphan, Orphans, Recovery, Step,
@@ -307,7 +308,7 @@ impl Agreed {
         self
     }
 
-    /// Refuses steps and lines that were not agreed to; `again` is the command that asks anew.
+    /// Refuses steps and lines that were not agreed to; `again` is the command that asks anew, where the call is not known.
     pub fn covers<'s>(
         &self,
         steps: impl IntoIterator<Item = &'s Step>,
@@ -321,6 +322,8 @@ impl Agreed {
         let new =
             steps.chain(lines).find(|(meant, _)| !meant.is_empty() && !agreed.contains(meant));
         let Some((_, words)) = new else { return Ok(()) };
+        // With the caller's own options: without them it might do more.
+        let again = offer::instead(&[]).unwrap_or_else(|| again.to_owned());
         Err(hinted(
             format!(
                 "something has changed since it was asked for, and this was not: {words}; nothing is done"

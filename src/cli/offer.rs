@@ -9,8 +9,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _};
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-/// The call of this run.
-static CALL: OnceLock<Call> = OnceLock::new();
+/// What was given to this run.
+static GIVEN: OnceLock<ArgMatches> = OnceLock::new();
 
 /// Verbs that answer about a recorded host: an offer of one carries `--host`, all others are for the machine itself.
 /// `host capture` takes a record, too, and is only offered to record a machine anew.
@@ -226,15 +226,24 @@ fn shown(text: &str) -> String {
     word(text).into_owned()
 }
 
-/// Remembers the call of this run.
+/// Remembers what was given to this run.
 pub fn remember(matches: &ArgMatches) {
     // A run has one command line.
-    let _ = CALL.set(Call::new(matches));
+    let _ = GIVEN.set(matches.clone());
+}
+
+/// The call of this run; none outside a run. It is made when the first command is offered: that takes longer than most runs
+/// read their arguments.
+fn call() -> Option<&'static Call> {
+    /// The call.
+    static CALL: OnceLock<Call> = OnceLock::new();
+    let given = GIVEN.get()?;
+    Some(CALL.get_or_init(|| Call::new(given)))
 }
 
 /// The changes without those that leave out what was not given.
 pub fn needed(mut edits: Vec<Edit>) -> Vec<Edit> {
-    if let Some(call) = CALL.get() {
+    if let Some(call) = call() {
         edits.retain(|edit| !edit.values.is_empty() || call.has(edit.flag));
     }
     edits
@@ -242,12 +251,15 @@ pub fn needed(mut edits: Vec<Edit>) -> Vec<Edit> {
 
 /// The call with other options; none outside a run.
 pub fn instead(edits: &[Edit]) -> Option<String> {
-    CALL.get().map(|call| call.with(edits))
+    call().map(|call| call.with(edits))
 }
 
 /// A text whose commands are about what was asked about.
 pub fn carried(text: Cow<'_, str>) -> Cow<'_, str> {
-    match CALL.get() {
+    if !text.contains(OURS) {
+        return text;
+    }
+    match call() {
         None => text,
         Some(call) => Cow::Owned(call.carried(&text).into_owned()),
     }
@@ -255,7 +267,7 @@ pub fn carried(text: Cow<'_, str>) -> Cow<'_, str> {
 
 /// A hint that speaks of options which the verb has.
 pub fn fitting(hint: String) -> String {
-    CALL.get().map_or_else(|| hint.clone(), |call| call.fitting(&hint))
+    call().map_or_else(|| hint.clone(), |call| call.fitting(&hint))
 }
 
 #[cfg(test)]

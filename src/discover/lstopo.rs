@@ -154,6 +154,9 @@ impl Domains {
     /// What stands before a domain in a record.
     const BEFORE: [&'static str; 3] = ["pci_busid=\"", "bridge_pci=\"", "PCIBusID\" value=\""];
 
+    /// How many are renumbered; a machine has one for each of its VMD controllers. For each the record is read again.
+    const MOST: usize = 64;
+
     /// Finds them.
     fn new(text: &str) -> Domains {
         let after = |before: &'static str| {
@@ -165,7 +168,7 @@ impl Domains {
         let all: BTreeSet<u32> = Domains::BEFORE.into_iter().flat_map(after).collect();
         let mut free = (0..=u16::MAX).rev().filter(|narrow| !all.contains(&u32::from(*narrow)));
         let wide = all.iter().copied().filter(|domain| *domain > u32::from(u16::MAX));
-        Domains(wide.zip(&mut free).collect())
+        Domains(wide.zip(&mut free).take(Domains::MOST).collect())
     }
 
     /// The record with narrow numbers; none where it has no other.

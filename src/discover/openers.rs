@@ -167,13 +167,16 @@ fn writer(dev: u64, ino: u64) -> Option<Opener> {
         };
         let Ok(files) = std::fs::read_dir(process.path().join("fd")) else { continue };
         for file in files.flatten().filter(|_| pid != own) {
-            let info = process.path().join("fdinfo").join(file.file_name());
-            let info = std::fs::read_to_string(info).unwrap_or_default();
-            let target = std::fs::read_link(file.path()).unwrap_or_default();
-            if !writes(&info) || silent.why(&target).is_some() {
+            let target = || std::fs::read_link(file.path()).unwrap_or_default();
+            if !silent.is_empty() && silent.why(&target()).is_some() {
                 continue;
             }
-            if file.path().metadata().is_ok_and(|m| m.dev() == dev && m.ino() == ino) {
+            // There are many files, and few are this one.
+            if !file.path().metadata().is_ok_and(|m| m.dev() == dev && m.ino() == ino) {
+                continue;
+            }
+            let info = process.path().join("fdinfo").join(file.file_name());
+            if writes(&std::fs::read_to_string(info).unwrap_or_default()) {
                 let command = std::fs::read_to_string(process.path().join("comm"));
                 let command = command.map_or("?".into(), |name| name.trim().to_owned());
                 return Some(Opener { pid, command });

@@ -33,6 +33,8 @@ const SERVED: [&str; 17] = [
 ];
 /// Seconds that a file system may take to say its size.
 const ANSWER_S: u64 = 5;
+/// File systems that are asked at the same time.
+const AT_ONCE: usize = 32;
 /// How long an answer counts.
 const COUNTS: Duration = Duration::from_secs(30);
 /// Links of one path that the kernel follows at most.
@@ -60,12 +62,14 @@ impl Silent {
         let silent = match (answer(&served), &served[..]) {
             (true, _) => Silent::default(),
             (false, [_]) => Silent(served),
-            (false, _) => {
-                let is_silent = |at: &PathBuf| !answer(std::slice::from_ref(at));
-                Silent(served.into_iter().filter(is_silent).collect())
-            }
+            (false, _) => Silent(none_of(served)),
         };
         last.insert((Instant::now(), silent)).1.clone()
+    }
+
+    /// Whether all answer.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Why a path cannot be looked at, in words; none: it can.
@@ -120,6 +124,22 @@ fn served(mounts: &str) -> Vec<PathBuf> {
     mounts.lines().filter_map(line).collect()
 }
 
+/// Those that do not say their size in time, each asked by itself and many at once.
+fn none_of(mut mounts: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut silent = Vec::new();
+    while !mounts.is_empty() {
+        let some: Vec<PathBuf> = mounts.drain(..mounts.len().min(AT_ONCE)).collect();
+        std::thread::scope(|scope| {
+            let ask = |at: PathBuf| {
+                scope.spawn(move || (!answer(std::slice::from_ref(&at))).then_some(at))
+            };
+            let asked: Vec<_> = some.into_iter().map(ask).collect();
+            silent.extend(asked.into_iter().filter_map(|asked| asked.join().ok().flatten()));
+        });
+    }
+    silent
+}
+
 /// Whether all of these say their size in time.
 fn answer(mounts: &[PathBuf]) -> bool {
     let mut argv = vec!["stat", "--file-system", "--format=", "--"];
@@ -139,6 +159,7 @@ mod tests {
         let paths: Vec<PathBuf> = ["/mnt/my share", "/run/f"].map(PathBuf::from).into();
         assert_eq!(served(mounts), paths);
         assert!(answer(&["/".into(), "/proc".into()]) && answer(&["/absent".into()]));
+        assert_eq!(none_of(vec!["/".into(); AT_ONCE + 1]), Vec::<PathBuf>::new());
     }
 
     #[test]

@@ -2,13 +2,12 @@
 //! its own tool, and for texts that somebody sent. Reads the rows of GPUs; what stands around the table (a prompt, the
 //! legend) does not matter. It says where a text contradicts itself, and where it contradicts the PCIe tree.
 
-use super::fabric::links::{GpuLinks, Read, lay_over};
+use super::fabric::links::{GpuLinks, MOST_LINKS, Read, lay_over};
 use crate::bdf::Bdf;
 use crate::topology::pci::VENDOR_NVIDIA;
 use crate::topology::{DeviceKind, FabricModel, Proximity, Sriov, Topology, TopologyError};
+use crate::words;
 
-/// NVLinks that a GPU has at most; above it a cell is a misprint.
-const MOST_LINKS: u32 = 72;
 /// Differences from the PCIe tree that are told one by one.
 const SHOWN: usize = 4;
 
@@ -37,7 +36,7 @@ pub enum TopoError {
         gpus: usize,
     },
     /// It is of another host.
-    #[error("the table has {told} GPUs, this host has {there} GPUs of NVIDIA")]
+    #[error("the table has {}, this host has {there} of NVIDIA", words::count(*told, "GPU"))]
     OtherHost {
         /// GPUs of the table.
         told: usize,
@@ -86,7 +85,7 @@ pub struct Topo {
 }
 
 /// The words of a line. nvidia-smi underlines the first one on a terminal: escape sequences are passed over.
-fn words(line: &str, number: usize) -> Vec<Word> {
+fn split(line: &str, number: usize) -> Vec<Word> {
     let mut words: Vec<Word> = Vec::new();
     let mut inside = false;
     let mut escape = false;
@@ -120,7 +119,7 @@ fn gpu_index(word: &str) -> Option<usize> {
 impl Topo {
     /// Reads a text.
     pub fn parse(text: &str) -> Result<Topo, TopoError> {
-        let mut lines = text.lines().enumerate().map(|(at, line)| words(line, at + 1));
+        let mut lines = text.lines().enumerate().map(|(at, line)| split(line, at + 1));
         let is_head = |words: &Vec<Word>| words.first().is_some_and(|word| word.text == "GPU0");
         let head = lines.find(is_head).ok_or(TopoError::NoTable)?;
         let gpus = head.iter().map_while(|word| gpu_index(&word.text)).count();
@@ -169,11 +168,11 @@ impl Topo {
     }
 
     /// Puts the table's NVLinks into a host; `name` is said where they come from. nvidia-smi counts GPUs in the order of the
-    /// bus. What the table says of PCIe is compared with the tree, and differences become notes: the tree counts.
+    /// bus, boot displays among them. What the table says of PCIe is compared with the tree, and differences become notes: the tree counts.
     pub fn lay_over(&self, host: &Topology, name: &str) -> Result<Topology, TopoError> {
         let gpus: Vec<Bdf> = host
-            .gpus()
-            .filter(|gpu| gpu.vendor == VENDOR_NVIDIA && gpu.kind() == DeviceKind::Gpu)
+            .of_kind(DeviceKind::Gpu)
+            .filter(|gpu| gpu.vendor == VENDOR_NVIDIA)
             .filter(|gpu| !matches!(gpu.sriov, Some(Sriov::Vf { .. })))
             .map(|gpu| gpu.bdf)
             .collect();
@@ -311,5 +310,26 @@ mod tests {
         assert_eq!(Topo::parse("GPU 0: NVIDIA H100\n"), Err(TopoError::NoTable));
         let error = Topo::parse("GPU0 GPU2\n").unwrap_err().to_string();
         assert_eq!(error, "line 1 column 6: `GPU2` where GPU1 belongs");
+    }
+
+    #[test]
+    fn a_boot_display_has_its_row() {
+        let gpu = |bdf: &str, boot_vga: bool| {
+            let json = serde_json::json!({ "bdf": bdf, "class": "0x030000", "vendor": "0x10de",
+                "device": "0x2204", "boot_vga": boot_vga });
+            serde_json::from_value::<crate::topology::PciDevice>(json).unwrap()
+        };
+        let json = serde_json::json!({ "machine": {}, "nodes": [{ "os_index": 0, "pcpus": "0", "memory_kib": 1024 }],
+            "cores": [{ "package": 0, "core_id": 0, "node": 0, "pcpus": "0" }], "devices": [] });
+        let mut parts: crate::topology::Parts = serde_json::from_value(json).unwrap();
+        parts.devices = vec![gpu("0000:01:00.0", true), gpu("0000:02:00.0", false)];
+        let host = Topology::new(parts).unwrap();
+        assert_eq!(host.gpus().count(), 1);
+        let table = Topo::parse("\tGPU0\tGPU1\nGPU0 X NV4\nGPU1 NV4 X\n").unwrap();
+        let with = table.lay_over(&host, "t").unwrap();
+        assert_eq!(with.fabric().links.iter().map(|link| link.links).collect::<Vec<_>>(), [4]);
+        let one = Topo::parse("\tGPU0\nGPU0 X\n").unwrap();
+        let error = one.lay_over(&host, "t").unwrap_err().to_string();
+        assert_eq!(error, "the table has 1 GPU, this host has 2 of NVIDIA");
     }
 }

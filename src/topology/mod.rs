@@ -163,6 +163,8 @@ pub struct Topology {
     core_index: Vec<u32>,
     /// IOMMU groups, by number.
     groups: BTreeMap<u32, IommuGroup>,
+    /// Places in `parts.devices` of the GPUs that guests are given: every plan asks for them many times.
+    counted: Vec<usize>,
 }
 
 impl Topology {
@@ -219,7 +221,13 @@ impl Topology {
         }
         check_devices(&parts, &device_index, &nodes)?;
         let groups = groups(&parts);
-        Ok(Topology { parts, device_index, core_index, groups })
+        let mut host = Topology { parts, device_index, core_index, groups, counted: Vec::new() };
+        let counts = |(_, gpu): &(usize, &PciDevice)| {
+            gpu.kind() == DeviceKind::Gpu && host.set_aside(gpu).is_none()
+        };
+        let places = host.parts.devices.iter().enumerate().filter(counts);
+        host.counted = places.map(|(at, _)| at).collect();
+        Ok(host)
     }
 
     /// The data, for JSON and for what has no query of its own.
@@ -297,7 +305,7 @@ impl Topology {
     /// GPUs that guests are given, by address: the index of a GPU (`--gpu-index`) is its place in this order, as in the
     /// replaced tool. Boot displays and integrated GPUs do not count ([`Topology::set_aside`]).
     pub fn gpus(&self) -> impl Iterator<Item = &PciDevice> {
-        self.of_kind(DeviceKind::Gpu).filter(|gpu| self.set_aside(gpu).is_none())
+        self.counted.iter().map(|&at| &self.parts.devices[at])
     }
 
     /// Functions of a kind, by address.

@@ -183,8 +183,8 @@ impl PciDevice {
             0x0604 => DeviceKind::Bridge,
             0x0680 if self.vendor == VENDOR_NVIDIA => DeviceKind::NvSwitch,
             0x0108 => DeviceKind::Nvme,
-            class if accelerator::is_gpu(self.vendor, self.device, class) => DeviceKind::Gpu,
             class if class >> 8 == 0x02 => DeviceKind::Nic,
+            class if accelerator::is_gpu(self.vendor, self.device, class) => DeviceKind::Gpu,
             _ => DeviceKind::Other,
         }
     }

@@ -18,6 +18,8 @@ pub const PATH: &str = "/var/lib/gpuvm/nvlinks.json";
 const FORMAT: &str = "gpuvm-nvlinks";
 /// The kept file's `version`.
 const VERSION: u32 = 1;
+/// NVLinks that a GPU has at most; a larger number is a misprint, or made up.
+pub const MOST_LINKS: u32 = 72;
 /// The id of this boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -107,6 +109,7 @@ fn kept(root: &FsRoot, parts: &Parts) -> Result<(Vec<Kept>, Option<String>), FsE
     let there = |kept: &Kept| {
         ids.get(&kept.links.bdf) == Some(&kept.ids)
             && kept.links.direct.iter().all(|(peer, _)| ids.contains_key(peer))
+            && kept.links.is_sane()
     };
     Ok((file.gpus.into_iter().filter(there).collect(), None))
 }
@@ -302,6 +305,13 @@ impl GpuLinks {
         self
     }
 
+    /// Whether a GPU can have these: none to itself, and not more than any GPU has.
+    fn is_sane(&self) -> bool {
+        let all = self.direct.iter().map(|(_, links)| u64::from(*links)).sum::<u64>();
+        self.direct.iter().all(|(peer, _)| *peer != self.bdf)
+            && all + u64::from(self.switched) <= u64::from(MOST_LINKS)
+    }
+
     /// All its links.
     pub fn all(&self) -> u32 {
         self.switched + self.direct.iter().map(|(_, links)| links).sum::<u32>()
@@ -335,6 +345,17 @@ mod tests {
         let notes = lay_over(&mut fabric, &read, false);
         let links = fabric.links.iter().map(|l| (l.a.bus(), l.b.bus(), l.links)).collect();
         (links, notes)
+    }
+
+    #[test]
+    fn what_no_gpu_has_is_not_believed() {
+        for sane in [gpu(1, &[], 0), gpu(1, &[(2, 4), (3, 4)], 64)] {
+            assert!(sane.is_sane(), "{sane:?}");
+        }
+        let much = u32::MAX;
+        for made_up in [gpu(1, &[(1, 4)], 0), gpu(1, &[(2, much)], much), gpu(1, &[], 73)] {
+            assert!(!made_up.is_sane(), "{made_up:?}");
+        }
     }
 
     #[test]

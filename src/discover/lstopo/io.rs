@@ -3,7 +3,7 @@
 use super::{Domains, info, pcpus, text};
 use crate::bdf::Bdf;
 use crate::cpuset::{NodeId, PcpuId};
-use crate::discover::fabric::links::{GpuLinks, Read};
+use crate::discover::fabric::links::{GpuLinks, MOST_LINKS, Read};
 use crate::topology::{DeviceKind, Drive, NetFace, Parts, PciDevice};
 use hwlocality::object::TopologyObject;
 use hwlocality::object::attributes::{
@@ -48,8 +48,9 @@ pub fn nvlinks(hwloc: &hwlocality::Topology, domains: &Domains, parts: &Parts) -
         if !is_gpu(&bdf) {
             continue;
         }
-        let links = |b: usize| u32::try_from(value(a, b) / each).unwrap_or(0);
-        let to = |b: usize| ends[b].map(|end| (end, links(b))).filter(|(_, links)| *links > 0);
+        let links = |b: usize| u32::try_from(value(a, b) / each).unwrap_or(u32::MAX);
+        let is_some = |(end, links): &(Bdf, u32)| *end != bdf && (1..=MOST_LINKS).contains(links);
+        let to = |b: usize| ends[b].map(|end| (end, links(b))).filter(is_some);
         let (direct, others): (Vec<_>, Vec<_>) =
             (0..side).filter_map(to).partition(|(end, _)| is_gpu(end));
         let switched = others.iter().map(|(_, links)| links).sum();
