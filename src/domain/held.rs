@@ -46,7 +46,7 @@ impl DomainXml {
             emulator_pin: claims.emulator_pin.as_ref().map(|p| p.value.clone()).or(default),
             iothread_pins,
             devices: claims.passed.iter().map(|passed| passed.bdf.value).collect(),
-            memory: memory(&claims),
+            memory: bound_memory(&claims),
             huge_page_kib: page,
             domain: claims.name,
         })
@@ -54,7 +54,7 @@ impl DomainXml {
 }
 
 /// Memory by the nodes that it is bound to; `preferred` does not bind.
-fn memory(claims: &Claims<'_>) -> Vec<(NodeSet, MemSize)> {
+pub fn bound_memory(claims: &Claims<'_>) -> Vec<(NodeSet, MemSize)> {
     let nodes = |cell: Option<u32>| {
         let binding = claims.binding(cell).filter(|binding| binding.is_hard());
         binding.map(|binding| binding.nodes.value.clone()).unwrap_or_default()

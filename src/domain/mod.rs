@@ -31,6 +31,7 @@ pub use edit::DomainEdit;
 pub use edits::{MOST_FILL_THREADS, edits, window_edits};
 pub use element::Element;
 use fragment::Fragment;
+pub use held::bound_memory;
 pub use nics::{Hook, hooks, pf_of_nic};
 pub use overrides::Override;
 pub use seated::{is_bound_by_us, seat_edits, unseat_edits};

@@ -107,6 +107,10 @@ pub struct Occupancy {
     /// Pcpus whose cores no guest gets although nobody holds them: a plan that is to stay on some cores closes all others.
     #[serde(skip)]
     pub closed: CpuSet,
+    /// Memory of the guest that is planned anew, by the nodes that it is bound to now: what others have on several nodes
+    /// lies beside it, as it did when they came. It is not taken.
+    #[serde(skip)]
+    pub own_memory: Vec<(NodeSet, MemSize)>,
 }
 
 /// Is a function that is never placed because an admin said so.

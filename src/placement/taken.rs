@@ -57,18 +57,28 @@ impl<'a> Taken<'a> {
             taken.add_pins(domain, at);
         }
         taken.devices.sort();
-        // What is bound to one node is there; the rest lies where those leave room.
-        for one in [true, false] {
-            for (domain, at) in held.domains.iter().zip(0..) {
-                for (nodes, amount) in &domain.memory {
-                    let those = nodes_of(topology, nodes);
-                    if (those.len() == 1) == one {
-                        taken.add_memory(at, &those, *amount);
-                    }
+        // What is bound to one node is there; the rest lies where those leave room, beside the guest's own.
+        taken.add_memories(held, true);
+        for (nodes, amount) in &held.own_memory {
+            taken.add_memory(NOBODY, &nodes_of(topology, nodes), *amount);
+        }
+        taken.add_memories(held, false);
+        for amounts in &mut taken.memory {
+            amounts.retain(|(domain, _)| *domain != NOBODY);
+        }
+        taken
+    }
+
+    /// Adds the memory that domains have on one node each, or all other.
+    fn add_memories(&mut self, held: &Occupancy, one: bool) {
+        for (domain, at) in held.domains.iter().zip(0..) {
+            for (nodes, amount) in &domain.memory {
+                let those = nodes_of(self.topology, nodes);
+                if (those.len() == 1) == one {
+                    self.add_memory(at, &those, *amount);
                 }
             }
         }
-        taken
     }
 
     /// Takes down the GPUs of a request that no number takes: boot displays and integrated ones, by address.

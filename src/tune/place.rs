@@ -6,6 +6,7 @@ use super::{Given, Item, ItemName, TuneError};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::domain::DomainXml;
+use crate::domain::bound_memory;
 use crate::domain::claims::{Cell, Claims};
 use crate::memsize::MemSize;
 use crate::placement::{GuestCell, GuestPcie, Occupancy, PcieGroup, Placement, Reason, plan};
@@ -22,6 +23,8 @@ pub(super) fn place(
     guest: &Guest<'_>,
     given: &Given<'_>,
 ) -> Result<Placement, TuneError> {
+    let beside = Occupancy { own_memory: bound_memory(guest.claims), ..given.others.clone() };
+    let given = &Given { others: &beside, ..*given };
     let mut placement = match as_asked(guest, given) {
         Some(placement) => placement,
         None => chosen(guest, &guest.request, given)?,

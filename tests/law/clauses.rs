@@ -6,7 +6,7 @@ use gpuvm::check::{self, HUGE_PAGES_NOT_MOUNTED, HUGE_PAGES_SHORT};
 use gpuvm::cpuset::CpuSet;
 use gpuvm::domain::claims::Claims;
 use gpuvm::domain::{DomainXml, Element};
-use gpuvm::placement::{Occupancy, Placement, capacity};
+use gpuvm::placement::{Placement, capacity};
 use gpuvm::request::{GpuWish, Request};
 use gpuvm::tune::{Given, Items, tune};
 use gpuvm::versions::Versions;
@@ -99,7 +99,7 @@ pub fn judge(asked: &Asked<'_>) -> Outcome {
 fn counted(asked: &Asked<'_>) -> Option<String> {
     let GpuWish::Count(gpus @ 1..) = asked.request.gpus else { return None };
     let like = Request { gpus: GpuWish::Count(1), ..asked.request.clone() };
-    let capacity = capacity(asked.topology, &Occupancy::default(), &like, &[gpus]);
+    let capacity = capacity(asked.topology, &asked.others, &like, &[gpus]);
     let counted = capacity.sizes.first().map_or(0, |size| size.empty);
     match (&asked.answer, counted) {
         (Ok(_), 0) => Some("planned, and capacity counts none".into()),
@@ -174,7 +174,7 @@ fn created(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Vec<Str
 }
 
 /// What `check` finds.
-fn checked(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Vec<String> {
+pub fn checked(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Vec<String> {
     let findings = found(asked, placement, xml);
     findings.map(|finding| format!("{} ({})", finding.message, finding.rule)).collect()
 }
@@ -194,16 +194,16 @@ fn found(
             })
             .map(|(rule, _)| rule)
             .collect();
-    let found = check::check(xml, asked.topology, &Occupancy::default(), &Versions::default());
+    let found = check::check(xml, asked.topology, &asked.others, &Versions::default());
     found.into_iter().filter(move |finding| !named.contains(&finding.rule))
 }
 
 /// What `tune --check` would do.
-fn tuned(asked: &Asked<'_>, xml: &DomainXml) -> Vec<String> {
-    let (others, items, disks) = (Occupancy::default(), Items::all(), BTreeMap::new());
+pub fn tuned(asked: &Asked<'_>, xml: &DomainXml) -> Vec<String> {
+    let (items, disks) = (Items::all(), BTreeMap::new());
     let given = Given {
         topology: asked.topology,
-        others: &others,
+        others: &asked.others,
         items: &items,
         allow_remote: false,
         disks: &disks,

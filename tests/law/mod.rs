@@ -6,6 +6,7 @@
 //! `make test` takes a fixed part of the pairs of host and size; GPUVM_LAW=all takes them all, and GPUVM_LAW=TEXT those whose host or
 //! size contains it, each broken one named.
 
+mod beside;
 mod clauses;
 mod fake;
 mod items;

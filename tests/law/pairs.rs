@@ -66,24 +66,31 @@ pub struct Asked<'a> {
     pub args: GuestArgs,
     /// What they ask for.
     pub request: Request,
+    /// Guests that are there.
+    pub others: Occupancy,
     /// What `plan` says.
     pub answer: Result<Placement, PlanError>,
 }
 
 impl<'a> Asked<'a> {
-    /// Asks.
+    /// Asks an empty host.
     pub fn new(topology: &'a Topology, size: &str) -> Asked<'a> {
+        Asked::beside(topology, size, Occupancy::default())
+    }
+
+    /// Asks a host with guests.
+    pub fn beside(topology: &'a Topology, size: &str, others: Occupancy) -> Asked<'a> {
         let line = format!("gpuvm export {size}");
         let args = match Cli::try_parse_from(line.split_whitespace()).unwrap().verb {
             Verb::Export(args) => args.guest,
             _ => unreachable!(),
         };
         let request = request(&args.gpus, &args.shape).unwrap_or_else(|e| panic!("{size}: {e}"));
-        let mut answer = plan(topology, &Occupancy::default(), &request);
+        let mut answer = plan(topology, &others, &request);
         if let Ok(placement) = &mut answer {
             with_one_disk(placement, false);
         }
-        Asked { topology, args, request, answer }
+        Asked { topology, args, request, others, answer }
     }
 
     /// What `export` gives for the place.
@@ -93,7 +100,7 @@ impl<'a> Asked<'a> {
             request: self.request.clone(),
             placement: placement.clone(),
             name: "law".parse().unwrap(),
-            occupancy: Occupancy::default(),
+            occupancy: self.others.clone(),
         };
         // As `create` makes one.
         let disk = Disk::new("/law.raw", DiskFormat::Raw, DiskKind::File);
