@@ -20,6 +20,10 @@ for private in /run/libvirt /var/lib/libvirt /etc/libvirt /var/log/libvirt /var/
   mkdir -p $private && mount -t tmpfs -o mode=755 tmpfs $private || exit 1
 done
 if [ -n "$host" ]; then . "$dir/own.sh"; fi
+# Where the user of QEMU may not open /dev/kvm, libvirt asks QEMU anew for what it can do at each define: seconds to minutes.
+if [ -c /dev/kvm ]; then
+  cp -a /dev/kvm "$dir/kvm" && chown root:root "$dir/kvm" && chmod 666 "$dir/kvm" && mount --bind "$dir/kvm" /dev/kvm
+fi
 mkdir /run/libvirt/hugepages && mount -t hugetlbfs -o pagesize=2M hugetlbfs /run/libvirt/hugepages
 ip link set lo up
 mkdir /etc/libvirt/qemu

@@ -5,6 +5,7 @@ pub mod pool;
 pub mod shared;
 pub mod tree;
 pub mod uml;
+pub mod watch;
 
 pub use tree::host_tree;
 
@@ -13,6 +14,7 @@ use std::process::{Command, Output};
 
 /// The program under test, with an environment that no caller's setting reaches.
 pub fn gpuvm(args: &[&str]) -> Command {
+    watch::begin();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
     command.args(args).env_remove("LIBVIRT_DEFAULT_URI").env("COLUMNS", "100").env("LC_ALL", "C");
     command
@@ -20,6 +22,7 @@ pub fn gpuvm(args: &[&str]) -> Command {
 
 /// Runs a command and returns its exit code, standard output and standard error.
 pub fn run(command: &mut Command) -> (i32, String, String) {
+    watch::begin();
     let Output { status, stdout, stderr } = command.output().expect("the command starts");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (status.code().unwrap_or(-1), text(stdout), text(stderr))

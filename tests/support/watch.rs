@@ -1,0 +1,117 @@
+//! Ends what a test waits for in vain: a program that runs for too long is shown with all that runs beside it, and killed, so
+//! that its test fails with a reason and the others go on.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+/// How long a program that a test has started may run; the longest takes two minutes on two busy cores.
+const LIMIT: Duration = Duration::from_secs(900);
+/// How long all tests together may take, those that wait for themselves too.
+const WHOLE: Duration = Duration::from_secs(45 * 60);
+/// How often it is looked.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// Starts to look after this test run, once.
+pub fn begin() {
+    static BEGUN: Once = Once::new();
+    BEGUN.call_once(|| {
+        std::thread::spawn(|| {
+            let begun = Instant::now();
+            loop {
+                std::thread::sleep(PERIOD);
+                if begun.elapsed() > WHOLE {
+                    let _ = std::io::stderr().write_all(shown(&[]).as_bytes());
+                    std::process::exit(101);
+                }
+                let late = late();
+                if !late.is_empty() {
+                    // Not of the test that began to look: the run says it itself.
+                    let _ = std::io::stderr().write_all(shown(&late).as_bytes());
+                    late.iter().for_each(|pid| end(*pid));
+                }
+            }
+        });
+    });
+}
+
+/// The limit; GPUVM_TEST_LIMIT_S sets another one.
+fn limit() -> Duration {
+    let given = std::env::var("GPUVM_TEST_LIMIT_S").ok().and_then(|given| given.parse().ok());
+    given.map_or(LIMIT, Duration::from_secs)
+}
+
+/// Programs that tests have started and that run for too long. What holds the namespaces of a libvirtd lives as long as the
+/// run.
+fn late() -> Vec<u32> {
+    let is_late = |pid: &u32| {
+        let command = command_of(*pid);
+        age(*pid).is_some_and(|age| age > limit()) && !command.contains("virtlogd --pid-file")
+    };
+    children(std::process::id()).into_iter().filter(is_late).collect()
+}
+
+/// The processes that a process has started.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let of = |task: std::fs::DirEntry| {
+        let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        children.split_whitespace().filter_map(|child| child.parse().ok()).collect::<Vec<u32>>()
+    };
+    tasks.flat_map(of).collect()
+}
+
+/// A process's command line.
+fn command_of(pid: u32) -> String {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned()
+}
+
+/// How long a process has run.
+fn age(pid: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Field 22, the 20th behind the name, which may hold blanks: its start in ticks of 10 ms since boot.
+    let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
+    let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
+    let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
+    Duration::from_secs_f64(uptime).checked_sub(Duration::from_millis(ticks * 10))
+}
+
+/// What runs, for whoever reads the failure.
+fn shown(late: &[u32]) -> String {
+    let mut text =
+        format!("== {late:?} run for more than {} s; all that runs:\n", limit().as_secs());
+    show(std::process::id(), 0, &mut text);
+    text
+}
+
+/// Adds a process, where the kernel holds each of its threads, and all that it has started.
+fn show(pid: u32, depth: usize, text: &mut String) {
+    let indent = "  ".repeat(depth);
+    let age = age(pid).unwrap_or_default().as_secs();
+    let command: String = command_of(pid).chars().take(300).collect();
+    *text += &format!("{indent}{pid} ({age} s) {command}\n");
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let said = |name: &str| read(&task.path().join(name));
+        let stack = said("stack").lines().take(4).collect::<Vec<_>>().join(" ");
+        *text +=
+            &format!("{indent}  {}: {} {} {stack}\n", said("comm"), said("wchan"), said("syscall"));
+    }
+    children(pid).into_iter().for_each(|child| show(child, depth + 1, text));
+}
+
+/// What a file of /proc says.
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+/// Kills a process and all that it has started.
+fn end(pid: u32) {
+    let below = children(pid);
+    let _ = nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(pid.cast_signed()),
+        nix::sys::signal::Signal::SIGKILL,
+    );
+    below.into_iter().for_each(end);
+}
