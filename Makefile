@@ -28,7 +28,7 @@ test:
 # What `make test` samples, whole: every host and size (tests/law), and the arrays of every level.
 test-nightly:
 	tests/setup test
-	GPUVM_LAW=all GPUVM_ARRAYS=all tests/with-root $(CARGO) test --locked
+	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_TEST_LIMIT_S=3600 tests/with-root $(CARGO) test --locked
 
 # Passthrough by gpuvm on virtual hosts with real VFIO; needs root. What is kept of the runs lies in target/vdgx-out.
 # All of it takes the program as it is installed: emulated, the unoptimized one needs half as much time again.
