@@ -109,7 +109,7 @@ fn filled(command: &str, sample: &str) -> Vec<String> {
 }
 
 /// Whether our parser takes these words; `...` stands for what a verb takes.
-fn parses(words: &[String]) -> bool {
+pub fn parses(words: &[String]) -> bool {
     let mut root = Cli::command();
     root.build();
     if words.iter().any(|word| word == "...") {
@@ -286,7 +286,7 @@ fn run_offered(text: &str, context: &str) -> usize {
 }
 
 /// The words of a command as a shell takes them apart: quotes are all that ours need.
-fn shell_words(command: &str) -> Vec<String> {
+pub fn shell_words(command: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
     for c in command.chars() {
         match c {

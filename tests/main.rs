@@ -18,6 +18,7 @@ mod hosts;
 mod law;
 mod libvirt;
 mod lstopo;
+mod manual;
 mod matrix;
 mod nics;
 mod plans;

@@ -1,22 +1,38 @@
-//! The README's table of the guide's requirements: every rule and option that it names is there.
+//! The guide's requirements in gpuvm-nvidia-vm(7): every rule and option that the list names exists.
 
+use crate::manual::{bold, pages, plain};
 use clap::CommandFactory as _;
 use gpuvm::cli::args::Cli;
 use gpuvm::verify;
 use std::collections::BTreeSet;
 
-/// The rows of the table, each as its cells.
-fn rows() -> Vec<Vec<&'static str>> {
-    let table = include_str!("../README.md").split("## The guide's requirements").nth(1).unwrap();
-    let table = table.split("\n## ").next().unwrap();
-    let rows = table.lines().filter(|line| line.starts_with("| "));
-    let cells = |line: &'static str| line.trim_matches('|').split('|').map(str::trim).collect();
-    rows.skip(1).map(cells).collect()
+/// A requirement: its numbers, and what does it, finds it missing and takes it back, as roff.
+struct Requirement {
+    numbers: Vec<u32>,
+    here: String,
+    rules: String,
+    back: String,
 }
 
-/// What stands between backquotes.
-fn quoted(cell: &str) -> impl Iterator<Item = &str> {
-    cell.split('`').skip(1).step_by(2)
+/// The requirements of the page.
+fn requirements() -> Vec<Requirement> {
+    let page = pages().remove("gpuvm-nvidia-vm.7").unwrap();
+    let list = page.split("\n.SH REQUIREMENTS OF THE GUIDE\n").nth(1).unwrap();
+    let items = list.split("\n.SH ").next().unwrap().split("\n.TP 4\n").skip(1);
+    items
+        .map(|item| {
+            let (tag, text) = item.split_once('\n').unwrap();
+            let numbers = plain(tag).split_once(". ").unwrap().0.to_owned();
+            let part = |name: &str| {
+                let mut parts = text.split("\n.br\n");
+                let part = parts.find_map(|part| part.strip_prefix(name));
+                part.unwrap_or_default().to_owned()
+            };
+            let numbers = numbers.split(", ").map(|number| number.parse().unwrap()).collect();
+            let (here, rules, back) = (part("Here: "), part("Rules: "), part("Back: "));
+            Requirement { numbers, here, rules, back }
+        })
+        .collect()
 }
 
 /// The long options of a verb and of the verbs below it.
@@ -31,36 +47,36 @@ fn options(command: &clap::Command, into: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn every_requirement_has_a_row() {
-    let mut numbers: Vec<u32> = Vec::new();
-    for row in rows() {
-        assert_eq!(row.len(), 5, "{row:?}");
-        numbers.extend(row[0].split(", ").map(|number| number.parse::<u32>().unwrap()));
-    }
+fn every_requirement_is_listed() {
+    let all = requirements();
+    assert!(all.iter().all(|one| !one.here.is_empty()));
+    let mut numbers: Vec<u32> = all.into_iter().flat_map(|one| one.numbers).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (1..=33).collect::<Vec<_>>());
 }
 
 #[test]
-fn what_the_table_names_is_there() {
+fn what_the_list_names_is_there() {
     let rules: BTreeSet<&str> = verify::rules().map(|rule| rule.id).collect();
     let command = Cli::command();
     let verbs: BTreeSet<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
     let mut known = BTreeSet::new();
     options(&command, &mut known);
-    let mut named = 0;
-    for row in rows() {
-        for rule in quoted(row[3]) {
-            assert!(rules.contains(rule), "no rule `{rule}`: {row:?}");
+    let (mut named, mut ruled) = (0, 0);
+    for one in requirements() {
+        let numbers = &one.numbers;
+        for rule in bold(&one.rules) {
+            ruled += 1;
+            assert!(rules.contains(&*rule), "no rule `{rule}`: {numbers:?}");
         }
-        for words in quoted(row[2]).chain(quoted(row[4])) {
+        for words in bold(&one.here).into_iter().chain(bold(&one.back)) {
             let verb = words.split(' ').next().unwrap();
-            assert!(verbs.contains(verb), "no verb `{verb}`: {row:?}");
+            assert!(verbs.contains(verb), "no verb `{verb}`: {numbers:?}");
             for option in words.split(' ').filter(|word| word.starts_with("--")) {
                 named += 1;
-                assert!(known.contains(option), "no option `{option}`: {row:?}");
+                assert!(known.contains(option), "no option `{option}`: {numbers:?}");
             }
         }
     }
-    assert!(named > 20, "only {named} options were seen: the test proves nothing");
+    assert!(named > 20 && ruled > 40, "{named} options, {ruled} rules: the test proves nothing");
 }

@@ -1,0 +1,258 @@
+//! The pages of section 7: each is shown without a warning, its commands are ours, its lists are those of the program.
+
+use crate::hints::{parses, shell_words};
+use crate::support::{gpuvm, project, run};
+use clap::CommandFactory as _;
+use gpuvm::check::{Rule, Severity};
+use gpuvm::cli::args::Cli;
+use gpuvm::cli::error::{EXIT_BUG, EXIT_DONE, EXIT_FAILED, EXIT_FOUND, EXIT_USAGE};
+use gpuvm::cli::offer::READ_RECORDS;
+use gpuvm::network::doctor;
+use gpuvm::verify;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+/// The pages with their names, as roff.
+pub fn pages() -> BTreeMap<String, String> {
+    let there = fs::read_dir(project().join("man")).unwrap();
+    let names = there.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let pages = names.filter(|name| name.ends_with(".7"));
+    pages
+        .map(|name| {
+            let text = fs::read_to_string(project().join("man").join(&name)).unwrap();
+            (name, text)
+        })
+        .collect()
+}
+
+/// A line of roff as it is read: without fonts and with its characters.
+pub fn plain(line: &str) -> String {
+    let mut text = line.to_owned();
+    for (roff, is) in [
+        ("\\fB", ""),
+        ("\\fI", ""),
+        ("\\fR", ""),
+        ("\\:", ""),
+        ("\\&", ""),
+        ("\\-", "-"),
+        ("\\(aq", "'"),
+        ("\\*(Aq", "'"),
+        ("\\(ha", "^"),
+        ("\\(ti", "~"),
+        ("\\(ga", "`"),
+        ("\\e", "\\"),
+    ] {
+        text = text.replace(roff, is);
+    }
+    text
+}
+
+/// Our commands in the examples of a page: what is typed, without comments, pipes and redirections.
+fn examples(page: &str) -> Vec<String> {
+    let blocks = page.split("\n.EX\n").skip(1).map(|rest| rest.split("\n.EE").next().unwrap());
+    // A line that ends with a backslash goes on in the next one.
+    let lines = blocks.map(|block| plain(block).replace("\\\n", " "));
+    let lines: Vec<String> =
+        lines.flat_map(|block| block.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let ours = lines.iter().filter_map(|line| line.strip_prefix("gpuvm ").map(str::to_owned));
+    let ends = [" #", " >", " |", " <", " &&"];
+    let cut = |line: String| {
+        let end = ends.iter().filter_map(|end| line.find(end)).min().unwrap_or(line.len());
+        line[..end].trim().to_owned()
+    };
+    ours.map(cut).collect()
+}
+
+/// What stands in bold.
+pub fn bold(roff: &str) -> Vec<String> {
+    let parts = roff.split("\\fB").skip(1);
+    parts.map(|rest| plain(rest.split("\\fR").next().unwrap())).collect()
+}
+
+/// Our commands in the sentences of a page: `gpuvm` and what follows it in bold.
+fn named(page: &str) -> Vec<String> {
+    let bold = bold(page).into_iter();
+    bold.filter_map(|text| text.strip_prefix("gpuvm ").map(str::to_owned)).collect()
+}
+
+/// What is wrong with a command of a sentence: a verb or an option that is not ours.
+fn stranger(command: &str) -> Option<String> {
+    let mut at = &{
+        let mut root = Cli::command();
+        root.build();
+        root
+    };
+    for word in command.split_whitespace() {
+        if let Some(option) = word.strip_prefix("--") {
+            let option = option.split('=').next().unwrap();
+            let has = |arg: &clap::Arg| {
+                let aliases = arg.get_all_aliases().unwrap_or_default();
+                arg.get_long() == Some(option) || aliases.contains(&option)
+            };
+            if !at.get_arguments().any(has) {
+                return Some(word.to_owned());
+            }
+        } else if let Some(next) = at.find_subcommand(word) {
+            at = next;
+        } else if at.get_subcommands().next().is_some() {
+            return Some(word.to_owned());
+        }
+    }
+    None
+}
+
+#[test]
+fn every_command_of_the_pages_is_one_of_ours() {
+    let (mut typed, mut said, mut wrong) = (0, 0, Vec::new());
+    for (name, page) in pages() {
+        for command in examples(&page) {
+            typed += 1;
+            if !parses(&shell_words(&command)) {
+                wrong.push(format!("{name}: gpuvm {command}"));
+            }
+        }
+        for command in named(&page) {
+            said += 1;
+            if let Some(word) = stranger(&command) {
+                wrong.push(format!("{name}: `{word}` of gpuvm {command}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "not ours:\n{}", wrong.join("\n"));
+    assert!(typed > 60 && said > 40, "{typed} examples, {said} commands in sentences");
+}
+
+/// Examples of the pages that are run at least: fewer, and nothing is proven.
+const LEAST_RUN: usize = 12;
+
+/// The arguments of an example that only reads a recorded host, whole; none of another.
+fn of_a_record(command: &str) -> Option<Vec<String>> {
+    let mut words = shell_words(command);
+    let verb: Vec<&str> = words.iter().map(String::as_str).collect();
+    if !READ_RECORDS.iter().any(|read| verb.starts_with(read)) || verb.contains(&"--count") {
+        return None;
+    }
+    // Guests of libvirt and files of the reader's are not of the record.
+    let takes_guests = ["check", "tune", "list"].contains(&verb[0]);
+    let of_here = words.iter().filter(|word| project().join(word).exists()).count();
+    let names_a_host = verb.contains(&"--host");
+    let writes = verb.contains(&"-o") || verb.contains(&"--output");
+    if writes || takes_guests && of_here < 2 || names_a_host && of_here == 0 {
+        return None;
+    }
+    if !names_a_host {
+        words.extend(["--host".to_owned(), "topologies/dgx-2.json".to_owned()]);
+    }
+    Some(words)
+}
+
+#[test]
+fn the_examples_that_read_a_record_do_it() {
+    let mut ran = BTreeSet::new();
+    for (name, page) in pages() {
+        for words in examples(&page).iter().filter_map(|command| of_a_record(command)) {
+            let args: Vec<&str> = words.iter().map(String::as_str).collect();
+            let (code, out, err) = run(gpuvm(&args).current_dir(project()));
+            assert!([0, 3].contains(&code) && !out.is_empty(), "{name}: {args:?}: {code} {err}");
+            ran.insert(words.join(" "));
+        }
+    }
+    assert!(ran.len() >= LEAST_RUN, "{ran:?}");
+}
+
+/// Every page is shown whole, without a warning of the formatter and as wide as the terminal.
+#[test]
+fn the_pages_are_shown() {
+    for name in pages().into_keys() {
+        let mut man = std::process::Command::new("man");
+        man.args(["--warnings", "-l"]).arg(project().join("man").join(&name));
+        let Ok(shown) = man.env("MANWIDTH", "80").env("LC_ALL", "C.UTF-8").output() else {
+            eprintln!("skipped: no man");
+            return;
+        };
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&shown.stdout), text(&shown.stderr));
+        if out.is_empty() && !err.contains("warning") {
+            eprintln!("skipped: man shows no file here: {err}");
+            return;
+        }
+        assert_eq!((shown.status.code(), err.as_str()), (Some(0), ""), "{name}");
+        for heading in ["NAME", "DESCRIPTION", "SEE ALSO"] {
+            assert!(out.lines().any(|line| line == heading), "{name} has no {heading}");
+        }
+        let wide: Vec<&str> = out.lines().filter(|line| line.chars().count() > 100).collect();
+        assert!(wide.is_empty(), "{name}: {wide:?}");
+    }
+}
+
+/// Pages of both sections that a page names exist.
+#[test]
+fn the_pages_name_pages_that_exist() {
+    let all = pages();
+    let mut seen = 0;
+    for (name, page) in &all {
+        let text = plain(&page.replace('\n', " "));
+        for (at, _) in text.match_indices("gpuvm-") {
+            let named = &text[at..];
+            let end = named.find(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+            let (page, rest) = named.split_at(end.unwrap_or(named.len()));
+            let Some(section) = rest.trim_start().strip_prefix('(').and_then(|r| r.get(..2)) else {
+                continue;
+            };
+            seen += 1;
+            let file = format!("{page}.{}", section.trim_end_matches(')'));
+            assert!(project().join("man").join(&file).exists(), "{name} names {file}");
+        }
+    }
+    assert!(seen > 10, "{seen} pages are named");
+}
+
+/// The rules that a section of gpuvm-codes(7) lists, each with whether it is an error.
+fn listed(page: &str, section: &str) -> BTreeMap<String, bool> {
+    let start = page.find(&format!("\n.SH {section}\n")).unwrap_or_else(|| panic!("{section}"));
+    let text = page[start + 1..].split("\n.SH ").next().unwrap();
+    let tags = text.split("\n.TP 4\n").skip(1);
+    let mut rules = BTreeMap::new();
+    for tag in tags {
+        let (head, sentence) = tag.split_once('\n').unwrap();
+        let head = plain(head);
+        let (rule, severity) = head.split_once(' ').unwrap_or_else(|| panic!("{head}"));
+        let severity = match severity {
+            "(error)" => true,
+            "(warning)" => false,
+            other => panic!("{rule}: {other}"),
+        };
+        assert!(sentence.split("\n.").next().unwrap().ends_with('.'), "{rule}: {sentence}");
+        assert!(rules.insert(rule.to_owned(), severity).is_none(), "{rule} stands there twice");
+    }
+    rules
+}
+
+/// Rules as a page should list them.
+fn as_listed<'r>(rules: impl Iterator<Item = &'r Rule>) -> BTreeMap<String, bool> {
+    rules.map(|rule| (rule.id.to_owned(), rule.severity == Severity::Error)).collect()
+}
+
+#[test]
+fn gpuvm_codes_lists_every_rule_and_no_other() {
+    let page = &pages()["gpuvm-codes.7"];
+    let check = as_listed(gpuvm::check::rules());
+    assert_eq!(listed(page, "CHECK"), check);
+    let mut only_verify = as_listed(verify::rules());
+    only_verify.retain(|rule, _| !check.contains_key(rule));
+    assert_eq!(listed(page, "VERIFY"), only_verify);
+    assert_eq!(listed(page, "NETWORK DOCTOR"), as_listed(doctor::RULES.iter()));
+}
+
+#[test]
+fn gpuvm_codes_lists_every_exit_status() {
+    let page = &pages()["gpuvm-codes.7"];
+    let table = page.split("\n.SH EXIT STATUS\n").nth(1).unwrap().split("\n.SH ").next().unwrap();
+    let tags = format!("\n{table}");
+    let codes: Vec<u8> = tags
+        .split("\n.TP 4\n")
+        .skip(1)
+        .map(|tag| plain(tag.lines().next().unwrap()).parse().unwrap())
+        .collect();
+    assert_eq!(codes, [EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_FOUND, EXIT_BUG]);
+}
