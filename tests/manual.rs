@@ -1,4 +1,5 @@
-//! The pages of section 7: each is shown without a warning, its commands are ours, its lists are those of the program.
+//! The pages of section 7: each is shown without a warning, its commands are ours, its lists are
+//! those of the program.
 
 use crate::hints::{parses, shell_words};
 use crate::support::{gpuvm, project, run};
@@ -11,6 +12,7 @@ use gpuvm::network::doctor;
 use gpuvm::verify;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::{Path, PathBuf};
 
 /// The pages with their names, as roff.
 pub fn pages() -> BTreeMap<String, String> {
@@ -125,10 +127,18 @@ fn every_command_of_the_pages_is_one_of_ours() {
 /// Examples of the pages that are run at least: fewer, and nothing is proven.
 const LEAST_RUN: usize = 12;
 
-/// The arguments of an example that only reads a recorded host, whole; none of another.
+/// Sections that comments name at least.
+const LEAST_NAMED: usize = 0;
+
+/// The arguments of an example that only reads a recorded host, or asks libvirt's test driver; none
+/// of another.
 fn of_a_record(command: &str) -> Option<Vec<String>> {
     let mut words = shell_words(command);
     let verb: Vec<&str> = words.iter().map(String::as_str).collect();
+    // Its domains and networks are made up, and forgotten at the end.
+    if verb.contains(&"test:///default") {
+        return Some(words);
+    }
     if !READ_RECORDS.iter().any(|read| verb.starts_with(read)) || verb.contains(&"--count") {
         return None;
     }
@@ -207,6 +217,55 @@ fn the_pages_name_pages_that_exist() {
     assert!(seen > 10, "{seen} pages are named");
 }
 
+/// All Rust files below a directory.
+fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, out);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+/// Comments say where a fact stands as `gpuvm-hardware(7), BOARDS`.
+#[test]
+fn the_sections_that_comments_name_exist() {
+    let all = pages();
+    let heads: BTreeMap<&str, Vec<String>> = all
+        .iter()
+        .map(|(name, page)| {
+            let lines = page.lines().filter_map(|line| line.strip_prefix(".SH "));
+            (name.as_str(), lines.map(plain).collect())
+        })
+        .collect();
+    let mut files = Vec::new();
+    sources(&project().join("src"), &mut files);
+    sources(&project().join("tests"), &mut files);
+    let mut seen = 0;
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let comments = text.lines().map(|line| {
+            line.trim_start().trim_start_matches('/').trim_start_matches('!').trim_start()
+        });
+        let text = comments.collect::<Vec<_>>().join(" ");
+        for (at, _) in text.match_indices("(7), ") {
+            let page = text[..at].rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '-').next();
+            let Some(heads) = heads.get(format!("{}.7", page.unwrap()).as_str()) else { continue };
+            let section = &text[at + "(7), ".len()..];
+            if section.starts_with(|c: char| c.is_ascii_uppercase()) {
+                seen += 1;
+                let is_one = heads.iter().any(|head| section.starts_with(head.as_str()));
+                let named: String = section.chars().take(40).collect();
+                let page = page.unwrap();
+                assert!(is_one, "{}: {page}(7), {named}", file.display());
+            }
+        }
+    }
+    assert!(seen >= LEAST_NAMED, "{seen} sections are named");
+}
+
 /// The rules that a section of gpuvm-codes(7) lists, each with whether it is an error.
 fn listed(page: &str, section: &str) -> BTreeMap<String, bool> {
     let start = page.find(&format!("\n.SH {section}\n")).unwrap_or_else(|| panic!("{section}"));
@@ -255,4 +314,23 @@ fn gpuvm_codes_lists_every_exit_status() {
         .map(|tag| plain(tag.lines().next().unwrap()).parse().unwrap())
         .collect();
     assert_eq!(codes, [EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_FOUND, EXIT_BUG]);
+}
+
+/// The files of the top level that people read first: short, narrow, and their links lead somewhere.
+#[test]
+fn the_readme_is_short_and_leads_to_every_page() {
+    for (name, most) in [("README.md", 200), ("CHANGELOG.md", 80), ("CONTRIBUTING.md", 80)] {
+        let text = fs::read_to_string(project().join(name)).unwrap();
+        assert!(text.lines().count() <= most, "{name} has more than {most} lines");
+        let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 100).collect();
+        assert!(wide.is_empty(), "{name}: {wide:?}");
+        let links = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
+        for link in links.filter(|link| !link.contains("://")) {
+            assert!(project().join(link).exists(), "{name} links {link}");
+        }
+    }
+    let readme = fs::read_to_string(project().join("README.md")).unwrap();
+    for page in pages().into_keys() {
+        assert!(readme.contains(&format!("](man/{page})")), "README.md does not name {page}");
+    }
 }

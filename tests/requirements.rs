@@ -24,9 +24,9 @@ fn requirements() -> Vec<Requirement> {
             let (tag, text) = item.split_once('\n').unwrap();
             let numbers = plain(tag).split_once(". ").unwrap().0.to_owned();
             let part = |name: &str| {
-                let mut parts = text.split("\n.br\n");
-                let part = parts.find_map(|part| part.strip_prefix(name));
-                part.unwrap_or_default().to_owned()
+                let mut parts = text.split("\n.br\n").map(|part| part.replace('\n', " "));
+                let part = parts.find_map(|part| part.strip_prefix(name).map(str::to_owned));
+                part.unwrap_or_default()
             };
             let numbers = numbers.split(", ").map(|number| number.parse().unwrap()).collect();
             let (here, rules, back) = (part("Here: "), part("Rules: "), part("Back: "));
