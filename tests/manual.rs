@@ -7,6 +7,7 @@ use clap::CommandFactory as _;
 use gpuvm::check::{Rule, Severity};
 use gpuvm::cli::args::Cli;
 use gpuvm::cli::error::{EXIT_BUG, EXIT_DONE, EXIT_FAILED, EXIT_FOUND, EXIT_USAGE};
+use gpuvm::cli::manual;
 use gpuvm::cli::offer::READ_RECORDS;
 use gpuvm::network::doctor;
 use gpuvm::verify;
@@ -332,5 +333,41 @@ fn the_readme_is_short_and_leads_to_every_page() {
     let readme = fs::read_to_string(project().join("README.md")).unwrap();
     for page in pages().into_keys() {
         assert!(readme.contains(&format!("](man/{page})")), "README.md does not name {page}");
+    }
+}
+
+#[test]
+fn gpuvm_man_prints_every_page_of_both_sections() {
+    let known = BTreeMap::from_iter(
+        manual::PAGES.iter().map(|(name, text)| (format!("{name}.7"), (*text).to_owned())),
+    );
+    assert_eq!(known, pages(), "src/cli/manual.rs does not have the pages of man");
+    let (code, out, err) = run(&mut gpuvm(&["man", "guide"]));
+    assert_eq!((code, out.as_str(), err.as_str()), (0, &*known["gpuvm-guide.7"], ""));
+    let (code, _, err) = run(&mut gpuvm(&["man", "guides"]));
+    assert!(code == 2 && err.contains("networks, ") && err.contains("host-show, "), "{err}");
+    let dir = crate::support::tree::scratch();
+    let (code, _, err) = run(gpuvm(&["man", "--dir"]).arg(dir.path()));
+    assert_eq!((code, err.as_str()), (0, ""));
+    let written = fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(written, known.len() + gpuvm::cli::meta::pages().unwrap().len());
+}
+
+/// Every verb is explained by a page, and every page but the last ones explains a verb.
+#[test]
+fn every_verb_has_a_page_that_explains_it() {
+    let mut explained = BTreeSet::new();
+    for (name, _) in gpuvm::cli::meta::pages().unwrap() {
+        let verb = name.trim_end_matches(".1").trim_start_matches("gpuvm").trim_matches('-');
+        let words: Vec<&str> = verb.split('-').filter(|word| !word.is_empty()).collect();
+        let beside = manual::beside(&words);
+        assert!(!beside.is_empty(), "{name}");
+        if !words.is_empty() {
+            explained.extend(beside);
+        }
+    }
+    let general = ["gpuvm-glossary", "gpuvm-design"];
+    for (page, _) in manual::PAGES.iter().filter(|(page, _)| !general.contains(page)) {
+        assert!(explained.contains(page), "no verb leads to {page}");
     }
 }

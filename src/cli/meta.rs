@@ -17,11 +17,17 @@ pub fn completions(args: &CompletionsArgs, cx: &Context<'_>) -> anyhow::Result<u
 pub fn man(args: &ManArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let pages = pages()?;
     if let Some(dir) = &args.dir {
-        for (name, page) in &pages {
+        let written = super::manual::PAGES.iter();
+        let written = written.map(|(name, page)| (format!("{name}.7"), (*page).to_owned()));
+        for (name, page) in pages.into_iter().chain(written) {
             let path = dir.join(name);
             std::fs::write(&path, page)
                 .map_err(|e| anyhow::Error::from(e).context(format!("write {}", path.display())))?;
         }
+        return Ok(EXIT_DONE);
+    }
+    if let Some(text) = args.verb.as_deref().and_then(super::manual::find) {
+        cx.output.text(text)?;
         return Ok(EXIT_DONE);
     }
     let wanted = match &args.verb {
@@ -31,10 +37,11 @@ pub fn man(args: &ManArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     match pages.iter().find(|(name, _)| *name == wanted) {
         Some((_, page)) => cx.output.text(page)?,
         None => {
-            let verbs: Vec<&str> =
-                pages.iter().filter_map(|(name, _)| name.strip_prefix("gpuvm-")).collect();
-            let verbs = verbs.join(", ").replace(".1", "");
-            return Err(usage(format!("no man page `{wanted}`"), format!("pages: {verbs}")));
+            let names = pages.iter().map(|(name, _)| name.trim_end_matches(".1"));
+            let names = names.chain(super::manual::PAGES.iter().map(|(name, _)| *name));
+            let names: Vec<&str> = names.filter_map(|name| name.strip_prefix("gpuvm-")).collect();
+            let names = names.join(", ");
+            return Err(usage(format!("no man page `{wanted}`"), format!("pages: {names}")));
         }
     }
     Ok(EXIT_DONE)

@@ -29,6 +29,7 @@ pub mod ip;
 pub mod list;
 pub mod live;
 pub mod made;
+pub mod manual;
 pub mod meta;
 pub mod network;
 pub mod nic;
