@@ -5,9 +5,10 @@ use crate::cpuset::CpuSet;
 use crate::domain::DomainXml;
 use crate::domain::live::GuestThread;
 use crate::hypervisor::{
-    AskedBy, Console, DomainState, DomainSummary, GuestAddress, HypervisorError,
-    HypervisorErrorKind, Lease, XmlOf,
+    AskedBy, Console, DomainState, DomainSummary, HypervisorError, HypervisorErrorKind, Lease,
+    XmlOf,
 };
+use crate::network::GuestAddress;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 

@@ -7,9 +7,9 @@ use super::list::state_text;
 use super::view::{AgentState, View, remembered};
 use crate::domain::DomainXml;
 use crate::hypervisor::{
-    AddressSource, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError,
-    HypervisorErrorKind, XmlOf,
+    DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
 };
+use crate::network::{AddressSource, GuestAddress};
 use serde::Serialize;
 use std::fmt::Write as _;
 

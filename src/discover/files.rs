@@ -7,13 +7,10 @@
 //! cause). The DGX guide asks for 2048, since 1024 may keep guests with many queues from starting.
 
 use crate::fsroot::{FsError, FsRoot};
+use crate::verify::tuning::{CONF, MAX_FILES};
 use crate::versions::Version;
 use serde::Serialize;
 
-/// libvirt's configuration of QEMU.
-pub const CONF: &str = "etc/libvirt/qemu.conf";
-/// The key in it.
-pub const KEY: &str = "max_files";
 /// The daemons that start QEMU, as the kernel names them.
 const DAEMONS: [&str; 2] = ["libvirtd", "virtqemud"];
 /// From this QEMU on the hard limit holds.
@@ -52,7 +49,7 @@ pub struct Files {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfError {
     /// The key is there twice.
-    #[error("/{CONF} sets {KEY} in lines {first} and {second}")]
+    #[error("/{CONF} sets {MAX_FILES} in lines {first} and {second}")]
     Twice {
         /// Line, from 1.
         first: usize,
@@ -115,7 +112,7 @@ impl Files {
 fn line_of(text: &str) -> Result<Option<(usize, u64)>, ConfError> {
     let mut found: Option<(usize, &str)> = None;
     for (at, line) in text.lines().enumerate() {
-        let Some(rest) = line.trim_start().strip_prefix(KEY) else { continue };
+        let Some(rest) = line.trim_start().strip_prefix(MAX_FILES) else { continue };
         let Some(value) = rest.trim_start().strip_prefix('=') else { continue };
         if let Some((first, _)) = found {
             return Err(ConfError::Twice { first: first + 1, second: at + 1 });
@@ -145,14 +142,14 @@ pub fn with_limit(text: &str, count: u64) -> Result<Option<String>, ConfError> {
     }
     let is_default = |line: &&str| {
         let line = line.trim_start();
-        line.strip_prefix('#').is_some_and(|line| line.trim_start().starts_with(KEY))
+        line.strip_prefix('#').is_some_and(|line| line.trim_start().starts_with(MAX_FILES))
     };
     let at = lines.iter().rposition(is_default).map_or(lines.len(), |at| at + 1);
     let before = lines[..at].concat();
     let ends = before.is_empty() || before.ends_with('\n');
     let line = match ends {
-        true => format!("{KEY} = {count}\n"),
-        false => format!("\n{KEY} = {count}"),
+        true => format!("{MAX_FILES} = {count}\n"),
+        false => format!("\n{MAX_FILES} = {count}"),
     };
     Ok(Some(before + &line + &lines[at..].concat()))
 }

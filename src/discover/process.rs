@@ -4,64 +4,10 @@
 use crate::cpuset::{CpuSet, NodeId};
 use crate::fsroot::{Dir, FsError, FsRoot};
 use crate::memsize::MemSize;
+use crate::verify::process::{Mapped, Opened, Process, Thread};
 use nix::fcntl::OFlag;
-use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// Is a thread.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Thread {
-    /// Its id.
-    pub tid: u32,
-    /// Its name, at most 15 bytes: `CPU 0/KVM`, `IO iothread1`.
-    pub name: String,
-    /// Where it may run, as far as the pcpus are there.
-    pub pcpus: CpuSet,
-}
-
-/// Is memory of one kind: what backs it, and how much of it lies where.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Mapped {
-    /// Guest cell that QEMU's name of a memory file tells (`ram-node1`); none: no file, or another name.
-    pub cell: Option<u32>,
-    /// Whether the process binds it to nodes.
-    pub bound: bool,
-    /// Page size.
-    pub page_kib: MemSize,
-    /// How much lies on which node.
-    pub nodes: BTreeMap<NodeId, MemSize>,
-}
-
-/// Is what a process has open.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Opened {
-    /// Ends of virtual network cables: one for each queue.
-    pub taps: usize,
-    /// Queues that the kernel serves (vhost-net).
-    pub vhosts: usize,
-    /// Names below /dev/vfio: IOMMU groups, and `devices/vfioN` where a function is opened by itself.
-    pub vfio: BTreeSet<String>,
-    /// Files and block devices by path, and whether the host's page cache is passed over (O_DIRECT) by any opening.
-    pub files: BTreeMap<String, bool>,
-}
-
-/// Is a guest's process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Process {
-    /// Its id.
-    pub pid: u32,
-    /// Its threads by id; the first is the main one.
-    pub threads: Vec<Thread>,
-    /// The kernel's threads that serve its network queues, where they are no threads of its own (before Linux 6.4).
-    pub vhosts: Vec<Thread>,
-    /// Its memory; none: this user may not see it, or the kernel does not tell nodes.
-    pub memory: Option<Vec<Mapped>>,
-    /// What it has open; none: this user may not see it.
-    pub opened: Option<Opened>,
-    /// How many files it may have open; none: this user may not see it.
-    pub file_limit: Option<u64>,
-}
 
 /// The processes that run domains, by the domain's UUID in lower case: libvirt starts each with `-uuid`.
 pub fn all(root: &FsRoot) -> Result<BTreeMap<String, u32>, FsError> {

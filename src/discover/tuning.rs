@@ -1,26 +1,14 @@
 //! How the host's kernel is set where guests feel it: frequencies, transparent huge pages. Does not judge.
 
 use super::cpu::numbered;
-use crate::cpuset::{CpuSet, PcpuId};
+use crate::cpuset::PcpuId;
 use crate::fsroot::{FsError, FsRoot};
-use serde::Serialize;
-use std::collections::BTreeMap;
+use crate::verify::tuning::Tuning;
 
 /// Where the kernel says when it puts memory on huge pages by itself.
 pub const TRANSPARENT: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 /// Where it says whether it moves memory to the node that uses it.
 pub const BALANCING: &str = "proc/sys/kernel/numa_balancing";
-
-/// Is how the host's kernel is set.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Tuning {
-    /// Pcpus by what governs their frequency; empty where nothing does, as in virtual machines.
-    pub governors: BTreeMap<String, CpuSet>,
-    /// When memory is put on huge pages by itself: `always`, `madvise`, `never`; none: this kernel cannot.
-    pub transparent_huge_pages: Option<String>,
-    /// How many files a guest that starts now may have open; none: not known.
-    pub file_limit: Option<u64>,
-}
 
 /// Reads how the kernel is set.
 pub fn read(root: &FsRoot) -> Result<Tuning, FsError> {

@@ -15,6 +15,7 @@ pub mod uses;
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::live::GuestThread;
+use crate::network::GuestAddress;
 use crate::versions::Versions;
 use machine::{Identity, Machine};
 use serde::{Deserialize, Serialize};
@@ -89,29 +90,6 @@ pub trait Console {
     fn read(&mut self, into: &mut [u8]) -> Result<ConsoleRead, HypervisorError>;
     /// Types to the guest; returns how many bytes it takes now.
     fn write(&mut self, from: &[u8]) -> Result<usize, HypervisorError>;
-}
-
-/// Is where an address of a guest was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum AddressSource {
-    /// DHCP lease of a libvirt network.
-    Lease,
-    /// The guest agent's answer: as trustworthy as the guest.
-    Agent,
-    /// The host's ARP table.
-    Arp,
-}
-
-/// Is an address of a guest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct GuestAddress {
-    /// MAC address of the guest's interface, lower case.
-    pub mac: String,
-    /// The address.
-    pub ip: IpAddr,
-    /// Where it was found.
-    pub source: AddressSource,
 }
 
 /// Is an address that a network's DHCP server has given to an interface, whether or not that is still there.

@@ -5,6 +5,7 @@
 //!
 //! IPv4 alone: a network's IPv6 addresses are neither made nor judged.
 
+mod address;
 pub mod doctor;
 mod document;
 pub mod firewall;
@@ -16,6 +17,7 @@ mod request;
 mod subnet;
 mod vendor;
 
+pub use address::{AddressSource, GuestAddress};
 pub use plan::{LEAST_MTU, MOST_MTU, MOST_NAME, plan};
 pub use problem::{Problem, Refused, reasons};
 pub use reach::Reach;

@@ -62,7 +62,6 @@ mod tests {
     use crate::verify::{Subject, verify};
     use crate::versions::Versions;
     use std::collections::BTreeMap;
-    use std::path::Path;
 
     /// A guest of ours in huge pages, that was asked for so, or one of somebody else's.
     fn guest(ours: bool) -> DomainXml {
@@ -89,8 +88,7 @@ mod tests {
 
     /// A DGX-2.
     fn host() -> Topology {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("topologies/dgx-2.json");
-        crate::discover::source::load(&file).unwrap()
+        crate::topology::file::from_json(include_str!("../../topologies/dgx-2.json")).unwrap()
     }
 
     /// The guest tuned.

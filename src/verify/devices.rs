@@ -3,10 +3,10 @@
 use super::report::{Between, Report, Wrong};
 use crate::check::Rule;
 use crate::check::guest::Guest;
-use crate::discover::process::{Opened, Process};
 use crate::domain::Element;
 use crate::shell::word;
 use crate::topology::{Topology, is_vfio};
+use crate::verify::process::{Opened, Process};
 
 /// The guest's device is dead, or is about to be.
 const DRIVER: Rule = Rule::error("hostdev-driver", "a passed function that is not bound to VFIO");

@@ -9,6 +9,7 @@
 
 use super::Subject;
 use super::report::{Between, Report, Wrong};
+use super::tuning::{CONF, MAX_FILES};
 use crate::check::Rule;
 use crate::check::guest::Guest;
 use crate::domain::{DomainXml, Element};
@@ -65,7 +66,7 @@ pub fn compare(subject: &Subject<'_>, report: &mut Report) {
     }
     let at = match subject.process.filter(|_| running.is_some()) {
         Some(process) => format!("/proc/{}/limits", process.pid),
-        None => format!("{} of /{}", crate::discover::files::KEY, crate::discover::files::CONF),
+        None => format!("{} of /{}", MAX_FILES, CONF),
     };
     let hint = format!(
         "`gpuvm host files --count {}`, restart libvirt's daemon, then the guest",

@@ -4,8 +4,8 @@ use super::report::{Between, Report, Wrong};
 use crate::check::Rule;
 use crate::check::guest::Guest;
 use crate::cpuset::CpuSet;
-use crate::discover::tuning::Tuning;
 use crate::topology::Topology;
+use crate::verify::tuning::Tuning;
 
 /// A pcpu that sleeps deeply or runs slowly answers the guest late.
 const GOVERNOR: Rule =

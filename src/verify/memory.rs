@@ -7,10 +7,10 @@ use crate::check::Rule;
 use crate::check::guest::{Bank, Guest};
 use crate::check::memory::{page_size, wanted_pages};
 use crate::cpuset::NodeSet;
-use crate::discover::process::{Mapped, Process};
 use crate::memsize::MemSize;
 use crate::shell::word;
 use crate::topology::Topology;
+use crate::verify::process::{Mapped, Process};
 use std::collections::BTreeMap;
 
 /// Every access of the guest to it crosses the link between packages.

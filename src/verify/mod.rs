@@ -10,21 +10,23 @@ pub mod guest;
 mod host;
 mod memory;
 mod plan;
+pub mod process;
 mod report;
 mod threads;
+pub mod tuning;
 
 pub use report::{Between, Finding};
 
 use crate::check::{self, Rule, Severity};
-use crate::discover::process::Process;
-use crate::discover::tuning::Tuning;
 use crate::domain::DomainXml;
 use crate::placement::Occupancy;
 use crate::shell::word;
 use crate::topology::Topology;
 use crate::versions::Versions;
+use process::Process;
 use report::Report;
 use std::collections::BTreeSet;
+use tuning::Tuning;
 
 /// A domain of which nothing can be told.
 const NOT_COMPARED: Rule = Rule::error("not-compared", "a domain that cannot be read");

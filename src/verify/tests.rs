@@ -3,9 +3,8 @@ mod unfound;
 use super::guest::{Function, View};
 use super::*;
 use crate::cpuset::NodeId;
-use crate::discover::process::{Mapped, Opened, Thread};
 use crate::memsize::MemSize;
-use std::path::Path;
+use crate::verify::process::{Mapped, Opened, Thread};
 
 /// The running XML of a guest on a DGX-2: two cells on 1 GiB pages, a GPU on each node, an interface, a disk.
 const LIVE: &str = "<domain type='kvm' id='3'><name>a</name><memory unit='GiB'>4</memory><memoryBacking><hugepages>
@@ -55,8 +54,8 @@ fn set<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
 
 /// A guest on which all is as it should be.
 fn good() -> Case {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("topologies/dgx-2.json");
-    let mut parts = crate::discover::source::load(&file).unwrap().parts().clone();
+    let dgx2 = include_str!("../../topologies/dgx-2.json");
+    let mut parts = crate::topology::file::from_json(dgx2).unwrap().parts().clone();
     for (device, group) in parts.devices.iter_mut().zip(1u32..) {
         device.iommu_group = Some(group);
         device.driver = Some("vfio-pci".into());

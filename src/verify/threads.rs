@@ -5,10 +5,10 @@ use super::report::{Between, Report, Wrong};
 use crate::check::Rule;
 use crate::check::guest::Guest;
 use crate::cpuset::CpuSet;
-use crate::discover::process::{Process, Thread};
 use crate::domain::claims::VcpuId;
 use crate::shell::word;
 use crate::topology::Topology;
+use crate::verify::process::{Process, Thread};
 use std::collections::BTreeMap;
 
 /// It was unplugged, or QEMU has one thread for all.

@@ -3,8 +3,6 @@
 
 use super::pairs::Asked;
 use gpuvm::cpuset::CpuSet;
-use gpuvm::discover::process::{Mapped, Opened, Process, Thread};
-use gpuvm::discover::tuning::Tuning;
 use gpuvm::domain::DomainXml;
 use gpuvm::domain::claims::{VcpuId, VcpuSet};
 use gpuvm::memsize::MemSize;
@@ -12,6 +10,8 @@ use gpuvm::placement::{Occupancy, Placement};
 use gpuvm::request::PageSize;
 use gpuvm::topology::Topology;
 use gpuvm::verify::guest::{Function, View};
+use gpuvm::verify::process::{Mapped, Opened, Process, Thread};
+use gpuvm::verify::tuning::Tuning;
 use gpuvm::verify::{Host, Subject, verify};
 use gpuvm::versions::Versions;
 

@@ -9,11 +9,12 @@ use crate::cli::args::HostFilesArgs;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted, usage};
 use crate::cli::output::width;
-use crate::discover::files::{CONF, Files, KEY, Limit, limit, read, with_limit};
+use crate::discover::files::{Files, Limit, limit, read, with_limit};
 use crate::discover::process;
 use crate::domain::DomainXml;
 use crate::fsroot::FsRoot;
 use crate::verify::files::{advised, needed};
+use crate::verify::tuning::{CONF, MAX_FILES};
 use crate::versions::Version;
 use anyhow::Context as _;
 use serde::Serialize;
@@ -110,7 +111,7 @@ fn steps(count: u64) -> anyhow::Result<Vec<Step>> {
     let after = with_limit(&before, count);
     let after = after.map_err(|error| hinted(error.to_string(), "mend that line first"))?;
     let step = after.map(|after| {
-        let what = format!("let guests have {count} files open: {KEY} = {count}");
+        let what = format!("let guests have {count} files open: {MAX_FILES} = {count}");
         Step::EditText(TextStep { path, before, after, what })
     });
     Ok(step.into_iter().collect())
@@ -129,7 +130,7 @@ fn show(root: &FsRoot, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     let set = files.set.map_or("the daemon's own limit".to_owned(), |set| set.to_string());
     let mut rows = vec![["WHAT", "SOFT", "HARD"].map(str::to_owned).to_vec()];
-    rows.push(vec![format!("{KEY} of /{CONF}"), set, String::new()]);
+    rows.push(vec![format!("{MAX_FILES} of /{CONF}"), set, String::new()]);
     let row =
         |what: String, limit: Limit| vec![what, limit.soft.to_string(), limit.hard.to_string()];
     rows.extend(files.daemons.iter().map(|d| row(format!("{} ({})", d.name, d.pid), d.limit)));

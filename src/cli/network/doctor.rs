@@ -14,7 +14,8 @@ use crate::check::Severity;
 use crate::discover::path;
 use crate::domain::DomainXml;
 use crate::fsroot::FsRoot;
-use crate::hypervisor::{DomainState, GuestAddress, Hypervisor, XmlOf};
+use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
+use crate::network::GuestAddress;
 use crate::network::Network;
 use crate::network::doctor::{
     Attached, Behind, Case, Diagnosis, Finding, Hop, HostSide, Inside, Nic, On, Verdict, examine,

@@ -1,11 +1,12 @@
 //! The addresses of a guest behind libvirt: leases, the guest's agent, the host's ARP table.
 
-use super::super::{AddressSource, GuestAddress, Hypervisor as _};
+use super::super::Hypervisor as _;
 use super::{Libvirt, leases};
 use crate::discover::network::answered_ago;
 use crate::discover::process;
 use crate::domain::DomainXml;
 use crate::fsroot::FsRoot;
+use crate::network::{AddressSource, GuestAddress};
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -2,7 +2,7 @@
 
 use super::report::{Hop, Hops};
 use super::{Attached, Case, HostSide, bridged, rules};
-use crate::hypervisor::AddressSource;
+use crate::network::AddressSource;
 use crate::shell::word;
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -21,7 +21,7 @@ pub use report::{Diagnosis, Finding, Hop, Verdict};
 pub use rules::RULES;
 
 use super::Network;
-use crate::hypervisor::GuestAddress;
+use crate::network::GuestAddress;
 use crate::shell::word;
 use report::Hops;
 

@@ -2,7 +2,7 @@
 
 use super::super::host::*;
 use super::super::*;
-use crate::hypervisor::AddressSource;
+use crate::network::AddressSource;
 use crate::network::firewall::Ruleset;
 use crate::network::host::{HostAddress, HostNetwork, Link, Route};
 use crate::network::{Kind, Mode, Range, Span, Subnet};

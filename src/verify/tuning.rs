@@ -1,0 +1,21 @@
+//! How the host's kernel is set where guests feel it: frequencies, transparent huge pages, open files.
+
+use crate::cpuset::CpuSet;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// libvirt's configuration of QEMU.
+pub const CONF: &str = "etc/libvirt/qemu.conf";
+/// Its key for how many files a QEMU may have open.
+pub const MAX_FILES: &str = "max_files";
+
+/// Is how the host's kernel is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Tuning {
+    /// Pcpus by what governs their frequency; empty where nothing does, as in virtual machines.
+    pub governors: BTreeMap<String, CpuSet>,
+    /// When memory is put on huge pages by itself: `always`, `madvise`, `never`; none: this kernel cannot.
+    pub transparent_huge_pages: Option<String>,
+    /// How many files a guest that starts now may have open; none: not known.
+    pub file_limit: Option<u64>,
+}
