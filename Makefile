@@ -23,12 +23,12 @@ demo:
 # Every test. Those that need root run the whole test binary with sudo where the caller is not root.
 test:
 	tests/setup test
-	tests/with-root $(CARGO) test --locked
+	tests/with-root $(CARGO) test --locked --workspace
 
 # What `make test` samples, whole: every host and size (tests/law), and the arrays of every level.
 test-nightly:
 	tests/setup test
-	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_TEST_LIMIT_S=3600 tests/with-root $(CARGO) test --locked
+	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_TEST_LIMIT_S=3600 tests/with-root $(CARGO) test --locked --workspace
 
 # Passthrough by gpuvm on virtual hosts with real VFIO; needs root. What is kept of the runs lies in target/vdgx-out.
 # All of it takes the program as it is installed: emulated, the unoptimized one needs half as much time again.
@@ -43,10 +43,10 @@ test-vdgx:
 lint:
 	tests/setup build
 	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked --no-default-features -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
-	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 	if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check licenses bans sources; \
 	else echo "lint: cargo-deny is not installed; licences were not checked"; fi
 
@@ -63,7 +63,7 @@ install: build
 	install -m644 man/*.7 $(SHARE)/man/man7/
 	install -m644 templates/*.xml $(SHARE)/gpuvm/templates/
 	install -m644 topologies/*.json $(SHARE)/gpuvm/topologies/
-	install -Dm644 src/apply/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/gpuvm.conf
+	install -Dm644 src/host/apply/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/gpuvm.conf
 	install -d $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
 	$(GPUVM) completions bash >$(SHARE)/bash-completion/completions/gpuvm
 	$(GPUVM) completions zsh >$(SHARE)/zsh/site-functions/_gpuvm

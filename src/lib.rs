@@ -8,53 +8,15 @@
 //! args ───resolve───▶ Request ───┘  pure               pure                 pure       └ --dry-run prints here
 //! ```
 //!
-//! Modules in reading order. `topology`, `network`, `hostnet`, `request`, `placement` and `domain` do no I/O and print
-//! nothing; only `discover` and `apply` touch the machine; only `cli` prints. Imports point left along the pipe.
+//! The rooms: [`gpuvm_core`] decides and touches nothing, [`gpuvm_host`] reads and changes the machine, `cli` takes arguments
+//! and prints. Imports point down only.
 
-pub mod bdf;
-pub mod cpuset;
-pub mod memsize;
-pub mod versions;
-
-pub mod fsroot;
-pub mod input;
-pub mod netlink;
-pub mod program;
-
-pub mod topology;
-
-pub mod network;
-
-pub mod hostnet;
-
-pub mod discover;
-
-pub mod blockdev;
-
-pub mod request;
-
-pub mod placement;
-
-pub mod domain;
-
-pub mod check;
-
-pub mod tune;
-
-pub mod verify;
-
-pub mod holders;
-
-pub mod image;
-pub mod seed;
-pub mod shell;
-pub mod words;
-
-pub mod hypervisor;
-
-pub mod apply;
-
-pub mod history;
-pub mod kept;
+pub use gpuvm_core::{
+    bdf, check, cpuset, domain, hostnet, image, memsize, network, placement, request, seed, shell,
+    topology, tune, verify, versions, words,
+};
+pub use gpuvm_host::{
+    apply, blockdev, discover, fsroot, history, holders, hypervisor, input, kept, netlink, program,
+};
 
 pub mod cli;

@@ -24,6 +24,7 @@ mod nics;
 mod plans;
 mod posted;
 mod requirements;
+mod rooms;
 #[allow(dead_code)]
 #[path = "bench/placement/mod.rs"]
 mod shootout;

@@ -353,7 +353,7 @@ fn the_order_of_criteria_stands_in_the_manual_as_in_the_scorer() {
         };
         rows.filter_map(named).collect()
     };
-    let in_source = rows(text("src/placement/score.rs"), "//! | ");
+    let in_source = rows(text("src/core/placement/score.rs"), "//! | ");
     let in_manual = rows(text("man/gpuvm-placement.7").replace('\\', ""), "");
     assert!(in_source.len() >= 13, "{in_source:?}");
     assert_eq!(in_source, in_manual);

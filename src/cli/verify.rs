@@ -155,7 +155,7 @@ struct Here {
     /// What it has.
     topology: Topology,
     /// How its kernel is set.
-    tuning: tuning::Tuning,
+    tuning: verify::tuning::Tuning,
     /// The processes of domains, by UUID.
     processes: BTreeMap<String, u32>,
 }

@@ -344,10 +344,14 @@ fn every_promise_of_the_safety_page_has_a_test_that_is_there() {
         let (module, test) = name.rsplit_once("::").unwrap();
         let path = module.replace("::", "/");
         let files = match is_unit {
-            true => {
-                [format!("src/{path}.rs"), format!("src/{}.rs", path.trim_end_matches("/tests"))]
-            }
-            false => [format!("tests/{path}.rs"), format!("tests/{path}/mod.rs")],
+            true => ["src", "src/core", "src/host"]
+                .iter()
+                .flat_map(|room| {
+                    [path.as_str(), path.trim_end_matches("/tests")]
+                        .map(|path| format!("{room}/{path}.rs"))
+                })
+                .collect(),
+            false => vec![format!("tests/{path}.rs"), format!("tests/{path}/mod.rs")],
         };
         let texts = files.iter().filter_map(|file| fs::read_to_string(project().join(file)).ok());
         let is_there = |text: String| {

@@ -68,11 +68,15 @@ fn command_of(pid: u32) -> String {
     String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned()
 }
 
-/// How long a process has run.
+/// How long a process has run; none where it has ended, also where nobody has asked for its end.
 fn age(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields = stat.rsplit_once(") ")?.1;
+    if fields.starts_with('Z') {
+        return None;
+    }
     // Field 22, the 20th behind the name, which may hold blanks: its start in ticks of 10 ms since boot.
-    let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
+    let ticks: u64 = fields.split(' ').nth(19)?.parse().ok()?;
     let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
     let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
     Duration::from_secs_f64(uptime).checked_sub(Duration::from_millis(ticks * 10))

@@ -11,7 +11,7 @@ pub const SIZES: [usize; 5] = [1, 2, 4, 8, 16];
 /// Shares of the classes in percent that the planner expects.
 pub const MIX: [f64; 5] = [40.0, 25.0, 20.0, 10.0, 5.0];
 
-/// A state's number: up to symmetry, as the planner numbers them (src/placement/future.rs).
+/// A state's number: up to symmetry, as the planner numbers them (src/core/placement/future.rs).
 pub type State = usize;
 
 /// The state after a guest of each class is placed; none: it is refused.

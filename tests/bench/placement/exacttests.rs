@@ -90,7 +90,7 @@ fn table() -> String {
 
 #[test]
 fn the_planners_table_is_the_solvers() {
-    let path = project().join("src/placement/future/table.rs");
+    let path = project().join("src/core/placement/future/table.rs");
     let made = table();
     if std::env::var_os("GPUVM_RENEW").is_some() {
         std::fs::write(&path, &made).unwrap();

@@ -1,5 +1,5 @@
 //! The exact optimum of one decision: every set of free GPUs is judged by the whole key, and the smallest wins. It is
-//! written from the definition that the planner states (src/placement/score.rs) and shares no code with it: naive, for
+//! written from the definition that the planner states (src/core/placement/score.rs) and shares no code with it: naive, for
 //! small hosts only.
 
 use super::model::Place;

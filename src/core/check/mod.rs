@@ -1,0 +1,123 @@
+//! Our own checker: what libvirt accepts although it is plainly wrong (design.md 9), each finding with the place in
+//! the XML and the numbers. Pure: a domain, a host and what other domains hold in, findings out. Changes nothing,
+//! and cannot know what only the machine can tell: the format of an image, whether a path is there.
+
+mod cpu;
+mod disks;
+mod fabric;
+pub mod guest;
+mod hostdev;
+mod io;
+pub mod memory;
+mod numa;
+mod others;
+mod pci;
+mod report;
+mod versions;
+
+pub(crate) use cpu::helper_pins;
+pub use disks::{DiskFact, disks};
+pub use memory::NOT_MOUNTED_ID as HUGE_PAGES_NOT_MOUNTED;
+pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
+pub use report::{Finding, Note, Rule, Severity};
+
+use crate::domain::DomainXml;
+use crate::placement::Occupancy;
+use crate::topology::{FabricModel, Isolated, Topology};
+use crate::versions::Versions;
+use guest::Guest;
+use report::{Report, Rule as R};
+
+/// A value that cannot be understood, so that no rule can judge it.
+const UNREADABLE: R = R::error("unreadable-value", "a value is none that libvirt allows there");
+
+/// Every rule, in the order of its findings.
+pub const RULES: &[&[Rule]] = &[
+    &[UNREADABLE],
+    cpu::RULES,
+    numa::RULES,
+    memory::RULES,
+    pci::RULES,
+    hostdev::RULES,
+    fabric::RULES,
+    io::RULES,
+    others::RULES,
+    disks::RULES,
+    versions::RULES,
+];
+
+/// The rules that one by one say what they refuse.
+pub fn rules() -> impl Iterator<Item = &'static Rule> {
+    RULES.iter().copied().flatten()
+}
+
+/// Whether a rule is about what other domains hold.
+pub fn is_on_others(rule: &str) -> bool {
+    others::RULES.iter().chain(disks::RULES).any(|other| other.id == rule)
+}
+
+/// Checks a domain against a host, against what other domains hold, and against what it will run on; `others` is without
+/// the domain itself.
+pub fn check(
+    domain: &DomainXml,
+    topology: &Topology,
+    others: &Occupancy,
+    versions: &Versions,
+) -> Vec<Finding> {
+    judge(domain, topology, others, versions).0
+}
+
+/// The same, with what is no finding, since nothing better can be had on this host or was asked for.
+pub fn judge(
+    domain: &DomainXml,
+    topology: &Topology,
+    others: &Occupancy,
+    versions: &Versions,
+) -> (Vec<Finding>, Vec<Note>) {
+    let guest = Guest::read(domain);
+    let mut report = Report::default();
+    for fault in &guest.faults {
+        report.add(
+            &UNREADABLE,
+            fault.spot,
+            fault.message.clone(),
+            "write a value that libvirt's formatdomain page allows there",
+        );
+    }
+    cpu::check(&guest, topology, others, &mut report);
+    numa::check(&guest, topology, &mut report);
+    memory::check(&guest, topology, &mut report);
+    pci::check(&guest, topology, &mut report);
+    hostdev::check(&guest, topology, &mut report);
+    fabric::check(&guest, topology, &mut report);
+    io::check(&guest, &mut report);
+    others::check(&guest, topology, others, &mut report);
+    versions::check(&guest, topology, versions, &mut report);
+    let notes = report.notes();
+    (report.finish(), notes)
+}
+
+/// What cannot be checked against this host because its record does not tell, one phrase each.
+pub fn unchecked(topology: &Topology) -> Vec<&'static str> {
+    let parts = topology.parts();
+    let mut missing = Vec::new();
+    if parts.devices.is_empty() {
+        missing.push("passed devices (the host's record has no PCI functions)");
+    } else if parts.devices.iter().all(|device| device.iommu_group.is_none()) {
+        missing.push("IOMMU groups (none in the host's record)");
+    }
+    if !parts.devices.is_empty() && topology.isolates(&[]) == Isolated::Unknown {
+        missing.push("isolation of passed devices (settings of VFIO not in the host's record)");
+    }
+    if parts.devices.iter().all(|device| device.bars.is_empty()) {
+        missing.push("address bits for large BARs (no BAR sizes in the host's record)");
+    }
+    if parts.nodes.iter().all(|node| node.huge_pages.is_empty()) {
+        missing.push("free huge pages (no pools in the host's record)");
+    }
+    if parts.fabric.model != FabricModel::None && parts.fabric.partitions.is_empty() {
+        missing.push("NVLink partitions (unknown for this board)");
+    }
+    missing.push("image formats");
+    missing
+}

@@ -1,0 +1,37 @@
+//! What gpuvm decides: where a GPU guest goes, what its libvirt domain says, and what is wrong with one that is there.
+//!
+//! ```text
+//! Topology ──┐
+//! Occupancy ─┼─plan──▶ Placement ──edits──▶ DomainXml
+//! Request ───┘
+//! ```
+//!
+//! Values in, values out: nothing here opens a file, asks a clock, reads the environment or starts a process. Imports point
+//! left along the pipe.
+
+#![forbid(unsafe_code)]
+
+pub mod bdf;
+pub mod cpuset;
+pub mod memsize;
+pub mod shell;
+pub mod versions;
+pub mod words;
+
+pub mod topology;
+
+pub mod hostnet;
+pub mod network;
+
+pub mod request;
+
+pub mod placement;
+
+pub mod domain;
+
+pub mod check;
+pub mod tune;
+pub mod verify;
+
+pub mod image;
+pub mod seed;

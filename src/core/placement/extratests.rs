@@ -1,0 +1,332 @@
+//! NICs, virtual functions and drives on real hosts, and on small random ones against every possible choice.
+
+use super::explain::Reasons;
+use super::extras::{Extras, Search, distance};
+use super::home::Homes;
+use super::taken::Taken;
+use super::testhost::{HostSpec, device, held};
+use super::*;
+use crate::cpuset::NodeId;
+use crate::request::{DeviceWish, GpuWish, Near};
+use crate::topology::{DeviceKind, Parts, PciDevice, Proximity, Sriov, file};
+use proptest::prelude::*;
+
+/// A recorded host.
+#[allow(clippy::disallowed_methods)] // A file of the project.
+fn host(name: &str) -> Topology {
+    let path = format!("{}/../../topologies/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    file::from_json(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Reads an address.
+fn bdf(text: &str) -> Bdf {
+    text.parse().unwrap()
+}
+
+/// A request for GPUs by index with so many NICs, virtual functions and drives.
+fn request(gpus: &[u32], nics: u32, vfs: u32, nvmes: u32) -> Request {
+    let mut request = Request { gpus: GpuWish::Indexes(gpus.to_vec()), ..Request::for_gpus(0) };
+    if gpus.is_empty() {
+        request.gpus = GpuWish::Count(0);
+    }
+    request.extras.nics = DeviceWish::Count(nics);
+    request.extras.vfs = DeviceWish::Count(vfs);
+    request.extras.nvmes = DeviceWish::Count(nvmes);
+    request
+}
+
+/// A request for exactly these NICs, virtual functions and drives, without GPUs.
+fn exactly(nics: &[&str], vfs: &[&str], nvmes: &[&str]) -> Request {
+    let exact = |list: &[&str]| DeviceWish::Exact(list.iter().map(|text| bdf(text)).collect());
+    let mut request = Request::for_gpus(0);
+    request.extras.nics = exact(nics);
+    request.extras.vfs = exact(vfs);
+    request.extras.nvmes = exact(nvmes);
+    request
+}
+
+/// What is chosen for GPUs by index, and why.
+fn choose(
+    host: &Topology,
+    occupancy: &Occupancy,
+    request: &Request,
+) -> Result<(Extras, Vec<Reason>), PlanError> {
+    let (homes, taken) = (Homes::new(host, 0), Taken::new(host, occupancy));
+    let all: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+    let gpus: Vec<Bdf> = match &request.gpus {
+        GpuWish::Indexes(indexes) => indexes.iter().map(|&at| all[at as usize]).collect(),
+        _ => vec![],
+    };
+    let search = Search::new(host, &homes, &taken, request);
+    search.check()?;
+    let mut reasons = Reasons::default();
+    let extras = search.choose(&gpus, &mut reasons)?;
+    let sum = [&extras.nics, &extras.vfs, &extras.nvmes]
+        .into_iter()
+        .flatten()
+        .map(|&b| gpus.iter().map(|&gpu| distance(host.proximity(gpu, b))).min().unwrap_or(0));
+    assert_eq!(search.far(&gpus), Some(sum.sum()), "far is what is chosen");
+    Ok((extras, reasons.0))
+}
+
+/// What is chosen on an idle host.
+fn chosen(host: &Topology, request: &Request) -> Extras {
+    choose(host, &Occupancy::default(), request).unwrap().0
+}
+
+/// Bus numbers of addresses.
+fn buses(bdfs: &[Bdf]) -> Vec<u8> {
+    bdfs.iter().map(|bdf| bdf.bus()).collect()
+}
+
+/// What is refused, with lines and hint.
+fn refusal(host: &Topology, occupancy: &Occupancy, request: &Request) -> (bool, String, String) {
+    match choose(host, occupancy, request).map(|_| ()).unwrap_err() {
+        PlanError::Taken { what, holders, hint } => (true, format!("{what}: {holders:?}"), hint),
+        PlanError::Impossible { what, hint } => (false, what, hint),
+        PlanError::Request(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn each_gpu_gets_the_nic_of_its_switch() {
+    let h100 = host("dgx-h100");
+    for gpu in 0..8 {
+        let extras = chosen(&h100, &request(&[gpu], 1, 0, 0));
+        let gpu = h100.gpus().nth(gpu as usize).unwrap().bdf;
+        assert_eq!(h100.proximity(gpu, extras.nics[0]), Proximity::Pxb);
+    }
+    let all: Vec<u32> = (0..8).collect();
+    let extras = chosen(&h100, &request(&all, 8, 0, 0));
+    assert_eq!(buses(&extras.nics), [0x18, 0x40, 0x4f, 0x5e, 0x9a, 0xc0, 0xce, 0xdc]);
+    let a100 = host("dgx-a100");
+    assert_eq!(buses(&chosen(&a100, &request(&[0, 1], 2, 0, 2)).nics), [0x0c, 0x12]);
+    assert_eq!(buses(&chosen(&a100, &request(&[0, 1], 2, 0, 2)).nvmes), [0x08, 0x09]);
+    assert_eq!(
+        buses(&chosen(&a100, &request(&all, 8, 0, 0)).nics),
+        [0x0c, 0x12, 0x4b, 0x54, 0x8d, 0x94, 0xba, 0xcc]
+    );
+}
+
+#[test]
+fn a_dgx_2_pair_gets_its_own_nic_and_leaves_its_neighbours_theirs() {
+    let dgx2 = host("dgx-2");
+    assert_eq!(buses(&chosen(&dgx2, &request(&[0, 1], 1, 0, 0)).nics), [0x35]);
+    assert_eq!(buses(&chosen(&dgx2, &request(&[2, 3], 1, 0, 2)).nics), [0x3a]);
+    assert_eq!(buses(&chosen(&dgx2, &request(&[2, 3], 1, 0, 2)).nvmes), [0x2e, 0x2f]);
+    assert_eq!(buses(&chosen(&dgx2, &request(&[0, 2], 2, 0, 0)).nics), [0x35, 0x3a]);
+    let all: Vec<u32> = (0..16).collect();
+    let nics = chosen(&dgx2, &request(&all, 8, 0, 0)).nics;
+    assert_eq!(buses(&nics), [0x35, 0x3a, 0x58, 0x5d, 0xb8, 0xbd, 0xe1, 0xe6]);
+    // No GPU wants the NICs of the chipset.
+    let ours = chosen(&dgx2, &request(&[], 1, 0, 1));
+    assert_eq!((buses(&ours.nics), buses(&ours.nvmes)), (vec![0x06], vec![0x01]));
+}
+
+#[test]
+fn what_is_held_is_left_alone_and_the_next_is_said_to_be_farther() {
+    let h100 = host("dgx-h100");
+    let mut occupancy = Occupancy::default();
+    let first = plan(&h100, &occupancy, &request(&[0], 1, 0, 1)).unwrap();
+    occupancy.domains.push(held("first", &first));
+    let asked = request(&[0], 1, 0, 0);
+    let (extras, reasons) = choose(&h100, &occupancy, &asked).unwrap();
+    // Every other NIC with a GPU below its switch is that GPU's only one.
+    assert_eq!(buses(&extras.nics), [0x0b]);
+    let compromises: Vec<&str> =
+        reasons.iter().filter(|r| r.compromise).map(|r| r.because.as_str()).collect();
+    assert_eq!(
+        compromises,
+        [
+            "0000:0b:00.0 is below no PCIe switch with a GPU of the guest, on the node of one",
+            "no NIC on the switch of GPU 0"
+        ]
+    );
+    let mut near = asked.clone();
+    near.extras.nic_near = Near::Switch;
+    let (is_taken, text, hint) = refusal(&h100, &occupancy, &near);
+    assert!(is_taken);
+    assert_eq!(
+        text,
+        "1 NIC below one PCIe switch with GPU 0 is asked for, 0 can be had: \
+         [\"0000:18:00.0 is held by domain `first`\"]"
+    );
+    assert_eq!(hint, "--nic-near node takes those of the node, too");
+    near.extras.nic_near = Near::Node;
+    assert_eq!(choose(&h100, &occupancy, &near).unwrap().0, extras);
+}
+
+#[test]
+fn what_the_host_uses_is_refused_with_the_use() {
+    let (host, empty) = (host("dual-socket"), Occupancy::default());
+    assert_eq!(
+        chosen(&host, &exactly(&["01:00.1"], &["3b:00.2"], &["b0:00.0"])),
+        Extras {
+            nics: vec![bdf("01:00.1")],
+            vfs: vec![bdf("3b:00.2")],
+            nvmes: vec![bdf("b0:00.0")]
+        }
+    );
+    for (request, reason, advice) in [
+        (exactly(&["01:00.0"], &[], &[]), "network, default route over br0", "01:00.1"),
+        (exactly(&["3b:00.0"], &[], &[]), "has 4 virtual functions enabled", "can be had"),
+        (exactly(&["3b:00.2"], &[], &[]), "is no NIC but a virtual function", "--vf 0000:3b:00.2"),
+        (exactly(&["3c:00.0"], &[], &[]), "is no NIC but an NVMe drive", "--nvme 0000:3c:00.0"),
+        (exactly(&[], &["3b:00.1"], &[]), "is no virtual function but a NIC", "--nic 0000:3b:00.1"),
+        (exactly(&[], &[], &["3c:00.0"]), "nvme0n1p", "0000:b0:00.0"),
+        (exactly(&[], &[], &["af:00.0"]), "is part of md0", "0000:b0:00.0"),
+        (exactly(&["18:00.0"], &[], &[]), "its class is 0x030000", "host show"),
+        (exactly(&["77:00.0"], &[], &[]), "0000:77:00.0 is no device of this host", "host show"),
+        (request(&[0], 9, 0, 0), "9 NICs are asked for, this host has 4", "capacity"),
+        (request(&[0], 3, 0, 0), "3 NICs are asked for, 2 of 4 can be had", "capacity"),
+        (request(&[0], 0, 0, 2), "2 NVMe drives are asked for, 1 of 3 can be had", "capacity"),
+        (request(&[0], 0, 5, 0), "5 virtual functions are asked for, this host has 4", "nic vfs"),
+    ] {
+        let (is_taken, text, hint) = refusal(&host, &empty, &request);
+        assert!(!is_taken && text.contains(reason), "{text}");
+        assert!(hint.contains(advice), "{hint}");
+    }
+    let taken = plan(&host, &empty, &exactly(&["01:00.1"], &[], &[])).unwrap();
+    let occupancy = Occupancy { domains: vec![held("web", &taken)], ..Occupancy::default() };
+    let (is_taken, text, _) = refusal(&host, &occupancy, &exactly(&["01:00.1"], &[], &[]));
+    assert!(is_taken && text.contains("held by domain `web`"), "{text}");
+}
+
+#[test]
+fn nearness_of_named_devices_chooses_no_gpu_but_refuses_one() {
+    let host = host("dgx-h100");
+    let mut asked = request(&[0], 0, 0, 0);
+    asked.extras.nics = DeviceWish::Exact(vec![bdf("dc:00.0")]);
+    let (_, reasons) = choose(&host, &Occupancy::default(), &asked).unwrap();
+    assert_eq!(reasons[0].because, "0000:dc:00.0 beside GPU 0 (SYS), as asked for");
+    assert!(reasons[1].compromise && reasons[1].because.contains("not on the node of any GPU"));
+    asked.extras.nic_near = Near::Switch;
+    let (_, text, _) = refusal(&host, &Occupancy::default(), &asked);
+    assert_eq!(text, "NIC 0000:dc:00.0 is not below one PCIe switch with GPU 0");
+}
+
+#[test]
+fn devices_stand_beside_the_gpu_of_their_switch() {
+    let host = host("dgx-h100");
+    let all: Vec<u32> = (0..8).collect();
+    let place = plan(&host, &Occupancy::default(), &request(&all, 8, 0, 2)).unwrap();
+    assert_eq!(place.guest_pcie.groups.len(), 2);
+    assert_eq!(
+        buses(&place.guest_pcie.groups[0].devices)[..8],
+        [0x1b, 0x18, 0x43, 0x40, 0x52, 0x4f, 0x61, 0x5e]
+    );
+    assert_eq!(place.devices.len(), 18);
+    let kinds: Vec<DeviceKind> =
+        place.devices.iter().map(|&bdf| host.device(bdf).unwrap().kind()).collect();
+    let sorted = [[DeviceKind::Gpu; 8], [DeviceKind::Nic; 8]].concat();
+    assert_eq!(kinds[..16], sorted);
+}
+
+#[test]
+fn what_the_iommu_cannot_keep_apart_comes_along_without_gpus_too() {
+    let place = plan(&host("dgx-2"), &Occupancy::default(), &exactly(&["86:00.0"], &[], &[]));
+    let place = place.unwrap();
+    assert_eq!(place.devices, [bdf("86:00.0"), bdf("86:00.1")]);
+    assert!(place.reasons.iter().any(|r| r.because.contains("86:00.1 come along")));
+    assert!(!place.reasons.iter().any(|r| r.choice == "isolation"));
+}
+
+/// A host of 2 nodes with a few switches: for each of the GPUs and devices its switch; the third and on is none.
+fn small(gpus: &[u8], nics: &[u8]) -> Topology {
+    let mut parts: Parts = HostSpec::even(2, 8, 64, 0).parts();
+    let node = |switch: u8| Some(NodeId(u32::from(switch) / 2 % 2));
+    let with = |mut device: PciDevice, switch: u8| {
+        device.parent = (switch < 4).then(|| Bdf::new(0, 1 + switch, 0, 0).unwrap());
+        device.root = Some(format!("pci0000:{:02x}", if switch < 4 { 1 + switch } else { 0xf0 }));
+        device
+    };
+    for switch in 0..4 {
+        parts.devices.push(with(device(1 + switch, 0x06_0400, 1, node(switch)), 9));
+        parts.devices.last_mut().unwrap().root = Some(format!("pci0000:{:02x}", 1 + switch));
+    }
+    for (at, &switch) in (0x10..).zip(gpus) {
+        parts.devices.push(with(device(at, 0x03_0200, 0x1db8, node(switch)), switch));
+    }
+    for (at, &switch) in (0x40..).zip(nics) {
+        parts.devices.push(with(device(at, 0x02_0000, 0x1017, node(switch)), switch));
+    }
+    Topology::new(parts).unwrap()
+}
+
+/// The most GPUs that each have a NIC of these on their switch, one NIC for each.
+fn most_pairs(host: &Topology, gpus: &[Bdf], nics: &[Bdf]) -> usize {
+    let Some((&gpu, rest)) = gpus.split_first() else { return 0 };
+    let with = nics.iter().filter(|&&nic| distance(host.proximity(gpu, nic)) == 0).map(|&nic| {
+        let others: Vec<Bdf> = nics.iter().copied().filter(|&other| other != nic).collect();
+        1 + most_pairs(host, rest, &others)
+    });
+    with.max().unwrap_or(0).max(most_pairs(host, rest, nics))
+}
+
+proptest! {
+    #[test]
+    fn no_other_choice_is_nearer_or_pairs_more(
+        gpus in proptest::collection::vec(0..5u8, 1..5),
+        nics in proptest::collection::vec(0..5u8, 0..7),
+        number in 0..7u32,
+        near in prop_oneof![Just(Near::Switch), Just(Near::Node), Just(Near::Any)],
+        chosen in 0..16u32,
+    ) {
+        let host = small(&gpus, &nics);
+        let wanted: Vec<u32> = (0..4).filter(|at| chosen >> at & 1 == 1)
+            .filter(|&at| (at as usize) < gpus.len()).collect();
+        prop_assume!(!wanted.is_empty());
+        let mut asked = request(&wanted, number, 0, 0);
+        asked.extras.nic_near = near;
+        let all: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+        let set: Vec<Bdf> = wanted.iter().map(|&at| all[at as usize]).collect();
+        let far = |nic: Bdf| set.iter().map(|&g| distance(host.proximity(g, nic))).min().unwrap();
+        let most = match near { Near::Switch => 0, Near::Node => 1, Near::Any => 2 };
+        let nics: Vec<Bdf> = host.of_kind(DeviceKind::Nic).map(|nic| nic.bdf)
+            .filter(|&nic| far(nic) <= most).collect();
+        let best = (0..1u32 << nics.len()).filter(|set| set.count_ones() == number).map(|bits| {
+            let picked: Vec<Bdf> =
+                (0..nics.len()).filter(|at| bits >> at & 1 == 1).map(|at| nics[at]).collect();
+            let sum: u32 = picked.iter().map(|&nic| far(nic)).sum();
+            (sum, std::cmp::Reverse(most_pairs(&host, &set, &picked)))
+        }).min();
+        match (best, choose(&host, &Occupancy::default(), &asked)) {
+            (Some(best), Ok((extras, _))) => {
+                let sum: u32 = extras.nics.iter().map(|&nic| far(nic)).sum();
+                let pairs = most_pairs(&host, &set, &extras.nics);
+                prop_assert_eq!((sum, std::cmp::Reverse(pairs)), best);
+            }
+            (None, Err(_)) => {}
+            (best, answer) => prop_assert!(false, "{best:?} {answer:?}"),
+        }
+    }
+}
+
+#[test]
+fn virtual_functions_are_spread_over_their_nics() {
+    let mut parts: Parts = HostSpec::even(1, 8, 64, 2).parts();
+    for bus in [0x40u8, 0x41] {
+        let mut pf = device(bus, 0x02_0000, 0x1017, Some(NodeId(0)));
+        pf.sriov = Some(Sriov::Pf { total: 4, enabled: 2 });
+        let of = pf.bdf;
+        parts.devices.push(pf);
+        for function in [2, 3] {
+            let mut vf = device(bus, 0x02_0000, 0x1018, Some(NodeId(0)));
+            vf.bdf = Bdf::new(0, bus, 0, function).unwrap();
+            vf.iommu_group = Some(u32::from(bus) << 4 | u32::from(function));
+            vf.sriov = Some(Sriov::Vf { pf: of });
+            parts.devices.push(vf);
+        }
+    }
+    let host = Topology::new(parts).unwrap();
+    let wanted = |vfs| plan(&host, &Occupancy::default(), &request(&[0], 0, vfs, 0)).unwrap();
+    assert_eq!(wanted(1).devices[1..], [bdf("40:00.2")]);
+    assert_eq!(wanted(2).devices[1..], [bdf("40:00.2"), bdf("41:00.2")]);
+    let occupancy = Occupancy { domains: vec![held("one", &wanted(1))], ..Occupancy::default() };
+    let mut next = request(&[], 0, 1, 0);
+    assert_eq!(plan(&host, &occupancy, &next).unwrap().devices, [bdf("41:00.2")]);
+    next.extras.vfs = DeviceWish::Count(4);
+    let (is_taken, text, hint) = refusal(&host, &occupancy, &next);
+    assert!(is_taken && text.contains("3 of 4 can be had"), "{text}");
+    assert!(hint.contains("gpuvm capacity"), "{hint}");
+}

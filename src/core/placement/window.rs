@@ -1,0 +1,230 @@
+//! The guest's window for 64-bit BARs, from the real BARs of the devices that it gets, and whether UEFI has to be told. A
+//! place whose window does not fit into the host's address bits is none.
+
+use super::{Placement, Reason};
+use crate::topology::{Machine, Topology};
+
+/// Room beyond the passed-through devices (spec/nvswitch.md 6.2).
+const SLACK_BYTES: u64 = 64 << 30;
+/// Firmware gives windows by this.
+const MEBIBYTE: u64 = 1 << 20;
+/// What QEMU keeps free below 4 GiB, and so moves memory up by at most, and what it rounds the memory's end to.
+const LOW_BYTES: u64 = 5 << 30;
+/// Where QEMU puts the memory above 4 GiB of guests on AMD's hosts that reach it: their IOMMU needs the addresses below.
+const AMD_HIGH_BYTES: u64 = 1 << 40;
+/// OVMF's window where it does not trust the CPU's address bits.
+const STATIC_BYTES: u64 = 32 << 30;
+/// Address bits that OVMF uses at most: more would need page tables of five levels.
+const MOST_BITS: u8 = 46;
+/// The largest window that OVMF can be told, in MiB.
+const MOST_MIB: u64 = 0x0100_0000;
+/// Is the window that a guest's devices need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Its size.
+    pub bytes: u64,
+    /// What UEFI makes by itself; none where the host's address bits are not known.
+    automatic: Option<u64>,
+}
+
+impl Window {
+    /// What UEFI has to be told, in MiB; none where its own window is large enough, or is not known.
+    pub fn told_mib(self) -> Option<u64> {
+        self.automatic.filter(|own| *own < self.bytes).map(|_| self.bytes / MEBIBYTE)
+    }
+}
+
+/// The window; none without passed-through devices or where the BARs of one are not known.
+///
+/// Each port's window is as long as the 64-bit BARs behind it, and the next begins at a multiple of its largest BAR
+/// (spec/nvswitch.md 6.2). The slack is left out where only so the host's physical address bits suffice.
+pub fn window(placement: &Placement, topology: &Topology) -> Result<Option<Window>, String> {
+    let Some(sum) = cost(placement, topology) else { return Ok(None) };
+    let memory = placement.memory().kib().saturating_mul(1024);
+    fit(sum, memory, topology.machine()).map(Some)
+}
+
+/// The bytes that the ports of a guest's devices cost.
+fn cost(placement: &Placement, topology: &Topology) -> Option<u64> {
+    let mut sum = 0_u64;
+    for &bdf in &placement.devices {
+        let bars = &topology.device(bdf).filter(|device| !device.bars.is_empty())?.bars;
+        let large = bars.iter().filter(|bar| bar.index < 6 && bar.is_64bit && !bar.io);
+        let sizes = large.map(|bar| bar.bytes.max(MEBIBYTE));
+        let Some(largest) = sizes.clone().max() else { continue };
+        let length = sizes.fold(0, u64::saturating_add);
+        let cost = length.checked_next_multiple_of(largest).unwrap_or(u64::MAX);
+        sum = sum.saturating_add(cost);
+    }
+    (!placement.devices.is_empty()).then_some(sum)
+}
+
+/// The window for ports that cost `sum` bytes, beside so many bytes of memory below the top of the address space.
+fn fit(sum: u64, memory: u64, machine: &Machine) -> Result<Window, String> {
+    let bits = machine.physical_address_bits;
+    let limit = bits.map_or(u64::MAX, |bits| 1_u64.checked_shl(bits.into()).unwrap_or(u64::MAX));
+    let power = |bytes: u64| bytes.checked_next_power_of_two().unwrap_or(u64::MAX);
+    let automatic = bits.map(|bits| automatic(bits, machine.cpu_vendor.as_deref()));
+    let low = memory.saturating_add(LOW_BYTES);
+    let fits = |bytes: &u64| {
+        let is_amd = machine.cpu_vendor.as_deref().is_some_and(is_amd);
+        let moved = is_amd && low.saturating_add(*bytes) >= AMD_HIGH_BYTES;
+        let end = if moved { memory.saturating_add(AMD_HIGH_BYTES) } else { low };
+        // One that is told begins at a multiple of its size.
+        let told = automatic.is_some_and(|own| own < *bytes);
+        let start = if told { end.checked_next_multiple_of(*bytes) } else { Some(end) };
+        start.is_some_and(|start| start.saturating_add(*bytes) <= limit)
+            && (!told || *bytes / MEBIBYTE <= MOST_MIB)
+    };
+    let windows = [power(sum.saturating_add(SLACK_BYTES)), power(sum)];
+    let bytes = windows.into_iter().find(fits).ok_or_else(|| {
+        format!(
+            "a window of {} GiB for BARs and {} GiB of memory do not fit into {} physical address bits",
+            windows[1] >> 30,
+            memory >> 30,
+            bits.unwrap_or(64),
+        )
+    })?;
+    Ok(Window { bytes, automatic })
+}
+
+/// The window that OVMF makes by itself for a guest with the host's address bits: an eighth of the address space, where
+/// it believes in the number. 40 is QEMU's default, so it is believed of AMD's CPUs only
+/// (edk2's OvmfPkg/Library/PlatformInitLib/MemDetect.c, PlatformAddressWidthFromCpuid and PlatformDynamicMmioWindow).
+fn automatic(bits: u8, vendor: Option<&str>) -> u64 {
+    match (bits, vendor) {
+        (41.., _) | (36 | 39, Some("GenuineIntel")) | (40, Some("AuthenticAMD")) => {
+            1 << (bits.min(MOST_BITS) - 3)
+        }
+        _ => STATIC_BYTES,
+    }
+}
+
+/// Why the window of a plan is as it is; none without devices.
+pub fn window_reason(placement: &Placement, topology: &Topology) -> Option<Reason> {
+    if placement.devices.is_empty() {
+        return None;
+    }
+    let say = |because, compromise| Some(Reason { choice: "window".into(), because, compromise });
+    let window = match window(placement, topology) {
+        Err(error) => return say(error, true),
+        Ok(None) => return say("not set: the record does not know the BARs".into(), false),
+        Ok(Some(window)) => window,
+    };
+    let size = format!("{} GiB for 64-bit BARs", window.bytes >> 30);
+    let bits = topology.machine().physical_address_bits.unwrap_or_default();
+    let because = match window.automatic {
+        None => format!("{size}; UEFI makes its own: the record does not know the address bits"),
+        Some(own) if window.told_mib().is_some() => format!(
+            "{size}; UEFI is told, since by itself it makes {} GiB with {bits} address bits",
+            own >> 30
+        ),
+        Some(own) => format!(
+            "{size}; UEFI makes {} GiB by itself with {bits} address bits (edk2-stable202211 and later)",
+            own >> 30
+        ),
+    };
+    say(because, false)
+}
+
+/// Whether a vendor's CPUs hide their threads without `topoext`.
+pub fn is_amd(vendor: &str) -> bool {
+    matches!(vendor, "AuthenticAMD" | "HygonGenuine")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::{Occupancy, plan};
+    use crate::request::Request;
+    use crate::topology::{Bar, DeviceKind, file};
+
+    /// The CPUs that OVMF believes, each its own numbers.
+    const INTEL: &str = "GenuineIntel";
+    /// The other ones.
+    const AMD: &str = "AuthenticAMD";
+
+    /// A machine with these address bits.
+    fn machine(bits: Option<u8>, vendor: &str) -> Machine {
+        Machine {
+            physical_address_bits: bits,
+            cpu_vendor: Some(vendor.into()),
+            ..Machine::default()
+        }
+    }
+
+    #[test]
+    fn the_window_is_cut_to_the_hosts_address_bits_or_refused() {
+        let gib = |n: u64| n << 30;
+        // The last number is what UEFI is told.
+        for (sum, memory, bits, vendor, window_gib, told_gib) in [
+            (64, 100, Some(46), INTEL, 128, None),
+            (1024, 1400, None, INTEL, 2048, None),
+            (1024, 1400, Some(42), INTEL, 2048, Some(2048)),
+            (1024, 500, Some(41), INTEL, 1024, Some(1024)),
+            (1, 1, Some(64), INTEL, 128, None),
+            (64, 100, Some(39), INTEL, 128, Some(128)),
+            (64, 100, Some(40), INTEL, 128, Some(128)),
+            (64, 100, Some(40), AMD, 128, None),
+            (8 << 10, 1024, Some(46), INTEL, 16 << 10, Some(16 << 10)),
+            (4 << 10, 1024, Some(52), AMD, 8 << 10, None),
+            // QEMU moves memory above 1 TiB on AMD's hosts where it and the window would reach that.
+            (512, 500, Some(41), INTEL, 1024, Some(1024)),
+            (512, 500, Some(41), AMD, 512, Some(512)),
+        ] {
+            let found = fit(gib(sum), gib(memory), &machine(bits, vendor));
+            let found =
+                found.map(|window| (window.bytes >> 30, window.told_mib().map(|mib| mib >> 10)));
+            assert_eq!(found, Ok((window_gib, told_gib)), "{sum} {memory} {bits:?} {vendor}");
+        }
+        for (sum, memory, bits) in [
+            (gib(1024), 100, Some(40)),
+            (u64::MAX, 100, Some(52)),
+            (gib(64), 100, Some(0)),
+            // QEMU refuses a window that ends right above the address space.
+            (gib(1024), 1022, Some(41)),
+            // More than UEFI takes.
+            (gib(20 << 10), 100, Some(46)),
+        ] {
+            let error = fit(sum, gib(memory), &machine(bits, INTEL)).unwrap_err();
+            assert!(error.contains("physical address bits"), "{error}");
+        }
+    }
+
+    #[test]
+    fn ports_are_counted_by_their_largest_bar() {
+        let text = include_str!("../../../topologies/dgx-2.json");
+        let mut parts = file::from_json(text).unwrap().parts().clone();
+        let place = plan(
+            &Topology::new(parts.clone()).unwrap(),
+            &Occupancy::default(),
+            &Request::for_gpus(16),
+        )
+        .unwrap();
+        let sized = |parts: &crate::topology::Parts| {
+            let window = window(&place, &Topology::new(parts.clone()).unwrap()).unwrap();
+            window.map(|window| window.bytes >> 30)
+        };
+        for device in &mut parts.devices {
+            device.bars.clear();
+        }
+        assert_eq!(sized(&parts), None, "unknown BARs give no window");
+        let bar = |index, bytes, is_64bit| Bar {
+            index,
+            bytes,
+            io: false,
+            is_64bit,
+            prefetchable: is_64bit,
+        };
+        for device in &mut parts.devices {
+            device.bars = match device.kind() {
+                DeviceKind::Gpu => {
+                    vec![bar(0, 16 << 20, false), bar(1, 32 << 30, true), bar(3, 32 << 20, true)]
+                }
+                _ => vec![bar(0, 32 << 20, true), bar(7, 1 << 40, true)],
+            };
+        }
+        // 16 ports of 64 GiB each (spec/nvswitch.md 6.2: 1 TiB for 16 V100), NVSwitches, slack.
+        assert_eq!(sized(&parts), Some(2048));
+    }
+}

@@ -1,0 +1,153 @@
+//! What gpuvm remembers to have been asked for, of the guests that it made: what `tune` is told is asked for, too, else
+//! `verify` would find the admin's own wish wrong. Guests of others have no such memory and get none.
+
+use super::work::Work;
+use super::{Item, ItemName, TuneError};
+use crate::domain::claims::Claims;
+use crate::domain::setting::Setting;
+use crate::request::{CellWish, Request};
+
+/// Brings it to what the items say. Comes last, since it follows what the others made.
+pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
+    // What a later version wrote there stays as it is.
+    let Ok(Some(record)) = work.xml.record() else { return Ok(()) };
+    let request = asked(record.request.clone(), work);
+    if request == record.request {
+        return Ok(());
+    }
+    work.set(ItemName::Request, Setting::Request { request: Box::new(request) })
+}
+
+/// The wish with what the items say; what they leave to the planner is left to it here, too.
+fn asked(mut request: Request, work: &Work<'_>) -> Request {
+    let (items, wish) = (work.given.items, &work.guest.request);
+    let claims = Claims::read(&work.xml);
+    if !items.huge_pages.is_kept() {
+        request.huge_pages = wish.huge_pages;
+    }
+    if !items.pins.is_kept() {
+        request.pins = wish.pins;
+    }
+    match items.cells {
+        cells if items.is_as_asked(ItemName::Cells, &cells) => {}
+        Item::Keep => {}
+        Item::On => request.cells = CellWish::Auto,
+        Item::Off | Item::To(_) => {
+            let there = u32::try_from(claims.cells.len()).unwrap_or(u32::MAX);
+            request.cells = CellWish::Count(there.max(1));
+        }
+    }
+    match items.topology {
+        shape if items.is_as_asked(ItemName::Topology, &shape) => {}
+        Item::Keep => {}
+        Item::On => request.threads = None,
+        Item::Off => request.threads = Some(1),
+        Item::To(shape) => request.threads = Some(shape.threads),
+    }
+    if items.memory_rounding.value().is_some() && request.memory_kib.is_some() {
+        request.memory_kib = Some(claims.memory.value);
+    }
+    request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Given, Items, tune};
+    use crate::domain::guest::NAMESPACE;
+    use crate::domain::{DomainXml, guest::Abilities};
+    use crate::placement::Occupancy;
+    use crate::request::{CellWish, PageSize, PinPolicy, Request};
+    use crate::topology::Topology;
+    use crate::tune::{Item, ItemName};
+    use crate::verify::{Subject, verify};
+    use crate::versions::Versions;
+    use std::collections::BTreeMap;
+
+    /// A guest of ours in huge pages, that was asked for so, or one of somebody else's.
+    fn guest(ours: bool) -> DomainXml {
+        let request = Request {
+            huge_pages: Some(PageSize::TwoMib),
+            pins: PinPolicy::None,
+            ..Request::for_gpus(0)
+        };
+        let request = serde_json::to_string(&request).unwrap();
+        let ours = match ours {
+            true => format!(
+                "<metadata>\n<gpuvm:guest xmlns:gpuvm='{NAMESPACE}'><gpuvm:request>{request}\
+                 </gpuvm:request></gpuvm:guest>\n</metadata>"
+            ),
+            false => String::new(),
+        };
+        let text = format!(
+            "<domain type='kvm'>\n<name>a</name>\n{ours}\n<memory unit='GiB'>4</memory>\n\
+             <memoryBacking><hugepages><page size='2' unit='MiB'/></hugepages></memoryBacking>\n\
+             <vcpu>4</vcpu>\n<os><type arch='x86_64' machine='q35'>hvm</type></os>\n<devices/>\n</domain>"
+        );
+        DomainXml::parse(&text).unwrap()
+    }
+
+    /// A DGX-2.
+    fn host() -> Topology {
+        crate::topology::file::from_json(include_str!("../../../topologies/dgx-2.json")).unwrap()
+    }
+
+    /// The guest tuned.
+    fn tuned(xml: &DomainXml, items: &Items) -> super::super::Tuned {
+        let (topology, others, versions) = (host(), Occupancy::default(), Versions::default());
+        let given = Given {
+            topology: &topology,
+            others: &others,
+            items,
+            allow_remote: false,
+            disks: &BTreeMap::new(),
+            abilities: Abilities::default(),
+            versions: &versions,
+        };
+        tune(xml, &given).unwrap()
+    }
+
+    /// The rules that say that it is not what was asked for.
+    fn not_as_asked(xml: &DomainXml) -> Vec<&'static str> {
+        let subject =
+            Subject { definition: xml, live: None, process: None, guest: None, host: None };
+        verify(&subject).iter().map(|finding| finding.rule).collect()
+    }
+
+    #[test]
+    fn what_is_tuned_is_what_is_asked_for_from_then_on() {
+        let xml = guest(true);
+        assert_eq!(not_as_asked(&xml), [""; 0]);
+        let items = Items {
+            huge_pages: Item::Off,
+            pins: Item::On,
+            cells: Item::To(1),
+            topology: Item::On,
+            agent: Item::On,
+            ..Items::default()
+        };
+        let after = tuned(&xml, &items);
+        let last = after.changes.last().unwrap();
+        assert_eq!(last.item, ItemName::Request);
+        assert_eq!(last.was, "no pins, pages of 2 MiB, cells by node");
+        assert_eq!(last.now, "pins by core, normal pages, 1 cell");
+        let request = after.after.record().unwrap().unwrap().request;
+        assert_eq!((request.huge_pages, request.pins), (None, PinPolicy::Core));
+        assert_eq!(request.cells, CellWish::Count(1));
+        assert_eq!(not_as_asked(&after.after), [""; 0]);
+        assert_eq!(tuned(&after.after, &items).changes, []);
+        // What is not asked for anew is still what it was: an edit of somebody else is found.
+        let kept = tuned(&xml, &Items { agent: Item::On, ..Items::default() });
+        assert!(kept.changes.iter().all(|change| change.item != ItemName::Request));
+        let text =
+            kept.after.text().replace("<memoryBacking>", "<x>").replace("</memoryBacking>", "</x>");
+        assert_eq!(not_as_asked(&DomainXml::parse(&text).unwrap()), ["plan-pages"]);
+    }
+
+    #[test]
+    fn a_guest_of_somebody_else_is_told_nothing() {
+        let items = Items { huge_pages: Item::Off, ..Items::default() };
+        let after = tuned(&guest(false), &items);
+        assert!(!after.after.text().contains("gpuvm"), "{}", after.after.text());
+        assert_eq!(after.changes.len(), 1);
+    }
+}

@@ -1,0 +1,393 @@
+//! Binding of PCI functions to drivers: a function is brought to a [`Binding`] from whatever it has now, so doing, undoing
+//! and repeating after a kill are one thing.
+//!
+//! A driver may never let go: NVIDIA's waits without end while its device is in use (spec/nvswitch.md 6.7), and what the
+//! kernel holds meanwhile no signal ends. So every write that can wait is made by a process of its own, which is left
+//! behind when its time is over (`child`). New ids are never given to a driver: that would catch all functions of the
+//! id. Those that vfio-pci has by its options are taken from it where it would else take back what it has to let go of.
+
+pub mod boot;
+mod child;
+mod files;
+#[cfg(test)]
+mod tests;
+
+pub use child::{Kernel, Live, readable};
+pub use files::{set_file, set_private_file, set_root_file};
+
+use super::owner::{self, Owner};
+use crate::discover::binding::binding;
+use crate::fsroot::{FsError, FsRoot};
+use crate::hypervisor::Hypervisor;
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::topology::{Binding, is_vfio};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long writing `driver_override` may take, in seconds: no driver is asked.
+const RESERVE_S: u64 = 10;
+/// How long a driver may take to let go of a function, in seconds: a GPU with eight contexts takes some.
+const UNBIND_S: u64 = 60;
+/// How long a driver may take to take a function, in seconds: NVIDIA's sets the GPU up meanwhile.
+const PROBE_S: u64 = 120;
+/// How long a reset may take, in seconds: a GPU's own takes some, and the kernel waits up to a minute for an answer.
+const RESET_S: u64 = 90;
+/// How often it is looked whether a function is bound; some drivers probe in the background.
+const LOOKS: u32 = 50;
+
+/// Says why a function is not bound as wanted.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The host's files.
+    #[error(transparent)]
+    File(#[from] FsError),
+    /// There is no such function.
+    #[error("{bdf} is not there")]
+    Absent {
+        /// The function.
+        bdf: Bdf,
+    },
+    /// It is not bound as it was when the change was planned.
+    #[error("{bdf} is bound to {now} now, and was to {was} when this was planned")]
+    Changed {
+        /// The function.
+        bdf: Bdf,
+        /// What has it now.
+        now: String,
+        /// What had it.
+        was: String,
+    },
+    /// The kernel refuses a write.
+    #[error("cannot write `{text}` to {path}: {reason}")]
+    Refused {
+        /// The file.
+        path: String,
+        /// What was written.
+        text: String,
+        /// What the system says.
+        reason: String,
+    },
+    /// A program could not be run.
+    #[error("cannot run {program}: {reason}")]
+    Program {
+        /// Its name.
+        program: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The kernel does not answer in time.
+    #[error("{path} does not answer within {seconds} s")]
+    Hangs {
+        /// The file.
+        path: String,
+        /// How long it was waited for, in seconds.
+        seconds: u64,
+    },
+    /// A driver does not let go of a function.
+    #[error("driver {driver} does not let go of {bdf} within {seconds} s{}", holders_text(holders))]
+    Stuck {
+        /// The function.
+        bdf: Bdf,
+        /// The driver.
+        driver: String,
+        /// How long it was waited for, in seconds.
+        seconds: u64,
+        /// Who may hold it, as far as the kernel shows.
+        holders: Vec<String>,
+    },
+    /// A driver did not take a function.
+    #[error("driver {driver} does not take {bdf}: {now} has it")]
+    NotTaken {
+        /// The function.
+        bdf: Bdf,
+        /// The driver.
+        driver: String,
+        /// What has it instead.
+        now: String,
+    },
+    /// A function cannot be reset, so what one guest left in it the next would see.
+    #[error("{bdf} cannot be reset: {reason}")]
+    NoReset {
+        /// The function.
+        bdf: Bdf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Somebody has a function that was free, so it is left as it is.
+    #[error("{bdf} is in use by {by}")]
+    InUse {
+        /// The function.
+        bdf: Bdf,
+        /// Who has it.
+        by: String,
+    },
+    /// Whether somebody has a function cannot be told, so it is left as it is.
+    #[error("cannot tell whether {bdf} is in use: {why}")]
+    Untold {
+        /// The function.
+        bdf: Bdf,
+        /// Why not.
+        why: String,
+    },
+    /// A file of configuration could not be written.
+    #[error("{}: {source}", path.display())]
+    Configuration {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// It failed, and what it was before could not be restored.
+    #[error("{first}; and it is not as it was: {second}")]
+    Twice {
+        /// What failed.
+        first: Box<BindError>,
+        /// What failed then.
+        second: Box<BindError>,
+    },
+}
+
+impl BindError {
+    /// Whether the kernel still works on it, so that nothing else can be done with the function.
+    fn is_stuck(&self) -> bool {
+        matches!(self, BindError::Stuck { .. } | BindError::Hangs { .. })
+    }
+}
+
+/// Holders in words, behind an error.
+fn holders_text(holders: &[String]) -> String {
+    match holders {
+        [] => String::new(),
+        holders => format!("; it is held by {}", holders.join(" and by ")),
+    }
+}
+
+/// Is what functions are bound with.
+pub struct Binder<'a> {
+    /// The host's files.
+    pub root: &'a FsRoot,
+    /// What writes them.
+    pub kernel: &'a dyn Kernel,
+    /// What tells whose a function is.
+    pub owner: &'a dyn Owner,
+    /// How long to wait between two looks.
+    pub pause: Duration,
+}
+
+impl Binder<'_> {
+    /// What a function is bound to now.
+    fn now(&self, bdf: Bdf) -> Result<Binding, BindError> {
+        binding(self.root, bdf)?.ok_or(BindError::Absent { bdf })
+    }
+
+    /// Refuses a function that is not bound as it was.
+    pub fn expect(&self, bdf: Bdf, was: &Binding) -> Result<(), BindError> {
+        let now = self.now(bdf)?;
+        if now.driver == was.driver {
+            return Ok(());
+        }
+        let (now, was) = (now.driver_text().to_owned(), was.driver_text().to_owned());
+        Err(BindError::Changed { bdf, now, was })
+    }
+
+    /// Refuses a function that somebody has, where it is to get another driver than it has.
+    pub fn expect_free(&self, bdf: Bdf, driver: Option<&str>) -> Result<(), BindError> {
+        match self.now(bdf)?.driver.as_deref() == driver {
+            true => Ok(()),
+            false => self.owner.free(&[bdf]).map(drop),
+        }
+    }
+
+    /// Brings a function from `was` to `wanted`; where that fails half way, back to `was`.
+    pub fn change(&self, bdf: Bdf, was: &Binding, wanted: &Binding) -> Result<(), BindError> {
+        self.or_back(bdf, was, self.set(bdf, wanted))
+    }
+
+    /// Lets go of a function and lets the kernel choose who takes it.
+    pub fn release(&self, bdf: Bdf, was: &Binding) -> Result<(), BindError> {
+        self.or_back(bdf, was, self.hand_over(bdf))
+    }
+
+    /// Goes back to `was` after a failure.
+    fn or_back(
+        &self,
+        bdf: Bdf,
+        was: &Binding,
+        done: Result<(), BindError>,
+    ) -> Result<(), BindError> {
+        let Err(first) = done else { return Ok(()) };
+        if first.is_stuck() {
+            return Err(first);
+        }
+        match self.set(bdf, was) {
+            Ok(()) => Err(first),
+            Err(second) => {
+                Err(BindError::Twice { first: Box::new(first), second: Box::new(second) })
+            }
+        }
+    }
+
+    /// Brings a function to a binding, whatever it has now.
+    pub fn set(&self, bdf: Bdf, wanted: &Binding) -> Result<(), BindError> {
+        let now = self.now(bdf)?;
+        if now.driver != wanted.driver {
+            if now.driver.is_some() {
+                // Before anything of it is written: what somebody has stays wholly as it is.
+                drop(self.owner.free(&[bdf])?);
+            }
+            match &wanted.driver {
+                Some(driver) => {
+                    if !self.root.exists(&format!("sys/bus/pci/drivers/{driver}")) {
+                        self.kernel.load(driver)?;
+                    }
+                    // The named one gets it and no other that knows its ids.
+                    self.reserve(bdf, Some(driver))?;
+                }
+                None => self.reserve(bdf, wanted.driver_override.as_deref())?,
+            }
+            if let Err(error) = self.unbind(bdf, now.driver.as_deref()) {
+                if matches!(error, BindError::InUse { .. } | BindError::Untold { .. }) {
+                    self.reserve(bdf, now.driver_override.as_deref())?;
+                }
+                return Err(error);
+            }
+            if let Some(driver) = &wanted.driver {
+                self.probe(bdf)?;
+                let got = self.look(bdf, |now| now.driver.as_ref() == Some(driver))?;
+                if got.driver.as_ref() != Some(driver) {
+                    let (driver, now) = (driver.clone(), got.driver_text().to_owned());
+                    return Err(BindError::NotTaken { bdf, driver, now });
+                }
+            }
+        }
+        if self.now(bdf)?.driver_override != wanted.driver_override {
+            self.reserve(bdf, wanted.driver_override.as_deref())?;
+        }
+        Ok(())
+    }
+
+    /// Takes a function from vfio-pci and lets the kernel choose another driver, if it has one.
+    fn hand_over(&self, bdf: Bdf) -> Result<(), BindError> {
+        let now = self.now(bdf)?;
+        self.reserve(bdf, None)?;
+        if now.driver.as_deref().is_some_and(|driver| !is_vfio(driver)) {
+            return Ok(());
+        }
+        self.unbind(bdf, now.driver.as_deref())?;
+        let alias = self.root.read(&format!("sys/bus/pci/devices/{bdf}/modalias"))?;
+        if let Some(alias) = alias {
+            // That no module knows it is no fault: it stays without driver.
+            let _ = self.kernel.load(&alias);
+        }
+        self.probe(bdf)?;
+        let mut got = self.now(bdf)?;
+        if let Some(driver) = got.driver.clone().filter(|driver| is_vfio(driver))
+            && self.forget_id(bdf, &driver).is_ok()
+        {
+            self.unbind(bdf, Some(&driver))?;
+            self.probe(bdf)?;
+            got = self.now(bdf)?;
+        }
+        match got.driver.as_deref().filter(|driver| is_vfio(driver)) {
+            None => Ok(()),
+            Some(driver) => Err(BindError::NotTaken {
+                bdf,
+                driver: "of the host".into(),
+                now: format!("{driver}, which knows its ids by its options,"),
+            }),
+        }
+    }
+
+    /// Takes the ids of a function from those that a driver was given by its options, until it is loaded again. It keeps the
+    /// functions that it has.
+    fn forget_id(&self, bdf: Bdf, driver: &str) -> Result<(), BindError> {
+        let function = self.root.dir(&format!("sys/bus/pci/devices/{bdf}"))?;
+        let function = function.ok_or(BindError::Absent { bdf })?;
+        let ids = function.hex::<u16>("vendor")?.zip(function.hex::<u16>("device")?);
+        let (vendor, device) = ids.ok_or(BindError::Absent { bdf })?;
+        let path = format!("sys/bus/pci/drivers/{driver}/remove_id");
+        self.kernel.write(&path, &format!("{vendor:04x} {device:04x}"), RESERVE_S)
+    }
+
+    /// Resets a function that nobody uses.
+    pub fn reset(&self, bdf: Bdf) -> Result<(), BindError> {
+        let no = |reason: String| BindError::NoReset { bdf, reason };
+        let now = self.now(bdf)?;
+        if !now.driver.as_deref().is_none_or(is_vfio) {
+            let (now, was) = (now.driver_text().to_owned(), "vfio-pci".to_owned());
+            return Err(BindError::Changed { bdf, now, was });
+        }
+        let path = format!("sys/bus/pci/devices/{bdf}/reset");
+        if !self.root.exists(&path) {
+            return Err(no("the kernel knows no way for it".into()));
+        }
+        // Kept from everybody until it is reset.
+        let _hold = self.owner.free(&[bdf])?;
+        self.kernel.write(&path, "1", RESET_S).map_err(|error| match error {
+            BindError::Refused { reason, .. } => no(reason),
+            BindError::Hangs { seconds, .. } => no(format!("no answer within {seconds} s")),
+            error => error,
+        })
+    }
+
+    /// Writes which driver alone may have a function; none: any.
+    fn reserve(&self, bdf: Bdf, driver: Option<&str>) -> Result<(), BindError> {
+        let path = format!("sys/bus/pci/devices/{bdf}/driver_override");
+        self.kernel.write(&path, driver.unwrap_or("\n"), RESERVE_S)
+    }
+
+    /// Takes a function from its driver.
+    fn unbind(&self, bdf: Bdf, driver: Option<&str>) -> Result<(), BindError> {
+        let Some(driver) = driver else { return Ok(()) };
+        let path = format!("sys/bus/pci/drivers/{driver}/unbind");
+        // A guest that came since, or that this very run has started, would be asked to give its function up.
+        drop(self.owner.free(&[bdf])?);
+        let written = self.kernel.write(&path, &bdf.to_string(), UNBIND_S);
+        match written {
+            Err(BindError::Hangs { seconds, .. }) => {
+                let (driver, holders) = (driver.to_owned(), self.holders(bdf));
+                Err(BindError::Stuck { bdf, driver, seconds, holders })
+            }
+            // Gone by itself meanwhile, for one because its driver was unloaded.
+            Err(_) if self.now(bdf)?.driver.is_none() => Ok(()),
+            written => written,
+        }
+    }
+
+    /// Lets the kernel look for a driver.
+    fn probe(&self, bdf: Bdf) -> Result<(), BindError> {
+        self.kernel.write("sys/bus/pci/drivers_probe", &bdf.to_string(), PROBE_S)
+    }
+
+    /// Looks at a function until it is as wanted or the looks are used up.
+    fn look(&self, bdf: Bdf, good: impl Fn(&Binding) -> bool) -> Result<Binding, BindError> {
+        let mut now = self.now(bdf)?;
+        for _ in 0..LOOKS {
+            if good(&now) {
+                break;
+            }
+            std::thread::sleep(self.pause);
+            now = self.now(bdf)?;
+        }
+        Ok(now)
+    }
+
+    /// Who holds a function, as far as can be seen. `driver_override` is not read for it.
+    fn holders(&self, bdf: Bdf) -> Vec<String> {
+        let Ok(topology) = crate::discover::discover(self.root) else { return Vec::new() };
+        let seen = crate::holders::read(self.root, &topology, &[bdf]).unwrap_or_default();
+        seen.uses.into_iter().map(|used| used.by).collect()
+    }
+}
+
+/// Binds on this machine; the domains of `hypervisor` are asked whose a function is. `force`: processes yield.
+pub fn on_this_machine<T>(
+    hypervisor: &dyn Hypervisor,
+    force: bool,
+    work: impl FnOnce(&Binder<'_>) -> Result<T, BindError>,
+) -> Result<T, BindError> {
+    owner::on_this_machine(hypervisor, force, |owner| {
+        let (root, pause) = (owner.root, Duration::from_millis(100));
+        work(&Binder { root, kernel: &Live, owner, pause })
+    })
+}

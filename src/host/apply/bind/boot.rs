@@ -1,0 +1,234 @@
+//! What binds functions when the machine boots: files that are ours alone, made from the list of functions, which stands
+//! in them.
+//!
+//! GPUs of an id are bound by that id where all of the host are meant: the module's options do it before any other driver is
+//! loaded. The module is named to be loaded, too, since nothing else loads it on a host without a driver of its GPUs; where
+//! the kernel has it built in, it has no options, and the unit does it. Single functions, and all that are no GPUs, are bound
+//! by a unit before udev loads drivers; NVSwitches by their id never, since those of a shared board belong to the host. The
+//! unit names the ids too, so that it takes nothing that came to stand at an address later.
+
+use crate::fsroot::{FsError, FsRoot, not};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::topology::{DeviceKind, PciDevice, Topology};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+/// The module's options.
+pub const OPTIONS: &str = "etc/modprobe.d/gpuvm-vfio.conf";
+/// The unit.
+pub const UNIT: &str = "etc/systemd/system/gpuvm-vfio.service";
+/// What makes the boot want the unit, where a link would do the same.
+pub const WANTED: &str = "etc/systemd/system/sysinit.target.d/gpuvm-vfio.conf";
+/// What has systemd load the module, whose options do nothing before.
+pub const MODULES: &str = "etc/modules-load.d/gpuvm-vfio.conf";
+/// Where other files of options are.
+const MODPROBE: &str = "etc/modprobe.d";
+/// What stands before the list of functions.
+const LIST: &str = "# Functions: ";
+/// The first line of each file.
+const HEAD: &str =
+    "# Made by `gpuvm device bind --at-boot`; `gpuvm device release --at-boot` takes it back.\n";
+/// Drivers of GPUs by vendor, which must not be loaded before vfio-pci.
+const DRIVERS: [(u16, &[&str]); 3] =
+    [(0x10de, &["nvidia", "nouveau"]), (0x1002, &["amdgpu"]), (0x8086, &["i915", "xe"])];
+
+/// The functions that are bound at boot.
+pub fn functions(root: &FsRoot) -> Result<BTreeSet<Bdf>, FsError> {
+    let mut functions = BTreeSet::new();
+    for file in [OPTIONS, UNIT] {
+        let text = root.read(file)?.unwrap_or_default();
+        for (number, line) in (1..).zip(text.lines()) {
+            for word in line.strip_prefix(LIST).unwrap_or_default().split_whitespace() {
+                let bdf = word.parse::<Bdf>();
+                let wrong = |_| root.malformed(file, number, not(word, "a PCI address"));
+                functions.insert(bdf.map_err(wrong)?);
+            }
+        }
+    }
+    Ok(functions)
+}
+
+/// Whether a file that is not ours gives vfio-pci ids: the module heeds one list only.
+pub fn has_other_ids(root: &FsRoot) -> Result<bool, FsError> {
+    for name in root.names(MODPROBE)?.iter().filter(|name| name.ends_with(".conf")) {
+        let path = format!("{MODPROBE}/{name}");
+        let text = if path == OPTIONS { None } else { root.read(&path)? };
+        let mut lines = text.as_deref().unwrap_or_default().lines().map(str::split_whitespace);
+        let gives = |mut words: std::str::SplitWhitespace<'_>| {
+            let module = words.next() == Some("options")
+                && words.next().is_some_and(|name| name.replace('_', "-") == "vfio-pci");
+            module && words.any(|word| word.starts_with("ids="))
+        };
+        if lines.any(gives) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether vfio-pci is built into a kernel, as Ubuntu 20.04 has it: options of modules do not reach it there.
+pub fn is_built_in(root: &FsRoot, kernel_release: &str) -> Result<bool, FsError> {
+    let list = root.read(&format!("lib/modules/{kernel_release}/modules.builtin"))?;
+    Ok(list.unwrap_or_default().lines().any(|path| path.ends_with("/vfio-pci.ko")))
+}
+
+/// The files that bind these functions at boot, each with its text or none where it must not be. `program`: what the unit
+/// runs. `by_id`: whether vfio-pci may be given ids.
+pub fn files(
+    topology: &Topology,
+    functions: &BTreeSet<Bdf>,
+    program: &str,
+    by_id: bool,
+) -> [(&'static str, Option<String>); 4] {
+    let mut of_id: BTreeMap<(u16, u16), Vec<&PciDevice>> = BTreeMap::new();
+    for device in topology.devices() {
+        of_id.entry((device.vendor, device.device)).or_default().push(device);
+    }
+    let whole = |device: &PciDevice| {
+        let all = of_id.get(&(device.vendor, device.device)).into_iter().flatten();
+        by_id
+            && device.kind() == DeviceKind::Gpu
+            && all.map(|d| d.bdf).all(|b| functions.contains(&b))
+    };
+    let devices: Vec<&PciDevice> = functions.iter().filter_map(|&b| topology.device(b)).collect();
+    let (by_id, single): (Vec<_>, Vec<_>) = devices.into_iter().partition(|d| whole(d));
+    let wanted = "[Unit]\nWants=gpuvm-vfio.service\n";
+    [
+        (OPTIONS, (!by_id.is_empty()).then(|| options(&by_id))),
+        (UNIT, (!single.is_empty()).then(|| unit(&single, program))),
+        (WANTED, (!single.is_empty()).then(|| format!("{HEAD}{wanted}"))),
+        (MODULES, (!by_id.is_empty()).then(|| format!("{HEAD}vfio-pci\n"))),
+    ]
+}
+
+/// The first lines of a file that binds these.
+fn head(devices: &[&PciDevice]) -> String {
+    let list: Vec<String> = devices.iter().map(|device| device.bdf.to_string()).collect();
+    format!("{HEAD}{LIST}{}\n", list.join(" "))
+}
+
+/// The module's options for the ids of these.
+fn options(devices: &[&PciDevice]) -> String {
+    let ids: BTreeSet<String> = devices.iter().map(|device| id(device)).collect();
+    let ids: Vec<String> = ids.into_iter().collect();
+    let mut text = format!("{}options vfio-pci ids={}\n", head(devices), ids.join(","));
+    for (vendor, drivers) in DRIVERS {
+        for driver in drivers.iter().filter(|_| devices.iter().any(|d| d.vendor == vendor)) {
+            writeln!(text, "softdep {driver} pre: vfio-pci").expect("text");
+        }
+    }
+    text
+}
+
+/// The ids of a function, as module options have them.
+pub fn id(device: &PciDevice) -> String {
+    format!("{:04x}:{:04x}", device.vendor, device.device)
+}
+
+/// The unit that binds these.
+fn unit(devices: &[&PciDevice], program: &str) -> String {
+    let mut text = head(devices);
+    text +=
+        "[Unit]\nDescription=Bind PCI functions to vfio-pci for guests\nDefaultDependencies=no\n";
+    text += "Before=systemd-modules-load.service systemd-udev-trigger.service\n";
+    text += "Before=nvidia-persistenced.service nvidia-fabricmanager.service nvidia-dcgm.service\n";
+    text += "Before=libvirtd.service virtqemud.service\n\n[Service]\nType=oneshot\n";
+    write!(text, "RemainAfterExit=yes\nExecStart={program} device bind").expect("text");
+    for device in devices {
+        write!(text, " --early {}={}", device.bdf, id(device)).expect("text");
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuvm_core::topology::file::from_json;
+
+    /// The recorded DGX-2.
+    fn dgx2() -> Topology {
+        from_json(include_str!("../../../../topologies/dgx-2.json")).unwrap()
+    }
+
+    /// Writes files below a directory, and reads the list back.
+    fn back(files: &[(&str, Option<String>)]) -> BTreeSet<Bdf> {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            super::super::set_file(&dir.path().join(path), text.as_deref()).unwrap();
+        }
+        functions(&FsRoot::at(dir.path()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn all_gpus_of_an_id_are_bound_by_it_and_single_ones_by_the_unit() {
+        let host = dgx2();
+        let gpus: BTreeSet<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+        let all = files(&host, &gpus, "/usr/bin/gpuvm", true);
+        let text = all[0].1.as_deref().unwrap();
+        assert!(text.contains("\noptions vfio-pci ids=10de:1db8\nsoftdep nvidia pre: vfio-pci\n"));
+        assert_eq!((&all[1].1, &all[2].1, back(&all)), (&None, &None, gpus.clone()));
+        assert_eq!(all[3].0, "etc/modules-load.d/gpuvm-vfio.conf");
+        assert!(all[3].1.as_deref().unwrap().ends_with("\nvfio-pci\n"));
+        let by_unit = files(&host, &gpus, "/usr/bin/gpuvm", false);
+        assert!(by_unit[0].1.is_none() && by_unit[3].1.is_none());
+        assert_eq!(back(&by_unit), gpus);
+        let some: BTreeSet<Bdf> = gpus.into_iter().skip(1).collect();
+        let single = files(&host, &some, "/usr/bin/gpuvm", true);
+        assert!(single[0].1.is_none() && single[2].1.is_some());
+        let text = single[1].1.as_deref().unwrap();
+        let start =
+            "\nExecStart=/usr/bin/gpuvm device bind --early 0000:36:00.0=10de:1db8 --early ";
+        assert!(text.contains(start), "{text}");
+        assert_eq!(back(&single), some);
+        let none = files(&host, &BTreeSet::new(), "/usr/bin/gpuvm", true);
+        assert!(none.iter().all(|(_, text)| text.is_none()));
+    }
+
+    #[test]
+    fn switches_are_never_bound_by_id() {
+        let host = dgx2();
+        let both = host.gpus().chain(host.of_kind(DeviceKind::NvSwitch));
+        let both: BTreeSet<Bdf> = both.map(|device| device.bdf).collect();
+        let [(_, options), (_, unit), ..] = files(&host, &both, "/usr/bin/gpuvm", true);
+        let (options, unit) = (options.unwrap(), unit.unwrap());
+        assert!(options.contains("10de:1db8") && !options.contains("1ac2"), "{options}");
+        assert!(unit.contains("=10de:1ac2") && !unit.contains("1db8"), "{unit}");
+    }
+
+    #[test]
+    fn a_driver_that_is_built_in_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = FsRoot::at(dir.path()).unwrap();
+        let built_in = |release| is_built_in(&root, release).unwrap();
+        assert!(!built_in("5.4.0-generic"));
+        let list = "kernel/drivers/vfio/vfio.ko\nkernel/drivers/vfio/pci/vfio-pci.ko\n";
+        let at = dir.path().join("lib/modules/5.4.0-generic/modules.builtin");
+        super::super::set_file(&at, Some(list)).unwrap();
+        assert!(built_in("5.4.0-generic") && !built_in("6.8.0-generic"));
+        let other = dir.path().join("lib/modules/6.8.0-generic/modules.builtin");
+        super::super::set_file(&other, Some("kernel/drivers/vfio/pci/vfio-pci-core.ko\n")).unwrap();
+        assert!(!built_in("6.8.0-generic"));
+    }
+
+    #[test]
+    fn others_ids_and_damaged_lists_are_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = FsRoot::at(dir.path()).unwrap();
+        assert!(!has_other_ids(&root).unwrap());
+        let put = |path: &str, text: &str| {
+            super::super::set_file(&dir.path().join(path), Some(text)).unwrap();
+        };
+        put(OPTIONS, "options vfio-pci ids=10de:1db8\n");
+        put(
+            "etc/modprobe.d/a.conf",
+            "# options vfio-pci ids=1:2\noptions vfio-pci disable_vga=1\n",
+        );
+        assert!(!has_other_ids(&root).unwrap());
+        put("etc/modprobe.d/b.conf", "options  vfio_pci disable_vga=1 ids=1:2\n");
+        assert!(has_other_ids(&root).unwrap());
+        put(UNIT, "# Functions: 0000:34:00.0 x\n");
+        let error = functions(&root).unwrap_err().to_string();
+        assert!(error.contains("gpuvm-vfio.service line 1: `x` is not a PCI address"), "{error}");
+    }
+}

@@ -1,0 +1,450 @@
+//! Disk images as files. Knows neither domains nor storage pools.
+
+use super::identity::FileId;
+use super::journal::JournalError;
+use crate::hypervisor::storage::Progress;
+use crate::input::{InputError, open_regular};
+use gpuvm_core::shell::word;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, FallocateFlags, OFlag, RenameFlags, fallocate, renameat2};
+use nix::unistd::{AccessFlags, access};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt, FileExt as _, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Says what could not be done with an image.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    /// The file is there already.
+    #[error("{} is there already and is not replaced", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The directory is not there.
+    #[error("directory {} is not there", dir.display())]
+    NoDirectory {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// No space is left.
+    #[error("no space is left for {}: {source}", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file system cannot set blocks aside.
+    #[error(
+        "the file system of {} reserves no blocks: {source}",
+        path.display()
+    )]
+    NoReserve {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The user may not.
+    #[error("not permitted on {}: {source}", path.display())]
+    Denied {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It cannot be removed.
+    #[error("{} cannot be removed: {source}", path.display())]
+    Kept {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The journal could not be written, so that it would not be known whose the file is.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// Not a file, so not one of ours.
+    #[error("{} is not a regular file and is left alone", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A source that is not read.
+    #[error("{0}")]
+    Input(#[source] InputError),
+    /// Anything else.
+    #[error("{}: {source}", path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// Is how much of a disk is taken from its file system at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preallocate {
+    /// Nothing.
+    #[default]
+    None,
+    /// All, as blocks that hold nothing yet.
+    Reserve,
+    /// All, written with zeros.
+    Full,
+}
+
+/// Bytes that are reserved between two looks at whether to go on.
+const RESERVED_AT_ONCE: u64 = 64 << 30;
+/// Bytes that are written at once.
+const WRITTEN_AT_ONCE: usize = 4 << 20;
+/// What direct writes are aligned to: no drive has larger sectors.
+const ALIGNED: usize = 4096;
+
+/// Is how a file or a directory is made so that a run that is killed at any moment leaves nothing that is not known to be
+/// its own: under a name that nobody can guess, until it was told what it is.
+pub struct Making<'m> {
+    /// The name, without its directory.
+    pub token: &'m str,
+    /// Is told what it is, before it gets its own name.
+    pub made: &'m mut dyn FnMut(FileId) -> Result<(), JournalError>,
+}
+
+/// The name that something has while it is made.
+pub fn unfinished(path: &Path, token: &str) -> PathBuf {
+    path.with_file_name(format!(".{token}.gpuvm"))
+}
+
+/// Makes an image of zeros for its owner alone; libvirt hands it to QEMU's user when the domain starts. `progress` is told
+/// how many bytes are taken, and breaks off where it says so; nothing is left then, as after any error.
+pub fn create(
+    path: &Path,
+    bytes: u64,
+    preallocate: Preallocate,
+    making: &mut Making<'_>,
+    progress: Progress<'_>,
+) -> Result<(), DiskError> {
+    let unfinished = unfinished(path, making.token);
+    let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished);
+    let file: File = new.map_err(|e| error(path, e))?;
+    let made = file.set_len(bytes).and_then(|()| {
+        match preallocate {
+            Preallocate::None => {}
+            Preallocate::Reserve => reserve(&file, bytes, progress)?,
+            Preallocate::Full => {
+                // So that a full file system is known before hours of writing.
+                match reserve(&file, bytes, &mut |_| progress(0)) {
+                    Err(e) if e.kind() == ErrorKind::Unsupported => {}
+                    reserved => reserved?,
+                }
+                zero(&file, bytes, progress)?;
+            }
+        }
+        file.sync_all()
+    });
+    let made = made.and_then(|()| file.metadata()).map_err(|e| match e.kind() {
+        ErrorKind::Unsupported => DiskError::NoReserve { path: path.to_owned(), source: e },
+        _ => error(path, e),
+    });
+    let named = made.and_then(|meta| {
+        (making.made)(FileId::of(&meta))?;
+        name(&unfinished, path)
+    });
+    if named.is_err() {
+        // The file is of this call, so nobody else can miss it; the first error is the one to tell.
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    named
+}
+
+/// Gives a file or a directory its name, unless something has it.
+fn name(unfinished: &Path, path: &Path) -> Result<(), DiskError> {
+    let flags = RenameFlags::RENAME_NOREPLACE;
+    match renameat2(AT_FDCWD, unfinished, AT_FDCWD, path, flags) {
+        // Not every file system can. A directory takes the place of none but an empty one then, and a second name is given
+        // to no file where something is.
+        Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) if unfinished.is_dir() => {
+            std::fs::rename(unfinished, path).map_err(|e| error(path, e))
+        }
+        Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => {
+            std::fs::hard_link(unfinished, path).map_err(|e| error(path, e))?;
+            std::fs::remove_file(unfinished).map_err(|e| error(unfinished, e))
+        }
+        named => named.map_err(|errno| error(path, errno.into())),
+    }
+}
+
+/// Takes the blocks of a file from its file system, in parts.
+fn reserve(file: &File, bytes: u64, progress: Progress<'_>) -> io::Result<()> {
+    // What cannot fit must not take the last block from others before it fails.
+    let stat = nix::sys::statvfs::fstatvfs(file)?;
+    if stat.blocks_free().saturating_mul(stat.fragment_size()) < bytes {
+        return Err(ErrorKind::StorageFull.into());
+    }
+    let mut from = 0;
+    while from < bytes {
+        let part = RESERVED_AT_ONCE.min(bytes - from);
+        let signed = |number: u64| i64::try_from(number).map_err(|_| ErrorKind::FileTooLarge);
+        match fallocate(file, FallocateFlags::empty(), signed(from)?, signed(part)?) {
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+            Ok(()) => from += part,
+        }
+        go_on(progress(from))?;
+    }
+    Ok(())
+}
+
+/// Writes zeros over a file, past the page cache where its file system lets that be: a disk may be larger than memory.
+fn zero(file: &File, bytes: u64, progress: Progress<'_>) -> io::Result<()> {
+    let buffer = vec![0; WRITTEN_AT_ONCE + ALIGNED];
+    let start = buffer.as_ptr().align_offset(ALIGNED).min(ALIGNED);
+    let zeros = &buffer[start..start + WRITTEN_AT_ONCE];
+    // The same file again, whatever its path is by now.
+    let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let direct = OpenOptions::new().write(true).custom_flags(OFlag::O_DIRECT.bits()).open(again);
+    let direct = direct.as_ref().unwrap_or(file);
+    let mut from = 0;
+    while from < bytes {
+        let left = bytes - from;
+        match usize::try_from(left) {
+            Ok(left) if left < WRITTEN_AT_ONCE => {
+                let aligned = left / ALIGNED * ALIGNED;
+                direct.write_all_at(&zeros[..aligned], from)?;
+                file.write_all_at(&zeros[aligned..left], from + aligned as u64)?;
+                from = bytes;
+            }
+            _ => {
+                direct.write_all_at(zeros, from)?;
+                from += WRITTEN_AT_ONCE as u64;
+            }
+        }
+        go_on(progress(from))?;
+    }
+    Ok(())
+}
+
+/// The error of what is broken off.
+fn go_on(yes: bool) -> io::Result<()> {
+    if yes { Ok(()) } else { Err(ErrorKind::Interrupted.into()) }
+}
+
+/// Opens a file to be copied, and nothing but a file: a device may act on being opened, a FIFO may never answer.
+pub fn open(path: &Path) -> Result<File, DiskError> {
+    let wrong = |source: io::Error| match source.kind() {
+        ErrorKind::NotFound => DiskError::Other { path: path.to_owned(), source },
+        _ => error(path, source),
+    };
+    open_regular(path).map_err(|refused| match refused {
+        InputError::Unreadable { source, .. } => wrong(source),
+        other => DiskError::Input(other),
+    })
+}
+
+/// Is the size of a file system and what it can still take, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// All of it.
+    pub total: u64,
+    /// What the caller can still have: root also gets what is kept for root.
+    pub free: u64,
+}
+
+/// Asks the file system of a directory for its size; none where it cannot be asked.
+pub fn space(directory: &Path) -> Option<Space> {
+    let stat = nix::sys::statvfs::statvfs(directory).ok()?;
+    let is_root = nix::unistd::geteuid().is_root();
+    let free = if is_root { stat.blocks_free() } else { stat.blocks_available() };
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
+    Some(Space { total: bytes(stat.blocks()), free: bytes(free) })
+}
+
+/// Makes a directory for images that only its owner writes and everyone enters, QEMU's user too.
+pub fn create_directory(path: &Path, making: &mut Making<'_>) -> Result<(), DiskError> {
+    let unfinished = unfinished(path, making.token);
+    let made = std::fs::DirBuilder::new().mode(0o755).create(&unfinished);
+    let meta = made.and_then(|()| unfinished.metadata()).map_err(|e| error(path, e))?;
+    let named = (making.made)(FileId::of(&meta))
+        .map_err(DiskError::from)
+        .and_then(|()| name(&unfinished, path));
+    if named.is_err() {
+        // It is of this call; the first error is the one to tell.
+        let _ = std::fs::remove_dir(&unfinished);
+    }
+    named
+}
+
+/// Removes a directory, unless something is in it by now.
+pub fn delete_directory(path: &Path) -> Result<(), DiskError> {
+    match std::fs::remove_dir(path) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => Ok(()),
+        removed => removed.map_err(|e| error(path, e)),
+    }
+}
+
+/// Why nobody can remove a file, not even root, in words; none: it can be removed, or it is not there.
+pub fn locked_in(path: &Path) -> Option<String> {
+    let fixed = |path: &Path| match access(path, AccessFlags::W_OK) {
+        Err(Errno::EPERM) => {
+            let path = word(&path.to_string_lossy()).into_owned();
+            Some(format!("{path} is immutable, until `chattr -i {path}`"))
+        }
+        Err(Errno::EROFS) => Some("its file system is read-only".to_owned()),
+        _ => None,
+    };
+    if path.symlink_metadata().is_err() {
+        return None;
+    }
+    fixed(path).or_else(|| fixed(path.parent()?))
+}
+
+/// Removes an image; one that is not there any more is as good as removed.
+pub fn delete(path: &Path) -> Result<(), DiskError> {
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(error(path, e)),
+        Ok(meta) if !meta.is_file() => {
+            return Err(DiskError::NotAFile { path: path.to_owned() });
+        }
+        Ok(_) => {}
+    }
+    std::fs::remove_file(path).map_err(|source| DiskError::Kept { path: path.to_owned(), source })
+}
+
+/// Our error for one of the system's.
+fn error(path: &Path, source: io::Error) -> DiskError {
+    let path = path.to_owned();
+    match source.kind() {
+        ErrorKind::AlreadyExists => DiskError::Exists { path },
+        ErrorKind::NotFound => {
+            let dir = path.parent().unwrap_or(&path).to_owned();
+            DiskError::NoDirectory { dir }
+        }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            DiskError::Full { path, source }
+        }
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            DiskError::Denied { path, source }
+        }
+        _ => DiskError::Other { path, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sparse image.
+    fn sparse(path: &Path, bytes: u64) -> Result<(), DiskError> {
+        made(path, bytes, Preallocate::None, &mut |_| true)
+    }
+
+    /// An image.
+    fn made(
+        path: &Path,
+        bytes: u64,
+        how: Preallocate,
+        progress: Progress<'_>,
+    ) -> Result<(), DiskError> {
+        let mut told = None;
+        let mut tell = |id| {
+            told = Some(id);
+            Ok(())
+        };
+        let made = create(path, bytes, how, &mut Making { token: "t", made: &mut tell }, progress);
+        assert!(!unfinished(path, "t").exists(), "an unfinished file is left");
+        if made.is_ok() {
+            assert_eq!(FileId::at(path).unwrap(), told);
+        }
+        made
+    }
+
+    /// A directory.
+    fn directory(path: &Path) -> Result<(), DiskError> {
+        create_directory(path, &mut Making { token: "t", made: &mut |_| Ok(()) })
+    }
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn an_image_is_sparse_and_never_replaces_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        sparse(&path, 50 << 30).unwrap();
+        let meta = path.metadata().unwrap();
+        assert_eq!(meta.len(), 50 << 30);
+        assert!(meta.blocks() < 64, "{} blocks are used", meta.blocks());
+        assert!(matches!(sparse(&path, 1), Err(DiskError::Exists { .. })));
+        assert_eq!(path.metadata().unwrap().len(), 50 << 30);
+        delete(&path).unwrap();
+        delete(&path).unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_no_file_or_has_no_place_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let absent = dir.path().join("absent/a.img");
+        assert!(matches!(sparse(&absent, 1), Err(DiskError::NoDirectory { .. })));
+        assert!(matches!(delete(dir.path()), Err(DiskError::NotAFile { .. })));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        assert!(matches!(delete(&link), Err(DiskError::NotAFile { .. })));
+        assert!(matches!(sparse(&link, 1), Err(DiskError::Exists { .. })));
+        let below = dir.path().join("new");
+        directory(&below).unwrap();
+        assert!(matches!(directory(&below), Err(DiskError::Exists { .. })));
+        sparse(&below.join("a.img"), 1).unwrap();
+        delete_directory(&below).unwrap();
+        assert!(below.exists(), "a directory with a file was removed");
+        delete(&below.join("a.img")).unwrap();
+        delete_directory(&below).unwrap();
+        assert!(!below.exists());
+        let huge = dir.path().join("huge.img");
+        assert!(sparse(&huge, u64::MAX).is_err());
+        assert!(!huge.exists(), "a file is left of a size that cannot be");
+    }
+
+    #[test]
+    fn what_is_preallocated_is_there_and_zero() {
+        let dir = tempfile::tempdir().unwrap();
+        // The end lies in the middle of a block.
+        let bytes = (9 << 20) + 700;
+        for how in [Preallocate::Reserve, Preallocate::Full] {
+            let path = dir.path().join(format!("{how:?}"));
+            let mut told = Vec::new();
+            let mut progress = |through| {
+                told.push(through);
+                true
+            };
+            made(&path, bytes, how, &mut progress).unwrap();
+            let meta = path.metadata().unwrap();
+            assert_eq!((meta.len(), meta.mode() & 0o777), (bytes, 0o600));
+            assert!(meta.blocks() * 512 >= bytes, "{how:?}: {} blocks", meta.blocks());
+            assert_eq!(told.last(), Some(&bytes));
+            assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_of_what_is_broken_off_or_does_not_fit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        for how in [Preallocate::Reserve, Preallocate::Full] {
+            let broken = made(&path, 9 << 20, how, &mut |through| through < 8 << 20);
+            assert!(broken.is_err());
+            assert!(!path.exists(), "{how:?} left a file");
+            // More than any file system has, less than any refuses as a size.
+            let full = made(&path, 8 << 40, how, &mut |_| true);
+            assert!(matches!(full, Err(DiskError::Full { .. })), "{how:?}: {full:?}");
+            assert!(!path.exists(), "{how:?} left a file");
+        }
+        let Some(Space { total, free }) = space(dir.path()) else { panic!("no size") };
+        assert!(free > 0 && free < total, "{free} of {total}");
+    }
+}

@@ -1,0 +1,282 @@
+//! Drives: the last look before one is given to a guest, and erasing one. What is erased is the device that was planned,
+//! by its name in /dev/disk/by-id and its size, and nobody uses it at that moment.
+
+use super::command::{CommandError, output, output_unless};
+use super::{Observer, StepError};
+use crate::blockdev::signatures::whole_content;
+use crate::blockdev::{
+    Alone, BlockError, BlockUse, Known, refuse_used, refuse_used_function, used_by,
+};
+use crate::discover::drives::{function_of, kernel_name};
+use crate::fsroot::FsRoot;
+use crate::hypervisor::Hypervisor;
+use crate::hypervisor::uses::{User, Uses};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::domain::{DomainXml, Element};
+use gpuvm_core::topology::DriveUse;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+
+/// Seconds for commands that only tell or look again.
+const LOOK_S: u64 = 60;
+/// Milliseconds that a drive may take to format itself.
+const FORMAT_MS: &str = "14400000";
+
+/// Is the erasing of a whole drive; there is no way back from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WipeStep {
+    /// Its path, one that stays over boots where it has one.
+    pub path: PathBuf,
+    /// Its size, in bytes, by which another drive in its place is told.
+    pub bytes: u64,
+    /// What lies on it, a phrase each.
+    #[serde(default)]
+    pub content: Vec<String>,
+    /// What it is known by, whatever its path leads to by then.
+    #[serde(default)]
+    pub known: Known,
+}
+
+impl fmt::Display for WipeStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let content = match &self.content[..] {
+            [] => "nothing that is known is on it".to_owned(),
+            all => all.join(", "),
+        };
+        write!(f, "erase all {} bytes of drive {} ({content})", self.bytes, self.path.display())
+    }
+}
+
+impl WipeStep {
+    /// Refuses a drive that is another by now, or that the host or a guest uses.
+    pub(super) fn expects(&self, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+        let root = FsRoot::live().map_err(BlockError::File)?;
+        if kernel_name(&self.path).is_none() {
+            let seen = "no block device is there".to_owned();
+            return Err(BlockError::Other { path: self.path.clone(), seen }.into());
+        }
+        refuse_used(&root, &self.path)?;
+        let users = Uses::read(hypervisor)?.of(&self.path).into_iter();
+        let domains: Vec<String> = users
+            .filter_map(|one| match one.by {
+                User::Domain { name, .. } => Some(format!("domain `{name}` has it as a disk")),
+                _ => None,
+            })
+            .collect();
+        match &domains[..] {
+            [] => self.take(&root).map(drop),
+            all => {
+                let (path, by) = (self.path.clone(), all.join("; "));
+                Err(BlockError::InUse { path, by }.into())
+            }
+        }
+    }
+
+    /// Takes the drive for us alone, where it is the one that was planned.
+    fn take(&self, root: &FsRoot) -> Result<Alone, StepError> {
+        let alone = Alone::take(&self.path)?;
+        alone.proves(root, self.bytes, &self.known, &self.content)?;
+        Ok(alone)
+    }
+
+    /// Erases it: by the drive's own format, else by its secure discard, else by zeros, whichever leaves it blank; a
+    /// signal breaks off.
+    pub(super) fn perform(
+        &self,
+        hypervisor: &dyn Hypervisor,
+        observer: &mut dyn Observer,
+    ) -> Result<(), StepError> {
+        // A killed run is ended without a look before.
+        self.expects(hypervisor)?;
+        let root = FsRoot::live().map_err(BlockError::File)?;
+        let alone = self.take(&root)?;
+        // A program that goes on after this one was killed keeps it from everybody, too.
+        alone.hand_on()?;
+        let path = alone.node().display().to_string();
+        let format = ["nvme", "format", "--ses=1", "--force", "--timeout", FORMAT_MS, &path];
+        // Before util-linux 2.36 it asked nobody, and had no such option.
+        let help = output(&["blkdiscard", "--help"], LOOK_S).unwrap_or_default();
+        let force = help.contains("--force").then_some("--force");
+        let discard = |how| ["blkdiscard", how].into_iter().chain(force).chain([path.as_str()]);
+        let secure: Vec<&str> = discard("--secure").collect();
+        let zero: Vec<&str> = discard("--zeroout").collect();
+        let ways = [&format[..], &secure, &zero];
+        let first = usize::from(!formats_alone(&root, alone.name()));
+        let mut last = None;
+        for argv in &ways[first..] {
+            let mut signal = None;
+            let done = output_unless(argv, &mut || {
+                signal = observer.interrupted();
+                signal.is_some()
+            });
+            if let Some(signal) = signal {
+                return Err(StepError::Signal { signal });
+            }
+            if let Err(error) = done {
+                last = Some(BlockError::Command(error));
+                continue;
+            }
+            let left = whole_content(&alone.node()).says(&path);
+            if left.is_empty() {
+                // The kernel does not read the table of a drive that is held.
+                drop(alone);
+                look_again(&path);
+                return Ok(());
+            }
+            last = Some(BlockError::NotBlank { path: self.path.clone(), left: left.join(", ") });
+        }
+        Err(last.map_or_else(
+            || {
+                StepError::Block(BlockError::Command(CommandError::Late {
+                    command: path,
+                    seconds: 0,
+                }))
+            },
+            StepError::Block,
+        ))
+    }
+}
+
+/// Has the kernel and udev look at a drive whose table is gone.
+fn look_again(path: &str) {
+    // A drive without partitions has nothing to read again; what fails shows in `drive list`.
+    let _ = output(&["blockdev", "--rereadpt", path], LOOK_S);
+    let _ = output(&["udevadm", "settle", "--timeout=30"], LOOK_S);
+}
+
+/// Whether `nvme format` of a drive erases no other namespace: it is the only one that this host sees of its controller, and
+/// the controller either formats each alone or has no other, not even one that is attached elsewhere.
+fn formats_alone(root: &FsRoot, name: &str) -> bool {
+    let alone = || -> Option<bool> {
+        let function = name.starts_with("nvme").then(|| function_of(root, name).ok()?)??;
+        let all = root.names("sys/class/block").ok()?;
+        let is_of = |other: &String| {
+            !root.exists(&format!("sys/class/block/{other}/partition"))
+                && !is_hidden(other)
+                && function_of(root, other).ok().flatten() == Some(function)
+        };
+        if all.iter().filter(|other| is_of(other)).count() != 1 {
+            return Some(false);
+        }
+        let node = format!("/dev/{name}");
+        let told = output(&["nvme", "id-ctrl", "--output-format=json", &node], LOOK_S).ok()?;
+        let controller: Controller = serde_json::from_str(&told).ok()?;
+        if controller.is_apart() {
+            return Some(true);
+        }
+        let every = ["nvme", "list-ns", "--all", "--output-format=json", &node];
+        let told = output(&every, LOOK_S).ok()?;
+        Some(told.matches("\"nsid\"").count() == 1)
+    };
+    alone().unwrap_or(false)
+}
+
+/// Whether it is the hidden path of a controller to a namespace, `nvme0c0n1`.
+fn is_hidden(name: &str) -> bool {
+    name.strip_prefix("nvme").is_some_and(|rest| rest.contains('c'))
+}
+
+/// Is what an NVMe controller says of itself, as far as it matters here.
+#[derive(Debug, Deserialize)]
+struct Controller {
+    /// What formatting is about: bit 0: all namespaces are formatted, bit 1: all are erased.
+    fna: u64,
+    /// The largest number of a namespace.
+    nn: u64,
+}
+
+impl Controller {
+    /// Whether formatting one namespace leaves all others.
+    fn is_apart(&self) -> bool {
+        self.fna & 3 == 0 || self.nn == 1
+    }
+}
+
+/// The last look before a function is bound away from the host: none of its namespaces may be in use.
+pub(super) fn expect_function(bdf: Bdf) -> Result<(), StepError> {
+    let root = FsRoot::live().map_err(BlockError::File)?;
+    Ok(refuse_used_function(&root, bdf)?)
+}
+
+/// The last look before a domain is defined with drives of this machine, or started with them. `starts`: it was defined
+/// before, so that only what would be destroyed is refused, and not a volume group that the host found on a guest's disk.
+pub(super) fn expect_domain(
+    xml: &str,
+    starts: bool,
+    hypervisor: &dyn Hypervisor,
+) -> Result<(), StepError> {
+    if !hypervisor.machine().is_here() {
+        return Ok(());
+    }
+    let Ok(xml) = DomainXml::parse(xml) else { return Ok(()) };
+    let root = FsRoot::live().map_err(BlockError::File)?;
+    for path in block_disks(&xml) {
+        let mut uses = used_by(&root, &path).map_err(BlockError::File)?;
+        uses.retain(|one| is_loss(one, starts));
+        if !uses.is_empty() {
+            let by: Vec<String> = uses.iter().map(ToString::to_string).collect();
+            return Err(BlockError::InUse { path, by: by.join("; ") }.into());
+        }
+    }
+    let functions = xml.held(false).map(|held| held.devices).unwrap_or_default();
+    for bdf in functions {
+        let class = root.read(&format!("sys/bus/pci/devices/{bdf}/class")).ok().flatten();
+        // Mass storage: other functions have no block devices.
+        if class.is_some_and(|class| class.starts_with("0x01")) {
+            refuse_used_function(&root, bdf)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether giving a device away in spite of this use destroys something, or may.
+fn is_loss(one: &BlockUse, starts: bool) -> bool {
+    match &one.used {
+        DriveUse::Member { .. } => false,
+        DriveUse::Holder { carries, .. } => !starts || !carries.is_empty(),
+        DriveUse::EfiSystem | DriveUse::Mounted { .. } | DriveUse::Swap | DriveUse::Kernel => true,
+    }
+}
+
+/// Block devices that a guest of this definition writes.
+fn block_disks(xml: &DomainXml) -> Vec<PathBuf> {
+    let devices = xml.root().child("devices");
+    let disks = devices.into_iter().flat_map(|devices| devices.children("disk"));
+    let writes = |disk: &Element<'_>| {
+        disk.child("readonly").is_none()
+            && disk.attr("device").is_none_or(|device| matches!(&*device, "disk" | "lun"))
+    };
+    let source = |disk: Element<'_>| {
+        let source = disk.child("source")?;
+        source.attr("dev").or_else(|| source.attr("file")).map(|path| PathBuf::from(&*path))
+    };
+    disks.filter(writes).filter_map(source).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_that_formats_all_its_namespaces_is_not_told_to_format_one() {
+        for (text, is_apart) in [
+            (r#"{"fna":0,"nn":32,"mn":"x"}"#, true),
+            (r#"{"fna":4,"nn":128}"#, true),
+            (r#"{"fna":1,"nn":1}"#, true),
+            (r#"{"fna":1,"nn":2}"#, false),
+            (r#"{"fna":2,"nn":32}"#, false),
+        ] {
+            let controller: Controller = serde_json::from_str(text).unwrap();
+            assert_eq!(controller.is_apart(), is_apart, "{text}");
+        }
+        assert!(is_hidden("nvme0c1n1") && !is_hidden("nvme0n1") && !is_hidden("sdc"));
+    }
+
+    #[test]
+    fn a_journal_of_before_proves_nothing() {
+        let step: WipeStep =
+            serde_json::from_str(r#"{"path":"/dev/sda","bytes":512,"content":[]}"#).unwrap();
+        assert_eq!(step.known, Known::default());
+    }
+}

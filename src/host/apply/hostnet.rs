@@ -1,0 +1,202 @@
+//! Steps on the host's own network: a file of netplan's is put in force until the next boot, what came of it is looked at,
+//! somebody confirms it, and only then it is kept. Whatever goes wrong on the way, and a run that is killed, takes it back;
+//! so does a reboot, since nothing is kept before.
+
+mod check;
+mod netplan;
+mod wait;
+
+pub use check::Wanted;
+pub use netplan::{Made, units};
+pub use wait::{Answer, Waiting, answer, waiting};
+
+use super::array::CommandError;
+use super::bind::{BindError, set_root_file};
+use super::nic::{LinkError, delete_link};
+use super::{Observer, StepError};
+use gpuvm_core::shell::word;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// How long netplan may take to put its files in force, in seconds.
+const APPLY_S: u64 = 120;
+
+/// Is one change of the host's network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum HostNetStep {
+    /// Puts a file of netplan's in force until the next boot.
+    Try {
+        /// What that does, in words.
+        what: String,
+        /// The file.
+        path: PathBuf,
+        /// Its text.
+        text: String,
+        /// Its text before; none: it was not there.
+        was: Option<String>,
+        /// Network devices that come with it, each before those that stand on it.
+        makes: Vec<String>,
+        /// Network devices that go with it, in the same order.
+        takes: Vec<String>,
+    },
+    /// Looks whether the host's network is as it is to be; changes nothing.
+    Check(Wanted),
+    /// Waits until somebody confirms that the host can be reached; changes nothing.
+    Await {
+        /// The bridge.
+        bridge: String,
+        /// How long, in seconds.
+        within_s: u64,
+    },
+    /// Writes or removes a file of netplan's, without putting it in force.
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Its text; none: it goes.
+        text: Option<String>,
+        /// Its text before; none: it was not there.
+        was: Option<String>,
+    },
+}
+
+/// Says why a change of the host's network was not possible.
+#[derive(Debug, thiserror::Error)]
+pub enum HostNetError {
+    /// A file.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A file could not be written.
+    #[error(transparent)]
+    Write(#[from] BindError),
+    /// A file is not what it was when the change was planned.
+    #[error("{} was changed by somebody else meanwhile", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// netplan could not.
+    #[error(transparent)]
+    Netplan(#[from] CommandError),
+    /// A network device could not be removed.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The kernel does not tell of the network.
+    #[error("cannot read this host's links, addresses and routes: {0}")]
+    Kernel(io::Error),
+    /// The network is not as it is to be.
+    #[error("after {waited_s} s {}", missing.join(", and "))]
+    NotSo {
+        /// What is missing.
+        missing: Vec<String>,
+        /// How long was waited, in seconds.
+        waited_s: u64,
+    },
+    /// Nobody said that the host can be reached.
+    #[error("nobody confirmed within {within_s} s that this host can be reached")]
+    Unconfirmed {
+        /// How long was waited, in seconds.
+        within_s: u64,
+    },
+    /// Somebody said that it is to be taken back.
+    #[error("it is taken back as asked")]
+    Declined,
+}
+
+impl fmt::Display for HostNetStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostNetStep::Try { what, path, .. } => {
+                write!(f, "{what}, by {} until the next boot", path.display())
+            }
+            HostNetStep::Check(wanted) => wanted.fmt(f),
+            HostNetStep::Await { bridge, within_s } => {
+                write!(
+                    f,
+                    "wait up to {within_s} s for `gpuvm network host-bridge confirm {bridge}`",
+                    bridge = word(bridge)
+                )
+            }
+            HostNetStep::Write { path, text: Some(_), .. } => {
+                write!(f, "keep it in {}", path.display())
+            }
+            HostNetStep::Write { path, text: None, .. } => write!(f, "remove {}", path.display()),
+        }
+    }
+}
+
+impl HostNetStep {
+    /// Refuses a file that is not what it was when the change was planned.
+    pub(super) fn expects(&self) -> Result<(), HostNetError> {
+        match self {
+            HostNetStep::Try { path, was, .. } | HostNetStep::Write { path, was, .. } => {
+                if content(path)? == *was {
+                    return Ok(());
+                }
+                Err(HostNetError::Changed { path: path.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Does it.
+    pub(super) fn perform(&self, observer: &mut dyn Observer) -> Result<(), StepError> {
+        match self {
+            HostNetStep::Try { path, text, takes, .. } => {
+                put(path, Some(text), takes)?;
+            }
+            HostNetStep::Check(wanted) => wanted.wait(observer)?,
+            HostNetStep::Await { bridge, within_s } => wait::wait(bridge, *within_s, observer)?,
+            HostNetStep::Write { path, text, .. } => {
+                set_root_file(path, text.as_deref()).map_err(HostNetError::from)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes it, where it was done or may have been.
+    pub(super) fn undo(&self) -> Result<(), HostNetError> {
+        match self {
+            HostNetStep::Try { path, was, makes, .. } => {
+                // Of a run that was killed while it waited.
+                wait::sweep();
+                put(path, was.as_deref(), makes)
+            }
+            HostNetStep::Write { path, was, .. } => Ok(set_root_file(path, was.as_deref())?),
+            HostNetStep::Check(_) | HostNetStep::Await { .. } => Ok(()),
+        }
+    }
+
+    /// Whether undoing does something.
+    pub(super) fn is_undone(&self) -> bool {
+        matches!(self, HostNetStep::Try { .. } | HostNetStep::Write { .. })
+    }
+}
+
+/// The text of a file; none: it is not there.
+fn content(path: &Path) -> Result<Option<String>, HostNetError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(HostNetError::File { path: path.to_owned(), source }),
+    }
+}
+
+/// Brings a file of netplan's to a text, or away, takes network devices away that are in no file any more, which netplan
+/// leaves, and puts it all in force. All of it is done, whatever fails: the last is what brings a host back to its network.
+fn put(path: &Path, text: Option<&str>, gone: &[String]) -> Result<(), HostNetError> {
+    let written = set_root_file(path, text).map_err(HostNetError::from);
+    let gone: Vec<_> = gone.iter().rev().map(|name| delete_link(name)).collect();
+    let applied = super::array::output(&["netplan", "apply"], APPLY_S);
+    written?;
+    gone.into_iter().collect::<Result<Vec<()>, LinkError>>()?;
+    applied?;
+    Ok(())
+}

@@ -1,0 +1,248 @@
+//! What tells one thing from every other of its name: whatever is undone, ended or taken away is proven to be the very one
+//! that was made. A path, a domain's name and a volume's are anybody's; a file's inode with the time of its birth, a UUID
+//! and a name that nobody can guess are not.
+
+use super::Step;
+use crate::hypervisor::{Hypervisor, XmlOf};
+use gpuvm_core::domain::DomainXml;
+use gpuvm_core::image::Sha256;
+use serde::{Deserialize, Serialize};
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Where the kernel makes random UUIDs.
+const RANDOM: &str = "/proc/sys/kernel/random/uuid";
+/// Where the kernel numbers the boots of the machine.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Is which file something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileId {
+    /// Its file system.
+    pub device: u64,
+    /// Its number there, which another file may have when this one is gone.
+    pub inode: u64,
+    /// When it was made, in nanoseconds since 1970; none where its file system does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub birth_ns: Option<u64>,
+}
+
+impl FileId {
+    /// The one that metadata are of.
+    pub fn of(meta: &Metadata) -> FileId {
+        let birth_ns = meta.created().ok().and_then(since_1970);
+        FileId { device: meta.dev(), inode: meta.ino(), birth_ns }
+    }
+
+    /// The one at a path, of which a link is not followed; none: nothing is there.
+    pub fn at(path: &Path) -> io::Result<Option<FileId>> {
+        match path.symlink_metadata() {
+            Ok(meta) => Ok(Some(FileId::of(&meta))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether another is proven to be the same file. Some file systems get another number at each boot; then the birth
+    /// has to tell. Without one nothing is proven: a file that is made when this one is gone may get its number.
+    pub fn is(&self, other: &FileId, same_boot: bool) -> bool {
+        let device = self.device == other.device || !same_boot;
+        device && self.birth_ns.is_some() && self.may_be(other)
+    }
+
+    /// Whether another may be the same file, as far as its number and its birth tell.
+    pub fn may_be(&self, other: &FileId) -> bool {
+        self.inode == other.inode && self.birth_ns == other.birth_ns
+    }
+}
+
+/// Is which thing a step has made or changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Identity {
+    /// A file or a directory of this machine.
+    File(FileId),
+    /// A volume.
+    Volume {
+        /// libvirt's key.
+        key: String,
+        /// Its file, where it is one of this machine.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file: Option<FileId>,
+    },
+    /// A domain.
+    Domain {
+        /// Its UUID.
+        uuid: String,
+    },
+    /// A domain from one start to its end.
+    Run {
+        /// Its UUID.
+        uuid: String,
+        /// Its number in that time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<u32>,
+    },
+    /// A definition, as the hypervisor gave it back.
+    Definition {
+        /// The domain's UUID.
+        uuid: String,
+        /// The sum of its text.
+        sum: Sha256,
+    },
+}
+
+/// Is the name of one step of one change, which nobody else can guess.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark {
+    /// The change's random name; none: its version gave it none.
+    change: Option<String>,
+    /// The step's number.
+    number: usize,
+}
+
+impl Mark {
+    /// That of a step.
+    pub fn new(change: Option<&str>, number: usize) -> Mark {
+        Mark { change: change.map(str::to_owned), number }
+    }
+
+    /// It as a word of a file name; none: there is none to be known by.
+    pub fn token(&self) -> Option<String> {
+        let change = self.change.as_ref()?;
+        let sum: String = Sha256::of_bytes(format!("{change} {}", self.number).as_bytes()).into();
+        Some(sum.chars().take(32).collect())
+    }
+
+    /// It as a UUID; none: there is none to be known by.
+    pub fn uuid(&self) -> Option<String> {
+        let token = self.token()?;
+        let part = |from: usize, to: usize| token.get(from..to);
+        // Version 4, as of a random one, and its variant.
+        let (a, b, c) = (part(0, 8)?, part(8, 12)?, part(13, 16)?);
+        let (d, e) = (part(17, 20)?, part(20, 32)?);
+        Some(format!("{a}-{b}-4{c}-8{d}-{e}"))
+    }
+}
+
+/// Is what there is to prove that a thing is the one of a step.
+#[derive(Debug, Clone)]
+pub struct Proof<'a> {
+    /// The step's own name.
+    pub mark: Mark,
+    /// What it made, as far as that was seen.
+    pub made: Option<Identity>,
+    /// When it began, in nanoseconds since 1970; none: its version did not say.
+    pub begun_ns: Option<u64>,
+    /// Whether the machine has not booted since.
+    pub same_boot: bool,
+    /// The running guests that may be ended by their names; none: those that this very run has started.
+    pub ends: Option<&'a [String]>,
+}
+
+/// The time of a file system as nanoseconds since 1970.
+fn since_1970(time: SystemTime) -> Option<u64> {
+    u64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()
+}
+
+/// The time now, in nanoseconds since 1970.
+pub fn now_ns() -> u64 {
+    since_1970(SystemTime::now()).unwrap_or_default()
+}
+
+/// A random UUID, with dashes, in lower case.
+pub fn random_uuid() -> io::Result<String> {
+    Ok(std::fs::read_to_string(RANDOM)?.trim().to_owned())
+}
+
+/// The number of this boot of the machine; empty where the kernel does not tell.
+pub fn boot_id() -> String {
+    std::fs::read_to_string(BOOT).map(|id| id.trim().to_owned()).unwrap_or_default()
+}
+
+/// The UUID of a definition; none: it names none.
+pub fn uuid_of(xml: &str) -> Option<String> {
+    DomainXml::parse(xml).ok()?.uuid()
+}
+
+/// The sum of a definition.
+pub fn sum_of(xml: &str) -> Sha256 {
+    Sha256::of_bytes(xml.as_bytes())
+}
+
+/// What a step that is done has made, as far as it can be seen afterwards.
+pub(super) fn made(step: &Step, hypervisor: &dyn Hypervisor) -> Option<Identity> {
+    let uuid = |name: &str| Some(hypervisor.domain(name).ok()??.uuid);
+    match step {
+        Step::DefineDomain { name, .. } => Some(Identity::Domain { uuid: uuid(name)? }),
+        Step::StartDomain { name, .. }
+        | Step::PinThread { name, .. }
+        | Step::UpdateDevice { name, .. } => {
+            Some(Identity::Run { uuid: uuid(name)?, id: hypervisor.run_id(name).ok()? })
+        }
+        Step::RedefineDomain { name, .. } => {
+            let sum = sum_of(&hypervisor.xml(name, XmlOf::Inactive).ok()?);
+            Some(Identity::Definition { uuid: uuid(name)?, sum })
+        }
+        Step::MakeVolume { pool, volume, .. } => {
+            let id = hypervisor.storage().volume_id(pool, &volume.name).ok()??;
+            let file = volume_file(hypervisor, &id.path).ok()?;
+            Some(Identity::Volume { key: id.key, file })
+        }
+        _ => None,
+    }
+}
+
+/// The file of a volume; none: it is no file of this machine.
+pub(super) fn volume_file(hypervisor: &dyn Hypervisor, path: &Path) -> io::Result<Option<FileId>> {
+    match path.symlink_metadata() {
+        _ if !hypervisor.machine().is_here() => Ok(None),
+        Ok(meta) if meta.is_file() => Ok(Some(FileId::of(&meta))),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_of_one_step_of_one_change() {
+        let uuid = Mark::new(Some("a"), 3).uuid().unwrap();
+        assert_eq!(uuid.len(), 36, "{uuid}");
+        assert!(uuid.chars().all(|c| c == '-' || c.is_ascii_hexdigit()), "{uuid}");
+        assert_eq!(Mark::new(Some("a"), 3).uuid().unwrap(), uuid);
+        assert_ne!(Mark::new(Some("a"), 4).uuid().unwrap(), uuid);
+        assert_ne!(Mark::new(Some("b"), 3).uuid().unwrap(), uuid);
+        assert_eq!(Mark::new(None, 3).token(), None);
+    }
+
+    #[test]
+    fn a_file_that_was_made_anew_is_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        std::fs::write(&path, "").unwrap();
+        let first = FileId::at(&path).unwrap().unwrap();
+        assert!(first.is(&FileId::at(&path).unwrap().unwrap(), true));
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(FileId::at(&path).unwrap(), None);
+        std::fs::write(&path, "").unwrap();
+        let second = FileId::at(&path).unwrap().unwrap();
+        assert!(!first.is(&second, true), "{first:?} {second:?}");
+        let elsewhere = FileId { device: first.device + 1, ..first };
+        assert!(first.is(&elsewhere, false));
+        assert!(!first.is(&elsewhere, true));
+    }
+
+    #[test]
+    fn a_number_without_a_birth_proves_nothing() {
+        let unborn = FileId { device: 1, inode: 2, birth_ns: None };
+        assert!(!unborn.is(&unborn, true) && !unborn.is(&unborn, false) && unborn.may_be(&unborn));
+        let born = FileId { birth_ns: Some(3), ..unborn };
+        assert!(born.is(&born, true) && !unborn.may_be(&born) && !born.may_be(&unborn));
+    }
+}

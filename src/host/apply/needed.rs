@@ -1,0 +1,140 @@
+//! Who needs what a step is about to remove, asked at the moment of the step: a guest may have been defined, or an image
+//! been laid over it, since the change was planned.
+
+use super::identity::FileId;
+use super::undo::UNBORN;
+use super::{Step, StepError};
+use crate::discover::openers::in_use;
+use crate::discover::silent::Silent;
+use crate::hypervisor::uses::{Conflict, Use, User, Uses};
+use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
+use gpuvm_core::domain::DomainXml;
+use gpuvm_core::domain::guest::VolumeRef;
+use std::path::Path;
+
+/// What is said of a file that is another by now.
+const ANOTHER: &str = "it is another file by now, made since it was to be deleted";
+/// What is said of a file that a journal names by its path alone.
+const UNKNOWN: &str = "an older gpuvm did not write down which file it was";
+
+/// Why what a step removes stays, in words; none: nobody needs it, or the step removes nothing. `later`: it was planned by
+/// a run that was killed, so that the file may have been made anew since.
+pub(super) fn stays(
+    step: &Step,
+    later: bool,
+    hypervisor: &dyn Hypervisor,
+) -> Result<Option<String>, StepError> {
+    match step {
+        Step::DeleteDisk { path, file } => {
+            if let Some(why) = Silent::read().why(path) {
+                return Ok(Some(format!("disk {} stays: {why}", path.display())));
+            }
+            if later && file.is_none() && path.symlink_metadata().is_ok() {
+                return Ok(Some(format!("disk {} stays: {UNKNOWN}", path.display())));
+            }
+            if let Some(why) = another(path, file.as_ref(), later) {
+                return Ok(Some(format!("disk {} stays: {why}", path.display())));
+            }
+            let uses = match read(hypervisor)? {
+                Ok(uses) => uses,
+                Err(why) => return Ok(Some(format!("disk {} stays: {why}", path.display()))),
+            };
+            let why = first(&uses.of(path)).or_else(|| in_use(path, false));
+            Ok(why.map(|why| format!("disk {} stays: {why}", path.display())))
+        }
+        Step::DeleteVolume { pool, name, file } => {
+            let words = |why| format!("volume `{name}` of pool `{pool}` stays: {why}");
+            let uses = match read(hypervisor)? {
+                Ok(uses) => uses,
+                Err(why) => return Ok(Some(words(why))),
+            };
+            let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
+            // One that holds nothing is a mark of ours and nobody's disk.
+            let known = uses.volume(&volume).filter(|known| known.capacity_bytes > 0);
+            if let Some(why) = known.and_then(|known| uses.silent(&known.path)) {
+                return Ok(Some(words(why)));
+            }
+            if let Some(why) = known.and_then(|known| another(&known.path, file.as_ref(), later)) {
+                return Ok(Some(words(why.to_owned())));
+            }
+            let here = hypervisor.machine().is_here();
+            let why = known.and_then(|known| {
+                let all = uses.of_disk(&known.path, Some(&volume));
+                first(&all).or_else(|| here.then(|| in_use(&known.path, false)).flatten())
+            });
+            Ok(why.map(words))
+        }
+        Step::DropNvram { xml, .. } => {
+            let Ok(xml) = DomainXml::parse(xml) else { return Ok(None) };
+            let Some(path) = nvram(&xml) else { return Ok(None) };
+            let words = |why| format!("NVRAM {path} stays: {why}");
+            let uses = match read(hypervisor)? {
+                Ok(uses) => uses,
+                Err(why) => return Ok(Some(words(why))),
+            };
+            // Put back by a run that was killed, it has its own.
+            let own = xml.uuid().unwrap_or_default();
+            Ok(first(&uses.others(Path::new(&path), &own)).map(words))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Refuses a domain whose disks others have, or lie over what others write: they may have been given away since the
+/// change was planned. `starts`: it is there and to be started, so that only what runs counts.
+pub(super) fn expects_disks(
+    text: &str,
+    starts: bool,
+    hypervisor: &dyn Hypervisor,
+) -> Result<(), StepError> {
+    let Ok(xml) = DomainXml::parse(text) else { return Ok(()) };
+    if xml.root().children("devices").all(|devices| devices.child("disk").is_none()) {
+        return Ok(());
+    }
+    let uses = Uses::read(hypervisor)?;
+    let off = [DomainState::ShutOff, DomainState::Crashed];
+    let rows = if starts { hypervisor.domains()? } else { Vec::new() };
+    let counts = |one: &Use| match &one.by {
+        User::Domain { uuid, .. } if starts => {
+            rows.iter().any(|row| row.uuid == *uuid && !off.contains(&row.state))
+        }
+        _ => true,
+    };
+    let conflicts = uses.conflicts(&xml, xml.uuid().as_deref());
+    match conflicts.into_iter().find(|conflict| counts(&conflict.used)) {
+        None => Ok(()),
+        Some(Conflict { path, used, .. }) => Err(StepError::Taken { path, by: used.to_string() }),
+    }
+}
+
+/// Why a file is not proven to be the one that was to go: it was made anew since, or may have been.
+fn another(path: &Path, was: Option<&FileId>, later: bool) -> Option<&'static str> {
+    let (was, now) = (was?, FileId::at(path).ok()??);
+    match now {
+        // Some file systems get another number at each boot.
+        now if was.is(&now, false) => None,
+        now if !was.may_be(&now) => Some(ANOTHER),
+        _ => later.then_some(UNBORN),
+    }
+}
+
+/// Who uses what; where a definition cannot be understood, what it uses is not known, and everything stays.
+fn read(hypervisor: &dyn Hypervisor) -> Result<Result<Uses, String>, HypervisorError> {
+    match Uses::read(hypervisor) {
+        Err(error) if error.kind == HypervisorErrorKind::BadXml => Ok(Err(error.to_string())),
+        uses => uses.map(Ok),
+    }
+}
+
+/// The first use in words.
+fn first(all: &[Use]) -> Option<String> {
+    all.first().map(ToString::to_string)
+}
+
+/// The file that holds the settings of a domain's firmware.
+pub fn nvram(xml: &DomainXml) -> Option<String> {
+    let nvram = xml.root().find("os/nvram")?;
+    let source = nvram.child("source").and_then(|source| source.attr("file"));
+    let path = source.map_or_else(|| nvram.text().into_owned(), |path| path.into_owned());
+    path.starts_with('/').then_some(path)
+}

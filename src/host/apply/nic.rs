@@ -1,0 +1,240 @@
+//! Steps on network cards with SR-IOV: how many virtual functions a physical function (PF) has, whether drivers of the
+//! host take them, and what the PF lets each of them do. Every one does nothing where nothing is left to do, so doing,
+//! undoing and repeating after a kill are one thing.
+
+pub mod boot;
+mod count;
+mod link;
+
+pub(super) use link::delete as delete_link;
+pub use link::{LinkError, guard};
+
+use super::bind::{BindError, Live};
+use super::owner;
+use crate::fsroot::FsError;
+use crate::hypervisor::Hypervisor;
+use count::Functions;
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::request::Guard;
+use gpuvm_core::words;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// Is one change of a network card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum NicStep {
+    /// Sets the number of virtual functions; where it is another one now, all that are there go first.
+    SetCount {
+        /// The PF.
+        pf: Bdf,
+        /// The number.
+        count: u32,
+        /// The number before.
+        was: u32,
+    },
+    /// Sets whether drivers of the host take virtual functions of a PF that are made from then on.
+    SetAutoprobe {
+        /// The PF.
+        pf: Bdf,
+        /// Whether they do.
+        on: bool,
+        /// Whether they did.
+        was: bool,
+    },
+    /// Takes a PF's network device up, without which none of its virtual functions has a link.
+    LinkUp {
+        /// The network device.
+        netdev: String,
+    },
+    /// Sets what a PF lets a virtual function do.
+    SetGuard {
+        /// The PF's network device.
+        netdev: String,
+        /// Number of the virtual function, from 0.
+        vf: u32,
+        /// What it is to be.
+        to: Guard,
+        /// What it is.
+        was: Guard,
+        /// Whether its guest is gone, so that a function which somebody else has by now is left to him.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        back: bool,
+    },
+}
+
+/// Says why a step on a network card was not possible.
+#[derive(Debug, thiserror::Error)]
+pub enum NicError {
+    /// The host's files.
+    #[error(transparent)]
+    File(#[from] FsError),
+    /// The kernel refuses a write, or does not answer.
+    #[error(transparent)]
+    Write(#[from] BindError),
+    /// The kernel's routing socket.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// There is no such PF, or it has no SR-IOV.
+    #[error("{pf} has no SR-IOV, or is not there")]
+    Absent {
+        /// The PF.
+        pf: Bdf,
+    },
+    /// The number is not what it was when the change was planned.
+    #[error("{pf} has {} now, and had {was} when this was planned", functions(*now))]
+    Changed {
+        /// The PF.
+        pf: Bdf,
+        /// How many it has.
+        now: u32,
+        /// How many it had.
+        was: u32,
+    },
+    /// The number that was written is not the number that is read.
+    #[error("{pf} has {} after {count} {} asked for", functions(*now), if *count == 1 { "was" } else { "were" })]
+    NotMade {
+        /// The PF.
+        pf: Bdf,
+        /// How many were asked for.
+        count: u32,
+        /// How many there are.
+        now: u32,
+    },
+    /// It failed, and what it was before could not be restored.
+    #[error("{first}; and it is not as it was: {second}")]
+    Twice {
+        /// What failed.
+        first: Box<NicError>,
+        /// What failed then.
+        second: Box<NicError>,
+    },
+}
+
+impl fmt::Display for NicStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NicStep::SetCount { pf, count: 0, was } => {
+                write!(f, "remove the {} of {pf}", functions(*was))
+            }
+            NicStep::SetCount { pf, count, was: 0 } => {
+                write!(f, "make {} of {pf}", functions(*count))
+            }
+            NicStep::SetCount { pf, count, was } => {
+                write!(f, "remove the {} of {pf} and make {count}", functions(*was))
+            }
+            NicStep::SetAutoprobe { pf, on: false, .. } => {
+                write!(f, "keep the host's drivers off new virtual functions of {pf}")
+            }
+            NicStep::SetAutoprobe { pf, on: true, .. } => {
+                write!(f, "let the host's drivers take new virtual functions of {pf}")
+            }
+            NicStep::LinkUp { netdev } => write!(f, "take {netdev} up"),
+            NicStep::SetGuard { netdev, vf, to, .. } => {
+                write!(f, "set {to} for virtual function {vf} of {netdev}")
+            }
+        }
+    }
+}
+
+/// A number of them in words.
+fn functions(count: u32) -> String {
+    words::count(count, "virtual function")
+}
+
+/// Works with the virtual functions of this machine; the domains of `hypervisor` are asked whose they are.
+fn on_this_machine<T>(
+    hypervisor: &dyn Hypervisor,
+    work: impl FnOnce(&Functions<'_>) -> Result<T, NicError>,
+) -> Result<T, NicError> {
+    owner::on_this_machine(hypervisor, false, |owner| {
+        let (root, pause) = (owner.root, Duration::from_millis(100));
+        work(&Functions { root, kernel: &Live, owner, pause })
+    })
+}
+
+/// Refuses a virtual function of a network device that a guest has.
+fn free(netdev: &str, vf: u32, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
+    owner::on_this_machine(hypervisor, false, |owner| {
+        let name = owner.root.dir(&format!("sys/class/net/{netdev}/device"))?;
+        let name = name.map(|dir| dir.link_name(&format!("virtfn{vf}"))).transpose()?.flatten();
+        // One that is not there nobody has.
+        let Some(bdf) = name.and_then(|name| name.parse().ok()) else { return Ok(()) };
+        Ok(owner.free_of_guests(&[bdf])?)
+    })
+}
+
+/// Refuses a network device that guests or the host's network need by now.
+fn needless(netdev: &str, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
+    owner::on_this_machine(hypervisor, false, |owner| {
+        let name = owner.root.dir("sys/class/net")?;
+        let device = name.map(|dir| dir.link(&format!("{netdev}/device"))).transpose()?.flatten();
+        let pf = device.and_then(|path| path.rsplit('/').next()?.parse::<Bdf>().ok());
+        let Some(pf) = pf else { return Ok(()) };
+        let all = Functions { root: owner.root, kernel: &Live, owner, pause: Duration::ZERO };
+        owner.free_of_guests(&all.functions(pf)?)?;
+        Ok(owner.carries_none(pf)?)
+    })
+}
+
+impl NicStep {
+    /// Whether it gives back what a guest had that is gone.
+    pub(super) fn gives_back(&self) -> bool {
+        matches!(self, NicStep::SetGuard { back: true, .. })
+    }
+
+    /// Refuses a step whose card is not as it was when the change was planned, or whose functions somebody has.
+    pub(super) fn expects(&self, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
+        match self {
+            NicStep::SetCount { pf, count, was } => on_this_machine(hypervisor, |all| {
+                all.expect(*pf, *was)?;
+                all.expect_free(*pf, *count)
+            }),
+            NicStep::SetGuard { netdev, vf, .. } => free(netdev, *vf, hypervisor),
+            NicStep::SetAutoprobe { .. } | NicStep::LinkUp { .. } => Ok(()),
+        }
+    }
+
+    /// Does it.
+    pub(super) fn perform(&self, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
+        match self {
+            NicStep::SetCount { pf, count, was } => {
+                on_this_machine(hypervisor, |all| all.change(*pf, *was, *count))
+            }
+            NicStep::SetAutoprobe { pf, on, .. } => {
+                on_this_machine(hypervisor, |all| all.set_autoprobe(*pf, *on))
+            }
+            NicStep::LinkUp { netdev } => Ok(link::set_up(netdev, true)?),
+            NicStep::SetGuard { netdev, vf, to, .. } => {
+                free(netdev, *vf, hypervisor)?;
+                Ok(link::set_guard(netdev, *vf, *to)?)
+            }
+        }
+    }
+
+    /// Undoes it, where it was done or may have been. What went with its PF needs no undoing; what somebody has by now is
+    /// left.
+    pub(super) fn undo(&self, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
+        let undone = match self {
+            NicStep::SetCount { pf, was, .. } => {
+                on_this_machine(hypervisor, |all| all.set(*pf, *was))
+            }
+            NicStep::SetAutoprobe { pf, was, .. } => {
+                on_this_machine(hypervisor, |all| all.set_autoprobe(*pf, *was))
+            }
+            NicStep::LinkUp { netdev } => match needless(netdev, hypervisor) {
+                Ok(()) => link::set_up(netdev, false).map_err(NicError::from),
+                refused => refused,
+            },
+            NicStep::SetGuard { netdev, vf, was, .. } => match free(netdev, *vf, hypervisor) {
+                Ok(()) => link::set_guard(netdev, *vf, *was).map_err(NicError::from),
+                refused => refused,
+            },
+        };
+        match undone {
+            Err(NicError::Link(LinkError::Absent { .. })) => Ok(()),
+            undone => undone,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What makes virtual functions again when the machine boots, since the kernel keeps no number: a unit that is ours
+//! alone, made from the list of PFs, which stands in it. It runs once the network's devices have their names and before
+//! libvirt starts guests.
+
+use crate::fsroot::{FsError, FsRoot, not};
+use gpuvm_core::bdf::Bdf;
+use std::collections::BTreeMap;
+
+/// The unit.
+pub const UNIT: &str = "etc/systemd/system/gpuvm-vfs.service";
+/// What makes the boot want the unit, where a link would do the same.
+pub const WANTED: &str = "etc/systemd/system/multi-user.target.d/gpuvm-vfs.conf";
+/// What stands before the list of PFs.
+const LIST: &str = "# Functions: ";
+/// The first line of each file.
+const HEAD: &str =
+    "# Made by `gpuvm nic vfs --at-boot`; `gpuvm nic vfs PF --count 0 --at-boot` takes it back.\n";
+
+/// Is what a PF gets at boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AtBoot {
+    /// Vendor and device, `15b3:1017`, so that nothing that came to stand at its address later is taken for it.
+    pub id: String,
+    /// How many virtual functions.
+    pub count: u32,
+    /// Whether drivers of the host take them.
+    pub host_drivers: bool,
+}
+
+impl AtBoot {
+    /// It and its address in a word: `0000:86:00.0=15b3:1017=16`, with `=host` where drivers of the host take them.
+    pub fn word(&self, pf: Bdf) -> String {
+        let host = if self.host_drivers { "=host" } else { "" };
+        format!("{pf}={}={}{host}", self.id, self.count)
+    }
+
+    /// Reads such a word.
+    pub fn parse(word: &str) -> Option<(Bdf, AtBoot)> {
+        let parts: Vec<&str> = word.split('=').collect();
+        let (pf, id, count, host_drivers) = match parts[..] {
+            [pf, id, count] => (pf, id, count, false),
+            [pf, id, count, "host"] => (pf, id, count, true),
+            _ => return None,
+        };
+        let at_boot = AtBoot { id: id.to_owned(), count: count.parse().ok()?, host_drivers };
+        Some((pf.parse().ok()?, at_boot))
+    }
+}
+
+/// The PFs that get virtual functions at boot.
+pub fn functions(root: &FsRoot) -> Result<BTreeMap<Bdf, AtBoot>, FsError> {
+    let mut functions = BTreeMap::new();
+    let text = root.read(UNIT)?.unwrap_or_default();
+    for (number, line) in (1..).zip(text.lines()) {
+        for word in line.strip_prefix(LIST).unwrap_or_default().split_whitespace() {
+            let read = AtBoot::parse(word);
+            let wrong = || root.malformed(UNIT, number, not(word, "BDF=ID=COUNT"));
+            functions.extend([read.ok_or_else(wrong)?]);
+        }
+    }
+    Ok(functions)
+}
+
+/// The files that do it, each with its text or none where it must not be. `program`: what the unit runs.
+pub fn files(
+    functions: &BTreeMap<Bdf, AtBoot>,
+    program: &str,
+) -> [(&'static str, Option<String>); 2] {
+    let words: Vec<String> = functions.iter().map(|(pf, at_boot)| at_boot.word(*pf)).collect();
+    let unit = format!(
+        "{HEAD}{LIST}{}\n[Unit]\nDescription=Make virtual functions of network cards for guests\n\
+         After=network.target\nBefore=libvirtd.service virtqemud.service virtnetworkd.service\n\n\
+         [Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart={program} nic vfs --early {}\n",
+        words.join(" "),
+        words.join(" --early "),
+    );
+    let wanted = format!("{HEAD}[Unit]\nWants=gpuvm-vfs.service\n");
+    let wants = !functions.is_empty();
+    [(UNIT, wants.then_some(unit)), (WANTED, wants.then_some(wanted))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes the files of these PFs below a directory.
+    fn put(dir: &std::path::Path, words: &[&str]) -> BTreeMap<Bdf, AtBoot> {
+        let functions = words.iter().map(|word| AtBoot::parse(word).unwrap()).collect();
+        for (path, text) in files(&functions, "/bin/true") {
+            crate::apply::bind::set_file(&dir.join(path), text.as_deref()).unwrap();
+        }
+        functions
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_and_goes_without_trace() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = FsRoot::at(dir.path()).unwrap();
+        let words = ["0000:86:00.0=15b3:1017=16", "0000:86:00.1=15b3:1017=4=host"];
+        assert_eq!(put(dir.path(), &words), functions(&root).unwrap());
+        let text = root.read(UNIT).unwrap().unwrap();
+        let start =
+            "\nExecStart=/bin/true nic vfs --early 0000:86:00.0=15b3:1017=16 --early 0000:86:00.1=";
+        assert!(text.contains(start), "{text}");
+        put(dir.path(), &[]);
+        assert!(!root.exists(UNIT) && !root.exists("etc/systemd/system/multi-user.target.d"));
+        for bad in ["", "86:00.0", "86:00.0=a:b=x", "86:00.0=a:b=1=guest", "x=a:b=1"] {
+            assert!(AtBoot::parse(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn systemd_takes_the_unit() {
+        let dir = tempfile::tempdir().unwrap();
+        put(dir.path(), &["0000:86:00.0=15b3:1017=16"]);
+        let unit = dir.path().join(UNIT);
+        match crate::program::command("systemd-analyze")
+            .args(["verify", "--man=no"])
+            .arg(&unit)
+            .output()
+        {
+            // Not on every machine that tests run on.
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+            Ok(done) => {
+                let said = String::from_utf8_lossy(&done.stderr).into_owned();
+                let ours: Vec<&str> = said.lines().filter(|l| l.contains("gpuvm-vfs")).collect();
+                assert!(done.status.success() && ours.is_empty(), "{said}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_list_is_an_error_with_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = FsRoot::at(dir.path()).unwrap();
+        let unit = dir.path().join(UNIT);
+        crate::apply::bind::set_file(&unit, Some("#\n# Functions: 86:00.0\n")).unwrap();
+        let error = functions(&root).unwrap_err().to_string();
+        assert!(
+            error.contains("gpuvm-vfs.service line 2: `86:00.0` is not BDF=ID=COUNT"),
+            "{error}"
+        );
+    }
+}

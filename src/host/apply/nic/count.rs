@@ -1,0 +1,146 @@
+//! How many virtual functions a physical function has, over sysfs. The kernel takes a new number only where there are
+//! none, so a change goes by 0; all that hangs on the old ones goes with them.
+//!
+//! A PF's driver may take long over it, and for ever where a virtual function is in use: each write is made by a process
+//! of its own ([`Kernel`]).
+
+use super::NicError;
+use crate::apply::bind::Kernel;
+use crate::apply::owner::Owner;
+use crate::fsroot::{Dir, FsRoot};
+use gpuvm_core::bdf::Bdf;
+use std::time::Duration;
+
+/// How long the removal of all virtual functions may take, in seconds.
+const REMOVE_S: u64 = 60;
+/// How long making them may take, in seconds: drivers of large cards set each of them up.
+const MAKE_S: u64 = 120;
+/// How long writing a setting may take, in seconds: no driver is asked.
+const SETTING_S: u64 = 10;
+/// How often it is looked whether all are there.
+const LOOKS: u32 = 50;
+
+/// Is what the number of virtual functions is set with.
+pub(super) struct Functions<'a> {
+    /// The host's files.
+    pub root: &'a FsRoot,
+    /// What writes them.
+    pub kernel: &'a dyn Kernel,
+    /// What tells whose a function is.
+    pub owner: &'a dyn Owner,
+    /// How long to wait between two looks.
+    pub pause: Duration,
+}
+
+/// The directory of a function.
+fn path(pf: Bdf) -> String {
+    format!("sys/bus/pci/devices/{pf}")
+}
+
+impl Functions<'_> {
+    /// The directory of a PF.
+    fn dir(&self, pf: Bdf) -> Result<Dir<'_>, NicError> {
+        self.root.dir(&path(pf))?.ok_or(NicError::Absent { pf })
+    }
+
+    /// How many there are.
+    fn now(&self, pf: Bdf) -> Result<u32, NicError> {
+        self.dir(pf)?.number("sriov_numvfs")?.ok_or(NicError::Absent { pf })
+    }
+
+    /// Refuses a PF that has another number than it had.
+    pub fn expect(&self, pf: Bdf, was: u32) -> Result<(), NicError> {
+        match self.now(pf)? {
+            now if now == was => Ok(()),
+            now => Err(NicError::Changed { pf, now, was }),
+        }
+    }
+
+    /// Refuses to take functions away that somebody has.
+    pub fn expect_free(&self, pf: Bdf, count: u32) -> Result<(), NicError> {
+        match self.now(pf)? {
+            now if now == count || now == 0 => Ok(()),
+            _ => {
+                self.owner.free(&self.functions(pf)?)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// The functions of a PF, by number.
+    pub fn functions(&self, pf: Bdf) -> Result<Vec<Bdf>, NicError> {
+        let dir = self.dir(pf)?;
+        let mut functions = Vec::new();
+        while let Some(name) = dir.link_name(&format!("virtfn{}", functions.len()))? {
+            let Ok(bdf) = name.parse() else { break };
+            functions.push(bdf);
+        }
+        Ok(functions)
+    }
+
+    /// Brings the number from `was` to `count`; where that fails, back to `was`.
+    pub fn change(&self, pf: Bdf, was: u32, count: u32) -> Result<(), NicError> {
+        let Err(first) = self.set(pf, count) else { return Ok(()) };
+        match self.set(pf, was) {
+            Ok(()) => Err(first),
+            Err(second) => {
+                Err(NicError::Twice { first: Box::new(first), second: Box::new(second) })
+            }
+        }
+    }
+
+    /// Brings the number to `count`, whatever it is now, and waits until each of them is there.
+    pub fn set(&self, pf: Bdf, count: u32) -> Result<(), NicError> {
+        let file = format!("{}/sriov_numvfs", path(pf));
+        let now = self.now(pf)?;
+        if now != count {
+            if now != 0 {
+                // All of them go, also those of guests that have come since.
+                drop(self.owner.free(&self.functions(pf)?)?);
+                self.kernel.write(&file, "0", REMOVE_S)?;
+            }
+            if count != 0 {
+                self.kernel.write(&file, &count.to_string(), MAKE_S)?;
+            }
+        }
+        let mut there = self.there(pf)?;
+        for _ in 0..LOOKS {
+            if there == count {
+                break;
+            }
+            std::thread::sleep(self.pause);
+            there = self.there(pf)?;
+        }
+        let now = self.now(pf)?;
+        match now == count && there == count {
+            true => Ok(()),
+            false => Err(NicError::NotMade { pf, count, now: now.min(there) }),
+        }
+    }
+
+    /// How many can be seen as functions of their own.
+    fn there(&self, pf: Bdf) -> Result<u32, NicError> {
+        let dir = self.dir(pf)?;
+        let mut there = 0;
+        while let Some(name) = dir.link_name(&format!("virtfn{there}"))? {
+            if !self.root.exists(&format!("sys/bus/pci/devices/{name}")) {
+                break;
+            }
+            there += 1;
+        }
+        Ok(there)
+    }
+
+    /// Sets whether drivers of the host take new ones.
+    pub fn set_autoprobe(&self, pf: Bdf, on: bool) -> Result<(), NicError> {
+        let text = if on { "1" } else { "0" };
+        if self.dir(pf)?.read("sriov_drivers_autoprobe")?.as_deref() == Some(text) {
+            return Ok(());
+        }
+        let file = format!("{}/sriov_drivers_autoprobe", path(pf));
+        Ok(self.kernel.write(&file, text, SETTING_S)?)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! What a PF's network device knows of its virtual functions, by the kernel's routing socket (rtnetlink(7)): libvirt
+//! sets their MAC addresses and VLANs itself, but has no element for trust and spoof check.
+
+use crate::netlink;
+use gpuvm_core::request::Guard;
+use netlink_packet_core::NLM_F_ACK;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{
+    LinkAttribute, LinkExtentMask, LinkFlags, LinkMessage, LinkVfInfo, VfInfo, VfInfoSpoofCheck,
+    VfInfoTrust,
+};
+use std::io;
+
+/// Says why a network device could not be read or set.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// There is no such network device.
+    #[error("network device {netdev} is not there")]
+    Absent {
+        /// Its name.
+        netdev: String,
+    },
+    /// The kernel does not do it.
+    #[error("{netdev}: cannot {doing}: {source}")]
+    Refused {
+        /// Its name.
+        netdev: String,
+        /// What was asked.
+        doing: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The kernel took it and says another thing than was set.
+    #[error("virtual function {vf} of {netdev} has {now} after {wanted} was set")]
+    NotSet {
+        /// The PF's name.
+        netdev: String,
+        /// The virtual function's number.
+        vf: u32,
+        /// What was set.
+        wanted: Guard,
+        /// What is read.
+        now: Guard,
+    },
+}
+
+/// Asks the kernel something about a network device, by name.
+struct Asked<'a> {
+    /// The network device.
+    netdev: &'a str,
+    /// What for, in words.
+    doing: String,
+}
+
+impl Asked<'_> {
+    /// The error with what the system says.
+    fn refused(&self, source: io::Error) -> LinkError {
+        let netdev = self.netdev.to_owned();
+        match source.raw_os_error() {
+            Some(code) if code == nix::errno::Errno::ENODEV as i32 => LinkError::Absent { netdev },
+            _ => LinkError::Refused { netdev, doing: self.doing.clone(), source },
+        }
+    }
+
+    /// Sends a message and returns the kernel's answer; none: it says no more than that it is done.
+    fn ask(
+        &self,
+        flags: u16,
+        message: RouteNetlinkMessage,
+    ) -> Result<Option<LinkMessage>, LinkError> {
+        match netlink::ask(flags, message).map_err(|error| self.refused(error))?.pop() {
+            None => Ok(None),
+            Some(RouteNetlinkMessage::NewLink(link)) => Ok(Some(link)),
+            Some(_) => Err(self.refused(io::Error::other("the kernel's answer is not understood"))),
+        }
+    }
+
+    /// A message that speaks of the network device.
+    fn message(&self) -> LinkMessage {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(self.netdev.to_owned()));
+        message
+    }
+}
+
+/// Takes a network device up or down.
+pub(super) fn set_up(netdev: &str, up: bool) -> Result<(), LinkError> {
+    let doing = format!("take it {}", if up { "up" } else { "down" });
+    let asked = Asked { netdev, doing };
+    let mut message = asked.message();
+    message.header.change_mask = LinkFlags::Up;
+    message.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
+    asked.ask(NLM_F_ACK, RouteNetlinkMessage::SetLink(message)).map(drop)
+}
+
+/// Removes a network device that is none of hardware, where it is there.
+pub fn delete(netdev: &str) -> Result<(), LinkError> {
+    let asked = Asked { netdev, doing: "remove it".into() };
+    let message = asked.message();
+    match asked.ask(NLM_F_ACK, RouteNetlinkMessage::DelLink(message)).map(drop) {
+        Err(LinkError::Absent { .. }) => Ok(()),
+        done => done,
+    }
+}
+
+/// What a PF lets a virtual function do now; what its driver does not tell is none.
+pub fn guard(netdev: &str, vf: u32) -> Result<Guard, LinkError> {
+    let asked = Asked { netdev, doing: "read its virtual functions".into() };
+    let mut message = asked.message();
+    message.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::Vf]));
+    let link = asked.ask(0, RouteNetlinkMessage::GetLink(message))?;
+    let infos = link.into_iter().flat_map(|link| link.attributes).filter_map(|attribute| {
+        if let LinkAttribute::VfInfoList(infos) = attribute { Some(infos) } else { None }
+    });
+    let mut guard = Guard::default();
+    for info in infos.flatten().flat_map(|LinkVfInfo(info)| info) {
+        match info {
+            VfInfo::Trust(told) if told.vf_id == vf => guard.trust = Some(told.enabled),
+            VfInfo::SpoofCheck(told) if told.vf_id == vf => guard.spoof = Some(told.enabled),
+            _ => {}
+        }
+    }
+    Ok(guard)
+}
+
+/// Sets what a PF lets a virtual function do, and reads it back.
+pub(super) fn set_guard(netdev: &str, vf: u32, wanted: Guard) -> Result<(), LinkError> {
+    let trust = wanted.trust.map(|on| VfInfo::Trust(VfInfoTrust::new(vf, on)));
+    let spoof = wanted.spoof.map(|on| VfInfo::SpoofCheck(VfInfoSpoofCheck::new(vf, on)));
+    // One at a time, so that what a driver cannot is named alone.
+    for (info, name) in [(trust, "trust"), (spoof, "spoof check")] {
+        let Some(info) = info else { continue };
+        let asked = Asked { netdev, doing: format!("set {name} of virtual function {vf}") };
+        let mut message = asked.message();
+        message.attributes.push(LinkAttribute::VfInfoList(vec![LinkVfInfo(vec![info])]));
+        asked.ask(NLM_F_ACK, RouteNetlinkMessage::SetLink(message))?;
+    }
+    let now = guard(netdev, vf)?.within(wanted);
+    match now == wanted {
+        true => Ok(()),
+        false => Err(LinkError::NotSet { netdev: netdev.to_owned(), vf, wanted, now }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_answers_by_name() {
+        assert_eq!(guard("lo", 0).unwrap(), Guard::default());
+        for error in [
+            guard("gpuvm-none", 0).unwrap_err(),
+            set_guard("gpuvm-none", 0, Guard { trust: Some(true), spoof: None }).unwrap_err(),
+            set_up("gpuvm-none", true).unwrap_err(),
+        ] {
+            let text = error.to_string();
+            // The kernel looks at the caller's rights before it looks for the name.
+            let denied = text.contains("not permitted");
+            assert!(denied || text == "network device gpuvm-none is not there", "{text}");
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Who has a function, on a tree with processes and a hypervisor with domains that are played.
+
+use super::*;
+use crate::hypervisor::network::Networks;
+use crate::hypervisor::none::NoHypervisor;
+use crate::hypervisor::storage::Storage;
+use crate::hypervisor::{AskedBy, Console, DomainState, DomainSummary, HypervisorError, Lease};
+use gpuvm_core::cpuset::CpuSet;
+use gpuvm_core::domain::live::GuestThread;
+use gpuvm_core::network::GuestAddress;
+use std::cell::{Cell, RefCell};
+use std::fs;
+use std::os::unix::fs::symlink;
+
+/// The function of these tests.
+const GPU: &str = "0000:34:00.0";
+/// Another of its IOMMU group.
+const MATE: &str = "0000:34:00.1";
+/// One of another group.
+const OTHER: &str = "0000:36:00.0";
+
+/// Is a hypervisor whose domains hold functions.
+#[derive(Default)]
+struct Fake {
+    /// Name, state and functions of each domain; what is no address makes its definition unreadable.
+    domains: Vec<(&'static str, DomainState, Vec<&'static str>)>,
+    /// Whether it does not answer.
+    away: bool,
+    /// How often its domains were listed.
+    asked: Cell<usize>,
+    /// The listing from which on the last domain is there.
+    from: usize,
+}
+
+/// The error of a libvirtd that is dead.
+fn gone<T>() -> Result<T, HypervisorError> {
+    Err(HypervisorError {
+        kind: HypervisorErrorKind::NoConnection,
+        doing: "list domains".into(),
+        message: "connection reset".into(),
+    })
+}
+
+impl Hypervisor for Fake {
+    fn uri(&self) -> &str {
+        "fake:///"
+    }
+    fn storage(&self) -> &dyn Storage {
+        &NoHypervisor
+    }
+    fn networks(&self) -> &dyn Networks {
+        &NoHypervisor
+    }
+    fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
+        if self.away {
+            return gone();
+        }
+        let asked = self.asked.replace(self.asked.get() + 1);
+        let seen = self.domains.len() - usize::from(asked < self.from);
+        let row = |(name, state, _): &(&str, DomainState, _)| DomainSummary {
+            name: (*name).to_owned(),
+            uuid: format!("uuid-of-{name}"),
+            state: *state,
+            persistent: true,
+        };
+        Ok(self.domains[..seen].iter().map(row).collect())
+    }
+    fn xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError> {
+        assert_eq!(which, XmlOf::Live);
+        let (_, _, has) = self.domains.iter().find(|(other, ..)| *other == name).unwrap();
+        let hostdev = |bdf: &&str| match bdf.parse::<Bdf>() {
+            Ok(bdf) => format!(
+                "<hostdev type='pci'><source><address domain='{}' bus='{}' slot='{}' function='{}'/>\
+                 </source></hostdev>",
+                bdf.segment(),
+                bdf.bus(),
+                bdf.device(),
+                bdf.function()
+            ),
+            Err(_) => "<hostdev type='pci'/>".to_owned(),
+        };
+        let devices: String = has.iter().map(hostdev).collect();
+        Ok(format!("<domain><name>{name}</name><devices>{devices}</devices></domain>"))
+    }
+    fn define(&self, _: &str) -> Result<(), HypervisorError> {
+        gone()
+    }
+    fn undefine(&self, _: &str) -> Result<(), HypervisorError> {
+        gone()
+    }
+    fn start(&self, _: &str) -> Result<(), HypervisorError> {
+        gone()
+    }
+    fn shutdown(&self, _: &str, _: AskedBy) -> Result<(), HypervisorError> {
+        gone()
+    }
+    fn destroy(&self, _: &str) -> Result<(), HypervisorError> {
+        gone()
+    }
+    fn detach(&self, _: &str, _: &str) -> Result<(), HypervisorError> {
+        gone()
+    }
+    fn pin(&self, _: &str, _: GuestThread, _: &CpuSet) -> Result<(), HypervisorError> {
+        gone()
+    }
+    fn update(&self, _: &str, _: &str) -> Result<(), HypervisorError> {
+        gone()
+    }
+    fn ask_agent(&self, _: &str, _: &str, _: Duration) -> Result<String, HypervisorError> {
+        gone()
+    }
+    fn autostart(&self, _: &str) -> Result<bool, HypervisorError> {
+        gone()
+    }
+    fn console(&self, _: &str, _: bool) -> Result<Box<dyn Console>, HypervisorError> {
+        gone()
+    }
+    fn addresses(&self, _: &str, _: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
+        gone()
+    }
+    fn leases(&self, _: &str, _: &str) -> Result<Vec<Lease>, HypervisorError> {
+        gone()
+    }
+}
+
+/// Is a host with two functions in one IOMMU group on vfio-pci, and a GPU that NVIDIA's driver has.
+struct Host {
+    /// Its tree.
+    dir: tempfile::TempDir,
+    /// What opening a VFIO group says.
+    opens: Result<(), Errno>,
+    /// Groups that were opened.
+    opened: RefCell<Vec<String>>,
+}
+
+impl Host {
+    /// Makes it.
+    fn new() -> Host {
+        let host =
+            Host { dir: tempfile::tempdir().unwrap(), opens: Ok(()), opened: RefCell::default() };
+        for (bdf, group, driver) in
+            [(GPU, "12", "vfio-pci"), (MATE, "12", "vfio-pci"), (OTHER, "13", "nvidia")]
+        {
+            let function = host.dir.path().join("sys/bus/pci/devices").join(bdf);
+            fs::create_dir_all(&function).unwrap();
+            fs::write(function.join("class"), "0x030200\n").unwrap();
+            symlink(format!("../../../bus/pci/drivers/{driver}"), function.join("driver")).unwrap();
+            let at = format!("../../../kernel/iommu_groups/{group}");
+            symlink(at, function.join("iommu_group")).unwrap();
+            host.put(&format!("sys/kernel/iommu_groups/{group}/devices/{bdf}/vendor"), "0x10de");
+        }
+        host.put("sys/class/vfio/12/dev", "240:0\n");
+        host.put(&format!("proc/driver/nvidia/gpus/{OTHER}/information"), "Device Minor: \t 3\n");
+        host.process(7, "bash", "/dev/null");
+        host
+    }
+
+    /// Writes a file of it.
+    fn put(&self, path: &str, text: &str) {
+        let path = self.dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// A process that has this open.
+    fn process(&self, pid: u32, name: &str, file: &str) {
+        self.put(&format!("proc/{pid}/comm"), name);
+        let dir = self.dir.path().join(format!("proc/{pid}/fd"));
+        fs::create_dir_all(&dir).unwrap();
+        symlink(file, dir.join("3")).unwrap();
+    }
+
+    /// Whether these functions are free, and how many groups are kept.
+    fn look(
+        &self,
+        hypervisor: &dyn Hypervisor,
+        force: bool,
+        all: &[&str],
+    ) -> Result<usize, String> {
+        let root = FsRoot::at(self.dir.path()).unwrap();
+        let open = |group: &str| {
+            self.opened.borrow_mut().push(group.to_owned());
+            self.opens.map(|()| File::open("/dev/null").unwrap())
+        };
+        let pause = Duration::ZERO;
+        let look = Look { root: &root, hypervisor, force, pause, open: &open };
+        let functions: Vec<Bdf> = all.iter().map(|bdf| bdf.parse().unwrap()).collect();
+        let free = look.free(&functions).map(|hold| hold.len());
+        free.map_err(|error| error.to_string())
+    }
+}
+
+/// Domains with what they have.
+fn with(domains: &[(&'static str, DomainState, &[&'static str])]) -> Fake {
+    let domains = domains.iter().map(|(name, state, has)| (*name, *state, has.to_vec()));
+    Fake { domains: domains.collect(), ..Fake::default() }
+}
+
+#[test]
+fn what_nobody_has_is_free_and_kept_until_the_write_is_done() {
+    let host = Host::new();
+    let others =
+        with(&[("a", DomainState::ShutOff, &[GPU]), ("b", DomainState::Running, &[OTHER])]);
+    assert_eq!(host.look(&others, false, &[GPU]), Ok(1));
+    assert_eq!(host.look(&others, false, &[GPU, MATE]), Ok(1), "one group, opened once");
+    // That which NVIDIA's driver has is in no group of VFIO's.
+    assert_eq!(host.look(&with(&[]), false, &[OTHER]), Ok(0));
+    assert_eq!(*host.opened.borrow(), ["12", "12"]);
+    assert_eq!(others.asked.get(), 4, "asked once more when the group is open");
+}
+
+#[test]
+fn what_a_domain_has_is_never_free_whatever_its_state() {
+    let host = Host::new();
+    for state in [DomainState::Running, DomainState::Paused, DomainState::ShuttingDown] {
+        for force in [false, true] {
+            let error = host.look(&with(&[("b", state, &[GPU])]), force, &[GPU]).unwrap_err();
+            assert_eq!(error, format!("{GPU} is in use by domain `b`, which runs"));
+        }
+    }
+    let error = host.look(&with(&[("b", DomainState::Running, &[MATE])]), true, &[GPU]);
+    let said = format!("{GPU} is in use by domain `b`, which runs with {MATE} of its IOMMU group");
+    assert_eq!(error.unwrap_err(), said);
+    assert!(host.opened.borrow().is_empty(), "a domain that starts is not disturbed");
+}
+
+#[test]
+fn a_domain_that_comes_while_the_group_is_opened_gets_it() {
+    let host = Host::new();
+    let comes = Fake { from: 1, ..with(&[("b", DomainState::ShuttingDown, &[GPU])]) };
+    let error = host.look(&comes, false, &[GPU]).unwrap_err();
+    assert_eq!(error, format!("{GPU} is in use by domain `b`, which runs"));
+    assert_eq!(*host.opened.borrow(), ["12"]);
+}
+
+#[test]
+fn where_libvirt_is_away_the_processes_and_the_kernel_tell() {
+    let mut host = Host::new();
+    let away = Fake { away: true, ..Fake::default() };
+    assert_eq!(host.look(&away, false, &[GPU]), Ok(1));
+    assert_eq!(host.look(&NoHypervisor, false, &[GPU]), Ok(1));
+    host.process(9, "qemu-system-x86", "/dev/vfio/12");
+    let said = "is in use by process 9 (qemu-system-x86), which has /dev/vfio/12 open";
+    for force in [false, true] {
+        let error = host.look(&away, force, &[GPU]).unwrap_err();
+        assert_eq!(error, format!("{GPU} {said}"), "also with --force: it may be a guest");
+    }
+    // Libvirt says that it is no guest.
+    assert_eq!(host.look(&with(&[]), true, &[GPU]), Ok(1));
+    // The whole group is one.
+    assert_eq!(host.look(&away, false, &[MATE]).unwrap_err(), format!("{MATE} {said}"));
+    fs::remove_dir_all(host.dir.path().join("proc/9")).unwrap();
+    host.opens = Err(Errno::EBUSY);
+    let error = host.look(&away, false, &[GPU]).unwrap_err();
+    let said = "is in use by a process that is not seen here and has /dev/vfio/12 open";
+    assert_eq!(error, format!("{GPU} {said}"));
+}
+
+#[test]
+fn what_cannot_be_told_stays() {
+    let mut host = Host::new();
+    host.opens = Err(Errno::EACCES);
+    // Every process is seen, so the group need not be opened.
+    assert_eq!(host.look(&with(&[]), false, &[GPU]), Ok(0));
+    let hidden = host.dir.path().join("proc/8/fd");
+    fs::create_dir_all(hidden.parent().unwrap()).unwrap();
+    // A directory that cannot be opened, for root too.
+    symlink("fd", &hidden).unwrap();
+    let away = Fake { away: true, ..Fake::default() };
+    let error = host.look(&away, false, &[GPU]).unwrap_err();
+    let said = format!(
+        "cannot tell whether {GPU} is in use: list domains: connection reset; the open files of 1 \
+         processes are not seen, and /dev/vfio/12 cannot be opened: Permission denied"
+    );
+    assert_eq!(error, said);
+    host.opens = Ok(());
+    assert_eq!(host.look(&away, false, &[GPU]), Ok(1), "the kernel says it");
+    let unread = with(&[("b", DomainState::Running, &["?"])]);
+    assert_eq!(host.look(&unread, false, &[GPU]), Ok(1));
+}
+
+#[test]
+fn a_process_on_the_hosts_driver_gives_way_to_force_alone() {
+    let host = Host::new();
+    host.process(11, "python3", "/dev/nvidia3");
+    let error = host.look(&with(&[]), false, &[OTHER]).unwrap_err();
+    let said = "is in use by process 11 (python3), which has /dev/nvidia3 open";
+    assert_eq!(error, format!("{OTHER} {said}"));
+    assert_eq!(host.look(&NoHypervisor, true, &[OTHER]), Ok(0));
+    // It is nobody's business of other functions.
+    assert_eq!(host.look(&with(&[]), false, &[GPU]), Ok(1));
+}
+
+#[test]
+fn others_that_run_with_a_function_are_named_and_oneself_is_not() {
+    let domains = with(&[
+        ("a", DomainState::Running, &[GPU]),
+        ("b", DomainState::Running, &[GPU, MATE]),
+        ("c", DomainState::ShutOff, &[GPU]),
+    ]);
+    let functions: Vec<Bdf> = [GPU, OTHER].iter().map(|bdf| bdf.parse().unwrap()).collect();
+    let found = runs_with(&domains, "uuid-of-a", &functions);
+    assert_eq!(found, [(functions[0], "b".to_owned())]);
+}

@@ -1,0 +1,299 @@
+//! Huge pages of one size on one node: their number is brought from what it was to another.
+//!
+//! The kernel keeps one number for all who want pages there, so others may raise or lower it while ours stands. Hence
+//! undoing is by difference: from the number that is there now goes what we had added, or comes back what we had taken,
+//! and no more. Where the number is between ours and the one before, the write was broken off half way, and undoing
+//! ends at the one before. Raising is refused where the number is not what it was when that was planned: what is missing
+//! would be another number. Lowering never goes below the pages in use: the kernel would let them be and drop each as it
+//! is freed, from under a guest that was to start with them. Surplus pages, which the kernel adds by itself, are not
+//! counted.
+//!
+//! A number that the kernel does not reach, because memory is in pieces, is tried once more after it was asked to put
+//! them together; then it is an error with what is there, and the step is undone. The write is made by a process of its
+//! own, as for drivers (`bind`), so that a killed run leaves it whole.
+
+pub mod boot;
+
+use super::bind::{BindError, Kernel, Live};
+use crate::discover::hugetlb;
+use crate::fsroot::{FsError, FsRoot};
+use gpuvm_core::cpuset::NodeId;
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::topology::HugePagePool;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// How long the kernel may take to gather pages, in seconds: on a node of a terabyte it moves much of the memory.
+const GATHER_S: u64 = 600;
+/// How often it is looked whether pages in use are free now: those of a guest that was just ended come a little later.
+const LOOKS: u32 = 20;
+
+/// Is a change of the number of huge pages of one size on one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagesStep {
+    /// The node.
+    pub node: NodeId,
+    /// Page size.
+    pub page_kib: MemSize,
+    /// The number that is wanted.
+    pub to: u64,
+    /// The number when this was planned.
+    pub was: u64,
+    /// How many of them have to be free when they are there: others may take some first.
+    #[serde(default)]
+    pub needed: u64,
+}
+
+impl fmt::Display for PagesStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PagesStep { node, page_kib, to, was, .. } = self;
+        let number = to.abs_diff(*was);
+        let noun = if number == 1 { "page" } else { "pages" };
+        match to >= was {
+            true => write!(f, "reserve {number} {noun} of {page_kib} on node {node}, {to} in all"),
+            false => write!(f, "give back {number} {noun} of {page_kib} of node {node}, {to} stay"),
+        }
+    }
+}
+
+/// Says why the pages are not as wanted.
+#[derive(Debug, thiserror::Error)]
+pub enum PagesError {
+    /// The host's files.
+    #[error(transparent)]
+    File(#[from] FsError),
+    /// The number cannot be written.
+    #[error(transparent)]
+    Write(#[from] BindError),
+    /// There is no such node.
+    #[error("node {node} is not there")]
+    NoNode {
+        /// The node.
+        node: NodeId,
+    },
+    /// There are no pages of this size.
+    #[error("node {node} has no pool of {page} pages")]
+    NoSize {
+        /// The node.
+        node: NodeId,
+        /// The page size.
+        page: MemSize,
+    },
+    /// The number is not what it was when the change was planned.
+    #[error(
+        "node {node} has {now} pages of {page} reserved now, and had {was} when this was planned"
+    )]
+    Changed {
+        /// The node.
+        node: NodeId,
+        /// The page size.
+        page: MemSize,
+        /// The number now.
+        now: u64,
+        /// The number then.
+        was: u64,
+    },
+    /// The kernel gave fewer.
+    #[error(
+        "node {node} gave {got} of the {wanted} pages of {page} asked for{}",
+        available.map(|left| format!("; {left} are available there, but not in whole pages")).unwrap_or_default()
+    )]
+    Short {
+        /// The node.
+        node: NodeId,
+        /// The page size.
+        page: MemSize,
+        /// How many more were asked for.
+        wanted: u64,
+        /// How many more came.
+        got: u64,
+        /// Memory that the node has left, where the kernel tells.
+        available: Option<MemSize>,
+    },
+    /// Pages that were to be given back are in use.
+    #[error("{goes} pages of {page} of node {node} are to be given back, and only {free} are free")]
+    InUse {
+        /// The node.
+        node: NodeId,
+        /// The page size.
+        page: MemSize,
+        /// Pages that are free.
+        free: u64,
+        /// Pages that are to go.
+        goes: u64,
+    },
+    /// Others took pages meanwhile.
+    #[error("{free} pages of {page} are free on node {node} now, and {needed} are needed")]
+    Taken {
+        /// The node.
+        node: NodeId,
+        /// The page size.
+        page: MemSize,
+        /// Pages that are free.
+        free: u64,
+        /// Pages that have to be.
+        needed: u64,
+    },
+}
+
+impl PagesError {
+    /// Whether the number may be another now.
+    pub fn may_have_done(&self) -> bool {
+        use PagesError::{Short, Taken, Write};
+        matches!(self, Short { .. } | Taken { .. } | Write(_))
+    }
+}
+
+/// The number that leads from `from` to `to`, where `now` is there: by difference, so that what others have added or
+/// taken meanwhile stays, and ending at `to` from everywhere in between.
+fn aim(now: u64, from: u64, to: u64) -> u64 {
+    match to >= from {
+        true => now.saturating_add(to - from).min(now.max(to)),
+        false => now.saturating_sub(from - to).max(now.min(to)),
+    }
+}
+
+/// Is what sets numbers of pages.
+pub struct Pages<'a> {
+    /// The host's files.
+    pub root: &'a FsRoot,
+    /// What writes them.
+    pub kernel: &'a dyn Kernel,
+    /// How long to wait between two looks.
+    pub pause: Duration,
+}
+
+impl Pages<'_> {
+    /// The pool now.
+    pub fn pool(&self, node: NodeId, page: MemSize) -> Result<HugePagePool, PagesError> {
+        let pools = hugetlb::of_node(self.root, node)?.ok_or(PagesError::NoNode { node })?;
+        let pool = pools.into_iter().find(|pool| pool.page_kib == page);
+        pool.ok_or(PagesError::NoSize { node, page })
+    }
+
+    /// Refuses to raise a number that is not what it was.
+    pub fn expect(&self, step: &PagesStep) -> Result<(), PagesError> {
+        let &PagesStep { node, page_kib: page, to, was, .. } = step;
+        if to < was {
+            return Ok(());
+        }
+        match self.pool(node, page)?.reserved() {
+            now if now == was => Ok(()),
+            now => Err(PagesError::Changed { node, page, now, was }),
+        }
+    }
+
+    /// Does it.
+    pub fn perform(&self, step: &PagesStep) -> Result<(), PagesError> {
+        self.lead(step, step.was, step.to)?;
+        let &PagesStep { node, page_kib: page, needed, .. } = step;
+        if needed > 0 {
+            let free = self.pool(node, page)?.free;
+            if free < needed {
+                return Err(PagesError::Taken { node, page, free, needed });
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes it. Of pages that are in use none is given back: whoever has them needs them all, and a part that was given
+    /// back would be given back twice.
+    pub fn undo(&self, step: &PagesStep) -> Result<(), PagesError> {
+        let &PagesStep { node, page_kib: page, to, was, .. } = step;
+        if to > was {
+            let mut looks = 0;
+            loop {
+                let pool = match self.pool(node, page) {
+                    Err(PagesError::NoNode { .. } | PagesError::NoSize { .. }) => return Ok(()),
+                    pool => pool?,
+                };
+                let goes = pool.reserved() - aim(pool.reserved(), to, was).min(pool.reserved());
+                if pool.free >= goes {
+                    break;
+                }
+                looks += 1;
+                if looks > LOOKS {
+                    return Err(PagesError::InUse { node, page, free: pool.free, goes });
+                }
+                std::thread::sleep(self.pause);
+            }
+        }
+        self.lead(step, step.to, step.was)
+    }
+
+    /// Leads the number from one to the other. Taking away what is not there any more does nothing.
+    fn lead(&self, step: &PagesStep, from: u64, to: u64) -> Result<(), PagesError> {
+        let (node, page) = (step.node, step.page_kib);
+        let pool = match self.pool(node, page) {
+            Err(PagesError::NoNode { .. } | PagesError::NoSize { .. }) if to < from => {
+                return Ok(());
+            }
+            pool => pool?,
+        };
+        let now = pool.reserved();
+        let wanted = aim(now, from, to);
+        if wanted < now {
+            return self.lower(step, wanted);
+        }
+        if wanted == now {
+            return Ok(());
+        }
+        let mut got = self.write(step, wanted)?;
+        if got < wanted {
+            self.compact(node);
+            got = self.write(step, wanted)?;
+        }
+        if got >= wanted {
+            return Ok(());
+        }
+        let available = hugetlb::available(self.root, node)?;
+        let (wanted, got) = (wanted - now, got.saturating_sub(now));
+        Err(PagesError::Short { node, page, wanted, got, available })
+    }
+
+    /// Lowers a number, but not below the pages in use; waits a little for those to become free.
+    fn lower(&self, step: &PagesStep, wanted: u64) -> Result<(), PagesError> {
+        let mut pool = self.pool(step.node, step.page_kib)?;
+        for _ in 0..LOOKS {
+            if pool.used() <= wanted {
+                break;
+            }
+            std::thread::sleep(self.pause);
+            pool = self.pool(step.node, step.page_kib)?;
+        }
+        let wanted = wanted.max(pool.used());
+        if wanted < pool.reserved() {
+            self.write(step, wanted)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a number; the one that is there then.
+    fn write(&self, step: &PagesStep, number: u64) -> Result<u64, PagesError> {
+        let (node, page) = (step.node, step.page_kib);
+        let dir = hugetlb::directory(self.root, node).ok_or(PagesError::NoNode { node })?;
+        let path = format!("{dir}/hugepages-{}kB/nr_hugepages", page.kib());
+        self.kernel.write(&path, &number.to_string(), GATHER_S)?;
+        Ok(self.pool(node, page)?.reserved())
+    }
+
+    /// Asks the kernel to put free memory together, of the node where it can be told so. That it cannot is no fault: what
+    /// is there afterwards counts.
+    fn compact(&self, node: NodeId) {
+        let own = format!("sys/devices/system/node/node{node}/compact");
+        let path = if self.root.exists(&own) { &own } else { "proc/sys/vm/compact_memory" };
+        let _ = self.kernel.write(path, "1", GATHER_S);
+    }
+}
+
+/// Sets numbers on this machine.
+pub fn on_this_machine<T>(
+    work: impl FnOnce(&Pages<'_>) -> Result<T, PagesError>,
+) -> Result<T, PagesError> {
+    let root = FsRoot::live()?;
+    work(&Pages { root: &root, kernel: &Live, pause: Duration::from_millis(100) })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! What reserves huge pages when the machine boots: one file for systemd-tmpfiles that is ours alone. A setting of
+//! sysctl would not do, since it cannot name a node: the kernel spreads its number over all.
+//!
+//! systemd runs these lines while it sets the system up, before libvirt's daemon and when hardly any memory is used yet.
+//! They are marked to be run at boot only (`w!`), so that a run of systemd-tmpfiles at another time, as packages make
+//! it, does not take away what was reserved since. The kernel's own arguments come still earlier, but belong to the
+//! boot loader, which is not ours: their text is printed.
+
+use crate::fsroot::{FsError, FsRoot, not};
+use gpuvm_core::cpuset::NodeId;
+use gpuvm_core::memsize::MemSize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// The file.
+pub const FILE: &str = "etc/tmpfiles.d/gpuvm-pages.conf";
+/// Its first lines.
+const HEAD: &str = "# Made by `gpuvm host pages --at-boot`, which takes a line back with --count 0: huge \
+                    pages of each node.\n";
+
+/// Numbers of pages by node and size.
+pub type Numbers = BTreeMap<(NodeId, MemSize), u64>;
+
+/// The numbers that are reserved at boot.
+pub fn numbers(root: &FsRoot) -> Result<Numbers, FsError> {
+    let mut numbers = Numbers::new();
+    let text = root.read(FILE)?.unwrap_or_default();
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let read = entry(line);
+        let (key, count) = read.ok_or_else(|| {
+            root.malformed(FILE, number, not(line, "a line for the pages of a node"))
+        })?;
+        numbers.insert(key, count);
+    }
+    Ok(numbers)
+}
+
+/// Reads a line.
+fn entry(line: &str) -> Option<((NodeId, MemSize), u64)> {
+    let mut words = line.split_whitespace();
+    let path = words.next().filter(|word| *word == "w!").and_then(|_| words.next())?;
+    let path = path.strip_prefix("/sys/devices/system/node/node")?;
+    let (node, path) = path.split_once("/hugepages/hugepages-")?;
+    let kib = path.strip_suffix("kB/nr_hugepages")?.parse().ok().filter(|kib| *kib > 0)?;
+    let count = words.next_back()?.parse().ok()?;
+    Some(((NodeId(node.parse().ok()?), MemSize::from_kib(kib)), count))
+}
+
+/// The text of the file; none where it must not be.
+pub fn text(numbers: &Numbers) -> Option<String> {
+    let mut text = String::from(HEAD);
+    for ((node, page), count) in numbers {
+        let kib = page.kib();
+        let pool = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB");
+        writeln!(text, "w! {pool}/nr_hugepages - - - - {count}").expect("text");
+    }
+    (!numbers.is_empty()).then_some(text)
+}
+
+/// The kernel's arguments that reserve the same pages of a size; nodes are known to Linux 5.16 and later.
+pub fn arguments(numbers: &Numbers, page: MemSize) -> String {
+    let of_size = numbers.iter().filter(|((_, size), _)| *size == page);
+    let nodes: Vec<String> = of_size.map(|((node, _), count)| format!("{node}:{count}")).collect();
+    format!("hugepagesz={} hugepages={}", page.typed(), nodes.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two nodes with pages of 1 GiB, one of them with smaller ones, too.
+    fn some() -> Numbers {
+        let (small, large) = (MemSize::from_kib(2048), MemSize::from_gib(1));
+        let all = [((0, small), 512), ((0, large), 4), ((1, large), 6)];
+        all.into_iter().map(|((node, page), count)| ((NodeId(node), page), count)).collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = FsRoot::at(dir.path()).unwrap();
+        assert_eq!((numbers(&root).unwrap(), text(&Numbers::new())), (Numbers::new(), None));
+        let file = dir.path().join(FILE);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, text(&some()).unwrap()).unwrap();
+        assert_eq!(numbers(&root).unwrap(), some());
+        assert_eq!(arguments(&some(), MemSize::from_gib(1)), "hugepagesz=1G hugepages=0:4,1:6");
+        for line in
+            ["w /a - - - - 1", "nonsense", "w! /sys/devices/system/node/node0/hugepages/x 3"]
+        {
+            std::fs::write(&file, format!("# a\n\n{line}\n")).unwrap();
+            let error = numbers(&root).unwrap_err().to_string();
+            assert!(error.contains("gpuvm-pages.conf line 3: `"), "{error}");
+        }
+    }
+
+    #[test]
+    fn systemd_does_what_the_lines_say_at_boot_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = "sys/devices/system/node/node1/hugepages/hugepages-1048576kB";
+        let number = dir.path().join(pool).join("nr_hugepages");
+        std::fs::create_dir_all(number.parent().unwrap()).unwrap();
+        std::fs::write(&number, "0\n").unwrap();
+        let file = dir.path().join("pages.conf");
+        std::fs::write(&file, text(&some()).unwrap()).unwrap();
+        let run = |at_boot: &[&str]| {
+            let mut command = crate::program::command("systemd-tmpfiles");
+            command.arg(format!("--root={}", dir.path().display())).arg("--create");
+            command.args(at_boot).arg(&file).output()
+        };
+        let Ok(done) = run(&[]) else { return eprintln!("skipped: no systemd-tmpfiles") };
+        assert!(done.status.success(), "{done:?}");
+        assert_eq!(std::fs::read_to_string(&number).unwrap().trim(), "0", "not at boot");
+        let done = run(&["--boot"]).unwrap();
+        assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+        assert!(std::fs::read_to_string(&number).unwrap().starts_with('6'));
+    }
+}

@@ -1,0 +1,408 @@
+//! How one step is done. Doing again what a killed run may have done does nothing where nothing is to be done.
+
+use super::disk::{self, DiskError, Making};
+use super::identity::{Identity, Mark, Proof};
+use super::journal::JournalError;
+use super::owner::Owner as _;
+use super::setting::SettingError;
+use super::undo::undo;
+use super::{
+    Observer, Step, StepError, bind, compare, copy, detach, drive, lease, needed, owner, pages,
+};
+use crate::fsroot::FsRoot;
+use crate::hypervisor::machine::Machine;
+use crate::hypervisor::storage::Progress;
+use crate::hypervisor::{
+    AskedBy, DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
+};
+use gpuvm_core::image::Summing;
+use std::io::Read;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Refuses a step whose product is there already, before it is announced: what a journal says was begun is ours.
+pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+    refuse_elsewhere(step, hypervisor)?;
+    match step {
+        Step::CreateDirectory { path } | Step::CreateDisk { path, .. } => absent(path)?,
+        Step::DefineDomain { name, .. } if row(hypervisor, name)?.is_some() => {
+            let message = format!("{} has a domain of this name", hypervisor.uri());
+            return Err(refused(HypervisorErrorKind::Exists, step, message).into());
+        }
+        Step::StartDomain { name, .. } if row(hypervisor, name)? == Some(DomainState::Running) => {
+            let message = "it runs already".to_owned();
+            return Err(refused(HypervisorErrorKind::WrongState, step, message).into());
+        }
+        Step::DefineDomain { xml, .. } => {
+            drive::expect_domain(xml, false, hypervisor)?;
+            needed::expects_disks(xml, false, hypervisor)?;
+        }
+        Step::StartDomain { name, .. } => {
+            // What keeps its definition from being read keeps it from being started.
+            if let Ok(xml) = hypervisor.xml(name, XmlOf::Inactive) {
+                drive::expect_domain(&xml, true, hypervisor)?;
+                needed::expects_disks(&xml, true, hypervisor)?;
+            }
+        }
+        Step::WipeDrive(step) => step.expects(hypervisor)?,
+        Step::UndefineDomain { name, .. } if is_active(row(hypervisor, name)?) => {
+            return Err(started_again(step).into());
+        }
+        Step::MakePool { name, .. }
+            if hypervisor.storage().pools()?.iter().any(|pool| pool.name == *name) =>
+        {
+            let message = format!("{} has a pool of this name", hypervisor.uri());
+            return Err(refused(HypervisorErrorKind::Exists, step, message).into());
+        }
+        Step::MakeVolume { pool, volume, .. } => {
+            let volumes = hypervisor.storage().volumes(pool)?;
+            if volumes.iter().any(|other| other.name == volume.name) {
+                let message = "the pool has a volume of this name".to_owned();
+                return Err(refused(HypervisorErrorKind::Exists, step, message).into());
+            }
+        }
+        Step::BindDevice { bdf, to, was, force } => {
+            bind::on_this_machine(hypervisor, *force, |binder| {
+                binder.expect(*bdf, was)?;
+                binder.expect_free(*bdf, to.driver.as_deref())
+            })?;
+            drive::expect_function(*bdf)?;
+        }
+        Step::ReleaseDevice { bdf, was, force } => {
+            bind::on_this_machine(hypervisor, *force, |binder| {
+                binder.expect(*bdf, was)?;
+                binder.expect_free(*bdf, None)
+            })?;
+        }
+        Step::ResetDevice { bdf, .. } => {
+            owner::on_this_machine(hypervisor, false, |owner| owner.free(&[*bdf]).map(drop))?;
+        }
+        Step::Array(step) => step.expects()?,
+        Step::Nic(step) => step.expects(hypervisor)?,
+        Step::SetPages(step) => pages::on_this_machine(|pages| pages.expect(step))?,
+        Step::Network(step) => step.expects(hypervisor)?,
+        Step::EditText(step) => step.expects()?,
+        Step::HostNet(step) => step.expects()?,
+        Step::Set(step) => step.expects(&FsRoot::live().map_err(SettingError::from)?)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Refuses a step on this machine where the hypervisor's domains are on another: a path, a device or an address there is
+/// somebody else's here.
+pub(super) fn refuse_elsewhere(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+    match hypervisor.machine() {
+        Machine::Elsewhere { host } if step.is_of_machine() => Err(StepError::Elsewhere { host }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a path where something is.
+fn absent(path: &Path) -> Result<(), DiskError> {
+    match path.symlink_metadata() {
+        Ok(_) => Err(DiskError::Exists { path: path.to_owned() }),
+        // Whatever else is wrong with it, making it says so.
+        Err(_) => Ok(()),
+    }
+}
+
+/// The error that a step's domain is not as it has to be.
+fn refused(kind: HypervisorErrorKind, step: &Step, message: String) -> HypervisorError {
+    HypervisorError { kind, doing: step.to_string(), message }
+}
+
+/// The state of a domain; none: there is none of this name.
+pub(super) fn row(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+) -> Result<Option<DomainState>, HypervisorError> {
+    Ok(hypervisor.domain(name)?.map(|row| row.state))
+}
+
+/// Whether a domain in this state has a QEMU.
+pub(super) fn is_active(state: Option<DomainState>) -> bool {
+    !matches!(state, None | Some(DomainState::ShutOff | DomainState::Crashed))
+}
+
+/// The error that a domain which is to go runs again.
+fn started_again(step: &Step) -> HypervisorError {
+    let message = "it runs, so somebody has started it again".to_owned();
+    refused(HypervisorErrorKind::WrongState, step, message)
+}
+
+/// Is what a step makes its products known by.
+pub(super) struct Ours<'o> {
+    /// The step's own name.
+    pub mark: &'o Mark,
+    /// Is told what a file is before it gets its name.
+    pub made: &'o mut dyn FnMut(Identity) -> Result<(), JournalError>,
+    /// Whether the step was planned by a run that was killed.
+    pub later: bool,
+}
+
+impl Ours<'_> {
+    /// Makes a file or a directory.
+    fn making(
+        &mut self,
+        make: impl FnOnce(&mut Making<'_>) -> Result<(), DiskError>,
+    ) -> Result<(), DiskError> {
+        let token = self.mark.token().unwrap_or_else(|| format!("gpuvm-{}", std::process::id()));
+        let mut made = |id| (self.made)(Identity::File(id));
+        make(&mut Making { token: &token, made: &mut made })
+    }
+}
+
+/// Refuses a step about a domain whose name another one has by now.
+fn expects_domain(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+    match step.domain() {
+        Some((name, Some(uuid))) => of_uuid(hypervisor, name, &uuid).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// The domain of a name, which has to be the one of this UUID; none: there is none of this name.
+pub(super) fn of_uuid(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    uuid: &str,
+) -> Result<Option<DomainSummary>, StepError> {
+    match hypervisor.domain(name)? {
+        Some(row) if row.uuid != uuid => Err(StepError::OtherDomain {
+            name: name.to_owned(),
+            uuid: uuid.to_owned(),
+            theirs: row.uuid,
+        }),
+        row => Ok(row),
+    }
+}
+
+/// Does one step.
+pub(super) fn perform(
+    step: &Step,
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
+    ours: &mut Ours<'_>,
+) -> Result<(), StepError> {
+    refuse_elsewhere(step, hypervisor)?;
+    if let Some(why) = needed::stays(step, ours.later, hypervisor)? {
+        observer.note(&why);
+        return Ok(());
+    }
+    expects_domain(step, hypervisor)?;
+    match step {
+        Step::CreateDirectory { path } => {
+            ours.making(|making| disk::create_directory(path, making))?
+        }
+        Step::CreateDisk { path, bytes, preallocate } => {
+            interruptible(observer, *bytes, |progress| {
+                Ok(ours
+                    .making(|making| disk::create(path, *bytes, *preallocate, making, progress))?)
+            })?;
+        }
+        Step::DefineDomain { xml, .. } => hypervisor.define(xml)?,
+        Step::StartDomain { name, .. } => hypervisor.start(name)?,
+        Step::ShutDownDomain { name, by, wait_s, .. } => {
+            shut_down(hypervisor, observer, name, *by, *wait_s)?;
+        }
+        Step::EndDomain { name, .. } => hypervisor.destroy(name)?,
+        Step::UndefineDomain { name, xml } => {
+            hypervisor.undefine_but_nvram(name)?;
+            // Started between the last look and the undefining: it runs on, and with what is deleted next.
+            if is_active(row(hypervisor, name)?) {
+                hypervisor.define(xml)?;
+                return Err(started_again(step).into());
+            }
+        }
+        Step::DropNvram { name, xml } => drop_nvram(hypervisor, name, xml)?,
+        Step::RedefineDomain { name, xml, before } => redefine(hypervisor, name, xml, before)?,
+        Step::DetachDisk { name, path, wait_s } => {
+            detach::disk(hypervisor, observer, name, path, *wait_s)?;
+        }
+        Step::ReleaseLease { server, ip, mac } => lease::give_back(*server, *ip, mac, observer),
+        Step::DeleteDisk { path, .. } => disk::delete(path)?,
+        Step::MakePool { name, path } => {
+            hypervisor.storage().make_pool(name, path, ours.mark.uuid().as_deref())?
+        }
+        Step::MakeVolume { pool, volume, from: None } => {
+            hypervisor.storage().make_volume(pool, volume)?;
+        }
+        Step::MakeVolume { pool, volume, from: Some(from) } => {
+            hypervisor.storage().copy_volume(pool, volume, (&from.pool, &from.name))?;
+        }
+        Step::GrowVolume { pool, name, bytes } => {
+            hypervisor.storage().grow_volume(pool, name, *bytes)?;
+        }
+        Step::FillVolume { pool, name, source, bytes, sha256 } => {
+            let mut file = Summing::new(disk::open(source)?);
+            fill(hypervisor, observer, (pool, name), &mut file, *bytes)?;
+            copy::same(source, file.end(), (*sha256, *bytes))?;
+        }
+        Step::CheckVolume { .. } => copy::check(step, hypervisor, observer)?,
+        Step::CompareDisk { .. } => compare::disk(step, hypervisor, observer)?,
+        Step::SealVolume { pool, name, content } => {
+            let bytes = content.0.len() as u64;
+            fill(hypervisor, observer, (pool, name), &mut &content.0[..], bytes)?;
+        }
+        Step::DeleteVolume { pool, name, .. } => hypervisor.storage().delete_volume(pool, name)?,
+        Step::BindDevice { bdf, to, was, force } => {
+            bind::on_this_machine(hypervisor, *force, |binder| binder.change(*bdf, was, to))?;
+        }
+        Step::ReleaseDevice { bdf, was, force } => {
+            bind::on_this_machine(hypervisor, *force, |binder| binder.release(*bdf, was))?;
+        }
+        Step::ResetDevice { bdf, .. } => {
+            bind::on_this_machine(hypervisor, false, |binder| binder.reset(*bdf))?;
+        }
+        Step::SetFile { path, text, .. } => bind::set_file(path, text.as_deref())?,
+        Step::Remember { path, text, .. } => bind::set_private_file(path, text.as_deref())?,
+        Step::PinThread { name, thread, pcpus, .. } => hypervisor.pin(name, *thread, pcpus)?,
+        Step::UpdateDevice { name, xml, .. } => hypervisor.update(name, xml)?,
+        Step::WipeDrive(step) => step.perform(hypervisor, observer)?,
+        Step::Array(step) => step.perform()?,
+        Step::Nic(step) => step.perform(hypervisor)?,
+        Step::SetPages(step) => pages::on_this_machine(|pages| pages.perform(step))?,
+        Step::Network(step) => step.perform(hypervisor)?,
+        Step::EditText(step) => step.perform()?,
+        Step::Set(step) => step.perform()?,
+        Step::HostNet(step) => step.perform(observer)?,
+    }
+    Ok(())
+}
+
+/// Changes a definition that is still what it was when the change was planned: somebody else's edit is never lost.
+fn redefine(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    xml: &str,
+    before: &str,
+) -> Result<(), StepError> {
+    if hypervisor.xml(name, XmlOf::Inactive)? != before {
+        return Err(StepError::Edited { name: name.to_owned() });
+    }
+    Ok(hypervisor.define(xml)?)
+}
+
+/// Fills a volume, given by pool and name; a signal breaks off.
+fn fill(
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
+    (pool, name): (&str, &str),
+    from: &mut dyn Read,
+    bytes: u64,
+) -> Result<(), StepError> {
+    interruptible(observer, bytes, |progress| {
+        Ok(hypervisor.storage().upload(pool, name, from, progress)?)
+    })
+}
+
+/// Does something long that tells how many bytes are through and breaks off where that says so; a signal does.
+fn interruptible(
+    observer: &mut dyn Observer,
+    bytes: u64,
+    long: impl FnOnce(Progress<'_>) -> Result<(), StepError>,
+) -> Result<(), StepError> {
+    let mut signal = None;
+    let mut progress = |through: u64| {
+        observer.progress(through, bytes);
+        signal = observer.interrupted();
+        signal.is_none()
+    };
+    let done = long(&mut progress);
+    match signal {
+        Some(signal) => Err(StepError::Signal { signal }),
+        None => done,
+    }
+}
+
+/// Does a step of a killed run, which may have done it.
+pub(super) fn perform_again(
+    step: &Step,
+    begun: bool,
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
+    (proof, ours): (&Proof<'_>, &mut Ours<'_>),
+) -> Result<(), StepError> {
+    if let Step::StartDomain { name, .. } = step
+        && row(hypervisor, name)? == Some(DomainState::Running)
+    {
+        // Started, and since then of use to somebody: not a thing to be done again.
+        return Ok(());
+    }
+    if let (Step::EndDomain { name, .. } | Step::ShutDownDomain { name, .. }, Some(ends)) =
+        (step, proof.ends)
+        && is_active(row(hypervisor, name)?)
+        && !ends.contains(name)
+    {
+        // The run that was to be ended, or one that somebody has started since.
+        expects_domain(step, hypervisor)?;
+        return Err(StepError::NotConfirmed { name: name.clone() });
+    }
+    if begun && !step.takes_away() && !step.is_of_host() {
+        undo(step, hypervisor, proof)?;
+    }
+    let done = perform(step, hypervisor, observer, ours);
+    match done {
+        // The domain that had to go is gone, and another has its name.
+        Err(StepError::OtherDomain { .. }) if step.takes_away() => Ok(()),
+        done if step.takes_away() => gone_is_good(done),
+        done => done,
+    }
+}
+
+/// Removes the NVRAM of a domain that is undefined, unless somebody has defined another of its name by now.
+fn drop_nvram(hypervisor: &dyn Hypervisor, name: &str, xml: &str) -> Result<(), HypervisorError> {
+    match hypervisor.domain(name)? {
+        // Put back by a run that was killed before it could take it away again.
+        Some(row) if xml.contains(&row.uuid) => {}
+        Some(_) => return Ok(()),
+        None => hypervisor.define(xml)?,
+    }
+    hypervisor.undefine(name)
+}
+
+/// Takes it as done that a domain, a pool or a volume is not there which had to go.
+pub(super) fn gone_is_good(result: Result<(), StepError>) -> Result<(), StepError> {
+    let gone = [HypervisorErrorKind::NoDomain, HypervisorErrorKind::NoVolume];
+    match result {
+        Err(StepError::Hypervisor(error)) if gone.contains(&error.kind) => Ok(()),
+        result => result,
+    }
+}
+
+/// Asks a guest to shut down and waits until it is off.
+fn shut_down(
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
+    name: &str,
+    by: AskedBy,
+    wait_s: u64,
+) -> Result<(), StepError> {
+    // A transient domain is gone with its end.
+    let is_off = || -> Result<bool, HypervisorError> { Ok(!is_active(row(hypervisor, name)?)) };
+    if is_off()? {
+        return Ok(());
+    }
+    let asked = match hypervisor.shutdown(name, by) {
+        Err(error) if by == AskedBy::Agent => {
+            observer.note(&format!("the agent does not help ({error}); pressing the power button"));
+            hypervisor.shutdown(name, AskedBy::PowerButton)
+        }
+        asked => asked,
+    };
+    let until = Instant::now() + Duration::from_secs(wait_s);
+    loop {
+        if is_off()? {
+            return Ok(());
+        }
+        // What is refused may still be on its way down.
+        asked.clone()?;
+        if let Some(signal) = observer.interrupted() {
+            return Err(StepError::Signal { signal });
+        }
+        if Instant::now() >= until {
+            return Err(StepError::StillRuns { name: name.to_owned(), wait_s });
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}

@@ -1,0 +1,484 @@
+//! One change of the machine, as a value: it can be printed, written into a journal and done later.
+
+mod error;
+mod text;
+
+pub use error::StepError;
+
+use super::array::ArrayStep;
+use super::disk::Preallocate;
+use super::drive::WipeStep;
+use super::hostnet::HostNetStep;
+use super::identity::{FileId, uuid_of};
+use super::network::NetworkStep;
+use super::nic::NicStep;
+use super::pages::PagesStep;
+use super::secret::Secret;
+use super::setting::SettingStep;
+use super::text::TextStep;
+use crate::hypervisor::AskedBy;
+use crate::hypervisor::storage::NewVolume;
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::cpuset::CpuSet;
+use gpuvm_core::domain::guest::VolumeRef;
+use gpuvm_core::domain::live::GuestThread;
+use gpuvm_core::image::Sha256;
+use gpuvm_core::shell::word;
+use gpuvm_core::topology::{Binding, is_vfio};
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+/// Is one change of the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "kebab-case")]
+pub enum Step {
+    /// Makes a directory that is not there; its parent is.
+    CreateDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Makes a raw image of zeros; never replaces a file.
+    CreateDisk {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// How much of it is taken from the file system at once.
+        #[serde(default)]
+        preallocate: Preallocate,
+    },
+    /// Defines a domain of a name that is free.
+    DefineDomain {
+        /// Its name.
+        name: String,
+        /// Its definition.
+        xml: String,
+    },
+    /// Starts a domain.
+    StartDomain {
+        /// Its name.
+        name: String,
+        /// Its UUID; none: its version did not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uuid: Option<String>,
+    },
+    /// Asks a guest to shut down and waits until it has; not undone.
+    ShutDownDomain {
+        /// Its name.
+        name: String,
+        /// Its UUID; none: its version did not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uuid: Option<String>,
+        /// Who asks it first; a guest whose agent does not answer is asked by the power button.
+        #[serde(default)]
+        by: AskedBy,
+        /// How long it may take, in seconds.
+        wait_s: u64,
+    },
+    /// Ends a domain as a power cut does; not undone.
+    EndDomain {
+        /// Its name.
+        name: String,
+        /// Its UUID; none: its version did not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uuid: Option<String>,
+    },
+    /// Removes a domain's definition and its saved state; its NVRAM stays until there is no way back.
+    UndefineDomain {
+        /// Its name.
+        name: String,
+        /// Its definition, to put it back when a later step fails.
+        xml: String,
+    },
+    /// Removes the NVRAM of a domain that is undefined; not undone, so it comes last.
+    DropNvram {
+        /// Its name.
+        name: String,
+        /// Its definition, which is put back for a moment: NVRAM goes with a definition only.
+        xml: String,
+    },
+    /// Changes the definition of a domain; what runs stays as it is.
+    RedefineDomain {
+        /// Its name.
+        name: String,
+        /// Its definition.
+        xml: String,
+        /// The one that it had.
+        before: String,
+    },
+    /// Asks a running guest to let go of a disk and waits until it has; not undone. The definition stays as it is.
+    DetachDisk {
+        /// The domain's name.
+        name: String,
+        /// The disk's path on the host.
+        path: String,
+        /// How long it may take, in seconds.
+        wait_s: u64,
+    },
+    /// Removes an image that was made for a domain; not undone, so it comes last.
+    DeleteDisk {
+        /// The file.
+        path: PathBuf,
+        /// Which file it is; none: its version did not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file: Option<FileId>,
+    },
+    /// Gives an address back to a DHCP server of this machine, for a guest that is gone; not undone, because the guest
+    /// asks for one again when it starts.
+    ReleaseLease {
+        /// The server.
+        server: Ipv4Addr,
+        /// The address.
+        ip: Ipv4Addr,
+        /// MAC address of the interface that has it.
+        mac: String,
+    },
+    /// Makes a pool of a name that is free over a directory.
+    MakePool {
+        /// Its name.
+        name: String,
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Makes a volume of a name that is free.
+    MakeVolume {
+        /// Its pool.
+        pool: String,
+        /// What it is to be.
+        volume: NewVolume,
+        /// The volume whose content it gets; none: it is blank.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<VolumeRef>,
+    },
+    /// Makes a volume larger; undone with the volume.
+    GrowVolume {
+        /// Its pool.
+        pool: String,
+        /// Its name.
+        name: String,
+        /// Its size, in bytes.
+        bytes: u64,
+    },
+    /// Fills a volume with a file of this machine; undone with the volume.
+    FillVolume {
+        /// Its pool.
+        pool: String,
+        /// Its name.
+        name: String,
+        /// The file.
+        source: PathBuf,
+        /// Bytes of the file.
+        bytes: u64,
+        /// The sum of the file as it was when the change was planned; none: it was not read then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sha256: Option<Sha256>,
+    },
+    /// Refuses a volume that the hypervisor takes for something else than it is meant to be, or whose bytes are not
+    /// those that it was filled with; changes nothing.
+    CheckVolume {
+        /// Its pool.
+        pool: String,
+        /// Its name.
+        name: String,
+        /// Its format: `raw`, `qcow2`.
+        format: String,
+        /// Size that a guest sees, in bytes.
+        capacity_bytes: u64,
+        /// Bytes that it was filled with.
+        bytes: u64,
+        /// Their sum.
+        sha256: Sha256,
+    },
+    /// Refuses a volume that is not what another disk is, in its own format, and a domain that runs, which may write on
+    /// either; changes nothing.
+    CompareDisk {
+        /// The domain that has one of them.
+        domain: String,
+        /// The volume's pool.
+        pool: String,
+        /// Its name.
+        volume: String,
+        /// Its format: `raw`, `qcow2`.
+        format: String,
+        /// Size that a guest sees, in bytes.
+        capacity_bytes: u64,
+        /// The other disk.
+        disk: PathBuf,
+        /// Its format.
+        disk_format: String,
+        /// Whether both are on this machine, so that every byte is compared.
+        content: bool,
+    },
+    /// Fills a volume with bytes that are nobody else's business; undone with the volume.
+    SealVolume {
+        /// Its pool.
+        pool: String,
+        /// Its name.
+        name: String,
+        /// The bytes. They are not written into a journal and not printed.
+        #[serde(skip)]
+        content: Secret,
+    },
+    /// Deletes a volume that was made for a domain; not undone, so it comes last.
+    DeleteVolume {
+        /// Its pool.
+        pool: String,
+        /// Its name.
+        name: String,
+        /// Which file it is; none: it is none of this machine, or its version did not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file: Option<FileId>,
+    },
+    /// Binds a PCI function to another driver.
+    BindDevice {
+        /// The function.
+        bdf: Bdf,
+        /// What it is to be bound to.
+        to: Binding,
+        /// What it is bound to.
+        was: Binding,
+        /// Whether processes that have it open hinder nothing; guests do.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        force: bool,
+    },
+    /// Takes a PCI function from guests and lets the kernel choose its driver.
+    ReleaseDevice {
+        /// The function.
+        bdf: Bdf,
+        /// What it is bound to.
+        was: Binding,
+        /// Whether processes that have it open hinder nothing; guests do.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        force: bool,
+    },
+    /// Resets a PCI function that nobody uses; not undone.
+    ResetDevice {
+        /// The function.
+        bdf: Bdf,
+        /// Whether its guest is gone, so that one which somebody else has by now is left to him.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        back: bool,
+    },
+    /// Writes or removes a file of configuration that is ours alone.
+    SetFile {
+        /// The file.
+        path: PathBuf,
+        /// Its text; none: it goes.
+        text: Option<String>,
+        /// Its text before; none: it was not there.
+        was: Option<String>,
+    },
+    /// Writes or removes a record of what a domain was, which nobody else may read.
+    Remember {
+        /// The file.
+        path: PathBuf,
+        /// Its text; none: it goes, and its directory with the last one.
+        text: Option<String>,
+        /// Its text before; none: it was not there.
+        was: Option<String>,
+    },
+    /// Pins a thread of a running guest to other pcpus; its definition stays as it is.
+    PinThread {
+        /// The domain's name.
+        name: String,
+        /// The thread.
+        thread: GuestThread,
+        /// Where it may run.
+        pcpus: CpuSet,
+        /// Where it might run before.
+        was: CpuSet,
+    },
+    /// Changes settings of a device of a running guest; its definition stays as it is.
+    UpdateDevice {
+        /// The domain's name.
+        name: String,
+        /// The device, for people: "interface 52:54:00:00:00:01".
+        device: String,
+        /// The device as it is to be.
+        xml: String,
+        /// The device as it was.
+        was: String,
+    },
+    /// Changes an array, what is on it, or a file that speaks of it.
+    Array(ArrayStep),
+    /// Erases a whole drive; not undone.
+    WipeDrive(WipeStep),
+    /// Changes a network card with virtual functions.
+    Nic(NicStep),
+    /// Changes how many huge pages a node has.
+    SetPages(PagesStep),
+    /// Changes a network of the hypervisor's.
+    Network(NetworkStep),
+    /// Changes one place of a text file that is others'.
+    EditText(TextStep),
+    /// Changes a setting of the kernel.
+    Set(SettingStep),
+    /// Changes the host's own network.
+    HostNet(HostNetStep),
+}
+
+impl Step {
+    /// The step that brings back what this one changed, as a change of its own; none: there is none, or what it made is
+    /// taken away by other means.
+    pub fn reversed(&self) -> Option<Step> {
+        let mut back = self.clone();
+        match &mut back {
+            Step::RedefineDomain { xml, before, .. } => std::mem::swap(xml, before),
+            Step::BindDevice { to, was, .. } => std::mem::swap(to, was),
+            Step::SetFile { text, was, .. } | Step::Remember { text, was, .. } => {
+                std::mem::swap(text, was);
+            }
+            Step::PinThread { pcpus, was, .. } => std::mem::swap(pcpus, was),
+            Step::UpdateDevice { xml, was, .. } => std::mem::swap(xml, was),
+            // Its caller turns it round by what the file holds then.
+            Step::EditText(_) => {}
+            Step::Set(setting) => std::mem::swap(&mut setting.to, &mut setting.was),
+            Step::SetPages(pages) => {
+                std::mem::swap(&mut pages.to, &mut pages.was);
+                pages.needed = 0;
+            }
+            // What is equal is so in both directions.
+            Step::CompareDisk { .. } => {}
+            _ => return None,
+        }
+        Some(back)
+    }
+
+    /// Whether it gives back what a guest had that is gone: what somebody else has by now is left to him, and that is as
+    /// good as given back.
+    pub fn gives_back(&self) -> bool {
+        match self {
+            Step::BindDevice { to, was, .. } => {
+                let is_vfio = |binding: &Binding| binding.driver.as_deref().is_some_and(is_vfio);
+                is_vfio(was) && !is_vfio(to)
+            }
+            Step::ResetDevice { back, .. } => *back,
+            Step::Nic(step) => step.gives_back(),
+            _ => false,
+        }
+    }
+
+    /// The domain that it is about and that is there before, by name and UUID; no UUID: its version did not say.
+    pub fn domain(&self) -> Option<(&str, Option<String>)> {
+        match self {
+            Step::StartDomain { name, uuid }
+            | Step::ShutDownDomain { name, uuid, .. }
+            | Step::EndDomain { name, uuid } => Some((name, uuid.clone())),
+            Step::UndefineDomain { name, xml } => Some((name, uuid_of(xml))),
+            Step::RedefineDomain { name, before, .. } => Some((name, uuid_of(before))),
+            _ => None,
+        }
+    }
+
+    /// Whether what it does ends with the boot of the machine, so that nothing is left of it afterwards.
+    pub fn ends_with_boot(&self) -> bool {
+        matches!(
+            self,
+            Step::StartDomain { .. }
+                | Step::BindDevice { .. }
+                | Step::ReleaseDevice { .. }
+                | Step::ResetDevice { .. }
+                | Step::SetPages(_)
+                | Step::Set(_)
+                | Step::Nic(_)
+        ) || self.is_of_running()
+    }
+
+    /// What takes away by hand what it made, where that is left; none: there is no such command.
+    pub fn by_hand(&self) -> Option<String> {
+        Some(match self {
+            Step::CreateDisk { path, .. } => format!("rm {}", word(&path.to_string_lossy())),
+            Step::CreateDirectory { path } => format!("rmdir {}", word(&path.to_string_lossy())),
+            Step::MakeVolume { pool, volume, .. } => {
+                format!("virsh vol-delete --pool {} {}", word(pool), word(&volume.name))
+            }
+            Step::MakePool { name, .. } => format!("virsh pool-destroy {}", word(name)),
+            Step::DefineDomain { name, .. } => format!("gpuvm delete {}", word(name)),
+            Step::StartDomain { name, .. } => format!("gpuvm stop {}", word(name)),
+            Step::RedefineDomain { name, .. } => format!("gpuvm history {} --diff", word(name)),
+            _ => return None,
+        })
+    }
+
+    /// Whether it changes only what runs, and is over with it.
+    pub fn is_of_running(&self) -> bool {
+        matches!(self, Step::PinThread { .. } | Step::UpdateDevice { .. })
+    }
+
+    /// Whether there is no way back from it, so that a change that fails later leaves it as it is.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Step::DeleteDisk { .. } | Step::DeleteVolume { .. } | Step::DropNvram { .. } => true,
+            Step::WipeDrive(_) => true,
+            Step::Array(step) => step.is_final(),
+            _ => false,
+        }
+    }
+
+    /// Whether a killed run that has begun it is finished and not undone: what it takes away does not come back whole, a
+    /// running guest's memory for one and its NVRAM for another.
+    pub fn takes_away(&self) -> bool {
+        let ends = matches!(
+            self,
+            Step::ShutDownDomain { .. }
+                | Step::EndDomain { .. }
+                | Step::UndefineDomain { .. }
+                | Step::ReleaseLease { .. }
+        );
+        let unlinks = matches!(self, Step::Network(step) if step.takes_away());
+        ends || unlinks || self.is_final()
+    }
+
+    /// Whether undoing does something.
+    pub fn is_undone(&self) -> bool {
+        let nothing = match self {
+            Step::ShutDownDomain { .. }
+            | Step::EndDomain { .. }
+            | Step::ReleaseLease { .. }
+            | Step::CheckVolume { .. }
+            | Step::CompareDisk { .. }
+            | Step::ResetDevice { .. }
+            | Step::DetachDisk { .. } => true,
+            Step::Array(step) => !step.is_undone(),
+            Step::Network(step) => !step.is_undone(),
+            Step::HostNet(step) => !step.is_undone(),
+            _ => false,
+        };
+        !self.is_final() && !nothing
+    }
+
+    /// Whether it touches the machine itself and does not go through its hypervisor: files, sysfs, leases, history. It is
+    /// refused where the hypervisor's domains are on another machine.
+    pub fn is_of_machine(&self) -> bool {
+        matches!(
+            self,
+            Step::CreateDirectory { .. }
+                | Step::CreateDisk { .. }
+                | Step::DeleteDisk { .. }
+                | Step::ReleaseLease { .. }
+                | Step::Remember { .. }
+                | Step::CompareDisk { content: true, .. }
+        ) || self.is_of_host()
+    }
+
+    /// Whether it changes the host itself, so that it is everybody's concern that it is half done. Such a step need not be
+    /// undone before it is done again: it leads to the same from everywhere, and no driver is asked to let go of a
+    /// function more often than it must.
+    pub fn is_of_host(&self) -> bool {
+        matches!(
+            self,
+            Step::BindDevice { .. }
+                | Step::ReleaseDevice { .. }
+                | Step::ResetDevice { .. }
+                | Step::SetFile { .. }
+                | Step::SetPages(_)
+                | Step::EditText(_)
+                | Step::Set(_)
+                | Step::HostNet(_)
+                | Step::Array(_)
+                | Step::WipeDrive(_)
+                | Step::Nic(_)
+        )
+    }
+}

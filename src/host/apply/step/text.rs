@@ -1,0 +1,121 @@
+//! Steps in words.
+
+use super::{Preallocate, Step};
+use crate::hypervisor::AskedBy;
+use crate::hypervisor::storage::NewVolume;
+use gpuvm_core::memsize::MemSize;
+use std::fmt;
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::CreateDirectory { path } => write!(f, "create directory {}", path.display()),
+            Step::CreateDisk { path, bytes, preallocate } => {
+                let size = MemSize::from_kib(bytes.div_ceil(1024));
+                let how = match preallocate {
+                    Preallocate::None => "sparse",
+                    Preallocate::Reserve => "its blocks reserved",
+                    Preallocate::Full => "written with zeros",
+                };
+                write!(f, "create disk {} of {size}, {how}", path.display())
+            }
+            Step::DefineDomain { name, .. } => write!(f, "define domain `{name}`"),
+            Step::StartDomain { name, .. } => write!(f, "start domain `{name}`"),
+            Step::ShutDownDomain { name, by, wait_s, .. } => {
+                let by = match by {
+                    AskedBy::Agent => "its agent",
+                    AskedBy::PowerButton => "the power button",
+                };
+                write!(f, "shut down domain `{name}` by {by}, waiting up to {wait_s} s")
+            }
+            Step::EndDomain { name, .. } => write!(f, "end domain `{name}` as a power cut does"),
+            Step::UndefineDomain { name, .. } => {
+                write!(f, "undefine domain `{name}` with its saved state")
+            }
+            Step::DropNvram { name, .. } => write!(f, "delete the NVRAM of domain `{name}`"),
+            Step::RedefineDomain { name, .. } => {
+                write!(f, "change the definition of domain `{name}`")
+            }
+            Step::DetachDisk { name, path, wait_s } => {
+                write!(f, "take disk {path} away from domain `{name}`, waiting up to {wait_s} s")
+            }
+            Step::DeleteDisk { path, .. } => write!(f, "delete disk {}", path.display()),
+            Step::ReleaseLease { ip, mac, .. } => write!(f, "release the lease of {ip} by {mac}"),
+            Step::MakePool { name, path } => {
+                write!(f, "make pool `{name}` over {}", path.display())
+            }
+            Step::MakeVolume { pool, volume, from } => {
+                let size = MemSize::from_kib(volume.capacity_bytes.div_ceil(1024));
+                let NewVolume { name, format, preallocated, backing, .. } = volume;
+                let taken = if *preallocated { "preallocated" } else { "growing as it is written" };
+                write!(f, "make volume `{name}` of {size} in pool `{pool}`, {format}, {taken}")?;
+                match (from, backing) {
+                    (Some(from), _) => {
+                        write!(f, ", a copy of `{}` in pool `{}`", from.name, from.pool)
+                    }
+                    (None, Some((path, _))) => write!(f, ", over {}", path.display()),
+                    (None, None) => Ok(()),
+                }
+            }
+            Step::GrowVolume { pool, name, bytes } => {
+                let size = MemSize::from_kib(bytes.div_ceil(1024));
+                write!(f, "grow volume `{name}` of pool `{pool}` to {size}")
+            }
+            Step::FillVolume { pool, name, source, .. } => {
+                write!(f, "fill volume `{name}` of pool `{pool}` from {}", source.display())
+            }
+            Step::CheckVolume { pool, name, format, capacity_bytes, .. } => {
+                let size = MemSize::from_kib(capacity_bytes.div_ceil(1024));
+                write!(
+                    f,
+                    "read volume `{name}` of pool `{pool}` back, which has to be {format} of {size}"
+                )
+            }
+            Step::CompareDisk { pool, volume, disk, content, .. } => {
+                let how = if *content { "byte for byte" } else { "by its size" };
+                let disk = disk.display();
+                write!(f, "compare volume `{volume}` of pool `{pool}` with {disk} {how}")
+            }
+            Step::SealVolume { pool, name, .. } => {
+                write!(f, "write the seed into volume `{name}` of pool `{pool}`")
+            }
+            Step::DeleteVolume { pool, name, .. } => {
+                write!(f, "delete volume `{name}` of pool `{pool}`")
+            }
+            Step::BindDevice { bdf, to, was, .. } if to.driver == was.driver => {
+                let to = to.driver_override.as_deref().unwrap_or("any driver");
+                write!(f, "reserve {bdf} for {to}")
+            }
+            Step::BindDevice { bdf, to, was, .. } => match &to.driver {
+                Some(driver) => write!(f, "bind {bdf} to {driver}, from {}", was.driver_text()),
+                None => write!(f, "unbind {bdf} from {}", was.driver_text()),
+            },
+            Step::ReleaseDevice { bdf, was, .. } => {
+                write!(f, "release {bdf} from {} to the host", was.driver_text())
+            }
+            Step::ResetDevice { bdf, .. } => write!(f, "reset {bdf}"),
+            Step::SetFile { path, text: Some(_), .. } => write!(f, "write {}", path.display()),
+            Step::SetFile { path, text: None, .. } => write!(f, "remove {}", path.display()),
+            Step::Remember { path, text: Some(_), .. } => {
+                write!(f, "remember what it was in {}", path.display())
+            }
+            Step::Remember { path, text: None, .. } => {
+                write!(f, "forget {}", path.display())
+            }
+            Step::PinThread { name, thread, pcpus, .. } => {
+                write!(f, "pin {thread} of running domain `{name}` to pcpus {pcpus}")
+            }
+            Step::UpdateDevice { name, device, .. } => {
+                write!(f, "change {device} of running domain `{name}`")
+            }
+            Step::Array(step) => step.fmt(f),
+            Step::WipeDrive(step) => step.fmt(f),
+            Step::Nic(step) => step.fmt(f),
+            Step::SetPages(step) => step.fmt(f),
+            Step::Network(step) => step.fmt(f),
+            Step::EditText(step) => step.fmt(f),
+            Step::Set(step) => step.fmt(f),
+            Step::HostNet(step) => step.fmt(f),
+        }
+    }
+}

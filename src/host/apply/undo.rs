@@ -1,0 +1,441 @@
+//! How steps are undone. Each proves at that moment that what it ends, takes away or puts back is the very thing that was
+//! made ([`Proof`]); what is not, or is needed by somebody else, stays and is named. Undoing does nothing where nothing is
+//! to be undone, and ends where something may still run that needs the rest.
+
+use super::bind::BindError;
+use super::disk::{self, unfinished};
+use super::identity::{FileId, Identity, Mark, Proof, sum_of, uuid_of, volume_file};
+use super::journal::Journal;
+use super::perform::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
+use super::{Left, Observer, Step, StepError, bind, pages};
+use crate::discover::openers::in_use;
+use crate::discover::silent::Silent;
+use crate::hypervisor::storage::{NewVolume, VolumeId};
+use crate::hypervisor::uses::Uses;
+use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
+use gpuvm_core::domain::{DomainXml, differences};
+use std::path::Path;
+
+/// How long after a step began what it makes may come into being, in nanoseconds.
+const BIRTH_NS: u64 = 60_000_000_000;
+
+/// What is said of a file whose number and nothing else is that of what was made.
+pub(super) const UNBORN: &str =
+    "its file system does not tell when it was made, so that it is the same is not proven";
+
+/// Is a step that is to be undone, and what it made.
+#[derive(Debug, Clone)]
+pub(super) struct Done {
+    /// Its number in the journal.
+    pub number: usize,
+    /// The step.
+    pub step: Step,
+    /// What it made, as far as that was seen.
+    pub made: Option<Identity>,
+    /// When it began, in nanoseconds since 1970.
+    pub begun_ns: Option<u64>,
+}
+
+/// Is the change whose steps are undone.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Of<'a> {
+    /// Its random name; none: its version gave it none.
+    pub change: Option<&'a str>,
+    /// Whether the machine has not booted since.
+    pub same_boot: bool,
+    /// The running guests that may be ended by their names; none: those that this very run has started.
+    pub ends: Option<&'a [String]>,
+}
+
+/// Is what became of steps that were to be undone.
+#[derive(Debug, Default)]
+pub(super) struct Undone {
+    /// Numbers of those that were undone.
+    pub undone: Vec<usize>,
+    /// Numbers of those whose products are left to others.
+    pub handed_over: Vec<usize>,
+    /// Those that could not be undone, the first one first.
+    pub left: Vec<Left>,
+}
+
+impl Of<'_> {
+    /// What proves what a step has made.
+    pub fn proof(&self, done: &Done) -> Proof<'_> {
+        Proof {
+            mark: Mark::new(self.change, done.number),
+            made: done.made.clone(),
+            begun_ns: done.begun_ns,
+            same_boot: self.same_boot,
+            ends: self.ends,
+        }
+    }
+}
+
+/// Undoes steps, given the last first. That the journal cannot be written meanwhile hinders nothing: undoing twice is as
+/// good as once.
+pub(super) fn undo_all(
+    steps: impl IntoIterator<Item = Done>,
+    of: Of<'_>,
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
+    mut journal: Option<&mut Journal>,
+) -> Undone {
+    let mut all = Undone::default();
+    let mut steps = steps.into_iter().filter(|done| done.step.is_undone());
+    for done in steps.by_ref() {
+        observer.undoing(&done.step);
+        let proof = of.proof(&done);
+        let mut undone = undo(&done.step, hypervisor, &proof);
+        if matches!(&undone, Err(error) if error.is_away()) && hypervisor.reconnect().is_ok() {
+            undone = undo(&done.step, hypervisor, &proof);
+        }
+        match undone {
+            Ok(()) => all.undone.push(done.number),
+            Err(why) if why.is_handed_over() => {
+                observer.handed_over(&done.step, &why);
+                all.handed_over.push(done.number);
+            }
+            Err(error) => {
+                let ends = error.ends_undoing(&done.step);
+                all.left.push(Left { step: done.step, error });
+                if ends {
+                    break;
+                }
+                continue;
+            }
+        }
+        if let Some(journal) = &mut journal {
+            let _ = journal.undone(done.number);
+        }
+    }
+    all.left.extend(steps.map(|rest| Left { step: rest.step, error: StepError::NotReached }));
+    all
+}
+
+/// Undoes one step that was done, or may have been.
+pub(super) fn undo(
+    step: &Step,
+    hypervisor: &dyn Hypervisor,
+    proof: &Proof<'_>,
+) -> Result<(), StepError> {
+    refuse_elsewhere(step, hypervisor)?;
+    let undone = match step {
+        Step::CreateDirectory { path } => directory(path, proof),
+        Step::CreateDisk { path, .. } => file(path, hypervisor, proof),
+        Step::DefineDomain { name, xml } => definition(hypervisor, name, xml, proof),
+        Step::StartDomain { name, uuid } => run(hypervisor, name, uuid.as_deref(), proof),
+        Step::UndefineDomain { name, xml } => define_again(hypervisor, name, xml),
+        Step::RedefineDomain { name, xml, before } => {
+            define_as_before(hypervisor, name, (xml, before), proof)
+        }
+        Step::MakePool { name, .. } => pool(hypervisor, name, proof),
+        Step::MakeVolume { pool, volume, .. } => volume_of(hypervisor, pool, volume, proof),
+        // Not by force: whoever has it open by now has come since.
+        Step::BindDevice { bdf, was, .. } | Step::ReleaseDevice { bdf, was, .. } => {
+            match bind::on_this_machine(hypervisor, false, |binder| binder.set(*bdf, was)) {
+                // What is gone has nothing that could be undone.
+                Err(BindError::Absent { .. }) => Ok(()),
+                undone => undone.map_err(StepError::from),
+            }
+        }
+        Step::SetFile { path, text, was } => {
+            written(path, text.as_deref(), was.as_deref(), bind::set_file)
+        }
+        Step::Remember { path, text, was } => {
+            written(path, text.as_deref(), was.as_deref(), bind::set_private_file)
+        }
+        Step::PinThread { name, thread, was, .. } => match running(hypervisor, name, proof)? {
+            true => hypervisor.pin(name, *thread, was).map_err(StepError::from),
+            false => Ok(()),
+        },
+        Step::UpdateDevice { name, was, .. } => match running(hypervisor, name, proof)? {
+            true => hypervisor.update(name, was).map_err(StepError::from),
+            false => Ok(()),
+        },
+        Step::Array(step) => step.undo().map_err(StepError::from),
+        Step::Nic(step) => step.undo(hypervisor).map_err(StepError::from),
+        Step::Network(step) => step.undo(hypervisor),
+        Step::SetPages(step) => {
+            pages::on_this_machine(|pages| pages.undo(step)).map_err(StepError::from)
+        }
+        Step::EditText(step) => step.undo().map_err(StepError::from),
+        Step::Set(step) => step.undo().map_err(StepError::from),
+        Step::HostNet(step) => step.undo().map_err(StepError::from),
+        // Nothing to undo, or undone with the volume, or not to be undone.
+        Step::ShutDownDomain { .. }
+        | Step::ResetDevice { .. }
+        | Step::EndDomain { .. }
+        | Step::DropNvram { .. }
+        | Step::DetachDisk { .. }
+        | Step::ReleaseLease { .. }
+        | Step::WipeDrive(_)
+        | Step::DeleteDisk { .. }
+        | Step::GrowVolume { .. }
+        | Step::FillVolume { .. }
+        | Step::CheckVolume { .. }
+        | Step::CompareDisk { .. }
+        | Step::SealVolume { .. }
+        | Step::DeleteVolume { .. } => Ok(()),
+    };
+    gone_is_good(undone)
+}
+
+/// The error that something is not what a step made.
+fn not_ours<T>(what: impl ToString, why: &str) -> Result<T, StepError> {
+    Err(StepError::NotOurs { what: what.to_string(), why: why.to_owned() })
+}
+
+/// The error of a file that cannot be looked at.
+fn unseen(path: &Path) -> impl FnOnce(std::io::Error) -> StepError + '_ {
+    move |source| disk::DiskError::Other { path: path.to_owned(), source }.into()
+}
+
+/// Whether what is at a path is what a step made; false: nothing is there.
+fn is_made(path: &Path, proof: &Proof<'_>) -> Result<bool, StepError> {
+    if let Some(why) = Silent::read().why(path) {
+        return not_ours(path.display(), &why);
+    }
+    let Some(now) = FileId::at(path).map_err(unseen(path))? else { return Ok(false) };
+    match &proof.made {
+        Some(Identity::File(made)) if made.is(&now, proof.same_boot) => Ok(true),
+        Some(Identity::File(made)) if made.may_be(&now) => not_ours(path.display(), UNBORN),
+        Some(_) => not_ours(path.display(), "it was made anew since"),
+        // It gets its name only when the journal knows what it is.
+        None => not_ours(path.display(), "it was made by somebody else, or by an older gpuvm"),
+    }
+}
+
+/// Removes a directory that was made, unless something is in it.
+fn directory(path: &Path, proof: &Proof<'_>) -> Result<(), StepError> {
+    if let Some(token) = proof.mark.token() {
+        disk::delete_directory(&unfinished(path, &token))?;
+    }
+    if is_made(path, proof)? {
+        disk::delete_directory(path)?;
+    }
+    Ok(())
+}
+
+/// Removes an image that was made, unless somebody has it as a disk by now.
+fn file(path: &Path, hypervisor: &dyn Hypervisor, proof: &Proof<'_>) -> Result<(), StepError> {
+    if let Some(token) = proof.mark.token() {
+        disk::delete(&unfinished(path, &token))?;
+    }
+    if is_made(path, proof)? {
+        unused(hypervisor, path)?;
+        if let Some(by) = in_use(path, false) {
+            return Err(StepError::InUse { what: path.display().to_string(), by });
+        }
+        disk::delete(path)?;
+    }
+    Ok(())
+}
+
+/// Refuses a file or volume that somebody uses.
+fn unused(hypervisor: &dyn Hypervisor, path: &Path) -> Result<(), StepError> {
+    let what = || path.display().to_string();
+    let users = match Uses::read(hypervisor) {
+        // What a definition uses that cannot be understood is not known, so that everything stays.
+        Err(error) if error.kind == HypervisorErrorKind::BadXml => {
+            return Err(StepError::InUse { what: what(), by: format!("perhaps another: {error}") });
+        }
+        users => users?.of(path),
+    };
+    let Some(first) = users.first() else { return Ok(()) };
+    Err(StepError::InUse { what: what(), by: first.to_string() })
+}
+
+/// Ends a guest that was started.
+fn run(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    uuid: Option<&str>,
+    proof: &Proof<'_>,
+) -> Result<(), StepError> {
+    let made = match &proof.made {
+        Some(Identity::Run { uuid, id }) => Some((uuid.as_str(), *id)),
+        _ => uuid.map(|uuid| (uuid, None)),
+    };
+    let Some(row) = hypervisor.domain(name)? else { return Ok(()) };
+    if !is_active(Some(row.state)) {
+        return Ok(());
+    }
+    let Some((uuid, id)) = made else {
+        return Err(StepError::StartedSince { name: name.to_owned() });
+    };
+    of_uuid(hypervisor, name, uuid)?;
+    let is_it = id.is_none() || hypervisor.run_id(name)? == id;
+    end(hypervisor, name, is_it, proof)
+}
+
+/// Ends a running guest of ours where it is the very run that was started, or where a person has confirmed its name.
+fn end(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    is_it: bool,
+    proof: &Proof<'_>,
+) -> Result<(), StepError> {
+    match proof.ends {
+        Some(names) if names.iter().any(|known| known == name) => {}
+        Some(_) => return Err(StepError::NotConfirmed { name: name.to_owned() }),
+        None if is_it => {}
+        None => return Err(StepError::StartedSince { name: name.to_owned() }),
+    }
+    Ok(hypervisor.destroy(name)?)
+}
+
+/// Removes a definition that was made.
+fn definition(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    xml: &str,
+    proof: &Proof<'_>,
+) -> Result<(), StepError> {
+    let Some(row) = hypervisor.domain(name)? else { return Ok(()) };
+    let uuid = match &proof.made {
+        Some(Identity::Domain { uuid }) => Some(uuid.clone()),
+        _ => uuid_of(xml),
+    };
+    let Some(uuid) = uuid else {
+        return not_ours(
+            format!("domain `{name}`"),
+            "an older gpuvm has not written its UUID down",
+        );
+    };
+    of_uuid(hypervisor, name, &uuid)?;
+    if is_active(Some(row.state)) {
+        // Undefined while it runs it would be gone with its end, and its disks with this change.
+        end(hypervisor, name, false, proof)?;
+    }
+    Ok(hypervisor.undefine(name)?)
+}
+
+/// Puts a definition back that was taken away, unless the name was given away since.
+fn define_again(hypervisor: &dyn Hypervisor, name: &str, xml: &str) -> Result<(), StepError> {
+    match (hypervisor.domain(name)?, uuid_of(xml)) {
+        (Some(_), Some(uuid)) => of_uuid(hypervisor, name, &uuid).map(drop),
+        _ => Ok(hypervisor.define(xml)?),
+    }
+}
+
+/// Puts the definition of before back, unless somebody has edited the new one since.
+fn define_as_before(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    (xml, before): (&str, &str),
+    proof: &Proof<'_>,
+) -> Result<(), StepError> {
+    // One that was undefined meanwhile does not come back.
+    if row(hypervisor, name)?.is_none() {
+        return Ok(());
+    }
+    if let Some(uuid) = uuid_of(before) {
+        of_uuid(hypervisor, name, &uuid)?;
+    }
+    let now = hypervisor.xml(name, XmlOf::Inactive)?;
+    let ours = match &proof.made {
+        _ if now == before => return Ok(()),
+        Some(Identity::Definition { sum, .. }) => *sum == sum_of(&now),
+        // Killed before it was read back.
+        _ => match (DomainXml::parse(xml), DomainXml::parse(&now)) {
+            (Ok(xml), Ok(now)) => differences(&xml, &now).is_empty(),
+            _ => xml == now,
+        },
+    };
+    match ours {
+        true => Ok(hypervisor.define(before)?),
+        false => Err(StepError::Edited { name: name.to_owned() }),
+    }
+}
+
+/// Whether the guest runs whose running state was changed; another run of it never had that change.
+fn running(hypervisor: &dyn Hypervisor, name: &str, proof: &Proof<'_>) -> Result<bool, StepError> {
+    let Some(row) = hypervisor.domain(name)?.filter(|row| is_active(Some(row.state))) else {
+        return Ok(false);
+    };
+    match &proof.made {
+        Some(Identity::Run { uuid, id }) => {
+            Ok(row.uuid == *uuid && (id.is_none() || hypervisor.run_id(name)? == *id))
+        }
+        _ => Ok(true),
+    }
+}
+
+/// Forgets a pool that was made, unless somebody else has a volume in it by now.
+fn pool(hypervisor: &dyn Hypervisor, name: &str, proof: &Proof<'_>) -> Result<(), StepError> {
+    let storage = hypervisor.storage();
+    let Some(now) = storage.pool_uuid(name)? else { return Ok(()) };
+    if proof.mark.uuid() != Some(now) {
+        return not_ours(format!("pool `{name}`"), "its UUID is another");
+    }
+    let pools = storage.pools()?;
+    // One that is not active cannot be looked into, and nobody can make anything in it either.
+    let is_active = pools.iter().any(|pool| pool.name == name && pool.active);
+    if is_active && let Some(volume) = storage.volumes(name)?.first() {
+        let (what, by) = (format!("pool `{name}`"), format!("volume `{}`", volume.name));
+        return Err(StepError::InUse { what, by });
+    }
+    Ok(storage.forget_pool(name)?)
+}
+
+/// Deletes a volume that was made, unless somebody has it as a disk by now.
+fn volume_of(
+    hypervisor: &dyn Hypervisor,
+    pool: &str,
+    new: &NewVolume,
+    proof: &Proof<'_>,
+) -> Result<(), StepError> {
+    let storage = hypervisor.storage();
+    let Some(now) = storage.volume_id(pool, &new.name)? else { return Ok(()) };
+    let file = volume_file(hypervisor, &now.path).map_err(unseen(&now.path))?;
+    let what = || format!("volume `{}` of pool `{pool}`", new.name);
+    match &proof.made {
+        Some(Identity::Volume { key, file: made }) => {
+            let same = match (made, &file) {
+                (Some(made), Some(file)) if made.is(file, proof.same_boot) => true,
+                (Some(made), Some(file)) if made.may_be(file) => return not_ours(what(), UNBORN),
+                (Some(_), Some(_)) => false,
+                (made, file) => made.is_none() && file.is_none(),
+            };
+            if !same || *key != now.key {
+                return not_ours(what(), "it was made anew since");
+            }
+        }
+        _ if is_begun(new, &now, file, proof) => {}
+        _ => return not_ours(what(), "whether it is of this change cannot be told"),
+    }
+    unused(hypervisor, &now.path)?;
+    Ok(storage.delete_volume(pool, &new.name)?)
+}
+
+/// Whether a volume is the one whose making was begun by a run that was killed before it could say what it had made: of
+/// the planned size, and born in that moment.
+fn is_begun(new: &NewVolume, now: &VolumeId, file: Option<FileId>, proof: &Proof<'_>) -> bool {
+    let born = file.and_then(|file| file.birth_ns);
+    let (Some(begun), Some(born), true) = (proof.begun_ns, born, proof.same_boot) else {
+        return false;
+    };
+    // Clocks of file systems go in ticks of some milliseconds.
+    let since = begun.saturating_sub(20_000_000);
+    now.capacity_bytes == new.capacity_bytes
+        && (since..=begun.saturating_add(BIRTH_NS)).contains(&born)
+}
+
+/// Writes a file's text of before back, unless somebody has written another since.
+fn written<E: Into<StepError>>(
+    path: &Path,
+    text: Option<&str>,
+    was: Option<&str>,
+    set: impl FnOnce(&Path, Option<&str>) -> Result<(), E>,
+) -> Result<(), StepError> {
+    let now = match std::fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        now => Some(now.map_err(unseen(path))?),
+    };
+    let is = |text: Option<&str>| now.as_deref() == text.map(str::as_bytes);
+    match (is(was), is(text)) {
+        (true, _) => Ok(()),
+        (_, true) => set(path, was).map_err(E::into),
+        _ => not_ours(path.display(), "somebody has changed it since"),
+    }
+}

@@ -1,0 +1,194 @@
+//! A drive that is held for us alone, and what proves that it is the one that was planned: nobody can mount it, add it to
+//! an array or put a volume on it meanwhile, and neither its number nor its name goes to another drive.
+
+use super::signatures::{content, node};
+use super::{BLOCK, BlockError, answering};
+use crate::fsroot::{FsError, FsRoot};
+use gpuvm_core::image::Sha256;
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::stat::{major, minor};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// Bytes at the start by which the content of a drive is known.
+const START: usize = 1 << 20;
+/// Seconds that they may take to be read.
+const READ_S: u64 = 10;
+/// Attributes in which a drive tells its number, below its directory in sysfs.
+const NUMBERS: [&str; 7] =
+    ["wwid", "uuid", "nguid", "eui", "serial", "device/wwid", "device/serial"];
+
+/// Is what a drive is known by, whatever its name and path are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// What it tells of itself: `serial=S4YNNX0R`.
+    #[serde(default)]
+    pub numbers: Vec<String>,
+    /// The sum over its first MiB; none: it could not be read.
+    #[serde(default)]
+    pub start: Option<String>,
+}
+
+impl Known {
+    /// What a drive of this machine is known by.
+    pub fn of(root: &FsRoot, name: &str) -> Known {
+        let start = match File::open(node(name)) {
+            Ok(file) => start(file).ok(),
+            Err(_) => None,
+        };
+        Known { numbers: numbers(root, name), start: start.map(|bytes| sum(&bytes)) }
+    }
+}
+
+/// The numbers that a drive tells.
+fn numbers(root: &FsRoot, name: &str) -> Vec<String> {
+    let number = |file: &&str| {
+        let text = root.read(&format!("{BLOCK}/{name}/{file}")).ok().flatten()?;
+        let text = text.trim();
+        // Namespaces without a number of their own say zeros.
+        let is_one = text.chars().any(|c| c.is_alphanumeric() && c != '0');
+        is_one.then(|| format!("{file}={text}"))
+    };
+    NUMBERS.iter().filter_map(number).collect()
+}
+
+/// The sum over bytes, as text.
+fn sum(bytes: &[u8]) -> String {
+    Sha256::of_bytes(bytes).to_string()
+}
+
+/// Reads the start of a drive, in a thread, since one that does not answer holds its reader for ever.
+fn start(file: File) -> io::Result<Vec<u8>> {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = vec![0; START];
+        let mut at = 0;
+        let read = loop {
+            match file.read_at(&mut bytes[at..], at as u64) {
+                Ok(0) => break Ok(()),
+                Ok(count) => at += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        bytes.truncate(at);
+        send.send(read.map(|()| bytes))
+    });
+    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+    receive.recv_timeout(Duration::from_secs(READ_S)).map_err(late)?
+}
+
+/// Is a drive that nobody else can use as long as this lives, or a program that was started meanwhile.
+#[derive(Debug)]
+pub struct Alone {
+    /// The path that it was opened by.
+    path: PathBuf,
+    /// It, open.
+    file: File,
+    /// The kernel's name.
+    name: String,
+}
+
+impl Alone {
+    /// Takes it, which fails where anybody uses it.
+    pub fn take(path: &Path) -> Result<Alone, BlockError> {
+        let other = |seen: &str| BlockError::Other { path: path.to_owned(), seen: seen.to_owned() };
+        if answering(&[path.to_owned()]).is_empty() {
+            return Err(other("it does not answer"));
+        }
+        let flags = OFlag::O_EXCL | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = File::options().read(true).custom_flags(flags.bits()).open(path);
+        let file = file.map_err(|error| match error.raw_os_error() {
+            Some(nix::libc::EBUSY) => BlockError::InUse {
+                path: path.to_owned(),
+                by: "the kernel holds it for somebody alone".to_owned(),
+            },
+            _ => other(&error.to_string()),
+        })?;
+        let meta = file.metadata().map_err(|error| other(&error.to_string()))?;
+        if !meta.file_type().is_block_device() {
+            return Err(other("it is no block device"));
+        }
+        // By number: the path may lead elsewhere by now.
+        let number = format!("{}:{}", major(meta.rdev()), minor(meta.rdev()));
+        let link = std::fs::read_link(Path::new("/sys/dev/block").join(&number));
+        let name = link.ok().and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
+        let name = name.ok_or_else(|| other("the kernel does not name it"))?;
+        Ok(Alone { path: path.to_owned(), file, name })
+    }
+
+    /// The kernel's name, which no other drive has as long as this one is held.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its node.
+    pub fn node(&self) -> PathBuf {
+        node(&self.name)
+    }
+
+    /// Hands it on to programs that are started from now on: it stays held until the last of them has ended, also where
+    /// this one is killed.
+    pub fn hand_on(&self) -> Result<(), BlockError> {
+        let kept = fcntl(&self.file, FcntlArg::F_SETFD(FdFlag::empty()));
+        let seen = |error: nix::errno::Errno| error.desc().to_owned();
+        kept.map(drop)
+            .map_err(|error| BlockError::Other { path: self.path.clone(), seen: seen(error) })
+    }
+
+    /// Refuses it unless it is the drive of this size, with these numbers, and with what was on it: the same start, or
+    /// nothing any more because erasing it had begun, and no mark that had not been there (`told`: phrases of these).
+    pub fn proves(
+        &self,
+        root: &FsRoot,
+        bytes: u64,
+        known: &Known,
+        told: &[String],
+    ) -> Result<(), BlockError> {
+        let other = |seen: String| Err(BlockError::Other { path: self.path.clone(), seen });
+        let size = self.bytes(root)?;
+        if size != bytes {
+            return other(format!("it has {size} bytes, not {bytes}"));
+        }
+        let numbers = numbers(root, &self.name);
+        if numbers != known.numbers {
+            let words = |numbers: &[String]| match numbers {
+                [] => "no number".to_owned(),
+                numbers => numbers.join(" "),
+            };
+            return other(format!("it has {}, not {}", words(&numbers), words(&known.numbers)));
+        }
+        if numbers.is_empty() && known.start.is_none() {
+            return other("nothing tells it from another of its size".to_owned());
+        }
+        let start = self.file.try_clone().and_then(start).ok();
+        if start.as_deref().map(sum) == known.start {
+            return Ok(());
+        }
+        let is_blank = |bytes: &Vec<u8>| {
+            matches!(bytes.first(), Some(0 | 0xff)) && bytes.iter().all(|byte| *byte == bytes[0])
+        };
+        let content = content(&self.node());
+        let was_there = |phrase: &String| told.iter().any(|told| told.ends_with(phrase.as_str()));
+        let marks: Vec<String> = content.signatures().iter().map(|one| one.says()).collect();
+        if !numbers.is_empty()
+            && start.as_ref().is_some_and(is_blank)
+            && marks.iter().all(was_there)
+        {
+            return Ok(());
+        }
+        other("what is on it is not what was on it then".to_owned())
+    }
+
+    /// Its size.
+    fn bytes(&self, root: &FsRoot) -> Result<u64, FsError> {
+        let sectors = root.read(&format!("{BLOCK}/{}/size", self.name))?;
+        let sectors: Option<u64> = sectors.and_then(|text| text.trim().parse().ok());
+        Ok(sectors.unwrap_or_default().saturating_mul(512))
+    }
+}

@@ -1,0 +1,268 @@
+//! Block devices, however they are named: who uses one ([`used_by`]), whether anybody has it alone now
+//! ([`is_held`]), and what lies on it ([`signatures`]). The one guard for drives, partitions, and for paths of devices
+//! that a guest is given. Opens devices for reading only; knows no domains.
+
+mod alone;
+pub mod signatures;
+#[cfg(test)]
+mod tests;
+
+pub use alone::{Alone, Known};
+
+use crate::apply::command::{CommandError, output};
+use crate::discover::drives::kernel_name;
+use crate::discover::holders::{Uses, partitions};
+use crate::fsroot::{FsError, FsRoot};
+use gpuvm_core::topology::DriveUse;
+use nix::fcntl::OFlag;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// Where the kernel lists block devices.
+const BLOCK: &str = "sys/class/block";
+
+/// Is one use of a block device by the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockUse {
+    /// What is used, by the kernel's name: the device, a partition of it, the drive that it is a part of, or what it lies
+    /// over.
+    pub name: String,
+    /// For what.
+    pub used: DriveUse,
+}
+
+impl fmt::Display for BlockUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.used.says(&self.name))
+    }
+}
+
+/// Who uses a block device of this machine, by any path to it: mounts, swap, what is built on it or on its partitions
+/// (md, device mapper, loop devices), what it is a part of or lies over, and what the kernel holds for somebody alone.
+/// Empty: nobody that is known, or the path is no block device.
+pub fn used_by(root: &FsRoot, path: &Path) -> Result<Vec<BlockUse>, FsError> {
+    let Some(name) = kernel_name(path) else { return Ok(Vec::new()) };
+    let mut found = known_uses(root, &name)?;
+    // What is only marked as a member may be in use by what the kernel names nowhere: a pool of ZFS.
+    let is_known = |one: &BlockUse| !matches!(one.used, DriveUse::Member { .. });
+    if !found.iter().any(is_known) && is_held(path) {
+        found.push(BlockUse { name: name.clone(), used: DriveUse::Kernel });
+    }
+    if let Some(of) = efi_system(root, &name)? {
+        found.push(BlockUse { name: of, used: DriveUse::EfiSystem });
+    }
+    Ok(found)
+}
+
+/// What is known of the uses of a device without opening it, by the kernel's name.
+fn known_uses(root: &FsRoot, name: &str) -> Result<Vec<BlockUse>, FsError> {
+    let uses = Uses::read(root)?;
+    let mut look = Look { root, uses: &uses, seen: BTreeSet::new(), found: Vec::new() };
+    look.whole(name, None)?;
+    look.twins(name)?;
+    Ok(look.found)
+}
+
+/// The device itself where it is an EFI system partition.
+fn efi_system(root: &FsRoot, name: &str) -> Result<Option<String>, FsError> {
+    let is_part = root.exists(&format!("{BLOCK}/{name}/partition"));
+    Ok((is_part && signatures::is_efi_system(root, name)?).then(|| name.to_owned()))
+}
+
+/// Seconds that a device may take to be opened.
+const OPEN_S: u64 = 10;
+
+/// The devices of this machine, of these, that can be opened or say in time that they cannot. One that waits for a drive
+/// which does not answer would keep this program for ever, so another program opens them first.
+pub fn answering(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
+    let answers = |paths: &[PathBuf]| {
+        let mut argv = vec!["head", "--bytes=0", "--quiet", "--"];
+        argv.extend(paths.iter().filter_map(|path| path.to_str()));
+        !matches!(output(&argv, OPEN_S), Err(CommandError::Late { .. }))
+    };
+    if paths.is_empty() || answers(paths) {
+        return paths.iter().cloned().collect();
+    }
+    paths.iter().filter(|path| answers(std::slice::from_ref(path))).cloned().collect()
+}
+
+/// Whether the kernel holds a block device for somebody alone: a file system, an array, swap, a pool of ZFS. One that does
+/// not answer is taken for held; what cannot be opened for another reason is not.
+pub fn is_held(path: &Path) -> bool {
+    answering(&[path.to_owned()]).is_empty() || is_held_now(path)
+}
+
+/// The same of a device that is known to answer.
+fn is_held_now(path: &Path) -> bool {
+    let alone = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlag::O_EXCL | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).bits())
+        .open(path);
+    matches!(alone, Err(error) if error.raw_os_error() == Some(nix::libc::EBUSY))
+}
+
+/// Says who has a block device that a step is about to give away or to overwrite.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockError {
+    /// Somebody uses it.
+    #[error("{} is in use: {by}", path.display())]
+    InUse {
+        /// Its path.
+        path: PathBuf,
+        /// Who, and how.
+        by: String,
+    },
+    /// The host could not be read, so nothing is proven.
+    #[error(transparent)]
+    File(#[from] FsError),
+    /// It is not the device that was meant.
+    #[error("{} is not the drive that was planned: {seen}", path.display())]
+    Other {
+        /// Its path.
+        path: PathBuf,
+        /// What is seen of it.
+        seen: String,
+    },
+    /// A program that erases it could not.
+    #[error("{0}")]
+    Command(#[from] CommandError),
+    /// Something can still be read from it after it was erased.
+    #[error("{} is not blank after it was erased: {left}", path.display())]
+    NotBlank {
+        /// Its path.
+        path: PathBuf,
+        /// What can be read.
+        left: String,
+    },
+}
+
+/// The last look before a block device of this machine is given to a guest or bound away: an error where anybody uses
+/// it. A path that is no block device passes.
+pub fn refuse_used(root: &FsRoot, path: &Path) -> Result<(), BlockError> {
+    let mut uses = used_by(root, path)?;
+    // What udev or blkid only takes for a member was weighed when the change was planned.
+    uses.retain(|one| !matches!(one.used, DriveUse::Member { .. }));
+    match &uses[..] {
+        [] => Ok(()),
+        uses => {
+            let by: Vec<String> = uses.iter().map(ToString::to_string).collect();
+            Err(BlockError::InUse { path: path.to_owned(), by: by.join("; ") })
+        }
+    }
+}
+
+/// The same for every namespace of a PCI function's drives.
+pub fn refuse_used_function(root: &FsRoot, bdf: gpuvm_core::bdf::Bdf) -> Result<(), BlockError> {
+    for name in root.names(BLOCK)? {
+        let is_part = root.exists(&format!("{BLOCK}/{name}/partition"));
+        if !is_part && crate::discover::drives::function_of(root, &name)? == Some(bdf) {
+            refuse_used(root, &Path::new("/dev").join(&name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Is a search for the uses of a device.
+struct Look<'a> {
+    /// The host.
+    root: &'a FsRoot,
+    /// What it uses.
+    uses: &'a Uses,
+    /// Devices that were looked at.
+    seen: BTreeSet<String>,
+    /// What was found.
+    found: Vec<BlockUse>,
+}
+
+impl Look<'_> {
+    /// Adds the uses of one device, but not by the device that the search came from.
+    fn add(&mut self, name: &str, from: Option<&str>) -> Result<(), FsError> {
+        for used in self.uses.of(self.root, name)? {
+            let is_from =
+                matches!(&used, DriveUse::Holder { device, .. } if Some(&**device) == from);
+            let one = BlockUse { name: name.to_owned(), used };
+            if !is_from && !self.found.contains(&one) {
+                self.found.push(one);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the uses of the same drive by another way to it: each path of a multipath device is a device of its own where
+    /// multipath does not run, and whoever has one of them has the others.
+    fn twins(&mut self, name: &str) -> Result<(), FsError> {
+        let whole = self.drive_of(name)?.unwrap_or_else(|| name.to_owned());
+        let known = |name: &str| {
+            let word =
+                |file: &str| self.root.read(&format!("{BLOCK}/{name}/{file}")).ok().flatten();
+            let wwid = word("wwid").or_else(|| word("device/wwid")).filter(|word| !word.is_empty());
+            Some((wwid?, word("size")?))
+        };
+        let Some(this) = known(&whole) else { return Ok(()) };
+        let all = self.root.names(BLOCK)?;
+        let is_twin = |other: &&String| **other != whole && known(other).as_ref() == Some(&this);
+        let twins: Vec<String> = all.iter().filter(is_twin).cloned().collect();
+        twins.iter().try_for_each(|twin| self.whole(twin, None))
+    }
+
+    /// Adds the uses of a device, of its partitions, of the drive that it is a part of, and of what it lies over.
+    fn whole(&mut self, name: &str, from: Option<&str>) -> Result<(), FsError> {
+        if !self.seen.insert(name.to_owned()) {
+            return Ok(());
+        }
+        self.add(name, from)?;
+        for part in partitions(self.root, name)? {
+            self.add(&part, from)?;
+        }
+        let whole = self.drive_of(name)?;
+        if let Some(whole) = &whole {
+            self.add(whole, from)?;
+        }
+        for at in std::iter::once(name.to_owned()).chain(whole) {
+            self.below(&at)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the uses of what a device lies over. Other volumes of the same physical volume are no use of this one; a file
+    /// system right on it is.
+    fn below(&mut self, name: &str) -> Result<(), FsError> {
+        if let Some(lower) = self.uses.below_loop(name) {
+            self.whole(lower, Some(name))?;
+        }
+        for lower in self.root.names(&format!("{BLOCK}/{name}/slaves"))? {
+            if !self.seen.insert(lower.clone()) {
+                continue;
+            }
+            let before = self.found.len();
+            self.add(&lower, Some(name))?;
+            let whole = self.drive_of(&lower)?;
+            if let Some(whole) = &whole {
+                self.add(whole, Some(name))?;
+            }
+            let is_own =
+                |one: &BlockUse| matches!(one.used, DriveUse::Mounted { .. } | DriveUse::Swap);
+            let mut at = 0;
+            self.found.retain(|one| {
+                at += 1;
+                at <= before || is_own(one)
+            });
+            for at in std::iter::once(lower).chain(whole) {
+                self.below(&at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The drive that a partition is a part of.
+    fn drive_of(&self, name: &str) -> Result<Option<String>, FsError> {
+        let Some(list) = self.root.dir(BLOCK)? else { return Ok(None) };
+        if !self.root.exists(&format!("{BLOCK}/{name}/partition")) {
+            return Ok(None);
+        }
+        let target = list.link(name)?.unwrap_or_default();
+        Ok(target.rsplit('/').nth(1).map(str::to_owned))
+    }
+}

@@ -1,0 +1,260 @@
+//! From PCI functions, the product's name and what the host says to the NVLink fabric: which board it is, what of it is
+//! missing, which sets of GPUs form a guest. Where the live machine's Fabric Manager and NVML answer, they have the last
+//! word; else all but the parts that are there is taken from published tables (boards.rs, lists.rs), and
+//! [`Fabric::source`] says so.
+
+mod abi;
+mod ask;
+mod boards;
+mod census;
+mod config;
+mod ffi;
+pub mod links;
+mod lists;
+pub mod modules;
+mod shared;
+mod told;
+
+use crate::fsroot::{FsError, FsRoot};
+use boards::{Board, Machine, Sets};
+use census::{Census, Layout};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::topology::{Fabric, FabricModel, NvLink, Partition, PartitionId, Parts};
+use lists::Run;
+use modules::Modules;
+use told::{AskNvml, Told};
+
+/// Is a board that was recognised.
+struct Found<'a> {
+    /// All parts of the host.
+    census: Census<'a>,
+    /// The board.
+    board: &'static Board,
+    /// NVIDIA's machine around it, where it is one.
+    machine: Option<&'static Machine>,
+    /// Where its parts stand.
+    layout: Layout,
+}
+
+/// What is known of NVLink on a host, and notes for people.
+pub fn fabric(root: &FsRoot, parts: &Parts) -> Result<(Fabric, Vec<String>), FsError> {
+    let links = links::begin(root, parts)?;
+    let found = match Found::of(parts) {
+        Ok(found) => found,
+        Err(source) => {
+            let mut fabric = Fabric { source, ..Fabric::default() };
+            let notes = links::lay_over(&mut fabric, &links.ask(), false);
+            return Ok((fabric, notes));
+        }
+    };
+    let mut told = Told::of(root, &found, AskNvml::Unknown, links)?;
+    let mut notes = std::mem::take(&mut told.notes);
+    let (mut fabric, more) = judged(&found, &told);
+    notes.extend(more);
+    notes.extend(links::lay_over(&mut fabric, &told.links, told.listed.is_some()));
+    Ok((fabric, notes))
+}
+
+/// What is known of NVLink on a host of which only its parts and the NVLinks that somebody read are known, and notes for
+/// people.
+pub fn planned(parts: &Parts, links: &links::Read) -> (Fabric, Vec<String>) {
+    let (mut fabric, mut notes) = match Found::of(parts) {
+        Ok(found) => judged(&found, &Told::nothing(&found)),
+        Err(source) => (Fabric { source, ..Fabric::default() }, Vec::new()),
+    };
+    notes.extend(links::lay_over(&mut fabric, links, false));
+    (fabric, notes)
+}
+
+/// Module ids that the live machine tells now, those of the admin's file where NVML cannot see a GPU, and notes.
+/// None where the host has no board with module ids.
+pub fn modules_now(
+    root: &FsRoot,
+    parts: &Parts,
+) -> Result<Option<(Modules, Vec<String>)>, FsError> {
+    let Ok(found) = Found::of(parts) else { return Ok(None) };
+    if !matches!(found.board.sets, Sets::Switched { .. }) {
+        return Ok(None);
+    }
+    let told = Told::of(root, &found, AskNvml::All, links::begin(root, parts)?)?;
+    Ok(Some((told.modules, told.notes)))
+}
+
+/// Judges a board by what the host says of it.
+fn judged(found: &Found<'_>, told: &Told) -> (Fabric, Vec<String>) {
+    let Found { board, machine, layout, .. } = found;
+    let mut fabric = Fabric {
+        board: Some(machine.map_or(board.name, |machine| machine.name).to_owned()),
+        model: told.model,
+        degraded: layout.missing.clone(),
+        links: links(layout, board),
+        ..Fabric::default()
+    };
+    let table = format!("published table for {}, not read from this host", board.name);
+    let (notes, source) = match board.sets {
+        Sets::Mesh(_) => (Vec::new(), format!("NVLinks: {table}")),
+        Sets::Rack => {
+            (Vec::new(), format!("NVLinks: {table}; the rack's switches rule partitions"))
+        }
+        Sets::Switched { shared, .. } if told.model == FabricModel::SharedNvswitch => {
+            shared::fill(&mut fabric, found, told, shared)
+        }
+        Sets::Switched { runs, .. } => {
+            fabric.partitions = aligned(layout, board, runs);
+            fabric.module_ids = told.modules.iter().collect();
+            let untold = if layout.placed { "" } else { UNPLACED };
+            let bridged = board.switches == 0 && fabric.partitions.iter().any(|p| p.gpus.len() > 1);
+            let notes = bridged.then(|| BRIDGED.to_owned()).into_iter().collect();
+            (notes, format!("NVLinks and partitions: {table}; {}{untold}", told.model_source))
+        }
+    };
+    fabric.source = Some(source);
+    (fabric, notes)
+}
+
+/// Is said where GPUs are missing from the bus and the rest does not show which.
+const UNPLACED: &str =
+    "; GPUs are missing and the PCIe tree does not show which, so only single GPUs are offered";
+
+/// Is said where a board's switches hide behind NICs (spec/nvswitch.md 1.1).
+const BRIDGED: &str = "in full passthrough a guest of all GPUs of this board also needs the four functions of the \
+                       ConnectX-7 bridge in front of its NVSwitches, which gpuvm does not pass";
+
+impl<'a> Found<'a> {
+    /// Recognises the board of a host; else says what there is without one, if there is anything.
+    fn of(parts: &'a Parts) -> Result<Found<'a>, Option<String>> {
+        let census = Census::take(parts);
+        let product = parts.machine.product.as_deref().unwrap_or_default();
+        let Some((board, machine)) = recognise(&census, product) else {
+            return Err(unknown(&census));
+        };
+        let count = match machine {
+            Some(machine) => machine.boards,
+            None if census.all_gpus(board) > board.gpus
+                || census.all_switches() > board.switches =>
+            {
+                board.most
+            }
+            None => 1,
+        };
+        let layout = census.layout(board, count);
+        Ok(Found { census, board, machine, layout })
+    }
+
+    /// Whether module ids were published for the machine, and all its GPUs are there to be counted.
+    fn modules_by_bus(&self) -> bool {
+        self.layout.placed && self.machine.is_some_and(|machine| machine.modules_by_bus)
+    }
+}
+
+/// The board that the GPUs and the product's name speak for.
+fn recognise(census: &Census, product: &str) -> Option<(&'static Board, Option<&'static Machine>)> {
+    let product: String = product
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .map(|c| c.to_ascii_uppercase())
+        .collect();
+    let mut found = None::<(&Board, Option<&Machine>)>;
+    for board in boards::BOARDS {
+        let gpus = census.gpus_of(board);
+        if gpus == 0 || gpus > board.gpus * board.most {
+            continue;
+        }
+        let machine = board.machines.iter().find(|machine| product.contains(machine.product));
+        let whole = gpus.is_multiple_of(board.gpus) && !board.only_machines;
+        let likely = match board.switches {
+            0 => whole,
+            _ => census.all_switches() > 0 && !board.only_machines,
+        };
+        // A B300 with few GPUs left and a whole tray show the same ids: the smaller board is meant.
+        let smaller = found.is_none_or(|(other, _)| board.gpus < other.gpus);
+        if (likely || machine.is_some()) && smaller {
+            found = Some((board, machine));
+        }
+    }
+    found
+}
+
+/// What there is of NVLink on a host that is no known board; none where there is nothing.
+fn unknown(census: &Census) -> Option<String> {
+    let switches = census.all_switches();
+    (switches > 0).then(|| {
+        format!("{switches} NVSwitches, but the GPUs are of no known board: no partitions known")
+    })
+}
+
+/// NVLinks between each two GPUs that answer, as `nvidia-smi topo -m` counts them.
+fn links(layout: &Layout, board: &Board) -> Vec<NvLink> {
+    let gpus = &layout.slots;
+    let switches_of_board = u32::try_from(board.switches).unwrap_or(u32::MAX);
+    let between = |a: usize, b: usize| -> u32 {
+        match board.sets {
+            Sets::Mesh(mesh) if layout.placed => {
+                mesh.iter().find(|(x, y, _)| (*x, *y) == (a, b)).map_or(0, |(_, _, links)| *links)
+            }
+            Sets::Mesh(_) => 0,
+            Sets::Rack => board.links,
+            Sets::Switched { .. } if board.switches == 0 => board.links,
+            Sets::Switched { .. } if board.links.is_multiple_of(switches_of_board) => {
+                let switches = |gpu: usize| layout.switches[gpu / board.gpus].len();
+                let each = board.links / switches_of_board;
+                each * u32::try_from(switches(a).min(switches(b))).unwrap_or(0)
+            }
+            // Which GPU has how many links to which switch differs from switch to switch: all or nothing is known.
+            Sets::Switched { .. } if layout.switches_missing => 0,
+            Sets::Switched { .. } => board.links,
+        }
+    };
+    let mut links = Vec::new();
+    for (a, first) in gpus.iter().enumerate() {
+        for (b, second) in gpus.iter().enumerate().skip(a + 1) {
+            if let (Some(first), Some(second)) = (*first, *second) {
+                let links_between = between(a, b);
+                if links_between > 0 {
+                    let (a, b) = (first.min(second), first.max(second));
+                    links.push(NvLink { a, b, links: links_between });
+                }
+            }
+        }
+    }
+    links.sort_by_key(|link| (link.a, link.b));
+    links
+}
+
+/// Partitions of full passthrough: aligned runs whose GPUs all answer and whose boards have the switches. Numbers
+/// count every run of the board's plan, so that they stay when parts fail.
+fn aligned(layout: &Layout, board: &Board, runs: &[Run]) -> Vec<Partition> {
+    let slots = &layout.slots;
+    let mut partitions = Vec::new();
+    let mut id = 0;
+    for run in runs.iter().filter(|run| run.gpus <= slots.len()) {
+        for (position, part) in slots.chunks_exact(run.gpus).enumerate() {
+            let number = PartitionId(id);
+            id += 1;
+            let first = position * run.gpus;
+            let ours = first / board.gpus..(first + run.gpus).div_ceil(board.gpus);
+            let mut pool: Vec<Bdf> = match run.switches {
+                0 => Vec::new(),
+                _ => layout.switches[ours].concat(),
+            };
+            pool.sort_unstable();
+            let gpus: Option<Vec<Bdf>> = part.iter().copied().collect();
+            let possible = run.gpus == 1 || (layout.placed && pool.len() >= run.switches);
+            if let Some(mut gpus) = gpus.filter(|_| possible) {
+                gpus.sort_unstable();
+                partitions.push(Partition {
+                    id: number,
+                    gpus,
+                    nvlinks_per_gpu: run.links,
+                    nvswitches: u32::try_from(run.switches).unwrap_or(0),
+                    nvswitch_pool: pool,
+                    active: false,
+                });
+            }
+        }
+    }
+    partitions
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! What Fabric Manager's configuration file says of its mode and its address (spec/nvswitch.md 3.6). Only reads it:
+//! the file is another program's, and that program judges it.
+
+use crate::fsroot::{FsError, FsRoot};
+use gpuvm_core::topology::FabricModel;
+use serde::{Deserialize, Serialize};
+
+/// Where NVIDIA's packages put the file.
+pub const PATH: &str = "/usr/share/nvidia/nvswitch/fabricmanager.cfg";
+
+/// Fabric Manager's own port, which addresses leave out.
+const PORT: &str = "6666";
+
+/// Is how NVSwitches are used, `FABRIC_MODE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// 0: bare metal and full passthrough.
+    Passthrough,
+    /// 1: shared NVSwitch.
+    Shared,
+    /// 2: shared NVSwitch for vGPU.
+    Vgpu,
+}
+
+/// Is where Fabric Manager listens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Address {
+    /// IP address, with `:port` where it is not the usual one.
+    Inet(String),
+    /// Path of a Unix socket.
+    Unix(String),
+}
+
+/// Is what the file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The mode; none where the file is missing or does not say.
+    pub mode: Option<Mode>,
+    /// Where Fabric Manager listens.
+    pub address: Address,
+    /// What in it was not understood.
+    pub notes: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { mode: None, address: Address::Inet("127.0.0.1".into()), notes: Vec::new() }
+    }
+}
+
+impl Mode {
+    /// The model that guests are placed by.
+    pub fn model(self) -> FabricModel {
+        match self {
+            Mode::Passthrough => FabricModel::FullPassthrough,
+            Mode::Shared | Mode::Vgpu => FabricModel::SharedNvswitch,
+        }
+    }
+}
+
+impl Config {
+    /// Reads a host's file.
+    pub fn read(root: &FsRoot) -> Result<Config, FsError> {
+        Ok(root.read(PATH)?.map(|text| Config::parse(&text)).unwrap_or_default())
+    }
+
+    /// Reads the file's text: lines `KEY=VALUE`, the last of a key counts, `#` starts a comment.
+    fn parse(text: &str) -> Config {
+        let mut config = Config::default();
+        let (mut ip, mut port, mut socket) = ("127.0.0.1", PORT, "");
+        for (line, text) in (1..).zip(text.lines()) {
+            let text = text.split('#').next().unwrap_or_default();
+            let Some((key, value)) = text.split_once('=') else { continue };
+            let value = value.trim().trim_matches('"');
+            match key.trim() {
+                "FABRIC_MODE" => match value {
+                    "0" => config.mode = Some(Mode::Passthrough),
+                    "1" => config.mode = Some(Mode::Shared),
+                    "2" => config.mode = Some(Mode::Vgpu),
+                    _ => {
+                        let reason = crate::fsroot::not(value, "a mode: 0, 1 or 2");
+                        config.notes.push(format!("{PATH} line {line}: FABRIC_MODE {reason}"));
+                    }
+                },
+                "FM_CMD_BIND_INTERFACE" if !value.is_empty() => ip = value,
+                "FM_CMD_PORT_NUMBER" if !value.is_empty() => port = value,
+                "FM_CMD_UNIX_SOCKET_PATH" => socket = value,
+                _ => {}
+            }
+        }
+        // A server that listens on all addresses is reached on this one.
+        let ip = if ip == "0.0.0.0" { "127.0.0.1" } else { ip };
+        config.address = match (socket, port) {
+            ("", PORT) => Address::Inet(ip.into()),
+            ("", port) => Address::Inet(format!("{ip}:{port}")),
+            (path, _) => Address::Unix(path.into()),
+        };
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_and_bad_ones_named() {
+        let inet = |text: &str| Address::Inet(text.into());
+        for (text, mode, address, notes) in [
+            ("", None, inet("127.0.0.1"), 0),
+            ("FABRIC_MODE=0\n", Some(Mode::Passthrough), inet("127.0.0.1"), 0),
+            (
+                " FABRIC_MODE = 1 # shared\nFM_CMD_PORT_NUMBER=6666\n",
+                Some(Mode::Shared),
+                inet("127.0.0.1"),
+                0,
+            ),
+            ("FABRIC_MODE=0\nFABRIC_MODE=2", Some(Mode::Vgpu), inet("127.0.0.1"), 0),
+            ("#FABRIC_MODE=1\nFABRIC_MODE_RESTART=1", None, inet("127.0.0.1"), 0),
+            ("FABRIC_MODE=shared", None, inet("127.0.0.1"), 1),
+            ("FABRIC_MODE=", None, inet("127.0.0.1"), 1),
+            (
+                "FM_CMD_BIND_INTERFACE=10.0.0.5\nFM_CMD_PORT_NUMBER=7000",
+                None,
+                inet("10.0.0.5:7000"),
+                0,
+            ),
+            ("FM_CMD_BIND_INTERFACE=0.0.0.0", None, inet("127.0.0.1"), 0),
+            (
+                "FM_CMD_UNIX_SOCKET_PATH=/run/fm.sock\nFM_CMD_PORT_NUMBER=1",
+                None,
+                Address::Unix("/run/fm.sock".into()),
+                0,
+            ),
+            ("FM_CMD_UNIX_SOCKET_PATH=\"\"\n=\nnoise", None, inet("127.0.0.1"), 0),
+        ] {
+            let config = Config::parse(text);
+            assert_eq!((config.mode, &config.address), (mode, &address), "{text}");
+            assert_eq!(config.notes.len(), notes, "{text}: {:?}", config.notes);
+        }
+        let note = &Config::parse("\n\nFABRIC_MODE=9").notes[0];
+        assert_eq!(note, &format!("{PATH} line 3: FABRIC_MODE `9` is not a mode: 0, 1 or 2"));
+    }
+}

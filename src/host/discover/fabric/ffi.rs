@@ -1,0 +1,331 @@
+//! NVIDIA's libraries, loaded by name at run time and called in a process of their own: they may be missing, may hang
+//! in the driver, may write to the terminal and may crash, and none of that may reach our program. The declarations are
+//! our own, after the published interface (spec/nvswitch.md 4; NVML's public documentation).
+#![allow(unsafe_code)] // calls into C libraries, and the fork that keeps them away
+
+use super::abi::{self, Code, IN_USE, LIST_WORDS, Listed, VERSION_MISMATCH};
+use super::ask::{ManagerRefusal, NvmlAnswer};
+use super::config::Address;
+use super::links::GpuLinks;
+use gpuvm_core::bdf::Bdf;
+use libloading::{Library, Symbol};
+use nix::libc;
+use nix::unistd::{ForkResult, Pid, fork};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::ptr;
+
+/// Names of Fabric Manager's client library; only development packages have the second.
+const MANAGER: [&str; 2] = ["libnvfm.so.1", "libnvfm.so"];
+/// NVML's name.
+const NVML: &str = "libnvidia-ml.so.1";
+
+/// Takes nothing.
+type Plain = unsafe extern "C" fn() -> c_int;
+/// Takes an opaque handle.
+type WithHandle = unsafe extern "C" fn(*mut c_void) -> c_int;
+/// `fmConnect`.
+type Connect = unsafe extern "C" fn(*mut u32, *mut *mut c_void) -> c_int;
+/// `fmGetSupportedFabricPartitions`.
+type GetPartitions = unsafe extern "C" fn(*mut c_void, *mut u32) -> c_int;
+/// `nvmlInitWithFlags`.
+type InitWithFlags = unsafe extern "C" fn(c_uint) -> c_int;
+/// `nvmlDeviceGetHandleByPciBusId_v2`.
+type GetHandle = unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int;
+/// `nvmlDeviceGetModuleId`.
+type GetModuleId = unsafe extern "C" fn(*mut c_void, *mut c_uint) -> c_int;
+/// `nvmlDeviceGetNvLinkState` and `nvmlDeviceGetNvLinkRemoteDeviceType`: handle, link, a number.
+type OfLink = unsafe extern "C" fn(*mut c_void, c_uint, *mut c_uint) -> c_int;
+/// `nvmlDeviceGetNvLinkRemotePciInfo_v2`: handle, link, an `nvmlPciInfo_t`.
+type RemoteOfLink = unsafe extern "C" fn(*mut c_void, c_uint, *mut PciInfo) -> c_int;
+/// `nvmlErrorString`.
+type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
+
+/// NVML's `nvmlPciInfo_t` in its second and third version (public `nvml.h`): 68 bytes.
+#[repr(C)]
+#[derive(Debug, Default)]
+#[allow(dead_code)] // laid out as NVML writes it
+struct PciInfo {
+    /// The address with a segment of 16 bits.
+    legacy: [u8; 16],
+    /// The segment.
+    segment: c_uint,
+    /// The bus.
+    bus: c_uint,
+    /// The device.
+    device: c_uint,
+    /// Device and vendor id.
+    ids: c_uint,
+    /// Those of the subsystem.
+    subsystem: c_uint,
+    /// The address with a segment of 32 bits.
+    address: [u8; 32],
+}
+
+/// Links that a GPU has at most: `NVML_NVLINK_MAX_LINKS` of the public `nvml.h`.
+const MOST_LINKS: c_uint = 18;
+/// `NVML_NVLINK_DEVICE_TYPE_SWITCH` and `_IBMNPU`, a POWER processor; 0 is a GPU.
+const SWITCH: c_uint = 2;
+/// See [`SWITCH`].
+const PROCESSOR: c_uint = 1;
+/// NVML's "invalid argument" and "not supported": this GPU has no such link.
+const NO_SUCH_LINK: [c_int; 2] = [2, 3];
+
+/// Runs `ask` in a child process; gives its id and the end of a socket that what `ask` returns comes out of.
+pub fn in_child(ask: impl FnOnce() -> Vec<u8>) -> std::io::Result<(Pid, UnixStream)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    // SAFETY: the child runs only `ask`, writes and leaves by `_exit`; should another thread of ours hold a lock that
+    // it needs, it hangs, and the parent's deadline ends it.
+    match unsafe { fork() }? {
+        ForkResult::Parent { child } => Ok((child, ours)),
+        ForkResult::Child => {
+            drop(ours);
+            answer(theirs, ask)
+        }
+    }
+}
+
+/// The child's whole life: silent, ended with its parent, never returning into the parent's code.
+fn answer(mut to: UnixStream, ask: impl FnOnce() -> Vec<u8>) -> ! {
+    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+    if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
+        let _ = nix::unistd::dup2_stdout(&null);
+        let _ = nix::unistd::dup2_stderr(&null);
+    }
+    // Without an answer the parent sees that there is none.
+    if let Ok(bytes) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(ask)) {
+        let _ = to.write_all(&bytes);
+        // Ends the answer also where another child holds a copy of the socket.
+        let _ = to.shutdown(Shutdown::Write);
+    }
+    drop(to);
+    // SAFETY: ends the process at once; the parent's exit handlers are not the child's to run.
+    unsafe { libc::_exit(0) }
+}
+
+/// Loads the first of the libraries that is there; the error says what the loader says of the first.
+fn load(names: &[&str]) -> Result<Library, String> {
+    let mut first = None;
+    for name in names {
+        // SAFETY: the libraries' initialisers have no preconditions.
+        match unsafe { Library::new(name) } {
+            Ok(library) => return Ok(library),
+            Err(error) => first = first.or(Some(error.to_string())),
+        }
+    }
+    Err(first.unwrap_or_default())
+}
+
+/// Finds a function.
+///
+/// # Safety
+/// `F` must be the type of the function of that name.
+unsafe fn find<'l, F>(library: &'l Library, name: &str) -> Result<Symbol<'l, F>, String> {
+    // SAFETY: as the caller vouches.
+    unsafe { library.get(name.as_bytes()) }.map_err(|error| error.to_string())
+}
+
+/// Asks Fabric Manager for its partitions. Whatever happens, the connection is closed again.
+pub fn partitions(address: &Address, timeout_ms: u32) -> Result<Vec<Listed>, ManagerRefusal> {
+    let absent = |reason| ManagerRefusal::Library { reason };
+    let library = load(&MANAGER).map_err(absent)?;
+    // SAFETY: the types are those of the published interface.
+    let (init, shutdown, connect, disconnect, get) = unsafe {
+        (
+            find::<Plain>(&library, "fmLibInit").map_err(absent)?,
+            find::<Plain>(&library, "fmLibShutdown").map_err(absent)?,
+            find::<Connect>(&library, "fmConnect").map_err(absent)?,
+            find::<WithHandle>(&library, "fmDisconnect").map_err(absent)?,
+            find::<GetPartitions>(&library, "fmGetSupportedFabricPartitions").map_err(absent)?,
+        )
+    };
+    let refused = |call: &str, code| ManagerRefusal::Call { call: call.into(), code: Code(code) };
+    // SAFETY: takes nothing.
+    match unsafe { init() } {
+        0 | IN_USE => {}
+        code => return Err(refused("fmLibInit", code)),
+    }
+    let mut handle = ptr::null_mut();
+    let mut open = |newer| -> Result<c_int, ManagerRefusal> {
+        let params = abi::connect(address, timeout_ms, newer);
+        let mut params = params.ok_or_else(|| ManagerRefusal::Address(address.clone()))?;
+        // SAFETY: the parameters have the size that their version word says; the handle is written on success only.
+        Ok(unsafe { connect(params.as_mut_ptr(), &raw mut handle) })
+    };
+    let connected = match open(true)? {
+        VERSION_MISMATCH => open(false)?,
+        code => code,
+    };
+    if connected != 0 {
+        return Err(refused("fmConnect", connected));
+    }
+    let mut list = abi::empty_list();
+    debug_assert_eq!(list.len(), LIST_WORDS, "the library writes into all of it");
+    // SAFETY: the handle is open; the list has the size that its version word says.
+    let code = unsafe { get(handle, list.as_mut_ptr()) };
+    // SAFETY: the handle is open, and not used afterwards.
+    unsafe {
+        disconnect(handle);
+        shutdown();
+    }
+    match code {
+        0 => abi::partitions(&list).map_err(|reason| ManagerRefusal::List { reason }),
+        code => Err(refused("fmGetSupportedFabricPartitions", code)),
+    }
+}
+
+/// Is NVML, opened.
+struct Nvml<'l> {
+    /// Handles by address.
+    handle_of: Symbol<'l, GetHandle>,
+    /// Words for codes.
+    words: Symbol<'l, ErrorString>,
+}
+
+impl<'l> Nvml<'l> {
+    /// Opens it.
+    fn open(library: &'l Library) -> Result<Nvml<'l>, String> {
+        /// No GPU need be there, and none is attached before it is asked for.
+        const LAZY: c_uint = 1 | 2;
+        // SAFETY: the types are those of NVML's documentation.
+        let (init, handle_of, words) = unsafe {
+            (
+                find::<InitWithFlags>(library, "nvmlInitWithFlags")?,
+                find::<GetHandle>(library, "nvmlDeviceGetHandleByPciBusId_v2")?,
+                find::<ErrorString>(library, "nvmlErrorString")?,
+            )
+        };
+        let nvml = Nvml { handle_of, words };
+        // SAFETY: takes a number.
+        match unsafe { init(LAZY) } {
+            0 => Ok(nvml),
+            code => Err(format!("nvmlInitWithFlags: {}", nvml.name(code))),
+        }
+    }
+
+    /// A code in words.
+    fn name(&self, code: c_int) -> String {
+        // SAFETY: gives a text for every number, which lasts as long as the library is loaded.
+        let text = unsafe { (self.words)(code) };
+        if text.is_null() {
+            return format!("code {code}");
+        }
+        // SAFETY: not null, and ended by a zero.
+        let text = unsafe { CStr::from_ptr(text) };
+        format!("{} ({code})", text.to_string_lossy())
+    }
+
+    /// A GPU's handle.
+    fn handle(&self, gpu: Bdf) -> Result<*mut c_void, c_int> {
+        let address = CString::new(gpu.to_string()).expect("an address has no zero byte");
+        let mut handle = ptr::null_mut();
+        // SAFETY: the address ends with a zero; the handle is written on success only.
+        match unsafe { (self.handle_of)(address.as_ptr(), &raw mut handle) } {
+            0 => Ok(handle),
+            code => Err(code),
+        }
+    }
+}
+
+/// Asks NVML for module ids, and for NVLinks, of GPUs that are bound to its driver.
+pub fn gpus(modules: &[Bdf], links: &[Bdf]) -> Result<NvmlAnswer, String> {
+    let library = load(&[NVML])?;
+    let nvml = Nvml::open(&library)?;
+    let mut answer = NvmlAnswer::default();
+    if !modules.is_empty() {
+        module_ids(&library, &nvml, modules, &mut answer)?;
+    }
+    if !links.is_empty() {
+        nvlinks(&library, &nvml, links, &mut answer)?;
+    }
+    // The process ends now; NVML's own shutdown would only take time.
+    Ok(answer)
+}
+
+/// Asks for module ids.
+fn module_ids(
+    library: &Library,
+    nvml: &Nvml<'_>,
+    gpus: &[Bdf],
+    answer: &mut NvmlAnswer,
+) -> Result<(), String> {
+    // SAFETY: the type is that of NVML's documentation.
+    let module_of = unsafe { find::<GetModuleId>(library, "nvmlDeviceGetModuleId")? };
+    for &gpu in gpus {
+        let module = nvml.handle(gpu).and_then(|handle| {
+            let mut module = 0;
+            // SAFETY: the handle is NVML's; the number is written on success only.
+            match unsafe { module_of(handle, &raw mut module) } {
+                0 => Ok(module),
+                code => Err(code),
+            }
+        });
+        match module {
+            Ok(0) => answer.silent.push((gpu, "it is on no baseboard (module id 0)".into())),
+            Ok(module) => answer.ids.push((gpu, module)),
+            Err(code) => answer.silent.push((gpu, nvml.name(code))),
+        }
+    }
+    Ok(())
+}
+
+/// Asks for the links that are up, and where each leads.
+fn nvlinks(
+    library: &Library,
+    nvml: &Nvml<'_>,
+    gpus: &[Bdf],
+    answer: &mut NvmlAnswer,
+) -> Result<(), String> {
+    // SAFETY: the types are those of NVML's documentation. Drivers before 470 cannot tell what is at a link's end.
+    let (state_of, remote_of, type_of) = unsafe {
+        (
+            find::<OfLink>(library, "nvmlDeviceGetNvLinkState")?,
+            find::<RemoteOfLink>(library, "nvmlDeviceGetNvLinkRemotePciInfo_v2")?,
+            find::<OfLink>(library, "nvmlDeviceGetNvLinkRemoteDeviceType").ok(),
+        )
+    };
+    'gpus: for &gpu in gpus {
+        let Ok(handle) = nvml.handle(gpu) else { continue };
+        let (mut direct, mut switched) = (BTreeMap::<Bdf, u32>::new(), 0);
+        for link in 0..MOST_LINKS {
+            let (mut is_up, mut kind) = (0, None);
+            // SAFETY: the handle is NVML's; the number is written on success only.
+            match unsafe { state_of(handle, link, &raw mut is_up) } {
+                0 if is_up == 1 => {}
+                0 => continue,
+                code if NO_SUCH_LINK.contains(&code) => continue,
+                // What cannot be told of one link is not told of the GPU.
+                _ => continue 'gpus,
+            }
+            if let Some(type_of) = &type_of {
+                let mut found = 0;
+                // SAFETY: as above.
+                let code = unsafe { type_of(handle, link, &raw mut found) };
+                kind = (code == 0).then_some(found);
+            }
+            let mut info = PciInfo::default();
+            // SAFETY: as above; the structure has the size and fields that the library writes.
+            let code = unsafe { remote_of(handle, link, &raw mut info) };
+            let peer = (code == 0).then(|| info.address()).flatten();
+            match (kind, peer) {
+                (Some(PROCESSOR), _) => {}
+                (Some(SWITCH), _) | (_, None) => switched += 1,
+                (_, Some(peer)) => *direct.entry(peer).or_default() += 1,
+            }
+        }
+        answer.links.push(GpuLinks { bdf: gpu, direct: direct.into_iter().collect(), switched });
+    }
+    Ok(())
+}
+
+impl PciInfo {
+    /// The function that it names; none where it names none, as in guests whose switches are not there.
+    fn address(&self) -> Option<Bdf> {
+        let (bus, device) = (u8::try_from(self.bus).ok()?, u8::try_from(self.device).ok()?);
+        Bdf::new(self.segment, bus, device, 0).ok()
+    }
+}

@@ -1,0 +1,379 @@
+//! NVLinks that were read, not looked up: what a GPU's driver says of each link, what was kept of that for GPUs that are
+//! bound to vfio-pci by now, and how both are laid over the published table of a board. What was read wins.
+//!
+//! The kept file is no setting: `host modules --write` writes it, and every change that binds a GPU away. Bridges are
+//! changed on a machine that is off, so what was kept since the last boot is not asked again.
+
+use super::ask;
+use crate::fsroot::{FsError, FsRoot};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::topology::pci::VENDOR_NVIDIA;
+use gpuvm_core::topology::{DeviceKind, Fabric, FabricModel, NvLink, Parts, PciDevice, Sriov};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Where links stay known for GPUs that the driver does not have.
+pub const PATH: &str = "/var/lib/gpuvm/nvlinks.json";
+/// The kept file's `format`.
+const FORMAT: &str = "gpuvm-nvlinks";
+/// The kept file's `version`.
+const VERSION: u32 = 1;
+/// NVLinks that a GPU has at most; a larger number is a misprint, or made up.
+pub const MOST_LINKS: u32 = 72;
+/// The id of this boot.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Is the NVLinks of one GPU that work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuLinks {
+    /// The GPU.
+    pub bdf: Bdf,
+    /// Links to other GPUs, each GPU once.
+    pub direct: Vec<(Bdf, u32)>,
+    /// Links to NVSwitches.
+    pub switched: u32,
+}
+
+/// Is one GPU of the kept file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    /// Vendor and device id, so that another card in its place is told apart.
+    ids: (u16, u16),
+    /// Its links.
+    #[serde(flatten)]
+    links: GpuLinks,
+    /// The boot in which they were read.
+    boot: Option<String>,
+}
+
+/// Is the kept file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct File {
+    /// Always the same.
+    format: String,
+    /// Of the file.
+    version: u32,
+    /// GPUs by address.
+    gpus: Vec<Kept>,
+}
+
+/// Is what was read of a host's NVLinks.
+#[derive(Debug, Clone, Default)]
+pub struct Read {
+    /// By address.
+    pub gpus: Vec<GpuLinks>,
+    /// Who told, in words; empty where nobody did.
+    pub by: String,
+    /// What went wrong, for people.
+    pub note: Option<String>,
+}
+
+/// NVIDIA GPUs that answer, virtual functions left out.
+fn gpus(parts: &Parts) -> impl Iterator<Item = &PciDevice> {
+    let is_gpu = |device: &&PciDevice| {
+        device.vendor == VENDOR_NVIDIA
+            && device.kind() == DeviceKind::Gpu
+            && !matches!(device.sriov, Some(Sriov::Vf { .. }))
+    };
+    parts.devices.iter().filter(is_gpu)
+}
+
+/// Reads the kept file; entries of other GPUs than those that are there are left out. It is a memory of what the driver
+/// said and can be read anew, so one that is damaged, or that the user may not read, is a note where there are GPUs.
+fn kept(root: &FsRoot, parts: &Parts) -> Result<(Vec<Kept>, Option<String>), FsError> {
+    if gpus(parts).next().is_none() {
+        return Ok((Vec::new(), None));
+    }
+    let text = match root.read(PATH) {
+        Ok(Some(text)) => text,
+        Ok(None) => return Ok((Vec::new(), None)),
+        Err(error @ FsError::Unreadable { .. }) => {
+            return Ok((Vec::new(), Some(format!("{error}: the NVLinks kept there are not used"))));
+        }
+        Err(error) => return Err(error),
+    };
+    let file: File = match serde_json::from_str(&text) {
+        Ok(file) => file,
+        Err(error) => {
+            let note = format!("{PATH} is damaged and not used: {error}");
+            return Ok((Vec::new(), Some(note)));
+        }
+    };
+    if file.format != FORMAT || file.version != VERSION {
+        let File { format, version, .. } = file;
+        let note = format!("{PATH} is not used: format `{format}` version {version} is unknown");
+        return Ok((Vec::new(), Some(note)));
+    }
+    let ids: BTreeMap<Bdf, (u16, u16)> =
+        gpus(parts).map(|gpu| (gpu.bdf, (gpu.vendor, gpu.device))).collect();
+    let there = |kept: &Kept| {
+        ids.get(&kept.links.bdf) == Some(&kept.ids)
+            && kept.links.direct.iter().all(|(peer, _)| ids.contains_key(peer))
+            && kept.links.is_sane()
+    };
+    Ok((file.gpus.into_iter().filter(there).collect(), None))
+}
+
+/// This boot's id.
+fn boot(root: &FsRoot) -> Result<Option<String>, FsError> {
+    Ok(root.read(BOOT)?.map(|text| text.trim().to_owned()))
+}
+
+/// GPUs that the driver has and whose links are not kept of this boot; none where there are no two GPUs to be linked.
+fn unknown(root: &FsRoot, parts: &Parts, kept: &[Kept]) -> Result<Vec<Bdf>, FsError> {
+    if !root.is_live() || gpus(parts).count() < 2 {
+        return Ok(Vec::new());
+    }
+    let now = boot(root)?;
+    let known = |bdf: Bdf| kept.iter().any(|kept| kept.links.bdf == bdf && kept.boot == now);
+    let bound = gpus(parts).filter(|gpu| gpu.driver.as_deref() == Some("nvidia"));
+    Ok(bound.map(|gpu| gpu.bdf).filter(|&bdf| !known(bdf)).collect())
+}
+
+/// Is a question that was begun.
+pub struct Begun {
+    /// What was kept.
+    kept: Vec<Kept>,
+    /// What is wrong with the kept file.
+    note: Option<String>,
+    /// GPUs that NVML is to be asked for.
+    pub unknown: Vec<Bdf>,
+    /// All NVIDIA GPUs.
+    all: Vec<Bdf>,
+}
+
+/// Looks up what is kept, and what has to be asked.
+pub fn begin(root: &FsRoot, parts: &Parts) -> Result<Begun, FsError> {
+    let (kept, note) = kept(root, parts)?;
+    let unknown = unknown(root, parts, &kept)?;
+    let all = gpus(parts).map(|gpu| gpu.bdf).collect();
+    Ok(Begun { kept, note, unknown, all })
+}
+
+impl Begun {
+    /// Asks NVML for links alone, where there is something to ask.
+    pub fn ask(self) -> Read {
+        let asked = !self.unknown.is_empty();
+        let answer = asked.then(|| ask::gpus(ask::nvml(Vec::new(), self.unknown.clone())));
+        self.end(answer.as_ref())
+    }
+
+    /// Puts what is kept and what NVML answered together.
+    pub fn end(self, answer: Option<&Result<ask::NvmlAnswer, String>>) -> Read {
+        let Begun { kept, mut note, unknown, all } = self;
+        let mut gpus: BTreeMap<Bdf, GpuLinks> =
+            kept.into_iter().map(|kept| (kept.links.bdf, kept.links)).collect();
+        let mut by = Vec::new();
+        match answer {
+            Some(Ok(answer)) => {
+                for links in answer.links.iter().filter(|links| unknown.contains(&links.bdf)) {
+                    gpus.insert(links.bdf, links.clone().among(&all));
+                    by = vec!["NVML"];
+                }
+            }
+            Some(Err(reason)) if !unknown.is_empty() => {
+                note = note.or(Some(format!("NVML has not told the NVLinks: {reason}")));
+            }
+            _ => {}
+        }
+        if gpus.keys().any(|bdf| by.is_empty() || !unknown.contains(bdf)) {
+            by.push(PATH);
+        }
+        Read { gpus: gpus.into_values().collect(), by: by.join(" and "), note }
+    }
+}
+
+/// The kept file as it is to be now, where it is to be written: with what NVML says of the GPUs that it has (`again`: of
+/// those, too, that were read in this boot).
+pub fn to_keep(root: &FsRoot, again: bool) -> Result<Option<String>, FsError> {
+    let mut parts = Parts::default();
+    super::super::pci::devices(root, &mut parts)?;
+    let parts = &parts;
+    let (mut kept, _) = kept(root, parts)?;
+    let empty: &[Kept] = &[];
+    let unknown = unknown(root, parts, if again { empty } else { &kept })?;
+    if unknown.is_empty() {
+        return Ok(None);
+    }
+    let Ok(answer) = ask::gpus(ask::nvml(Vec::new(), unknown)) else { return Ok(None) };
+    if answer.links.is_empty() {
+        return Ok(None);
+    }
+    let boot = boot(root)?;
+    let all: Vec<Bdf> = gpus(parts).map(|gpu| gpu.bdf).collect();
+    for links in answer.links.into_iter().map(|links| links.among(&all)) {
+        kept.retain(|kept| kept.links.bdf != links.bdf);
+        let ids = gpus(parts).find(|gpu| gpu.bdf == links.bdf).map(|gpu| (gpu.vendor, gpu.device));
+        kept.extend(ids.map(|ids| Kept { ids, links, boot: boot.clone() }));
+    }
+    kept.sort_by_key(|kept| kept.links.bdf);
+    let file = File { format: FORMAT.into(), version: VERSION, gpus: kept };
+    let text = serde_json::to_string_pretty(&file).expect("a file of numbers") + "\n";
+    let there = root.read(PATH)?.unwrap_or_default();
+    Ok(Some(text).filter(|text| text.trim() != there.trim()))
+}
+
+/// Links of each pair of GPUs of which at least one was read: to each other, else over switches those of the one that has
+/// fewer. `before` stands for a GPU that was not read.
+fn pairs(read: &[GpuLinks], before: &[NvLink]) -> BTreeMap<(Bdf, Bdf), u32> {
+    let key = |a: Bdf, b: Bdf| (a.min(b), a.max(b));
+    let mut pairs: BTreeMap<(Bdf, Bdf), u32> = BTreeMap::new();
+    for gpu in read {
+        for &(peer, links) in &gpu.direct {
+            let pair = pairs.entry(key(gpu.bdf, peer)).or_insert(links);
+            *pair = links.max(*pair);
+        }
+        for other in read.iter().filter(|other| other.bdf > gpu.bdf) {
+            let shared = gpu.switched.min(other.switched);
+            let pair = pairs.entry(key(gpu.bdf, other.bdf)).or_insert(shared);
+            *pair = shared.max(*pair);
+        }
+    }
+    for link in before {
+        let of = |bdf: Bdf| read.iter().find(|gpu| gpu.bdf == bdf);
+        let known = match (of(link.a), of(link.b)) {
+            (Some(_), Some(_)) => continue,
+            (None, None) => link.links,
+            (Some(one), None) | (None, Some(one)) => link.links.min(one.switched),
+        };
+        pairs.entry(key(link.a, link.b)).or_insert(known);
+    }
+    pairs
+}
+
+/// Lays what was read over what a table says; returns notes. `listed`: Fabric Manager told the partitions, and its word on
+/// them stands.
+pub fn lay_over(fabric: &mut Fabric, read: &Read, listed: bool) -> Vec<String> {
+    let mut notes: Vec<String> = Vec::new();
+    // Without a table there is nothing to fall back to, and people should know.
+    notes.extend(read.note.clone().filter(|_| fabric.links.is_empty() || !read.gpus.is_empty()));
+    let most = read.gpus.iter().map(GpuLinks::all).max().unwrap_or(0);
+    if read.gpus.is_empty() || (most == 0 && fabric.links.is_empty()) {
+        return notes;
+    }
+    if most == 0 {
+        notes.push(format!(
+            "{} shows no NVLink that works, although this board has some; the published table \
+             counts until they do: look at `nvidia-smi nvlink --status` and Fabric Manager",
+            read.by
+        ));
+        return notes;
+    }
+    let pairs = pairs(&read.gpus, &fabric.links);
+    let links: Vec<NvLink> = pairs
+        .into_iter()
+        .filter(|(_, links)| *links > 0)
+        .map(|((a, b), links)| NvLink { a, b, links })
+        .collect();
+    if links != fabric.links {
+        let said = format!("NVLinks read from {}", read.by);
+        fabric.source = Some(match fabric.source.take() {
+            Some(source) => format!("{source}; {said}"),
+            None => said,
+        });
+        fabric.links = links;
+    }
+    if fabric.model != FabricModel::None && !listed {
+        cap(fabric);
+        for gpu in read.gpus.iter().filter(|gpu| gpu.all() < most) {
+            let GpuLinks { bdf, .. } = gpu;
+            fabric.degraded.push(format!("GPU {bdf} has {} of {most} NVLinks", gpu.all()));
+        }
+    }
+    notes
+}
+
+/// Takes down the NVLinks of partitions to those that the GPUs in them have.
+fn cap(fabric: &mut Fabric) {
+    let Fabric { partitions, links, .. } = fabric;
+    for partition in partitions.iter_mut().filter(|partition| partition.gpus.len() > 1) {
+        let inside =
+            |link: &&NvLink| partition.gpus.contains(&link.a) && partition.gpus.contains(&link.b);
+        if let Some(least) = links.iter().filter(inside).map(|link| link.links).min() {
+            partition.nvlinks_per_gpu = partition.nvlinks_per_gpu.min(least);
+        }
+    }
+}
+
+impl GpuLinks {
+    /// What does not lead to one of these GPUs leads to a switch: drivers before 470 do not tell the one from the other.
+    fn among(mut self, gpus: &[Bdf]) -> GpuLinks {
+        let (to_gpus, others): (Vec<_>, Vec<_>) =
+            self.direct.into_iter().partition(|(peer, _)| gpus.contains(peer));
+        self.direct = to_gpus;
+        self.switched += others.iter().map(|(_, links)| links).sum::<u32>();
+        self
+    }
+
+    /// Whether a GPU can have these: none to itself, and not more than any GPU has.
+    fn is_sane(&self) -> bool {
+        let all = self.direct.iter().map(|(_, links)| u64::from(*links)).sum::<u64>();
+        self.direct.iter().all(|(peer, _)| *peer != self.bdf)
+            && all + u64::from(self.switched) <= u64::from(MOST_LINKS)
+    }
+
+    /// All its links.
+    pub fn all(&self) -> u32 {
+        self.switched + self.direct.iter().map(|(_, links)| links).sum::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first function of a bus.
+    fn bdf(bus: u8) -> Bdf {
+        Bdf::new(0, bus, 0, 0).unwrap()
+    }
+
+    /// What was read of a GPU.
+    fn gpu(bus: u8, direct: &[(u8, u32)], switched: u32) -> GpuLinks {
+        let direct = direct.iter().map(|(bus, links)| (bdf(*bus), *links)).collect();
+        GpuLinks { bdf: bdf(bus), direct, switched }
+    }
+
+    /// A table's links.
+    fn table(links: &[(u8, u8, u32)]) -> Fabric {
+        let links = links.iter().map(|&(a, b, links)| NvLink { a: bdf(a), b: bdf(b), links });
+        Fabric { links: links.collect(), ..Fabric::default() }
+    }
+
+    /// Lays over, and tells the links by bus.
+    fn laid(mut fabric: Fabric, gpus: Vec<GpuLinks>) -> (Vec<(u8, u8, u32)>, Vec<String>) {
+        let read = Read { gpus, by: "NVML".into(), note: None };
+        let notes = lay_over(&mut fabric, &read, false);
+        let links = fabric.links.iter().map(|l| (l.a.bus(), l.b.bus(), l.links)).collect();
+        (links, notes)
+    }
+
+    #[test]
+    fn what_no_gpu_has_is_not_believed() {
+        for sane in [gpu(1, &[], 0), gpu(1, &[(2, 4), (3, 4)], 64)] {
+            assert!(sane.is_sane(), "{sane:?}");
+        }
+        let much = u32::MAX;
+        for made_up in [gpu(1, &[(1, 4)], 0), gpu(1, &[(2, much)], much), gpu(1, &[], 73)] {
+            assert!(!made_up.is_sane(), "{made_up:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_read_wins_over_the_table() {
+        let none = || table(&[]);
+        let cross = vec![gpu(1, &[(4, 4)], 0), gpu(2, &[(3, 4)], 0), gpu(3, &[(2, 4)], 0)];
+        assert_eq!(laid(none(), cross).0, [(1, 4, 4), (2, 3, 4)]);
+        // One GPU has lost two links to its switches; one is on vfio-pci and has what the table says.
+        let board = || table(&[(1, 2, 18), (1, 3, 18), (2, 3, 18)]);
+        let read = vec![gpu(1, &[], 16), gpu(2, &[], 18)];
+        assert_eq!(laid(board(), read).0, [(1, 2, 16), (1, 3, 16), (2, 3, 18)]);
+        // A GPU without links falls out of the mesh; where no GPU has any, the fabric is not up.
+        let read = vec![gpu(1, &[], 18), gpu(2, &[], 0), gpu(3, &[], 18)];
+        assert_eq!(laid(board(), read).0, [(1, 3, 18)]);
+        let (links, notes) = laid(board(), vec![gpu(1, &[], 0), gpu(2, &[], 0), gpu(3, &[], 0)]);
+        assert_eq!(links.len(), 3);
+        assert!(notes[0].contains("no NVLink that works"), "{notes:?}");
+        // On a desktop there is nothing to say.
+        assert_eq!(laid(none(), vec![gpu(1, &[], 0), gpu(2, &[], 0)]), (vec![], vec![]));
+    }
+}

@@ -1,0 +1,125 @@
+//! What the host itself says of a board with NVSwitches: the model in Fabric Manager's configuration, module ids, and
+//! on the live machine Fabric Manager's own list of partitions. Collects; what follows from it is judged elsewhere.
+
+use super::Found;
+use super::abi::Listed;
+use super::ask;
+use super::boards::Sets;
+use super::config::{Config, PATH};
+use super::links::{self, Begun};
+use super::modules::{self, Modules, Source};
+use crate::fsroot::{FsError, FsRoot};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::topology::FabricModel;
+
+/// Is what the host says.
+#[derive(Debug, Clone, Default)]
+pub struct Told {
+    /// How NVSwitches serve guests.
+    pub model: FabricModel,
+    /// Who says so, in words.
+    pub model_source: String,
+    /// Module ids.
+    pub modules: Modules,
+    /// NVLinks that were read.
+    pub links: links::Read,
+    /// Fabric Manager's list, by number; none where it was not asked or gave none.
+    pub listed: Option<Vec<Listed>>,
+    /// What went wrong, and what to know, for people.
+    pub notes: Vec<String>,
+}
+
+/// Is which module ids NVML is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AskNvml {
+    /// Those that the admin's file does not have: attaching to a GPU takes seconds where nobody else uses it.
+    Unknown,
+    /// All, to write the file.
+    All,
+}
+
+impl Told {
+    /// What a board without NVSwitches of its own says: nothing. Of others the model is the usual one.
+    pub fn nothing(found: &Found<'_>) -> Told {
+        let model = match found.board.sets {
+            Sets::Switched { usual, .. } => usual,
+            _ => FabricModel::None,
+        };
+        Told { model, model_source: "model as usual for this board".into(), ..Told::default() }
+    }
+
+    /// Asks a host about its board.
+    pub fn of(
+        root: &FsRoot,
+        found: &Found<'_>,
+        nvml: AskNvml,
+        links: Begun,
+    ) -> Result<Told, FsError> {
+        let mut told = Told::nothing(found);
+        let Sets::Switched { shared, .. } = found.board.sets else {
+            told.links = links.ask();
+            return Ok(told);
+        };
+        let config = Config::read(root)?;
+        if let Some(mode) = config.mode {
+            told.model = mode.model();
+            told.model_source = format!("model by FABRIC_MODE={} in {PATH}", mode as u8);
+        } else {
+            told.model_source.push_str(": no FABRIC_MODE is set");
+        }
+        told.notes.extend(config.notes);
+        let gpus: Vec<Bdf> = found.layout.slots.iter().copied().flatten().collect();
+        let (file, note) = modules::from_file(root, &gpus)?;
+        told.notes.extend(note);
+        let is_shared = told.model == FabricModel::SharedNvswitch;
+        let live = root.is_live() && (is_shared || nvml == AskNvml::All);
+        let bound = |gpu: &Bdf| found.census.driver(*gpu) == Some("nvidia");
+        let wanted = |gpu: &Bdf| bound(gpu) && (nvml == AskNvml::All || !file.contains_key(gpu));
+        let visible: Vec<Bdf> = gpus.iter().copied().filter(|gpu| live && wanted(gpu)).collect();
+        // Both work at the same time.
+        let asks_modules = !visible.is_empty();
+        let asks = asks_modules || !links.unknown.is_empty();
+        let nvml = asks.then(|| ask::nvml(visible, links.unknown.clone()));
+        let manager = (live && is_shared).then(|| ask::manager(&config.address));
+        let answer = nvml.map(ask::gpus);
+        match &answer {
+            Some(Ok(answer)) => {
+                told.modules.add(Source::Nvml, answer.ids.iter().copied());
+                for (gpu, reason) in &answer.silent {
+                    told.notes.push(format!("NVML has no module id of GPU {gpu}: {reason}"));
+                }
+            }
+            Some(Err(reason)) if asks_modules => {
+                told.notes.push(format!("NVML has no module ids: {reason}"));
+            }
+            _ => {}
+        }
+        told.links = links.end(answer.as_ref());
+        match manager.map(ask::partitions) {
+            Some(Ok(listed)) => {
+                // From H100 on its addresses are null; where they are not, they are not to be relied on.
+                if shared.reset_cuts_links {
+                    told.modules.add(Source::Manager, addresses(&listed, &gpus));
+                }
+                told.listed = Some(listed);
+            }
+            Some(Err(refusal)) => told.notes.push(refusal.note(&config.address)),
+            None => {}
+        }
+        told.modules.add(Source::File, file);
+        told.notes.append(&mut told.modules.notes);
+        Ok(told)
+    }
+}
+
+/// Module ids of the GPUs whose addresses Fabric Manager knows.
+fn addresses(listed: &[Listed], gpus: &[Bdf]) -> Vec<(Bdf, u32)> {
+    let all = listed.iter().flat_map(|partition| &partition.gpus);
+    let mut ids: Vec<(Bdf, u32)> = all
+        .filter_map(|gpu| Some((gpu.bus?, gpu.module)))
+        .filter(|(bdf, _)| gpus.contains(bdf))
+        .collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}

@@ -1,0 +1,160 @@
+//! The machine itself: maker, processor model, kernel. Knows nothing of what the machine holds.
+
+use super::hugetlb;
+use crate::fsroot::{FsError, FsRoot};
+use gpuvm_core::topology::Machine;
+use procfs::{FromRead, KernelCmdline};
+
+/// Arguments of the kernel that concern VMs: exact names, or with `*` all that start so.
+const ARGUMENTS: &[&str] = &[
+    "iommu*",
+    "intel_iommu*",
+    "amd_iommu*",
+    "intremap",
+    "vfio*",
+    "pci",
+    "pcie_*",
+    "kvm*",
+    "hugepages*",
+    "default_hugepagesz",
+    "hugetlb_*",
+    "transparent_hugepage",
+    "isolcpus",
+    "nohz_full",
+    "rcu_nocbs",
+    "irqaffinity",
+    "nosmt",
+    "maxcpus",
+    "nr_cpus",
+    "numa*",
+    "mem",
+    "memmap",
+    "mem_encrypt",
+    "mitigations",
+    "module_blacklist",
+    "modprobe.blacklist",
+    "rd.driver.blacklist",
+    "rd.driver.pre",
+    "nouveau.*",
+    "video",
+];
+
+/// Reads the machine; `identify`: with its host name.
+pub fn machine(root: &FsRoot, identify: bool) -> Result<Machine, FsError> {
+    let mut machine = Machine::default();
+    if let Some(dmi) = root.dir("sys/class/dmi/id")? {
+        machine.vendor = filled(dmi.read("sys_vendor")?);
+        machine.product = filled(dmi.read("product_name")?);
+    }
+    cpuinfo(&root.read_head("proc/cpuinfo")?.unwrap_or_default(), &mut machine);
+    if let Some(architecture) = filled(root.read("proc/sys/kernel/arch")?) {
+        machine.architecture = Some(architecture);
+    }
+    machine.kernel_arguments = kernel_arguments(root)?;
+    machine.kernel_release = filled(root.read("proc/sys/kernel/osrelease")?);
+    machine.hugetlbfs = hugetlb::mounts(root)?;
+    let balancing = root.read("proc/sys/kernel/numa_balancing")?;
+    machine.numa_balancing = balancing.map(|text| text != "0");
+    if identify {
+        machine.host_name = match root.is_live() {
+            true => sysinfo::System::host_name().ok(),
+            false => filled(root.read("proc/sys/kernel/hostname")?),
+        };
+    }
+    Ok(machine)
+}
+
+/// Takes an empty text for none.
+fn filled(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
+/// Reads the first processor of a cpuinfo. Keys differ by architecture; what is not there stays empty.
+fn cpuinfo(text: &str, machine: &mut Machine) {
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    for (key, value) in pairs.map(|(key, value)| (key.trim(), value.trim())) {
+        let architecture = match key {
+            "vendor_id" if value.starts_with("IBM/S390") => "s390x",
+            "vendor_id" if value == "ARM" => "aarch64",
+            "vendor_id" => "x86_64",
+            "CPU implementer" => "aarch64",
+            "cpu" if value.starts_with("POWER") => "ppc64le",
+            _ => "",
+        };
+        let value = || Some(value.to_owned()).filter(|value| !value.is_empty());
+        if machine.architecture.is_none() && !architecture.is_empty() {
+            machine.architecture = Some(architecture.to_owned());
+        }
+        match key {
+            "vendor_id" if machine.cpu_vendor.is_none() => machine.cpu_vendor = value(),
+            "model name" | "cpu" if machine.cpu_model.is_none() => machine.cpu_model = value(),
+            // `46 bits physical, 48 bits virtual`
+            "address sizes" if machine.physical_address_bits.is_none() => {
+                let bits = value().and_then(|v| v.split(' ').next().and_then(|n| n.parse().ok()));
+                machine.physical_address_bits = bits.filter(|bits| (20..=64).contains(bits));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Reads those arguments of the kernel's command line that concern VMs; others may hold secrets.
+fn kernel_arguments(root: &FsRoot) -> Result<Vec<String>, FsError> {
+    let path = "proc/cmdline";
+    let text = root.read(path)?.unwrap_or_default();
+    let KernelCmdline(arguments) = KernelCmdline::from_read(text.as_bytes())
+        .map_err(|error| root.malformed(path, 1, error))?;
+    Ok(arguments.into_iter().filter(|argument| concerns_vms(argument)).collect())
+}
+
+/// Whether an argument of the kernel concerns VMs.
+fn concerns_vms(argument: &str) -> bool {
+    let name = argument.split('=').next().unwrap_or(argument);
+    ARGUMENTS.iter().any(|known| match known.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == *known,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_only_arguments_that_concern_vms() {
+        let text = "BOOT_IMAGE=/vmlinuz root=UUID=1-2 ro intel_iommu=on iommu=pt hugepagesz=1G \
+                    hugepages=4 isolcpus=2-3 password=x vfio-pci.ids=10de:1db8 memtest=1";
+        let kept: Vec<&str> = text.split(' ').filter(|a| concerns_vms(a)).collect();
+        let wanted =
+            "intel_iommu=on iommu=pt hugepagesz=1G hugepages=4 isolcpus=2-3 vfio-pci.ids=10de:1db8";
+        assert_eq!(kept.join(" "), wanted);
+    }
+
+    #[test]
+    fn reads_cpuinfo_of_every_kind() {
+        for (text, architecture, model, bits) in [
+            ("", None, None, None),
+            (": :\n:::\nvendor_id\n", None, None, None),
+            (
+                "vendor_id\t: AuthenticAMD\nmodel name\t: EPYC\naddress sizes\t: 48 bits physical",
+                Some("x86_64"),
+                Some("EPYC"),
+                Some(48),
+            ),
+            ("vendor_id: x\naddress sizes\t: 999 bits physical", Some("x86_64"), None, None),
+            ("processor: 0\nCPU implementer\t: 0x41", Some("aarch64"), None, None),
+            (
+                "processor: 0\ncpu\t\t: POWER9, altivec supported",
+                Some("ppc64le"),
+                Some("POWER9, altivec supported"),
+                None,
+            ),
+        ] {
+            let mut machine = Machine::default();
+            cpuinfo(text, &mut machine);
+            assert_eq!(machine.architecture.as_deref(), architecture, "{text}");
+            assert_eq!(machine.cpu_model.as_deref(), model, "{text}");
+            assert_eq!(machine.physical_address_bits, bits, "{text}");
+        }
+    }
+}

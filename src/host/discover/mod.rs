@@ -1,0 +1,116 @@
+//! From a host's files to a [`Topology`]: `discover(&FsRoot) -> Topology`.
+//!
+//! One file per area; each reads what the kernel shows and writes into [`Parts`]. What the kernel leaves out stays
+//! empty; what contradicts itself without harm becomes a note; what cannot be read as what it should be is an error
+//! that names file and line. Nothing here judges whether the host suits a guest.
+
+pub mod arrays;
+pub mod binding;
+pub mod cards;
+mod cpu;
+pub mod crosscheck;
+pub mod drives;
+pub mod ear;
+pub mod exclusions;
+pub mod fabric;
+pub mod files;
+pub mod holders;
+pub mod hugetlb;
+mod isolation;
+pub mod lstopo;
+mod machine;
+pub mod manager;
+mod memory;
+pub mod network;
+mod nics;
+pub mod openers;
+pub mod path;
+mod pci;
+pub mod process;
+pub mod released;
+pub mod silent;
+pub mod source;
+pub mod topo;
+pub mod tuning;
+
+use crate::fsroot::{FsError, FsRoot};
+use gpuvm_core::topology::{Parts, Topology, TopologyError};
+
+/// Says why a host cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum DiscoverError {
+    /// A file of the host.
+    #[error(transparent)]
+    File(#[from] FsError),
+    /// There is nothing to read.
+    #[error("{path} holds no sys/devices/system/cpu with an online pcpu")]
+    NoHost {
+        /// The root directory.
+        path: String,
+    },
+    /// The files contradict each other.
+    #[error("the files below {path} contradict each other: {source}")]
+    Contradiction {
+        /// The root directory.
+        path: String,
+        /// In what way.
+        source: TopologyError,
+    },
+}
+
+/// Reads a host; leaves out what identifies it: serial numbers, MAC addresses, host name, UUIDs of GPUs and
+/// partitions.
+pub fn discover(root: &FsRoot) -> Result<Topology, DiscoverError> {
+    read(root, false)
+}
+
+/// Reads a host with what identifies it.
+pub fn discover_identified(root: &FsRoot) -> Result<Topology, DiscoverError> {
+    read(root, true)
+}
+
+/// Reads a host; `identify`: with what identifies it.
+fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
+    let path = || root.path().display().to_string();
+    let mut parts = Parts { machine: machine::machine(root, identify)?, ..Parts::default() };
+    let pcpus = cpu::pcpus(root)?;
+    if pcpus.online.is_empty() {
+        return Err(DiscoverError::NoHost { path: path() });
+    }
+    parts.nodes = memory::nodes(root, &pcpus.online, &mut parts.notes)?;
+    parts.machine.off_nodes_kib = memory::off_nodes(root, &parts.nodes)?;
+    parts.cores = cpu::cores(root, &pcpus.online, &parts.nodes, &mut parts.notes)?;
+    parts.l3 = cpu::l3(root, &pcpus.online)?;
+    parts.offline = pcpus.offline;
+    parts.isolated = pcpus.isolated;
+    pci::devices(root, &mut parts)?;
+    parts.machine.isolation = isolation::settings(root)?;
+    if parts.machine.isolation.as_ref().is_some_and(|settings| settings.no_iommu) {
+        without_made_up_groups(root, &mut parts)?;
+    }
+    cards::mark_silent(root, &mut parts)?;
+    if identify {
+        cards::identify(root, &mut parts)?;
+    }
+    nics::faces(root, identify, &mut parts)?;
+    drives::drives(root, identify, &mut parts)?;
+    let (fabric, notes) = fabric::fabric(root, &parts)?;
+    parts.fabric = fabric;
+    parts.notes.extend(notes);
+    Topology::new(parts).map_err(|source| DiscoverError::Contradiction { path: path(), source })
+}
+
+/// Drops the groups that VFIO makes for functions without an IOMMU: they isolate nothing.
+fn without_made_up_groups(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
+    for device in &mut parts.devices {
+        if let Some(group) = device.iommu_group
+            && isolation::is_made_up(root, group)?
+        {
+            device.iommu_group = None;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+//! The host's network devices, IPv4 addresses and routes, of every table, as the kernel's routing socket tells them: of
+//! the network namespace that this program runs in, which sysfs need not show.
+
+use crate::netlink::ask;
+use gpuvm_core::network::Subnet;
+use gpuvm_core::network::host::{HostAddress, HostNetwork, Link, Route};
+use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+/// Reads them. Errors: what the kernel says.
+pub fn network() -> io::Result<HostNetwork> {
+    let links = links(&link_messages(&[])?);
+    let names = links.iter().map(|link| (link.index, link.name.clone())).collect();
+    let mut message = AddressMessage::default();
+    message.header.family = AddressFamily::Inet;
+    let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetAddress(message))?;
+    let told = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewAddress(told) => address(&told, &names),
+        _ => None,
+    });
+    let addresses = told.collect();
+    let mut message = RouteMessage::default();
+    message.header.address_family = AddressFamily::Inet;
+    let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetRoute(message))?;
+    let told = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewRoute(told) => route(&told, &names),
+        _ => None,
+    });
+    Ok(HostNetwork { links, addresses, routes: told.collect() })
+}
+
+/// What the kernel says of each network device; `more`: what it has to tell besides. Errors: what the kernel says.
+pub(super) fn link_messages(more: &[LinkExtentMask]) -> io::Result<Vec<LinkMessage>> {
+    let mut message = LinkMessage::default();
+    if !more.is_empty() {
+        message.attributes.push(LinkAttribute::ExtMask(more.to_vec()));
+    }
+    let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetLink(message))?;
+    let told = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(told) => Some(told),
+        _ => None,
+    });
+    Ok(told.collect())
+}
+
+/// Network devices out of what the kernel says of them, in its order.
+pub(super) fn links(told: &[LinkMessage]) -> Vec<Link> {
+    let mut found: Vec<(Link, Kin)> = told.iter().map(link).collect();
+    let names: BTreeMap<u32, String> =
+        found.iter().map(|(link, _)| (link.index, link.name.clone())).collect();
+    for (link, kin) in &mut found {
+        let named = |index: Option<u32>| index.and_then(|index| names.get(&index).cloned());
+        (link.master, link.over) = (named(kin.master), named(kin.over));
+    }
+    found.into_iter().map(|(link, _)| link).collect()
+}
+
+/// MAC address by which an IPv4 neighbour on a network device answers; none: it has not answered, or was not asked.
+pub fn neighbour(index: u32, ip: Ipv4Addr) -> io::Result<Option<String>> {
+    let mut told = neighbours()?.into_iter().filter(|told| told.header.ifindex == index);
+    Ok(told.find_map(|told| answered(&told, ip)))
+}
+
+/// How long ago an IPv4 neighbour answered by a MAC address, on any network device; none: the table has no such entry.
+pub fn answered_ago(mac: &str, ip: Ipv4Addr) -> io::Result<Option<Duration>> {
+    let told = neighbours()?.into_iter();
+    Ok(told.filter(|told| answered(told, ip).as_deref() == Some(mac)).filter_map(ago).min())
+}
+
+/// The kernel's table of IPv4 neighbours. Errors: what the kernel says.
+fn neighbours() -> io::Result<Vec<NeighbourMessage>> {
+    let mut message = NeighbourMessage::default();
+    message.header.family = AddressFamily::Inet;
+    let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetNeighbour(message))?;
+    let told = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewNeighbour(told) => Some(told),
+        _ => None,
+    });
+    Ok(told.collect())
+}
+
+/// How long ago a neighbour answered, or an entry was made of what it said: in hundredths of a second (NDA_CACHEINFO in
+/// rtnetlink(7), in USER_HZ).
+fn ago(told: NeighbourMessage) -> Option<Duration> {
+    let mut times = told.attributes.into_iter().filter_map(|attribute| match attribute {
+        NeighbourAttribute::CacheInfo(times) => Some(times.confirmed.min(times.updated)),
+        _ => None,
+    });
+    Some(Duration::from_millis(u64::from(times.next()?) * 10))
+}
+
+/// The MAC address of an entry of the table of neighbours, where it is about this one and that has answered.
+fn answered(told: &NeighbourMessage, ip: Ipv4Addr) -> Option<String> {
+    use NeighbourState::{Delay, Permanent, Probe, Reachable, Stale};
+    if !matches!(told.header.state, Reachable | Stale | Delay | Probe | Permanent) {
+        return None;
+    }
+    let asked = NeighbourAttribute::Destination(NeighbourAddress::Inet(ip));
+    let mut macs = told.attributes.iter().filter_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(bytes) => Some(mac(bytes)),
+        _ => None,
+    });
+    told.attributes.contains(&asked).then(|| macs.next()).flatten()
+}
+
+/// A MAC address as text.
+pub(super) fn mac(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+}
+
+/// Is what a network device belongs to, by number.
+#[derive(Debug, Default)]
+struct Kin {
+    /// What it is a port of.
+    master: Option<u32>,
+    /// What it stands on, where that is in the same namespace.
+    over: Option<u32>,
+}
+
+/// Reads one network device, with what it belongs to.
+fn link(told: &LinkMessage) -> (Link, Kin) {
+    let mut link = Link {
+        index: told.header.index,
+        name: String::new(),
+        mtu: 0,
+        kind: None,
+        master: None,
+        up: told.header.flags.contains(LinkFlags::Up),
+        loopback: told.header.flags.contains(LinkFlags::Loopback),
+        mac: None,
+        most_mtu: None,
+        over: None,
+    };
+    let (mut kin, mut elsewhere) = (Kin::default(), false);
+    for attribute in &told.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Controller(index) => kin.master = Some(*index),
+            LinkAttribute::Link(index) => kin.over = Some(*index),
+            LinkAttribute::LinkNetNsId(_) => elsewhere = true,
+            LinkAttribute::MaxMtu(most) => link.most_mtu = Some(*most).filter(|most| *most > 0),
+            LinkAttribute::Address(bytes) if bytes.len() == 6 => link.mac = Some(mac(bytes)),
+            LinkAttribute::LinkInfo(infos) => {
+                let mut kinds = infos.iter().filter_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+                link.kind = kinds.next();
+            }
+            _ => {}
+        }
+    }
+    if elsewhere || link.kind.as_deref() == Some("veth") {
+        // The other end of a pair, which nothing stands on.
+        kin.over = None;
+    }
+    (link, kin)
+}
+
+/// Reads one address.
+fn address(told: &AddressMessage, names: &BTreeMap<u32, String>) -> Option<HostAddress> {
+    let v4 = |ip: &IpAddr| if let IpAddr::V4(ip) = ip { Some(*ip) } else { None };
+    let (mut ip, mut subnet_of) = (None, None);
+    for attribute in &told.attributes {
+        match attribute {
+            AddressAttribute::Local(local) => ip = v4(local),
+            // The peer's, on a link between two.
+            AddressAttribute::Address(address) => subnet_of = v4(address),
+            _ => {}
+        }
+    }
+    Some(HostAddress {
+        link: names.get(&told.header.index)?.clone(),
+        ip: ip.or(subnet_of)?,
+        subnet: Subnet::around(subnet_of.or(ip)?, told.header.prefix_len)?,
+    })
+}
+
+/// Reads one route; none of those that the kernel makes for the host's own addresses and for broadcasts.
+fn route(told: &RouteMessage, names: &BTreeMap<u32, String>) -> Option<Route> {
+    let nowhere = match told.header.kind {
+        RouteType::Unicast => false,
+        RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit => true,
+        _ => return None,
+    };
+    let (mut to, mut by, mut gateway) = (Ipv4Addr::UNSPECIFIED, None, None);
+    for attribute in &told.attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(ip)) => to = *ip,
+            RouteAttribute::Oif(index) => by = Some(*index),
+            RouteAttribute::Gateway(RouteAddress::Inet(ip)) => gateway = Some(*ip),
+            RouteAttribute::MultiPath(hops) => {
+                by = by.or(hops.first().map(|hop| hop.interface_index));
+            }
+            _ => {}
+        }
+    }
+    let by = by.filter(|_| !nowhere);
+    Some(Route {
+        to: Subnet::around(to, told.header.destination_prefix_length)?,
+        link: by.and_then(|index| names.get(&index).cloned()),
+        gateway,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_tells_of_the_loop() {
+        let host = network().unwrap();
+        let lo = host.link("lo").unwrap();
+        assert!(lo.loopback && lo.index == 1 && lo.mtu > 0 && lo.kind.is_none());
+        // In a fresh namespace it is down, and then it has no address.
+        let of_lo = host.addresses.iter().filter(|address| address.link == "lo");
+        for address in of_lo {
+            assert!(address.ip.is_loopback() && address.subnet.contains(address.ip));
+        }
+        for link in &host.links {
+            let master = link.master.as_ref();
+            assert!(master.is_none_or(|master| host.link(master).is_some()), "{link:?}");
+        }
+        assert!(
+            host.routes.iter().filter(|route| route.is_default()).all(|route| route.link.is_some())
+        );
+    }
+}

@@ -1,0 +1,298 @@
+//! What lies between a guest's NIC and the host's: network devices with their state, who was heard where, how the kernel
+//! passes packets on, and which networks of libvirt's are served. Of the network namespace that this program runs in.
+
+use super::network::{link_messages, links, mac as text, network};
+use crate::fsroot::{FsError, FsRoot};
+use crate::netlink::ask;
+use gpuvm_core::network::Mode;
+use gpuvm_core::network::doctor::{Behind, Device, HostSide, Kernel, Neighbour, PortState, Vf};
+use gpuvm_core::network::firewall::Ruleset;
+use gpuvm_core::network::host::Link;
+use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_route::link::{
+    BridgePortState, BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoPortData,
+    LinkAttribute, LinkExtentMask, LinkInfo, LinkMessage, LinkVfInfo, MacVtapMode, VfInfo,
+    VfLinkState,
+};
+use netlink_packet_route::link::{InfoMacVlan, InfoMacVtap};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+/// Where the kernel is set for IPv4.
+const IPV4: &str = "proc/sys/net/ipv4";
+/// Where libvirt keeps the configurations of its servers of addresses.
+const DNSMASQ: &str = "/libvirt/dnsmasq/";
+
+/// Reads the host's side of paths; `firewall` is the packet filter, which other programs tell. Errors: what the kernel
+/// says to a question that each kernel answers.
+pub fn read(root: &FsRoot, firewall: Result<Ruleset, String>) -> io::Result<HostSide> {
+    let told = link_messages(&[LinkExtentMask::Vf])?;
+    let all = links(&told);
+    let names: BTreeMap<u32, String> =
+        all.iter().map(|link| (link.index, link.name.clone())).collect();
+    let devices = all.into_iter().zip(&told).map(|(link, told)| device(link, told));
+    Ok(HostSide {
+        devices: devices.collect(),
+        network: network()?,
+        neighbours: neighbours(&names)?,
+        heard: heard(&names).unwrap_or_default(),
+        kernel: kernel(root),
+        firewall,
+        served: served(root).ok(),
+    })
+}
+
+/// A MAC address in its usual form; none: it is shorter than one of Ethernet.
+fn mac(bytes: &[u8]) -> Option<String> {
+    bytes.get(..6).map(text)
+}
+
+/// Reads what a path needs to know of a device.
+fn device(link: Link, told: &LinkMessage) -> Device {
+    let mut device = Device {
+        link,
+        carrier: false,
+        packets_in: 0,
+        port: None,
+        forward_delay_s: None,
+        calls_iptables: false,
+        mode: None,
+        vfs: BTreeMap::new(),
+    };
+    for attribute in &told.attributes {
+        match attribute {
+            LinkAttribute::Carrier(on) => device.carrier = *on == 1,
+            LinkAttribute::Stats64(stats) => device.packets_in = stats.rx_packets,
+            LinkAttribute::LinkInfo(infos) => infos.iter().for_each(|info| kind(&mut device, info)),
+            LinkAttribute::VfInfoList(functions) => {
+                functions.iter().for_each(|LinkVfInfo(infos)| function(&mut device, infos));
+            }
+            _ => {}
+        }
+    }
+    device
+}
+
+/// Reads what a device of its kind, or a port of its master's kind, says.
+fn kind(device: &mut Device, info: &LinkInfo) {
+    let mode = |mode: &MacVtapMode| match mode {
+        MacVtapMode::Bridge => Some(Mode::Bridge),
+        MacVtapMode::Private => Some(Mode::Private),
+        MacVtapMode::Vepa => Some(Mode::Vepa),
+        MacVtapMode::Passthrough => Some(Mode::Passthrough),
+        _ => None,
+    };
+    match info {
+        LinkInfo::Data(InfoData::Bridge(told)) => {
+            let (mut stp, mut delay) = (false, 0);
+            for value in told {
+                match value {
+                    InfoBridge::StpState(state) => stp = *state != BridgeStpState::Disabled,
+                    // In hundredths of a second.
+                    InfoBridge::ForwardDelay(ticks) => delay = ticks / 100,
+                    InfoBridge::NfCallIpTables(on) => device.calls_iptables = *on,
+                    _ => {}
+                }
+            }
+            device.forward_delay_s = stp.then_some(delay);
+        }
+        LinkInfo::Data(InfoData::MacVtap(told)) => {
+            device.mode = told.iter().find_map(|value| match value {
+                InfoMacVtap::Mode(told) => mode(told),
+                _ => None,
+            });
+        }
+        LinkInfo::Data(InfoData::MacVlan(told)) => {
+            device.mode = told.iter().find_map(|value| match value {
+                InfoMacVlan::Mode(told) => mode(told),
+                _ => None,
+            });
+        }
+        LinkInfo::PortData(InfoPortData::BridgePort(told)) => {
+            device.port = told.iter().find_map(|value| match value {
+                InfoBridgePort::State(state) => Some(match state {
+                    BridgePortState::Forwarding => PortState::Forwarding,
+                    BridgePortState::Listening | BridgePortState::Learning => PortState::Waiting,
+                    _ => PortState::Blocking,
+                }),
+                _ => None,
+            });
+        }
+        _ => {}
+    }
+}
+
+/// Reads what a card says of one of its virtual functions.
+fn function(device: &mut Device, infos: &[VfInfo]) {
+    for info in infos {
+        let number = match info {
+            VfInfo::Mac(told) => told.vf_id,
+            VfInfo::Vlan(told) => told.vf_id,
+            VfInfo::SpoofCheck(told) => told.vf_id,
+            VfInfo::LinkState(told) => told.vf_id,
+            _ => continue,
+        };
+        let vf: &mut Vf = device.vfs.entry(number).or_default();
+        match info {
+            VfInfo::Mac(told) => vf.mac = mac(&told.mac),
+            VfInfo::Vlan(told) => vf.vlan = Some(told.vlan_id),
+            VfInfo::SpoofCheck(told) => vf.spoof_check = Some(told.enabled),
+            VfInfo::LinkState(told) => vf.disabled = told.state == VfLinkState::Disable,
+            _ => {}
+        }
+    }
+}
+
+/// Everything that the kernel has heard of a family, where it heard it, from whom.
+fn entries(family: AddressFamily) -> io::Result<Vec<NeighbourMessage>> {
+    let mut message = NeighbourMessage::default();
+    message.header.family = family;
+    let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetNeighbour(message))?;
+    let told = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewNeighbour(told) => Some(told),
+        _ => None,
+    });
+    Ok(told.collect())
+}
+
+/// The MAC address of an entry.
+fn entry_mac(entry: &NeighbourMessage) -> Option<String> {
+    entry.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(bytes) => mac(bytes),
+        _ => None,
+    })
+}
+
+/// Who answers for which IPv4 address.
+fn neighbours(names: &BTreeMap<u32, String>) -> io::Result<Vec<Neighbour>> {
+    let of = |entry: &NeighbourMessage| {
+        let usable = |state| {
+            !matches!(
+                state,
+                NeighbourState::Incomplete | NeighbourState::Failed | NeighbourState::Noarp
+            )
+        };
+        let ip = entry.attributes.iter().find_map(|attribute| match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(*ip),
+            _ => None,
+        })?;
+        let link = names.get(&entry.header.ifindex)?.clone();
+        usable(entry.header.state).then_some(Neighbour { link, ip, mac: entry_mac(entry)? })
+    };
+    Ok(entries(AddressFamily::Inet)?.iter().filter_map(of).collect())
+}
+
+/// The ports that bridges heard MAC addresses on; without what is set for good, such as the ports' own addresses.
+fn heard(names: &BTreeMap<u32, String>) -> io::Result<BTreeMap<(String, String), String>> {
+    let of = |entry: &NeighbourMessage| {
+        let bridge = entry.attributes.iter().find_map(|attribute| match attribute {
+            NeighbourAttribute::Controller(bridge) => names.get(bridge).cloned(),
+            _ => None,
+        })?;
+        let learned = entry.header.state != NeighbourState::Permanent;
+        let port = names.get(&entry.header.ifindex)?.clone();
+        learned.then_some(((bridge, entry_mac(entry)?), port))
+    };
+    Ok(entries(AddressFamily::Bridge)?.iter().filter_map(of).collect())
+}
+
+/// How the kernel is set.
+fn kernel(root: &FsRoot) -> Kernel {
+    let on = |path: &str| Some(root.read(path).ok()??.trim() != "0");
+    let names = root.names(&format!("{IPV4}/conf")).unwrap_or_default();
+    let forwarding = names.into_iter().filter_map(|name| {
+        let on = on(&format!("{IPV4}/conf/{name}/forwarding"))?;
+        Some((name, on))
+    });
+    Kernel {
+        ip_forward: on(&format!("{IPV4}/ip_forward")),
+        forwarding: forwarding.collect(),
+        bridge_calls_iptables: on("proc/sys/net/bridge/bridge-nf-call-iptables"),
+    }
+}
+
+/// The networks of libvirt's whose dnsmasq runs: it names the network's own configuration.
+fn served(root: &FsRoot) -> Result<BTreeSet<String>, FsError> {
+    let mut served = BTreeSet::new();
+    for name in root.names("proc")?.iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit())) {
+        // One may end while it is looked at.
+        let Ok(Some(dir)) = root.dir(&format!("proc/{name}")) else { continue };
+        let arguments = dir.zero_ended("cmdline");
+        let is_it = arguments.first().is_some_and(|program| program.ends_with("dnsmasq"));
+        let files = arguments.iter().filter_map(|argument| argument.strip_prefix("--conf-file="));
+        let networks = files.filter_map(|file| {
+            file.split_once(DNSMASQ)?.1.strip_suffix(".conf").map(str::to_owned)
+        });
+        served.extend(networks.filter(|_| is_it));
+    }
+    Ok(served)
+}
+
+/// The network device behind a passed PCI function, and its number there.
+pub fn behind(root: &FsRoot, bdf: &str) -> Result<Behind, FsError> {
+    let at = format!("sys/bus/pci/devices/{bdf}/physfn");
+    let Some(card) = root.dir(&at)? else { return Ok(Behind::default()) };
+    let pf = root.names(&format!("{at}/net"))?.into_iter().next();
+    let mut vf = 0;
+    // As many as there are; the last one is followed by nothing.
+    while let Some(name) = card.link_name(&format!("virtfn{vf}"))? {
+        if name == bdf {
+            return Ok(Behind { pf, vf: Some(vf) });
+        }
+        vf += 1;
+    }
+    Ok(Behind { pf, vf: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn the_host_tells_of_its_loop() {
+        let root = FsRoot::live().unwrap();
+        let host = read(&root, Err("not asked".into())).unwrap();
+        let lo = host.device("lo").unwrap();
+        assert!(lo.link.loopback && lo.port.is_none() && lo.vfs.is_empty());
+        assert!(host.kernel.ip_forward.is_some() && host.kernel.forwarding.contains_key("lo"));
+        assert!(host.served.is_some());
+    }
+
+    #[test]
+    fn settings_and_virtual_functions_are_read_below_a_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("proc/sys/net/ipv4/ip_forward", "1\n");
+        write("proc/sys/net/ipv4/conf/virbr0/forwarding", "0\n");
+        write("proc/sys/net/bridge/bridge-nf-call-iptables", "1\n");
+        let mine =
+            "/usr/sbin/dnsmasq\0--conf-file=/var/lib/libvirt/dnsmasq/lab.conf\0--leasefile-ro\0";
+        write("proc/77/cmdline", mine);
+        write("proc/78/cmdline", &mine.replace("lab", "other").replace("/dnsmasq\0", "/vi\0"));
+        let devices = "sys/bus/pci/devices";
+        write(&format!("{devices}/0000:01:00.0/net/eth0/mtu"), "1500");
+        for (vf, bdf) in ["0000:01:10.0", "0000:01:10.2"].iter().enumerate() {
+            write(&format!("{devices}/{bdf}/vendor"), "0x8086");
+            symlink("../0000:01:00.0", dir.path().join(format!("{devices}/{bdf}/physfn"))).unwrap();
+            let link = dir.path().join(format!("{devices}/0000:01:00.0/virtfn{vf}"));
+            symlink(format!("../{bdf}"), link).unwrap();
+        }
+        let root = FsRoot::at(dir.path()).unwrap();
+        let kernel = kernel(&root);
+        assert_eq!((kernel.ip_forward, kernel.bridge_calls_iptables), (Some(true), Some(true)));
+        assert_eq!(kernel.forwarding, [("virbr0".to_owned(), false)].into());
+        assert_eq!(served(&root).unwrap(), ["lab".to_owned()].into());
+        let card = |bdf| behind(&root, bdf).unwrap();
+        assert_eq!(card("0000:01:10.2"), Behind { pf: Some("eth0".into()), vf: Some(1) });
+        assert_eq!(card("0000:01:00.0"), Behind::default());
+    }
+}

@@ -1,0 +1,115 @@
+//! Recorded hosts of every kind that `--host` takes: our JSON, a directory with `sys` in it, lstopo's XML. Knows
+//! nothing of what a host holds.
+
+use super::lstopo::{LstopoError, from_lstopo_xml};
+use super::{DiscoverError, discover};
+use crate::fsroot::{FsError, FsRoot};
+use crate::input::{self, InputError};
+use gpuvm_core::topology::Topology;
+use gpuvm_core::topology::file::{FileError, from_json};
+use std::path::{Path, PathBuf};
+
+/// Bytes that a recorded host's file may have; a host of 1,536 pcpus and 500 functions takes some 1 MiB.
+const LARGEST: u64 = 64 << 20;
+
+/// Says why a path is no recorded host.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The system says no.
+    #[error("cannot read {path}: {source}")]
+    Unreadable {
+        /// The path.
+        path: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The file is none of the kinds that are known.
+    #[error("{path} is no recorded host: {reason}")]
+    Unknown {
+        /// The path.
+        path: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The file is JSON, but not a good one.
+    #[error("{path}: {source}")]
+    Json {
+        /// The path.
+        path: String,
+        /// What is wrong with it.
+        source: FileError,
+    },
+    /// The file is XML, but no lstopo record that is read.
+    #[error("{path}: {source}")]
+    Lstopo {
+        /// The path.
+        path: String,
+        /// What is wrong with it.
+        source: LstopoError,
+    },
+    /// The file is not read.
+    #[error("{0}")]
+    Input(#[from] InputError),
+    /// The directory cannot be read as a host.
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+}
+
+impl From<FsError> for LoadError {
+    fn from(error: FsError) -> LoadError {
+        LoadError::Discover(error.into())
+    }
+}
+
+/// Loads a recorded host.
+pub fn load(path: &Path) -> Result<Topology, LoadError> {
+    let shown = path.display().to_string();
+    let unreadable = |source| LoadError::Unreadable { path: shown.clone(), source };
+    let unknown = |reason: String| LoadError::Unknown { path: shown.clone(), reason };
+    let meta = std::fs::metadata(path).map_err(unreadable)?;
+    if meta.is_dir() {
+        let root = sysfs_root(path).ok_or_else(|| {
+            unknown("the directory holds no `sys/devices`, also not up to two levels below".into())
+        })?;
+        return Ok(discover(&FsRoot::at(&root)?)?);
+    }
+    let bytes = input::read(path, LARGEST)?;
+    let packed: [&[u8]; 4] = [b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"];
+    if packed.iter().any(|magic| bytes.starts_with(magic)) {
+        let reason = "it is packed; unpack it with `tar -xf` and name the directory".into();
+        return Err(unknown(reason));
+    }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        unknown(format!("byte {} is not UTF-8", error.utf8_error().valid_up_to()))
+    })?;
+    match text.trim_start().chars().next() {
+        None => Err(unknown("it is empty".into())),
+        Some('{') => from_json(&text).map_err(|source| LoadError::Json { path: shown, source }),
+        Some('<') => {
+            from_lstopo_xml(&text).map_err(|source| LoadError::Lstopo { path: shown, source })
+        }
+        Some(_) => Err(unknown(
+            "it is neither JSON of `gpuvm host capture FILE` nor XML of `lstopo --of xml`".into(),
+        )),
+    }
+}
+
+/// Finds the directory that holds `sys`: the one given, or one up to two levels below, the first by name.
+fn sysfs_root(path: &Path) -> Option<PathBuf> {
+    let mut level = vec![path.to_owned()];
+    for _ in 0..3 {
+        if let Some(root) = level.iter().find(|dir| dir.join("sys/devices").is_dir()) {
+            return Some(root.clone());
+        }
+        let mut below: Vec<PathBuf> = level
+            .iter()
+            .filter_map(|dir| std::fs::read_dir(dir).ok())
+            .flat_map(|entries| entries.take(1000).flatten())
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .map(|entry| entry.path())
+            .collect();
+        below.sort();
+        level = below;
+    }
+    None
+}

@@ -1,0 +1,410 @@
+//! The only reader of the host's files: everything is read below a root directory, so a recorded host and the live
+//! one are the same to the rest of the program.
+//!
+//! On a recorded host no symbolic link leads out of the root: the kernel resolves every path as if the root were `/`,
+//! so absolute links and `..` stay inside. Files are opened below a directory that is already open: a host has
+//! thousands of them, and the long paths of sysfs would be walked for each. This module knows nothing of what stands
+//! in the files.
+
+mod head;
+mod node;
+
+pub use node::NodeNumber;
+
+use gpuvm_core::topology::file::MOST_STRING;
+use nix::dir::Dir as Listing;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
+use nix::sys::stat::Mode;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// Bytes that a sysfs attribute has at most; what is longer is read in pieces.
+const PAGE: usize = 4096;
+/// Bytes that a file may have; the longest one read, mountinfo, has some hundred KiB on busy hosts.
+const LARGEST: usize = 8 << 20;
+/// Bytes that a file may have: what lies below /sys and /proc/sys is one value each.
+fn longest(path: &str) -> usize {
+    let path = path.trim_start_matches('/');
+    let is_value = |below: &str| path.starts_with(below);
+    match is_value("sys/") || is_value("proc/sys/") || path == "proc/cmdline" {
+        true => MOST_STRING,
+        false => LARGEST,
+    }
+}
+
+/// How often a path is opened again that the kernel could not keep below the root because of a race.
+const RETRIES: usize = 1000;
+
+/// Says why a file of a host cannot be used. The path is as seen below the root, the root itself in front.
+#[derive(Debug, thiserror::Error)]
+pub enum FsError {
+    /// The system says no.
+    #[error("cannot read {path}: {source}")]
+    Unreadable {
+        /// The file or directory.
+        path: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The file is no text or not of a sensible size.
+    #[error("{path}: {reason}")]
+    NotText {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The text is not what should stand there.
+    #[error("{path} line {line}: {reason}")]
+    Malformed {
+        /// The file.
+        path: String,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Is the root directory that a host's files are read below.
+#[derive(Debug)]
+pub struct FsRoot {
+    /// The root directory.
+    root: OwnedFd,
+    /// Its path.
+    path: PathBuf,
+    /// How paths below the root are resolved.
+    resolve: Resolve,
+}
+
+/// Is how paths below the root are resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Resolve {
+    /// This machine: as for any program.
+    Live,
+    /// A recorded host: the kernel keeps the path below the root.
+    InRoot,
+    /// A recorded host on a kernel without `openat2` (before 5.6): paths that lead outside are as good as missing.
+    Checked,
+}
+
+/// Is how the end of a file shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// By a read that gives nothing: files of /proc give less than asked for in the middle.
+    Empty,
+    /// By a read that gives less than a page: attributes of /sys. Saves a call for each of some thousand files.
+    Short,
+}
+
+/// Is an open directory of a host.
+#[derive(Debug)]
+pub struct Dir<'r> {
+    /// The host.
+    root: &'r FsRoot,
+    /// The directory.
+    fd: OwnedFd,
+    /// Its path below the root, for error texts and for [`Dir::dir`].
+    path: String,
+}
+
+impl FsRoot {
+    /// This machine.
+    pub fn live() -> Result<FsRoot, FsError> {
+        Ok(FsRoot { resolve: Resolve::Live, ..FsRoot::open_root(Path::new("/"))? })
+    }
+
+    /// A recorded host: a directory that holds its `sys` and `proc`.
+    pub fn at(dir: &Path) -> Result<FsRoot, FsError> {
+        FsRoot::open_root(dir)
+    }
+
+    /// Opens the root and finds out how the kernel can keep paths below it.
+    fn open_root(dir: &Path) -> Result<FsRoot, FsError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let unreadable =
+            |e: Errno| FsError::Unreadable { path: dir.display().to_string(), source: e.into() };
+        let root = nix::fcntl::open(dir, flags, Mode::empty()).map_err(unreadable)?;
+        let resolve = match openat2(&root, ".", in_root(flags)) {
+            Ok(_) => Resolve::InRoot,
+            Err(_) => Resolve::Checked,
+        };
+        Ok(FsRoot { root, path: dir.to_owned(), resolve })
+    }
+
+    /// Whether this is the machine that the program runs on.
+    pub fn is_live(&self) -> bool {
+        self.resolve == Resolve::Live
+    }
+
+    /// The root's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens a directory; none where it is missing. `path` is relative to the root and may hold `..`.
+    pub fn dir(&self, path: &str) -> Result<Option<Dir<'_>>, FsError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+        let fd = absent(self.open(path, flags)).map_err(|e| self.unreadable(path, e))?;
+        Ok(fd.map(|fd| Dir { root: self, fd, path: path.to_owned() }))
+    }
+
+    /// Whether a file, a directory or what a link points to is there.
+    pub fn exists(&self, path: &str) -> bool {
+        self.open(path, OFlag::O_PATH).is_ok()
+    }
+
+    /// Reads a text file without white space at its ends; none where it is missing.
+    pub fn read(&self, path: &str) -> Result<Option<String>, FsError> {
+        let fd = absent(self.open(path, OFlag::O_RDONLY)).map_err(|e| self.unreadable(path, e))?;
+        fd.map(|fd| self.text(&fd, path, Ends::Empty)).transpose()
+    }
+
+    /// Reads the whole lines within the first 4 KiB of a text file: /proc/cpuinfo is long and slow to make, and its
+    /// first processor says what is wanted.
+    pub fn read_head(&self, path: &str) -> Result<Option<String>, FsError> {
+        let fd = absent(self.open(path, OFlag::O_RDONLY)).map_err(|e| self.unreadable(path, e))?;
+        let Some(fd) = fd else { return Ok(None) };
+        let mut page = [0; PAGE];
+        let length = nix::unistd::read(&fd, &mut page).map_err(|e| self.unreadable(path, e))?;
+        let end = match page[..length].iter().rposition(|&byte| byte == b'\n') {
+            Some(newline) if length == PAGE => newline,
+            _ => length,
+        };
+        self.utf8(page[..end].to_vec(), path).map(Some)
+    }
+
+    /// Names in a directory, sorted; empty where it is missing.
+    pub fn names(&self, path: &str) -> Result<Vec<String>, FsError> {
+        match self.dir(path)? {
+            Some(dir) => dir.names(),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Opens a path below the root in the way that fits the host.
+    fn open(&self, path: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
+        let path = match path.trim_start_matches('/') {
+            "" => ".",
+            path => path,
+        };
+        let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        match self.resolve {
+            Resolve::Live => openat(&self.root, path, flags, Mode::empty()),
+            Resolve::InRoot => {
+                let flags = if flags.contains(OFlag::O_PATH) { OFlag::O_PATH } else { flags };
+                let open = || openat2(&self.root, path, in_root(flags));
+                // The kernel says so where anything on the machine is renamed while it follows a `..`.
+                let raced = |fd: &Result<OwnedFd, Errno>| matches!(fd, Err(Errno::EAGAIN));
+                (0..RETRIES).map(|_| open()).find(|fd| !raced(fd)).unwrap_or_else(open)
+            }
+            Resolve::Checked => {
+                let inside = |full: &PathBuf| {
+                    self.path.canonicalize().is_ok_and(|root| full.starts_with(root))
+                };
+                match self.path.join(path).canonicalize().ok().filter(inside) {
+                    Some(full) => nix::fcntl::open(&full, flags, Mode::empty()),
+                    None => Err(Errno::ENOENT),
+                }
+            }
+        }
+    }
+
+    /// Reads an open file to its end.
+    fn text(&self, fd: &OwnedFd, path: &str, ends: Ends) -> Result<String, FsError> {
+        let mut page = [0; PAGE];
+        let mut bytes = Vec::new();
+        loop {
+            let length = nix::unistd::read(fd, &mut page).map_err(|e| self.unreadable(path, e))?;
+            if length == 0 || (ends == Ends::Short && length < PAGE && bytes.is_empty()) {
+                bytes.extend_from_slice(&page[..length]);
+                break;
+            }
+            let most = longest(path);
+            if bytes.len() + length > most {
+                let reason = format!("longer than {most} bytes");
+                return Err(FsError::NotText { path: self.shown(path), reason });
+            }
+            bytes.extend_from_slice(&page[..length]);
+        }
+        self.utf8(bytes, path)
+    }
+
+    /// Checks that bytes are text and trims it. Some kernels end a list of pcpus with a zero byte.
+    fn utf8(&self, bytes: Vec<u8>, path: &str) -> Result<String, FsError> {
+        let blank = |c: char| c.is_whitespace() || c == '\0';
+        let reason = match String::from_utf8(bytes) {
+            Ok(text) => {
+                let trimmed = text.trim_start().trim_end_matches(blank);
+                if !trimmed.contains('\0') {
+                    let same = trimmed.len() == text.len();
+                    return Ok(if same { text } else { trimmed.to_owned() });
+                }
+                "not a text: it holds a zero byte".to_owned()
+            }
+            Err(error) => {
+                format!("not a text: byte {} is not UTF-8", error.utf8_error().valid_up_to())
+            }
+        };
+        Err(FsError::NotText { path: self.shown(path), reason })
+    }
+
+    /// Makes the error for what the system refuses.
+    fn unreadable(&self, path: &str, errno: Errno) -> FsError {
+        FsError::Unreadable { path: self.shown(path), source: errno.into() }
+    }
+
+    /// Makes the error for a text that is not what should stand there; `line` counts from 1.
+    pub fn malformed(&self, path: &str, line: usize, reason: impl ToString) -> FsError {
+        FsError::Malformed { path: self.shown(path), line, reason: reason.to_string() }
+    }
+
+    /// A path as error texts show it.
+    fn shown(&self, path: &str) -> String {
+        self.path.join(path.trim_start_matches('/')).display().to_string()
+    }
+}
+
+impl<'r> Dir<'r> {
+    /// Its path below the root.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The path of a file in it, below the root.
+    pub fn path_of(&self, name: &str) -> String {
+        format!("{}/{name}", self.path)
+    }
+
+    /// Reads a file of the directory without white space at its ends; none where it is missing. `name` has no `/`.
+    pub fn read(&self, name: &str) -> Result<Option<String>, FsError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let flags = if self.root.is_live() { flags } else { flags | OFlag::O_NOFOLLOW };
+        debug_assert!(!name.contains('/') && name != "..", "{name} is in another directory");
+        match absent(openat(&self.fd, name, flags, Mode::empty())) {
+            Ok(Some(fd)) => self.root.text(&fd, &self.path_of(name), Ends::Short).map(Some),
+            Ok(None) => Ok(None),
+            Err(errno) => Err(self.root.unreadable(&self.path_of(name), errno)),
+        }
+    }
+
+    /// Reads a file that the kernel refuses where the hardware has no answer (a link speed of a function that is not
+    /// PCIe, a partition of a drive that went away): none then, too.
+    pub fn read_if_any(&self, name: &str) -> Result<Option<String>, FsError> {
+        match self.read(name) {
+            Err(FsError::Unreadable { .. }) => Ok(None),
+            other => other,
+        }
+    }
+
+    /// Reads a decimal number; none where the file is missing.
+    pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, FsError> {
+        self.parse(name, |text| text.parse().ok(), "a number in range")
+    }
+
+    /// Reads a hexadecimal number with `0x` in front; none where the file is missing.
+    pub fn hex<T: TryFrom<u32>>(&self, name: &str) -> Result<Option<T>, FsError> {
+        let parse = |text: &str| {
+            let digits = text.strip_prefix("0x")?;
+            let value = u32::from_str_radix(digits, 16).ok()?;
+            if digits.starts_with('+') { None } else { T::try_from(value).ok() }
+        };
+        self.parse(name, parse, "a number such as 0x10de in range")
+    }
+
+    /// Reads one value; `wanted` says in an error what should stand there.
+    pub fn parse<T>(
+        &self,
+        name: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+        wanted: &str,
+    ) -> Result<Option<T>, FsError> {
+        let Some(text) = self.read(name)? else { return Ok(None) };
+        match parse(&text) {
+            Some(value) => Ok(Some(value)),
+            None => Err(self.malformed(name, 1, not(&text, wanted))),
+        }
+    }
+
+    /// The target of a symbolic link as it stands there; none where it is missing or no link. The tools that made some
+    /// records end every target in a slash, which the kernel never does.
+    pub fn link(&self, name: &str) -> Result<Option<String>, FsError> {
+        match readlinkat(&self.fd, name) {
+            Ok(target) => match target.into_string() {
+                Ok(target) => Ok(Some(target.trim_end_matches('/').to_owned())),
+                Err(_) => {
+                    let reason = "the link's target is not UTF-8".into();
+                    Err(FsError::NotText { path: self.root.shown(&self.path_of(name)), reason })
+                }
+            },
+            Err(Errno::EINVAL) => Ok(None),
+            Err(errno) => {
+                absent(Err(errno)).map_err(|errno| self.root.unreadable(&self.path_of(name), errno))
+            }
+        }
+    }
+
+    /// The last name in a symbolic link's target: the kernel names a driver, a group, a bridge so.
+    pub fn link_name(&self, name: &str) -> Result<Option<String>, FsError> {
+        let target = self.link(name)?;
+        Ok(target.and_then(|t| t.rsplit('/').next().filter(|n| !n.is_empty()).map(str::to_owned)))
+    }
+
+    /// Names in it, sorted.
+    pub fn names(&self) -> Result<Vec<String>, FsError> {
+        let unreadable = |errno| self.root.unreadable(&self.path, errno);
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut listing =
+            Listing::openat(&self.fd, ".", flags, Mode::empty()).map_err(unreadable)?;
+        let mut names = Vec::new();
+        for entry in listing.iter() {
+            let entry = entry.map_err(unreadable)?;
+            match entry.file_name().to_str() {
+                Ok("." | "..") => {}
+                Ok(name) => names.push(name.to_owned()),
+                Err(_) => {
+                    let reason = "a name in it is not UTF-8".into();
+                    return Err(FsError::NotText { path: self.root.shown(&self.path), reason });
+                }
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Opens a directory below this one; none where it is missing.
+    pub fn dir(&self, name: &str) -> Result<Option<Dir<'r>>, FsError> {
+        self.root.dir(&self.path_of(name))
+    }
+
+    /// Makes the error for a text that is not what should stand there; `line` counts from 1.
+    pub fn malformed(&self, name: &str, line: usize, reason: impl ToString) -> FsError {
+        self.root.malformed(&self.path_of(name), line, reason)
+    }
+}
+
+/// How the kernel keeps a path below the root; no magic links, since these lead anywhere.
+fn in_root(flags: OFlag) -> OpenHow {
+    let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    OpenHow::new().flags(flags).resolve(resolve)
+}
+
+/// Takes a missing file for no file.
+fn absent<T>(result: Result<T, Errno>) -> Result<Option<T>, Errno> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Says that a text is not what was wanted; shows its start only.
+pub fn not(text: &str, wanted: &str) -> String {
+    let start: String =
+        text.chars().take(40).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    format!("`{start}` is not {wanted}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! Who uses a PCI function, and so whether it may be taken from the host.
+//!
+//! [`Use`]s come from three places: the topology (drives, networks, virtual functions), the domains, and what the kernel
+//! shows of processes ([`read()`]). [`Take::new`] judges, without I/O. Knows no libvirt, binds nothing.
+//!
+//! What is never taken, whatever the admin says: functions below a mounted or otherwise used drive, of a NIC with a
+//! default route or in a bridge or bond, with virtual functions, or held by a domain that runs; and every function that
+//! shares an IOMMU group with one of these. What a process has open, and a NIC that merely has an address, yield to
+//! `--force`.
+
+mod nodes;
+mod processes;
+mod take;
+
+pub use processes::{Seen, guests, openers, read};
+pub use take::{Hindrance, Take, with_groups};
+
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::placement::Occupancy;
+use gpuvm_core::topology::{Drive, DriveUse, Sriov, Topology};
+use serde::Serialize;
+
+/// Is what kind of use it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UseKind {
+    /// A domain that runs.
+    Domain,
+    /// A drive below it is mounted, swap space, or part of an array or volume.
+    Drive,
+    /// A default route leads over it, or it is in a bridge or bond.
+    Network,
+    /// It has virtual functions.
+    Functions,
+    /// A process has one of its device nodes open.
+    Process,
+    /// It is up and has an address.
+    Address,
+    /// The host's console is on it.
+    Console,
+}
+
+impl UseKind {
+    /// Whether `--force` overrides it.
+    pub fn yields(self) -> bool {
+        matches!(self, UseKind::Process | UseKind::Address | UseKind::Console)
+    }
+}
+
+/// Is one use of a function.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Use {
+    /// The function.
+    pub bdf: Bdf,
+    /// Of what kind.
+    pub kind: UseKind,
+    /// Who uses it and how, to be read after "by": `process 312 (python3), which has /dev/nvidia0 open`.
+    pub by: String,
+}
+
+/// Uses that topology and domains tell of, of these functions.
+pub fn known(topology: &Topology, held: &Occupancy, functions: &[Bdf]) -> Vec<Use> {
+    let mut uses = Vec::new();
+    for &bdf in functions {
+        let mut add = |kind, by: String| uses.push(Use { bdf, kind, by });
+        let holders = held.domains.iter().filter(|d| d.active && d.devices.contains(&bdf));
+        for domain in holders {
+            add(UseKind::Domain, format!("domain `{}`, which runs", domain.domain));
+        }
+        for drive in topology.parts().drives.iter().filter(|drive| drive.bdf == Some(bdf)) {
+            drive_uses(drive, |by| add(UseKind::Drive, by));
+        }
+        let Some(device) = topology.device(bdf) else { continue };
+        for why in device.net.iter().flat_map(|net| &net.used_by) {
+            add(UseKind::Network, format!("the host's network: {why}"));
+        }
+        if let Some(Sriov::Pf { enabled: enabled @ 1.., .. }) = device.sriov {
+            add(UseKind::Functions, format!("its {enabled} virtual functions"));
+        }
+    }
+    uses.sort();
+    uses.dedup();
+    uses
+}
+
+/// Uses of a drive and of its partitions.
+fn drive_uses(drive: &Drive, mut add: impl FnMut(String)) {
+    for (name, used) in drive.uses() {
+        add(match used {
+            DriveUse::Mounted { at } => format!("the host, which has {name} mounted at {at}"),
+            DriveUse::Swap => format!("the host, which swaps to {name}"),
+            DriveUse::Holder { device, what, .. } => {
+                let what = what.as_ref().map_or_else(String::new, |what| format!(" ({what})"));
+                format!("{device}{what}, of which {name} is a part")
+            }
+            DriveUse::Member { of } => format!("{of}, of which {name} is a member"),
+            DriveUse::Kernel => format!("the kernel, which holds {name} for somebody alone"),
+            DriveUse::EfiSystem => {
+                format!("the host, of which {name} is the EFI system partition")
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! Whether functions may be taken from the host together. No I/O.
+
+use super::{Use, UseKind};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::topology::{DeviceKind, PciDevice, Topology};
+use serde::Serialize;
+
+/// Is why a function may not be taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Hindrance {
+    /// The function that was asked for.
+    pub bdf: Bdf,
+    /// The reason, to be read after its address: "is used by ..".
+    pub why: String,
+    /// The use that is behind it; none: it is not a use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<UseKind>,
+}
+
+/// Is what taking functions means.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Take {
+    /// Functions that are taken: those asked for and what has to come along, by address.
+    pub functions: Vec<Bdf>,
+    /// What forbids it; empty: it may be.
+    pub hindrances: Vec<Hindrance>,
+}
+
+impl Take {
+    /// Judges whether the functions `asked` may be taken together. `uses` has those of all members of their IOMMU
+    /// groups. Bridges stay with the host and hinder nothing; functions of one slot, and members that no driver has,
+    /// come along; a member that a driver has and that is not asked for forbids it.
+    pub fn new(topology: &Topology, uses: &[Use], asked: &[Bdf]) -> Take {
+        let mut take = Take { functions: asked.to_vec(), hindrances: Vec::new() };
+        for &bdf in asked {
+            let mut refuse = |why: String, kind| {
+                take.hindrances.push(Hindrance { bdf, why, kind });
+            };
+            let Some(device) = topology.device(bdf) else {
+                refuse("is not there".into(), None);
+                continue;
+            };
+            if is_bridge(device) {
+                refuse("is a bridge, which no guest can have".into(), None);
+                continue;
+            }
+            for used in uses.iter().filter(|used| used.bdf == bdf) {
+                refuse(format!("is used by {}", used.by), Some(used.kind));
+            }
+            let Some(group) = topology.iommu_group(bdf) else {
+                refuse("has no IOMMU group: the IOMMU is off or absent".into(), None);
+                continue;
+            };
+            for other in group.members.iter().filter_map(|&member| topology.device(member)) {
+                if is_bridge(other) || asked.contains(&other.bdf) {
+                    continue;
+                }
+                let shares = format!("shares IOMMU group {} with {}", group.number, other.bdf);
+                for used in uses.iter().filter(|used| used.bdf == other.bdf) {
+                    refuse(format!("{shares}, which is used by {}", used.by), Some(used.kind));
+                }
+                let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
+                match &other.driver {
+                    Some(driver)
+                        if !gpuvm_core::topology::is_vfio(driver)
+                            && slot(other.bdf) != slot(bdf) =>
+                    {
+                        refuse(format!("{shares}, which driver {driver} has"), None);
+                    }
+                    _ => take.functions.push(other.bdf),
+                }
+            }
+        }
+        take.functions.sort();
+        take.functions.dedup();
+        take
+    }
+
+    /// What forbids it; with `force` only what nothing overrides.
+    pub fn refusals(&self, force: bool) -> Vec<&Hindrance> {
+        self.hindrances.iter().filter(|h| !(force && h.kind.is_some_and(UseKind::yields))).collect()
+    }
+}
+
+/// Functions with all endpoints of their IOMMU groups, by address: those whose uses [`Take::new`] needs.
+pub fn with_groups(topology: &Topology, asked: &[Bdf]) -> Vec<Bdf> {
+    let members = asked.iter().filter_map(|&bdf| topology.iommu_group(bdf));
+    let mut all: Vec<Bdf> = members.flat_map(|group| group.members.iter().copied()).collect();
+    all.retain(|&bdf| topology.device(bdf).is_some_and(|device| !is_bridge(device)));
+    all.extend(asked);
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Whether it is a bridge, of which an IOMMU group may have any number.
+fn is_bridge(device: &PciDevice) -> bool {
+    matches!(device.kind(), DeviceKind::Bridge | DeviceKind::HostBridge)
+}

@@ -1,0 +1,380 @@
+//! Domains behind libvirt.
+
+use super::super::machine::{Identity, Machine, Told};
+use super::super::{
+    AskedBy, Console, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError, Kept,
+    Lease, VfPool, XmlOf, network, storage,
+};
+use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools};
+use gpuvm_core::cpuset::CpuSet;
+use gpuvm_core::domain::live::GuestThread;
+use gpuvm_core::shell::word;
+use gpuvm_core::versions::{Version, Versions};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use virt::domain::{Domain, DomainState as State};
+use virt::error::{Error, ErrorNumber};
+use virt::sys;
+
+/// How long a domain that is being ended may take to be gone. With the embedded driver of a second process the end is
+/// seen a moment after libvirt said that the domain does not run.
+const END_WAIT: Duration = Duration::from_secs(10);
+
+/// Is what libvirt says that domains can have, as far as it is looked at.
+#[derive(Debug, Deserialize)]
+struct Capabilities {
+    /// The emulator.
+    path: PathBuf,
+}
+
+impl Hypervisor for Libvirt {
+    fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    fn opened_uri(&self) -> String {
+        Told::uri(self)
+    }
+
+    fn machine(&self) -> Machine {
+        self.its_machine().clone()
+    }
+
+    fn identity(&self) -> Identity {
+        self.its_identity()
+    }
+
+    fn versions(&self) -> Versions {
+        // libvirt's test driver answers with its own version for QEMU's.
+        let is_qemu = self.uri.starts_with("qemu");
+        let qemu = self.connection().hyp_version().ok().filter(|_| is_qemu);
+        let libvirt = self.connection().lib_version().ok();
+        Versions { libvirt: libvirt.map(Version::of_libvirt), qemu: qemu.map(Version::of_libvirt) }
+    }
+
+    fn emulator(&self) -> Option<PathBuf> {
+        if !self.its_machine().is_here() {
+            return None;
+        }
+        let path = |virt| {
+            let text =
+                self.connection().domain_capabilities(None, None, None, Some(virt), 0).ok()?;
+            let document: Capabilities = quick_xml::de::from_str(&text).ok()?;
+            Some(document.path)
+        };
+        path("qemu").or_else(|| path("kvm"))
+    }
+
+    fn reconnect(&self) -> Result<(), HypervisorError> {
+        self.connect_again()
+    }
+
+    fn run_id(&self, name: &str) -> Result<Option<u32>, HypervisorError> {
+        Ok(self.find(&format!("look for domain `{name}`"), name)?.id())
+    }
+
+    fn storage(&self) -> &dyn storage::Storage {
+        self
+    }
+
+    fn networks(&self) -> &dyn network::Networks {
+        self
+    }
+
+    fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
+        let doing = format!("list the domains of {}", self.uri);
+        let list = |flags| self.connection().list_all_domains(flags).map_err(|e| error(&doing, &e));
+        let all = list(0)?;
+        // Who is in a state is told by one call for all of them, and only what is in neither is asked by itself.
+        let named = |flags| -> Result<BTreeSet<String>, HypervisorError> {
+            Ok(list(flags)?.iter().filter_map(|domain| domain.uuid_string().ok()).collect())
+        };
+        let known = match all.is_empty() {
+            true => Known::default(),
+            false => Known {
+                running: named(sys::VIR_CONNECT_LIST_DOMAINS_RUNNING)?,
+                off: named(sys::VIR_CONNECT_LIST_DOMAINS_SHUTOFF)?,
+                persistent: named(sys::VIR_CONNECT_LIST_DOMAINS_PERSISTENT)?,
+            },
+        };
+        let mut rows = Vec::with_capacity(all.len());
+        for domain in &all {
+            match known.summary(domain) {
+                Ok(row) => rows.push(row),
+                // Deleted since it was listed.
+                Err(e) if e.code().is(ErrorNumber::NoDomain) => {}
+                Err(e) => return Err(error(&doing, &e)),
+            }
+        }
+        self.seen.replace(all.into_iter().filter_map(|d| Some((d.name().ok()?, d))).collect());
+        rows.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(rows)
+    }
+
+    fn domain(&self, name: &str) -> Result<Option<DomainSummary>, HypervisorError> {
+        let doing = format!("look for domain `{name}`");
+        let found = self.connection().lookup_domain_by_name(name);
+        match found.and_then(|domain| summary(&domain)) {
+            Ok(row) => Ok(Some(row)),
+            Err(e) if e.code().is(ErrorNumber::NoDomain) => Ok(None),
+            Err(e) => Err(error(&doing, &e)),
+        }
+    }
+
+    fn xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError> {
+        let doing = format!("read the definition of domain `{name}`");
+        let flags = match which {
+            XmlOf::Inactive | XmlOf::Public => sys::VIR_DOMAIN_XML_INACTIVE,
+            XmlOf::Live => 0,
+        };
+        // Secrets are for those who may change: a connection for reading would be refused them.
+        let secret = which != XmlOf::Public && self.read_only.is_none();
+        let secrets = if secret { sys::VIR_DOMAIN_XML_SECURE } else { 0 };
+        // A domain that was listed need not be looked up, unless it was made anew since.
+        if let Some(Ok(xml)) = self.seen.borrow().get(name).map(|d| d.xml_desc(flags | secrets)) {
+            return Ok(xml);
+        }
+        self.find(&doing, name)?.xml_desc(flags | secrets).map_err(|e| error(&doing, &e))
+    }
+
+    fn define(&self, xml: &str) -> Result<(), HypervisorError> {
+        self.may_change()?;
+        let defined =
+            self.connection().define_domain_xml_flags(xml, sys::VIR_DOMAIN_DEFINE_VALIDATE);
+        defined.map(|_| ()).map_err(|e| error("define the domain", &e))
+    }
+
+    fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
+        self.undefine_with(name, sys::VIR_DOMAIN_UNDEFINE_NVRAM)
+    }
+
+    fn undefine_but_nvram(&self, name: &str) -> Result<(), HypervisorError> {
+        self.undefine_with(name, sys::VIR_DOMAIN_UNDEFINE_KEEP_NVRAM)
+    }
+
+    fn keeps(&self, name: &str) -> Result<Vec<Kept>, HypervisorError> {
+        let doing = format!("look for snapshots of domain `{name}`");
+        let domain = self.find(&doing, name)?;
+        // Not every driver has them.
+        let number = |of: Result<u32, Error>| match of {
+            Err(e) if is_unsupported(&e) => Ok(0),
+            number => number.map_err(|e| error(&doing, &e)),
+        };
+        let mut kept = Vec::new();
+        if number(domain.has_managed_save(0).map(u32::from))? > 0 {
+            let hint =
+                format!("`virsh managedsave-remove {name}` throws it away", name = word(name));
+            kept.push(Kept { what: "a saved state".into(), hint, starts: true });
+        }
+        match number(domain.num_snapshots(0))? {
+            0 => {}
+            number => {
+                let what = gpuvm_core::words::count(number, "snapshot");
+                let hint = format!("`virsh snapshot-list {name}` shows them", name = word(name));
+                kept.push(Kept { what, hint, starts: false });
+            }
+        }
+        Ok(kept)
+    }
+
+    fn start(&self, name: &str) -> Result<(), HypervisorError> {
+        let doing = format!("start domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        domain.create().map_err(|e| error(&doing, &e))
+    }
+
+    fn shutdown(&self, name: &str, by: AskedBy) -> Result<(), HypervisorError> {
+        let doing = format!("shut down domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        let asked = match by {
+            AskedBy::Agent => domain.shutdown_flags(sys::VIR_DOMAIN_SHUTDOWN_GUEST_AGENT),
+            // Not every driver takes the flag for ACPI; without one libvirt may ask the agent first.
+            AskedBy::PowerButton => {
+                match domain.shutdown_flags(sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN) {
+                    Err(e) if is_unsupported(&e) => domain.shutdown(),
+                    asked => asked,
+                }
+            }
+        };
+        asked.map_err(|e| error(&doing, &e))
+    }
+
+    fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
+        let doing = format!("end domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        match domain.destroy() {
+            Err(e) if e.code().is(ErrorNumber::OperationInvalid) && ends(&domain) => Ok(()),
+            other => other.map_err(|e| error(&doing, &e)),
+        }
+    }
+
+    fn detach(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
+        let doing = format!("take a device away from domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        let live = sys::VIR_DOMAIN_AFFECT_LIVE;
+        domain.detach_device_flags(device, live).map_err(|e| error(&doing, &e))
+    }
+
+    fn pin(&self, name: &str, thread: GuestThread, pcpus: &CpuSet) -> Result<(), HypervisorError> {
+        let doing = format!("pin {thread} of domain `{name}` to pcpus {pcpus}");
+        let domain = self.find_to_change(&doing, name)?;
+        pin::pin(&domain, thread, pcpus).map_err(|e| error(&doing, &e))
+    }
+
+    fn update(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
+        let doing = format!("change a device of domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        let live = sys::VIR_DOMAIN_AFFECT_LIVE;
+        domain.update_device_flags(device, live).map_err(|e| error(&doing, &e))
+    }
+
+    fn ask_agent(
+        &self,
+        name: &str,
+        command: &str,
+        wait: Duration,
+    ) -> Result<String, HypervisorError> {
+        Libvirt::ask_agent(self, name, command, wait)
+    }
+
+    fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
+        let doing = format!("read whether domain `{name}` starts with the host");
+        self.find(&doing, name)?.autostart().map_err(|e| error(&doing, &e))
+    }
+
+    fn console(&self, name: &str, force: bool) -> Result<Box<dyn Console>, HypervisorError> {
+        console::attach(self, name, force)
+    }
+
+    fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
+        let domain = self.find(&format!("read the addresses of domain `{name}`"), name)?;
+        Ok(address::addresses(self, &domain, macs))
+    }
+
+    fn vf_pools(&self) -> Result<Vec<VfPool>, HypervisorError> {
+        pools::vf_pools(self)
+    }
+
+    fn leases(&self, network: &str, mac: &str) -> Result<Vec<Lease>, HypervisorError> {
+        leases::leases(self, network, mac)
+    }
+}
+
+impl Libvirt {
+    /// Removes a definition; `nvram`: the flag that says what becomes of its NVRAM.
+    fn undefine_with(
+        &self,
+        name: &str,
+        nvram: sys::virDomainUndefineFlagsValues,
+    ) -> Result<(), HypervisorError> {
+        let doing = format!("undefine domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        let saved =
+            sys::VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | sys::VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA;
+        // Drivers without firmware, such as the test driver, refuse the flag for it, and some refuse every flag.
+        for flags in [saved | nvram, saved] {
+            match domain.undefine_flags(flags) {
+                Err(e) if is_unsupported(&e) => {}
+                other => return other.map_err(|e| error(&doing, &e)),
+            }
+        }
+        domain.undefine().map_err(|e| error(&doing, &e))
+    }
+}
+
+/// Is what was told of all domains at once, by UUID.
+#[derive(Default)]
+struct Known {
+    /// Those that run.
+    running: BTreeSet<String>,
+    /// Those that are off.
+    off: BTreeSet<String>,
+    /// Those that have a definition.
+    persistent: BTreeSet<String>,
+}
+
+impl Known {
+    /// One row of the list.
+    fn summary(&self, domain: &Domain) -> Result<DomainSummary, Error> {
+        let (name, uuid) = (domain.name()?, domain.uuid_string()?);
+        let state = match (self.running.contains(&uuid), self.off.contains(&uuid)) {
+            (true, false) => DomainState::Running,
+            (false, true) => DomainState::ShutOff,
+            // Paused or crashed, or on its way from one to the other.
+            _ => state(domain)?,
+        };
+        let persistent = self.persistent.contains(&uuid);
+        Ok(DomainSummary { name, uuid, state, persistent })
+    }
+}
+
+/// One domain by itself.
+fn summary(domain: &Domain) -> Result<DomainSummary, Error> {
+    let (name, uuid) = (domain.name()?, domain.uuid_string()?);
+    let (state, persistent) = (state(domain)?, domain.is_persistent()?);
+    Ok(DomainSummary { name, uuid, state, persistent })
+}
+
+/// The state of a domain.
+fn state(domain: &Domain) -> Result<DomainState, Error> {
+    Ok(match domain.state()?.0.known() {
+        Some(State::Running | State::Blocked | State::NoState) => DomainState::Running,
+        Some(State::Paused | State::PMSuspended) => DomainState::Paused,
+        Some(State::Shutdown) => DomainState::ShuttingDown,
+        Some(State::Shutoff) => DomainState::ShutOff,
+        Some(State::Crashed) => DomainState::Crashed,
+        None if domain.is_active()? => DomainState::Running,
+        None => DomainState::ShutOff,
+    })
+}
+
+/// Whether a domain is, or within [`END_WAIT`] comes to be, not running.
+fn ends(domain: &Domain) -> bool {
+    let until = Instant::now() + END_WAIT;
+    loop {
+        match domain.is_active() {
+            Ok(false) => return true,
+            // A transient domain is gone with its end.
+            Err(e) if e.code().is(ErrorNumber::NoDomain) => return true,
+            Ok(true) | Err(_) if Instant::now() > until => return false,
+            Ok(true) | Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hypervisor::HypervisorErrorKind;
+
+    #[test]
+    fn the_test_driver_goes_through_a_life() {
+        let libvirt = match Libvirt::open("test:///default") {
+            Err(error) if error.message.contains("cannot open shared object") => {
+                eprintln!("skipped: {error}");
+                return;
+            }
+            libvirt => libvirt.unwrap(),
+        };
+        let xml = "<domain type='test'><name>a</name><memory>4096</memory><os><type>hvm</type>\
+                   </os></domain>";
+        libvirt.define(xml).unwrap();
+        assert_eq!(libvirt.define(xml).unwrap_err().kind, HypervisorErrorKind::Exists);
+        assert_eq!(libvirt.define("<domain").unwrap_err().kind, HypervisorErrorKind::BadXml);
+        let bogus = xml.replace("<memory>", "<memory bogus='1'>").replace(">a<", ">b<");
+        assert_eq!(libvirt.define(&bogus).unwrap_err().kind, HypervisorErrorKind::BadXml);
+        assert!(libvirt.xml("a", XmlOf::Inactive).unwrap().contains("<name>a</name>"));
+        libvirt.start("a").unwrap();
+        assert!(libvirt.start("a").is_err(), "started twice");
+        let rows = libvirt.domains().unwrap();
+        let row = rows.iter().find(|row| row.name == "a").unwrap();
+        assert_eq!((row.state, row.persistent), (DomainState::Running, true));
+        assert_eq!(libvirt.addresses("a", &[]).unwrap(), []);
+        libvirt.destroy("a").unwrap();
+        libvirt.destroy("a").unwrap();
+        libvirt.undefine("a").unwrap();
+        assert_eq!(libvirt.undefine("a").unwrap_err().kind, HypervisorErrorKind::NoDomain);
+    }
+}

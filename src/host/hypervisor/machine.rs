@@ -1,0 +1,382 @@
+//! Which machine an open connection is of: [`decide`] alone says so, from what the connection tells and what this machine
+//! is. Files, sysfs, leases and history of this machine are nobody's where it is another one.
+//!
+//! A URI without a host by libvirt's own socket, and a driver in this process, are of this machine unless both the host
+//! name and the system's UUID are others. Whatever may lead elsewhere (a host, a way such as ssh, a socket at a path of
+//! its own, which may be forwarded) is of this machine only where both are the same, or where the kernel says that the
+//! process at the other end of the socket is a libvirt daemon here.
+
+use gpuvm_core::shell::word;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// The UUID of the system as its firmware tells it, which libvirt takes for the host's.
+const UUIDS: [&str; 2] =
+    ["/sys/devices/virtual/dmi/id/product_uuid", "/sys/class/dmi/id/product_uuid"];
+/// Configuration in which an admin says another.
+const CONFIGURATION: [&str; 2] = ["/etc/libvirt/libvirtd.conf", "/etc/libvirt/virtqemud.conf"];
+/// The host name as the kernel has it.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+/// The identity of an installed system.
+const MACHINE_ID: &str = "/etc/machine-id";
+/// Where libvirt's own sockets are.
+const SOCKETS: [&str; 2] = ["/run/libvirt/", "/var/run/libvirt/"];
+/// Names of the sockets of the system's libvirt in them.
+const SOCKET_FILES: [&str; 2] = ["virtqemud-sock", "libvirt-sock"];
+/// What the firmware of many boards says in place of a UUID.
+const NONE: [&str; 4] = [
+    "03000200040005000006000700080009",
+    "00020003000400050006000700080009",
+    "12345678123456781234567812345678",
+    "123456781234567890abcddeefaabbcc",
+];
+/// Names of processes that are libvirt's daemons.
+const DAEMONS: [&str; 3] = ["libvirtd", "virtqemud", "virtproxyd"];
+
+/// Is the machine that a connection is of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "machine", rename_all = "kebab-case")]
+pub enum Machine {
+    /// The one that this program runs on.
+    Here,
+    /// Another.
+    Elsewhere {
+        /// Its name, as one would reach it.
+        host: String,
+    },
+}
+
+impl Machine {
+    /// Whether it is this one.
+    pub fn is_here(&self) -> bool {
+        *self == Machine::Here
+    }
+
+    /// The name of another one.
+    pub fn elsewhere(&self) -> Option<&str> {
+        match self {
+            Machine::Here => None,
+            Machine::Elsewhere { host } => Some(host),
+        }
+    }
+}
+
+/// Is what tells machines apart, as a journal keeps it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Its host name.
+    pub host: String,
+    /// Its UUID: of this machine the installed system's, of another one that of its libvirt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+}
+
+impl Identity {
+    /// This machine's.
+    pub fn of_this_machine() -> Identity {
+        let id = std::fs::read_to_string(MACHINE_ID).ok();
+        let uuid = id.map(|id| plain(&id)).filter(|id| !id.is_empty());
+        Identity { host: host_name(), uuid }
+    }
+
+    /// Whether two are of the same machine: by UUID where both have one, else by name.
+    pub fn is_same(&self, other: &Identity) -> bool {
+        match (&self.uuid, &other.uuid) {
+            (Some(one), Some(other)) => plain(one) == plain(other),
+            _ => is_same_name(&self.host, &other.host),
+        }
+    }
+}
+
+/// Is what a connection tells of its machine. The dearer of it is asked only where it counts.
+pub trait Told {
+    /// The URI that was opened in the end: aliases are resolved.
+    fn uri(&self) -> String;
+    /// The host name; none where it does not say.
+    fn host_name(&self) -> Option<String>;
+    /// The UUID of the host; none where it does not say.
+    fn uuid(&self) -> Option<String>;
+    /// This machine's name as libvirt reads it here.
+    fn own_name(&self) -> Option<String>;
+}
+
+/// Is a URI of libvirt's in its parts.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Uri<'u> {
+    /// The driver: `qemu`.
+    pub driver: &'u str,
+    /// The way to it: `ssh`, `unix`.
+    pub transport: Option<&'u str>,
+    /// The user on the host.
+    pub user: Option<&'u str>,
+    /// The host.
+    pub host: Option<&'u str>,
+    /// The port.
+    pub port: Option<&'u str>,
+    /// The path and what stands behind it.
+    path: &'u str,
+    /// The parameters.
+    query: &'u str,
+}
+
+impl<'u> Uri<'u> {
+    /// Takes it apart; none for what is no URI, an alias for one.
+    pub fn parse(text: &'u str) -> Option<Uri<'u>> {
+        let (scheme, rest) = text.split_once("://")?;
+        let (driver, transport) = match scheme.split_once('+') {
+            Some((driver, transport)) => (driver, Some(transport)),
+            None => (scheme, None),
+        };
+        let rest = rest.split('#').next().unwrap_or_default();
+        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = place.find('/').map_or((place, ""), |at| place.split_at(at));
+        let (user, at) = match authority.rsplit_once('@') {
+            Some((user, at)) => (Some(user), at),
+            None => (None, authority),
+        };
+        let (host, port) = match at.strip_prefix('[').and_then(|at| at.split_once(']')) {
+            Some((host, port)) => (host, port.strip_prefix(':')),
+            None => match at.rsplit_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (at, None),
+            },
+        };
+        let full = |text: &&str| !text.is_empty();
+        Some(Uri {
+            driver,
+            transport,
+            user: user.filter(full),
+            host: Some(host).filter(full),
+            port: port.filter(full),
+            path,
+            query,
+        })
+    }
+
+    /// A parameter, decoded, as libvirt reads it: in small or large letters, and the last of several.
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        let pairs = self.query.split(['&', ';']);
+        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let of_name = |(key, _): &(&str, &str)| decoded(key).eq_ignore_ascii_case(name);
+        Some(decoded({ pairs }.rfind(of_name)?.1))
+    }
+
+    /// Whether it is of a driver that runs in this process.
+    fn is_in_process(&self) -> bool {
+        let direct = self.transport.is_none() && self.host.is_none();
+        direct && (self.driver == "test" || self.path == "/embed")
+    }
+
+    /// Whether its form alone leads to this machine: no host, and libvirt's own socket.
+    pub fn is_plain(&self) -> bool {
+        let by_socket = matches!(self.transport, None | Some("unix"));
+        let own = |socket: String| {
+            SOCKETS.iter().any(|dir| socket.starts_with(dir)) && !socket.contains("/../")
+        };
+        let socket = self.parameter("socket").is_none_or(own);
+        self.host.is_none() && by_socket && socket && self.parameter("command").is_none()
+    }
+
+    /// Whether the connection goes through a program that may ask its user something.
+    pub fn may_ask(&self) -> bool {
+        self.transport.is_some_and(|way| way.contains("ssh") || way == "ext")
+    }
+}
+
+/// Whether the form of a URI alone leads to this machine, for what is asked before, or without, a connection.
+pub fn is_plain(uri: &str) -> bool {
+    uri == super::none::URI || Uri::parse(uri).is_some_and(|uri| uri.is_plain())
+}
+
+/// Whether two URIs of this machine lead to one hypervisor, as far as can be told: one may name the way to it and the other
+/// not, and an alias may be of any.
+pub fn is_same_hypervisor(one: &str, other: &str) -> bool {
+    let (Some(a), Some(b)) = (Uri::parse(one), Uri::parse(other)) else { return true };
+    let is_own = |uri: &Uri<'_>| !uri.is_plain() && uri.parameter("socket").is_some();
+    let by_sockets = !(is_own(&a) && is_own(&b)) || a.parameter("socket") == b.parameter("socket");
+    let in_process = a.is_in_process() || b.is_in_process();
+    one == other || (!in_process && a.driver == b.driver && a.path == b.path && by_sockets)
+}
+
+/// Whether it is of libvirt's test driver, whose guests run nowhere.
+pub fn is_test(uri: &str) -> bool {
+    uri.starts_with("test:")
+}
+
+/// Which machine a connection is of.
+pub fn decide(told: &dyn Told) -> Machine {
+    let text = told.uri();
+    let uri = Uri::parse(&text);
+    if text == super::none::URI || uri.as_ref().is_some_and(Uri::is_in_process) {
+        return Machine::Here;
+    }
+    let name = told.host_name();
+    let same_name = name.as_deref().map(|name| {
+        is_same_name(name, &host_name())
+            || told.own_name().is_some_and(|own| is_same_name(name, &own))
+    });
+    let plain = uri.as_ref().is_some_and(Uri::is_plain);
+    let here = match same_name {
+        // A driver that does not say its name has nothing to compare.
+        None => plain,
+        Some(true) if plain => true,
+        Some(true) => uri.as_ref().is_some_and(ends_here) || has_our_uuid(told),
+        Some(false) => plain && has_our_uuid(told),
+    };
+    if here && !uri.as_ref().is_some_and(is_outside) {
+        return Machine::Here;
+    }
+    let of_uri = uri.and_then(|uri| uri.host.map(str::to_owned));
+    let host = of_uri.or(name).unwrap_or(text);
+    Machine::Elsewhere { host }
+}
+
+/// Whether what answers has this machine's UUID, as libvirt would read it here.
+fn has_our_uuid(told: &dyn Told) -> bool {
+    let ours = own_uuids();
+    !ours.is_empty() && told.uuid().is_some_and(|uuid| ours.contains(&plain(&uuid)))
+}
+
+/// The UUIDs that a libvirt of this machine may tell.
+fn own_uuids() -> Vec<String> {
+    let mut found: Vec<String> =
+        UUIDS.iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect();
+    for text in CONFIGURATION.iter().filter_map(|path| std::fs::read_to_string(path).ok()) {
+        for line in text.lines() {
+            let Some((key, value)) = line.split_once('=') else { continue };
+            let value = value.trim().trim_matches('"');
+            match key.trim() {
+                "host_uuid" => found.push(value.to_owned()),
+                "host_uuid_source" if value == "machine-id" => {
+                    found.extend(std::fs::read_to_string(MACHINE_ID));
+                }
+                _ => {}
+            }
+        }
+    }
+    // Boards that say one digit all over have none.
+    let is_one = |uuid: &String| {
+        let differ = uuid.bytes().any(|b| b != uuid.as_bytes()[0]);
+        uuid.len() == 32 && differ && !NONE.contains(&&**uuid)
+    };
+    found.iter().map(|uuid| plain(uuid)).filter(is_one).collect()
+}
+
+/// Whether a socket at a path of its own is one that a libvirt daemon of this machine listens on, as the kernel says. One
+/// that is forwarded belongs to what forwards it.
+fn ends_here(uri: &Uri<'_>) -> bool {
+    if uri.host.is_some() || !matches!(uri.transport, None | Some("unix")) {
+        return false;
+    }
+    let Some(pid) = uri.parameter("socket").and_then(|socket| peer(Path::new(&socket))) else {
+        return false;
+    };
+    let name = std::fs::read_to_string(process(pid).join("comm"));
+    name.is_ok_and(|name| DAEMONS.contains(&name.trim())) && !has_other_root(pid)
+}
+
+/// The number of the process that listens on a socket, as the kernel says it; 0: it is in no namespace of processes that
+/// this one sees. None: nobody listens, or too many wait for an answer already.
+fn peer(socket: &Path) -> Option<i32> {
+    use nix::sys::socket::{
+        AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket as open, sockopt,
+    };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let stream = open(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
+    connect(stream.as_raw_fd(), &UnixAddr::new(socket).ok()?).ok()?;
+    Some(getsockopt(&stream, sockopt::PeerCredentials).ok()?.pid())
+}
+
+/// The directory of a process.
+fn process(pid: i32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
+}
+
+/// Whether a process has other files than this one: it is in another container, or this one is in one. Where its root may
+/// not be looked at, that is not known.
+fn has_other_root(pid: i32) -> bool {
+    let root = |path: &Path| path.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+    let (theirs, ours) = (root(&process(pid).join("root")), root(Path::new("/")));
+    theirs.is_some() && theirs != ours
+}
+
+/// Whether this program is in a container and the system's libvirt outside of it: the files that it names, its processes
+/// and devices are not those that are seen here.
+fn is_outside(uri: &Uri<'_>) -> bool {
+    if !uri.is_plain() || uri.driver == "test" || uri.path != "/system" {
+        return false;
+    }
+    let own = || SOCKETS.map(|dir| SOCKET_FILES.map(|file| format!("{dir}{file}"))).concat();
+    let sockets = uri.parameter("socket").map_or_else(own, |socket| vec![socket]);
+    // As libvirt does, the first that is there: to ask another might start a daemon that nobody needs.
+    let socket = sockets.iter().map(Path::new).find(|socket| socket.exists());
+    socket.and_then(peer).is_some_and(|pid| pid == 0 || has_other_root(pid))
+}
+
+/// The host name as the kernel has it.
+fn host_name() -> String {
+    std::fs::read_to_string(HOST_NAME).map(|name| name.trim().to_owned()).unwrap_or_default()
+}
+
+/// Whether two names are of one host, one of which may lack its domain.
+pub fn is_same_name(one: &str, other: &str) -> bool {
+    let (one, other) = (one.trim_end_matches('.'), other.trim_end_matches('.'));
+    let first = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    let short = |name: &str| !name.contains('.');
+    !one.is_empty()
+        && (one.eq_ignore_ascii_case(other)
+            || (short(one) || short(other)) && first(one) == first(other))
+}
+
+/// A UUID as its digits alone.
+fn plain(uuid: &str) -> String {
+    uuid.chars().filter(char::is_ascii_hexdigit).collect::<String>().to_ascii_lowercase()
+}
+
+/// A parameter without its `%`.
+fn decoded(value: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = value.as_bytes();
+    while let Some((&byte, behind)) = rest.split_first() {
+        let hex = (byte == b'%').then(|| behind.get(..2)).flatten();
+        let hex = hex.and_then(|two| std::str::from_utf8(two).ok());
+        match hex.and_then(|two| u8::from_str_radix(two, 16).ok()) {
+            Some(coded) => {
+                bytes.push(coded);
+                rest = &behind[2..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = behind;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The call of gpuvm that does there what cannot be done from here.
+pub fn command_there(host: &str, arguments: &str) -> String {
+    run_there(host, &format!("gpuvm {arguments}"))
+}
+
+/// A command that is run on another machine, whose shell reads it once more; a host is written so that a shell takes it
+/// as one word.
+pub fn run_there(host: &str, command: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || " -_./@%+=:,".contains(c);
+    let command = match command.chars().all(plain) {
+        true => Cow::Borrowed(command),
+        false => word(command),
+    };
+    let safe = |c: char| c.is_ascii_alphanumeric() || ".-_:@%".contains(c);
+    let host = match host.chars().all(safe) && !host.starts_with('-') {
+        true => Cow::Borrowed(host),
+        false => Cow::Borrowed("HOST"),
+    };
+    format!("ssh {host} {command}")
+}
+
+#[cfg(test)]
+mod tests;

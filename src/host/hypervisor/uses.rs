@@ -1,0 +1,476 @@
+//! Who uses which file, device and volume of the hypervisor's machine: the one answer that every verb asks before it
+//! removes a disk or gives one away.
+//!
+//! Looked at are the live and the next definition of every domain, disks with all that lies below them and all that
+//! they are copied to, NVRAM, kernels and seeds; volumes over volumes; and loop devices. What lies below an image is
+//! told by libvirt and by the image's own header, both of which count. Files are the same where their names, their
+//! names without links, their inodes or their device numbers are. An image that cannot be read may lie over anything,
+//! so all that could be below it counts as used.
+
+mod chain;
+mod document;
+
+use super::storage::{Pool, Storage, Volume};
+use super::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use crate::apply::command::output;
+use crate::discover::silent::Silent;
+use chain::Walk;
+use document::Named;
+use gpuvm_core::domain::DomainXml;
+use gpuvm_core::domain::guest::VolumeRef;
+use nix::sys::stat::makedev;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+/// What is asked of loop devices.
+const LOOP_COLUMNS: &str = "NAME,BACK-MAJ:MIN,BACK-INO";
+/// Seconds that this may take.
+const LOOP_S: u64 = 10;
+
+/// Is who uses something.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum User {
+    /// A domain.
+    Domain {
+        /// Its name.
+        name: String,
+        /// Its UUID.
+        uuid: String,
+    },
+    /// A volume, as `pool/volume`.
+    Volume(String),
+    /// A loop device of the host, by the kernel's name.
+    Loop(String),
+}
+
+/// Is what something is used for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum How {
+    /// It is a disk.
+    Disk,
+    /// An image lies over it.
+    Over,
+    /// A disk is being copied to it.
+    Mirror,
+    /// It holds the settings of the firmware.
+    Nvram,
+    /// The guest is started from it: kernel, firmware.
+    Boot,
+    /// Anything else.
+    Other,
+    /// Perhaps: what lies below this image cannot be told, and why.
+    Untold(PathBuf, String),
+}
+
+/// Is one use of a file, a device or a volume.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Use {
+    /// Who uses it.
+    pub by: User,
+    /// For what.
+    pub how: How,
+    /// Whether it is written by it.
+    pub writes: bool,
+    /// Whether it is used in a way that bears others (`<shareable/>`).
+    pub shares: bool,
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match &self.by {
+            User::Domain { name, .. } => name,
+            User::Volume(name) => return write!(f, "volume `{name}` lies over it"),
+            User::Loop(name) => return write!(f, "the host has it as {name}"),
+        };
+        match &self.how {
+            How::Disk => write!(f, "domain `{name}` has it as a disk"),
+            How::Over => write!(f, "domain `{name}` has an image over it"),
+            How::Mirror => write!(f, "domain `{name}` copies a disk to it"),
+            How::Nvram => write!(f, "domain `{name}` has it as its NVRAM"),
+            How::Boot => write!(f, "domain `{name}` starts from it"),
+            How::Other => write!(f, "domain `{name}` uses it"),
+            How::Untold(image, why) => write!(
+                f,
+                "domain `{name}` has image {}, and what that lies over cannot be told ({why})",
+                image.display()
+            ),
+        }
+    }
+}
+
+/// Is what stands against a disk of a domain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// Number of the disk in the definition, from 0.
+    pub nth: usize,
+    /// The disk's file or device, or one below it.
+    pub path: PathBuf,
+    /// The use of it by somebody else.
+    pub used: Use,
+}
+
+/// Is what tells that two names are one file: on another machine only the name is known.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+struct Identity {
+    /// The name, as it is used.
+    named: PathBuf,
+    /// The name without links.
+    real: Option<PathBuf>,
+    /// File system and inode of a file.
+    inode: Option<(u64, u64)>,
+    /// Number of a device.
+    device: Option<u64>,
+}
+
+impl Identity {
+    /// What is known of a name; `here`: whether it is of this machine.
+    fn of(named: &Path, here: bool) -> Identity {
+        let mut identity = Identity { named: named.components().collect(), ..Identity::default() };
+        if !here {
+            return identity;
+        }
+        identity.real = named.canonicalize().ok().or_else(|| {
+            // It is not there, or may not be entered; its directory may be.
+            let directory = named.parent()?.canonicalize().ok()?;
+            Some(directory.join(named.file_name()?))
+        });
+        if let Ok(meta) = named.metadata() {
+            let kind = meta.file_type();
+            match kind.is_block_device() || kind.is_char_device() {
+                true => identity.device = Some(meta.rdev()),
+                false => identity.inode = Some((meta.dev(), meta.ino())),
+            }
+        }
+        identity
+    }
+
+    /// Whether two names are one file.
+    fn is(&self, other: &Identity) -> bool {
+        self.named == other.named
+            || (self.real.is_some() && self.real == other.real)
+            || (self.inode.is_some() && self.inode == other.inode)
+            || (self.device.is_some() && self.device == other.device)
+    }
+}
+
+/// Is one file that is used.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    /// The file; none: a volume of a pool that is not active.
+    file: Option<Identity>,
+    /// The volume that a definition names.
+    volume: Option<(String, String)>,
+    /// How it is used.
+    used: Use,
+}
+
+/// Is who uses what.
+#[derive(Debug, Default)]
+pub struct Uses {
+    /// Whether the hypervisor's files are this machine's.
+    here: bool,
+    /// Every use of a file.
+    entries: BTreeSet<Entry>,
+    /// Uses of what cannot be told.
+    untold: BTreeSet<Use>,
+    /// Every volume of an active pool.
+    volumes: Vec<Volume>,
+    /// Where the volumes of pools are that are not active, by the pool's name.
+    inactive: BTreeMap<String, PathBuf>,
+    /// File systems that do not answer.
+    silent: Silent,
+}
+
+impl Uses {
+    /// Reads every domain, every active pool and every loop device.
+    pub fn read(hypervisor: &dyn Hypervisor) -> Result<Uses, HypervisorError> {
+        let here = hypervisor.machine().is_here();
+        let pools = hypervisor.storage().pools()?;
+        let volumes = volumes_of(hypervisor.storage(), &pools)?;
+        let inactive = pools.into_iter().filter(|pool| !pool.active);
+        let inactive = inactive.filter_map(|pool| Some((pool.name, pool.path?))).collect();
+        let silent = if here { Silent::read() } else { Silent::default() };
+        let mut uses = Uses { here, volumes, inactive, silent, ..Uses::default() };
+        for summary in hypervisor.domains()? {
+            let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+            let both = [XmlOf::Public, XmlOf::Live];
+            for which in both.into_iter().filter(|which| runs || *which == XmlOf::Public) {
+                let text = match hypervisor.xml(&summary.name, which) {
+                    // Deleted since it was listed.
+                    Err(error) if error.kind == HypervisorErrorKind::NoDomain => continue,
+                    text => text?,
+                };
+                let xml = DomainXml::parse(&text).map_err(|error| HypervisorError {
+                    kind: HypervisorErrorKind::BadXml,
+                    doing: format!("tell which disks domain `{}` has", summary.name),
+                    message: error.to_string(),
+                })?;
+                let by = User::Domain { name: summary.name.clone(), uuid: summary.uuid.clone() };
+                for named in document::read(&xml, which == XmlOf::Live) {
+                    uses.add(&by, named);
+                }
+            }
+        }
+        uses.add_volumes();
+        uses.add_loops();
+        Ok(uses)
+    }
+
+    /// What is known of a name.
+    fn identity(&self, path: &Path) -> Identity {
+        Identity::of(path, self.here && self.silent.why(path).is_none())
+    }
+
+    /// The file systems that do not answer; none: no file is of this machine.
+    fn seen(&self) -> Option<&Silent> {
+        self.here.then_some(&self.silent)
+    }
+
+    /// Adds what a definition names, with all that lies below.
+    fn add(&mut self, by: &User, named: Named) {
+        let Named { file, volume, how, raw, told, writes, shares } = named;
+        let key = volume.clone();
+        let resolved = key.and_then(|(pool, name)| {
+            let found = self.volumes.iter().find(|v| v.pool == pool && v.name == name);
+            // A pool that is not active has it at the same place as when it is.
+            let inactive = || Some(self.inactive.get(&pool)?.join(&name));
+            found.map(|found| found.path.clone()).or_else(inactive)
+        });
+        let top = file.or(resolved);
+        let used = Use { by: by.clone(), how, writes, shares };
+        let identity = top.as_ref().map(|file| self.identity(file));
+        self.entries.insert(Entry { file: identity, volume, used: used.clone() });
+        let Some(top) = top.filter(|_| !raw) else { return };
+        let walk = Walk::from(&top, &self.volumes, self.seen());
+        let below = Use { how: How::Over, writes: false, shares: false, ..used };
+        for file in walk.files {
+            let file = Some(self.identity(&file));
+            self.entries.insert(Entry { file, volume: None, used: below.clone() });
+        }
+        if let Some((image, why)) = walk.untold.filter(|_| !told) {
+            self.untold.insert(Use { how: How::Untold(image, why), ..below });
+        }
+    }
+
+    /// Adds the volumes that lie over something, whether or not a domain has them.
+    fn add_volumes(&mut self) {
+        for volume in self.volumes.iter().filter(|volume| volume.backing.is_some()) {
+            let by = User::Volume(format!("{}/{}", volume.pool, volume.name));
+            let used = Use { by, how: How::Over, writes: false, shares: false };
+            for file in Walk::from(&volume.path, &self.volumes, self.seen()).files {
+                let file = Some(self.identity(&file));
+                self.entries.insert(Entry { file, volume: None, used: used.clone() });
+            }
+        }
+    }
+
+    /// Adds the files that loop devices are over, also those below a domain's disk.
+    fn add_loops(&mut self) {
+        let (Ok(devices), true) = (std::fs::read_dir("/sys/block"), self.here) else { return };
+        let mut unseen = false;
+        for device in devices.flatten() {
+            let name = device.file_name().to_string_lossy().into_owned();
+            let Ok(mut file) = std::fs::read(device.path().join("loop/backing_file")) else {
+                continue;
+            };
+            file.pop_if(|last| *last == b'\n');
+            let path = PathBuf::from(OsString::from_vec(file));
+            // As another mount namespace names it, or without a name.
+            unseen = unseen || self.silent.why(&path).is_some() || !path.exists();
+            let file = self.identity(&path);
+            self.add_loop(name, file);
+        }
+        let told = if unseen { loops() } else { Vec::new() };
+        for (name, inode) in told {
+            self.add_loop(name, Identity { inode: Some(inode), ..Identity::default() });
+        }
+    }
+
+    /// Adds the file that a loop device is over.
+    fn add_loop(&mut self, name: String, file: Identity) {
+        let by = User::Loop(name);
+        let used = Use { by, how: How::Other, writes: true, shares: false };
+        self.entries.insert(Entry { file: Some(file), volume: None, used });
+    }
+
+    /// Who uses a file, a device, or a volume by its path.
+    pub fn of(&self, path: &Path) -> Vec<Use> {
+        self.of_disk(path, None)
+    }
+
+    /// Who uses a disk, by its path and, where it is a volume, by that, too.
+    pub fn of_disk(&self, path: &Path, volume: Option<&VolumeRef>) -> Vec<Use> {
+        let file = self.identity(path);
+        let is = |entry: &&Entry| {
+            let is_volume = volume.is_some_and(|of| {
+                entry.volume.as_ref().is_some_and(|v| v.0 == of.pool && v.1 == of.name)
+            });
+            match (&entry.file, &entry.volume) {
+                (Some(other), _) => is_volume || other.is(&file),
+                // The volume of a pool that is not known is where its pool once was: its name has to do.
+                (None, Some((_, name))) => is_volume || path.file_name() == Some(OsStr::new(name)),
+                (None, None) => false,
+            }
+        };
+        let known = self.entries.iter().filter(is).map(|entry| &entry.used);
+        let all: BTreeSet<Use> = known.chain(&self.untold).cloned().collect();
+        // Whoever surely has it need not be named as perhaps having it.
+        let sure: BTreeSet<User> =
+            all.iter().filter(|one| !one.is_untold()).map(|one| one.by.clone()).collect();
+        all.into_iter().filter(|one| !one.is_untold() || !sure.contains(&one.by)).collect()
+    }
+
+    /// Who else than the domain of this UUID uses a file.
+    pub fn others(&self, path: &Path, own_uuid: &str) -> Vec<Use> {
+        self.others_of_disk(path, None, own_uuid)
+    }
+
+    /// Who else than the domain of this UUID uses a disk.
+    pub fn others_of_disk(
+        &self,
+        path: &Path,
+        volume: Option<&VolumeRef>,
+        own_uuid: &str,
+    ) -> Vec<Use> {
+        let is_own = |one: &Use| matches!(&one.by, User::Domain { uuid, .. } if uuid == own_uuid);
+        let all = self.of_disk(path, volume).into_iter();
+        all.filter(|one| !is_own(one)).collect()
+    }
+
+    /// What stands against the disks of a domain, by the number of the disk in its definition: others write what it reads, or
+    /// have what it writes, and not both bear that. `own_uuid` is the domain's own, if it is one already.
+    pub fn conflicts(&self, xml: &DomainXml, own_uuid: Option<&str>) -> Vec<Conflict> {
+        let mut all = Vec::new();
+        for (nth, named) in document::disks(xml) {
+            let (writes, shares) = (named.writes, named.shares);
+            let volume = named.volume.as_ref();
+            let volume =
+                volume.map(|(pool, name)| VolumeRef { pool: pool.clone(), name: name.clone() });
+            let known = volume.as_ref().and_then(|volume| self.volume(volume));
+            let Some(top) = named.file.or_else(|| known.map(|known| known.path.clone())) else {
+                continue;
+            };
+            let below = match named.raw {
+                true => BTreeSet::new(),
+                false => Walk::from(&top, &self.volumes, self.seen()).files,
+            };
+            let parts = std::iter::once((top, writes)).chain(below.into_iter().map(|f| (f, false)));
+            for (path, writes) in parts {
+                let others = self.others_of_disk(&path, None, own_uuid.unwrap_or_default());
+                let against = |one: &Use| {
+                    !one.is_untold() && (writes || one.writes) && !(shares && one.shares)
+                };
+                let used = others.into_iter().filter(against);
+                all.extend(used.map(|used| Conflict { nth, path: path.clone(), used }));
+            }
+        }
+        all
+    }
+
+    /// A volume of an active pool.
+    pub fn volume(&self, volume: &VolumeRef) -> Option<&Volume> {
+        self.volumes.iter().find(|v| v.pool == volume.pool && v.name == volume.name)
+    }
+
+    /// Why a file of this machine cannot be looked at, in words; none: it can.
+    pub fn silent(&self, path: &Path) -> Option<String> {
+        self.silent.why(path)
+    }
+
+    /// Whether two names are one file.
+    pub fn is_same(&self, a: &Path, b: &Path) -> bool {
+        self.identity(a).is(&self.identity(b))
+    }
+
+    /// Every file and device of each domain's disks, by the domain's name.
+    pub fn files(&self) -> BTreeMap<String, BTreeSet<PathBuf>> {
+        let mut all: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
+        for entry in &self.entries {
+            if let (User::Domain { name, .. }, Some(file)) = (&entry.used.by, &entry.file) {
+                all.entry(name.clone()).or_default().insert(file.named.clone());
+            }
+        }
+        all
+    }
+
+    /// Domains that have a file as a disk or below one, by name.
+    pub fn domains(&self, file: &Path) -> Vec<String> {
+        let users = self.of(file).into_iter().filter(|one| !one.is_untold());
+        let names: BTreeSet<String> = users
+            .filter_map(|one| match one.by {
+                User::Domain { name, .. } => Some(name),
+                _ => None,
+            })
+            .collect();
+        names.into_iter().collect()
+    }
+
+    /// Volumes that lie over a file, with others between or none, as `pool/volume`.
+    pub fn volumes(&self, file: &Path) -> Vec<String> {
+        let users = self.of(file).into_iter();
+        let names = users.filter_map(|one| match one.by {
+            User::Volume(name) => Some(name),
+            _ => None,
+        });
+        names.collect()
+    }
+}
+
+impl Use {
+    /// Whether it is only perhaps a use.
+    pub fn is_untold(&self) -> bool {
+        matches!(self.how, How::Untold(..))
+    }
+}
+
+/// The volumes of every active pool.
+pub fn volumes(storage: &dyn Storage) -> Result<Vec<Volume>, HypervisorError> {
+    volumes_of(storage, &storage.pools()?)
+}
+
+/// The volumes of these pools, as far as they are active.
+fn volumes_of(storage: &dyn Storage, pools: &[Pool]) -> Result<Vec<Volume>, HypervisorError> {
+    let mut volumes: Vec<Volume> = Vec::new();
+    for pool in pools.iter().filter(|pool| pool.active) {
+        match storage.volumes(&pool.name) {
+            // Forgotten since it was listed.
+            Err(error) if error.kind == HypervisorErrorKind::NoVolume => {}
+            read => volumes.extend(read?),
+        }
+    }
+    Ok(volumes)
+}
+
+/// The files that loop devices of this machine are over, by file system and inode, as the kernel has them.
+fn loops() -> Vec<(String, (u64, u64))> {
+    let asked = output(&["losetup", "--list", "--noheadings", "--output", LOOP_COLUMNS], LOOP_S);
+    let text = asked.unwrap_or_default();
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (name, device, inode) = (words.next()?, words.next()?, words.next()?);
+        let (major, minor) = device.split_once(':')?;
+        let device = makedev(major.parse().ok()?, minor.parse().ok()?);
+        Some((name.trim_start_matches("/dev/").to_owned(), (device, inode.parse().ok()?)))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Every file that a domain's disks name: their own, those below them, those that they are being copied to.
+pub fn files_of(xml: &DomainXml, volumes: &[Volume]) -> Vec<PathBuf> {
+    let file = |named: Named| {
+        let volume = named.volume.and_then(|(pool, name)| {
+            volumes.iter().find(|volume| volume.pool == pool && volume.name == name)
+        });
+        named.file.or_else(|| volume.map(|volume| volume.path.clone()))
+    };
+    let disks = document::read(xml, false).into_iter();
+    let disks = disks.filter(|named| matches!(named.how, How::Disk | How::Over | How::Mirror));
+    disks.filter_map(file).collect()
+}
+
+#[cfg(test)]
+mod tests;

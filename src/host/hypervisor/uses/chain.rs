@@ -1,0 +1,194 @@
+//! Everything that lies below an image: as libvirt tells of volumes, and as the images' own headers say.
+
+use super::Volume;
+use crate::discover::silent::Silent;
+use gpuvm_core::image::{Below, BelowError, below};
+use nix::fcntl::OFlag;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// The most files of one chain that are looked at; QEMU opens no chain of this length.
+const MOST: usize = 512;
+/// What QEMU names things by that are no files of the host.
+const ELSEWHERE: [&str; 14] = [
+    "nbd", "nbd+unix", "rbd", "iscsi", "ssh", "http", "https", "ftp", "ftps", "gluster", "nfs",
+    "nvme", "sheepdog", "vxhs",
+];
+/// What QEMU writes before a path.
+const HERE: [&str; 3] = ["file", "host_device", "host_cdrom"];
+
+/// Is what lies below an image.
+#[derive(Debug, Default)]
+pub(super) struct Walk {
+    /// The files, without the image itself.
+    pub files: BTreeSet<PathBuf>,
+    /// The first image that does not tell, and why.
+    pub untold: Option<(PathBuf, String)>,
+}
+
+impl Walk {
+    /// Goes down from an image; `here`: the file systems that do not answer, where files are of this machine.
+    pub(super) fn from(top: &Path, volumes: &[Volume], here: Option<&Silent>) -> Walk {
+        let mut walk = Walk::default();
+        let mut open = vec![(top.to_owned(), false)];
+        let mut seen = BTreeSet::from([top.to_owned()]);
+        while let Some((image, raw)) = open.pop() {
+            let volume = volumes.iter().find(|volume| volume.path == image);
+            let backing = volume.and_then(|volume| volume.backing.clone());
+            let mut next: Vec<(PathBuf, bool)> =
+                backing.into_iter().map(|path| (path, false)).collect();
+            if !raw {
+                let read = match here.map(|silent| silent.why(&image)) {
+                    Some(None) => named_by(&image),
+                    Some(Some(why)) => Err(why),
+                    None => Err("it is on another machine".to_owned()),
+                };
+                match read {
+                    Ok(named) => next.extend(named),
+                    // libvirt has read it, which may read more than we may.
+                    Err(_) if volume.is_some() => {}
+                    Err(why) => walk.untold = walk.untold.or(Some((image, why))),
+                }
+            }
+            for (path, raw) in next {
+                if seen.len() >= MOST {
+                    let why = format!("more than {MOST} images lie one over the other");
+                    walk.untold = walk.untold.or(Some((path, why)));
+                    return walk;
+                }
+                if seen.insert(path.clone()) {
+                    walk.files.insert(path.clone());
+                    open.push((path, raw));
+                }
+            }
+        }
+        walk
+    }
+}
+
+/// The files that an image names, each with whether it is raw.
+fn named_by(image: &Path) -> Result<Vec<(PathBuf, bool)>, String> {
+    let mut file = match open(image) {
+        Ok(Some(file)) => file,
+        // What is not there lies over nothing; neither does a directory.
+        Ok(None) => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error.to_string()),
+    };
+    let all = below(&mut file).map_err(|error| match error {
+        BelowError::Read(error) => error.to_string(),
+        BelowError::Unclear(why) => why,
+    })?;
+    let mut files = Vec::new();
+    for Below { name, raw } in all {
+        let mut names = Vec::new();
+        paths(&name, &mut names, 0)?;
+        for name in names {
+            // Relative to the directory of the image: as it is named for QEMU, as it is without links for libvirt.
+            let real = image.canonicalize().ok();
+            let bases = [Some(image), real.as_deref()].into_iter().flatten();
+            let found: BTreeSet<PathBuf> =
+                bases.filter_map(|base| Some(base.parent()?.join(&name))).collect();
+            files.extend(found.into_iter().map(|path| (path, raw)));
+        }
+    }
+    Ok(files)
+}
+
+/// Opens a file or block device to be read; none: it is neither. Nothing else is opened, since a device may act on
+/// that, and a FIFO may never answer.
+fn open(image: &Path) -> io::Result<Option<File>> {
+    let is_disk = |kind: std::fs::FileType| kind.is_file() || kind.is_block_device();
+    if !is_disk(image.metadata()?.file_type()) {
+        return Ok(None);
+    }
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(image)?;
+    Ok(is_disk(file.metadata()?.file_type()).then_some(file))
+}
+
+/// The paths in a name of what lies below an image: a path, a path after QEMU's word for it, or QEMU's own `json:`.
+fn paths(name: &str, into: &mut Vec<PathBuf>, depth: usize) -> Result<(), String> {
+    let unclear = || format!("it lies over `{name}`, which names no file that is understood");
+    if depth > 8 {
+        return Err(unclear());
+    }
+    if let Some(text) = name.strip_prefix("json:") {
+        let value: Value = serde_json::from_str(text).map_err(|_| unclear())?;
+        let before = into.len();
+        let elsewhere = json(&value, into, depth)?;
+        return match into.len() > before || elsewhere {
+            true => Ok(()),
+            false => Err(unclear()),
+        };
+    }
+    // As QEMU tells a protocol from a path: a colon before the first slash.
+    let word = name.split('/').next().unwrap_or_default();
+    match word.split_once(':') {
+        None => into.push(name.into()),
+        Some((word, _)) if HERE.contains(&word) => {
+            let path = &name[word.len() + 1..];
+            // As URIs are written: file:///a.
+            let path = path.strip_prefix("//").filter(|path| path.starts_with('/'));
+            into.push(path.unwrap_or(&name[word.len() + 1..]).into());
+        }
+        Some((word, _)) if ELSEWHERE.iter().any(|known| word.starts_with(known)) => {}
+        Some(_) => return Err(unclear()),
+    }
+    Ok(())
+}
+
+/// The paths in QEMU's description of what lies below an image; whether some of it is on no file of the host.
+fn json(value: &Value, into: &mut Vec<PathBuf>, depth: usize) -> Result<bool, String> {
+    let mut elsewhere = false;
+    let mut open = vec![value];
+    while let Some(value) = open.pop() {
+        match value {
+            Value::Array(all) => open.extend(all),
+            Value::Object(all) => {
+                for (key, value) in all {
+                    let key = key.rsplit('.').next().unwrap_or(key);
+                    match (key, value.as_str()) {
+                        ("filename", Some(path)) => paths(path, into, depth + 1)?,
+                        ("driver", Some(word)) => elsewhere |= ELSEWHERE.contains(&word),
+                        _ => open.push(value),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(elsewhere)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_what_lies_below_are_read_as_qemu_reads_them() {
+        let read = |name: &str| {
+            let mut all = Vec::new();
+            paths(name, &mut all, 0).map(|()| all)
+        };
+        let one = |path: &str| Ok(vec![PathBuf::from(path)]);
+        assert_eq!(read("/a/b"), one("/a/b"));
+        assert_eq!(read("../b:c/d"), one("../b:c/d"));
+        assert_eq!(read("file:/a"), one("/a"));
+        assert_eq!(read("file:///a"), one("/a"));
+        assert_eq!(read("nbd://h/x"), Ok(vec![]));
+        assert!(read("blkdebug:x:/a").is_err());
+        assert_eq!(read(r#"json:{"driver":"qcow2","file.filename":"/a"}"#), one("/a"));
+        let nested = r#"json:{"driver":"qcow2","file":{"driver":"file","filename":"b"}}"#;
+        assert_eq!(read(nested), one("b"));
+        let twice = r#"json:{"file":{"filename":"json:{\"filename\":\"/c\"}"}}"#;
+        assert_eq!(read(twice), one("/c"));
+        assert_eq!(read(r#"json:{"driver":"raw","file":{"driver":"nbd","host":"h"}}"#), Ok(vec![]));
+        assert!(read("json:{").is_err());
+        assert!(read(r#"json:{"driver":"qcow2","file":"node"}"#).is_err());
+    }
+}

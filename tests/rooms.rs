@@ -1,0 +1,52 @@
+//! The rooms of the house: imports point down only, and what is written once stays so.
+
+use crate::support::project;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Source files below a directory, tests of their own left out.
+fn sources(dir: &Path) -> Vec<(PathBuf, String)> {
+    let mut all = Vec::new();
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                all.push((path, text));
+            }
+        }
+    }
+    all
+}
+
+/// Lines of code that name one of these, with their place.
+fn naming(room: &str, words: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, text) in sources(&project().join("src").join(room)) {
+        for (line, number) in text.lines().zip(1..) {
+            let code = line.split("//").next().unwrap_or_default();
+            if words.iter().any(|word| code.contains(word)) {
+                let place = path.strip_prefix(project()).unwrap().display().to_string();
+                found.push(format!("{place}:{number}: {}", line.trim()));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn imports_point_down() {
+    let rooms: [(&str, &[&str]); 2] = [
+        (
+            "core",
+            &["gpuvm_host", "clap::", "anyhow::", "nix::", "virt::", "libc::", "hwlocality::"],
+        ),
+        ("host", &["clap::", "anyhow::", "tabled::", "indicatif::", "println!("]),
+    ];
+    for (room, words) in rooms {
+        assert_eq!(naming(room, words), [""; 0], "of {room}");
+    }
+}
