@@ -1,5 +1,5 @@
-//! The traps in the vendor guide's own text, T1 to T41 of spec/nvidia-vm.md chapter 6: each has a test that we do not fall
-//! into it.
+//! The traps in the vendor guide's own text, T1 to T41 of gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE:
+//! each has a test that we do not fall into it.
 
 use crate::support::{gpuvm, project, run};
 use gpuvm::memsize::MemSize;

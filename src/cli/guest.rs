@@ -200,8 +200,9 @@ pub fn gpu_indexes(topology: &Topology, devices: &[Bdf]) -> Vec<usize> {
     gpus.filter(|(_, gpu)| devices.contains(&gpu.bdf)).map(|(index, _)| index).collect()
 }
 
-/// Adds the GPUs to a base as the replaced tool did (spec/nvidia-vm.md 2.2): `-1g8`, `-2g0-1`; nothing without GPUs.
-/// GPUs that do not stand in a row are named each, `-2g0+5`, so that the name does not claim those between.
+/// Adds the GPUs to a base as the replaced tool did (gpuvm-nvidia-vm(7), COMMAND LINES): `-1g8`,
+/// `-2g0-1`; nothing without GPUs. GPUs that do not stand in a row are named each, `-2g0+5`, so
+/// that the name does not claim those between.
 fn suffixed(base: &str, indexes: &[usize]) -> Result<DomainName, RequestError> {
     let count = indexes.len();
     let name = match indexes {

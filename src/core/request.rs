@@ -239,7 +239,7 @@ pub enum Profile {
     /// A GPU owns its share of its node's cores; the last core of the share carries emulator and I/O threads.
     #[default]
     Share,
-    /// The replaced tool's sizes and pin order (spec/nvidia-vm.md 2.3 and 2.4), for parity.
+    /// The replaced tool's sizes and pin order (gpuvm-nvidia-vm(7), SIZES and PINS), for parity.
     NvidiaVm,
 }
 

@@ -6,8 +6,8 @@ use std::process::Command;
 
 /// The most of virt-install's time that `host show` and `export` may take.
 const OF_VIRT_INSTALL: f64 = 0.05;
-/// The share of lstopo's time to reach on a live host (spec/performance.md, axis g). On a recorded one lstopo has no
-/// config space to read, which is two thirds of its work elsewhere.
+/// The share of lstopo's time to reach on a live host (gpuvm-placement(7), METRICS). On a recorded
+/// one lstopo has no config space to read, which is two thirds of its work elsewhere.
 const OF_LSTOPO: f64 = 0.35;
 /// The most memory that they may take, in MiB.
 const PEAK_MIB: f64 = 30.0;

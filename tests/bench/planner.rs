@@ -9,7 +9,7 @@ use gpuvm::request::{DeviceWish, Request};
 use gpuvm::topology::Topology;
 use std::time::Instant;
 
-/// The p99 to stay below with 96 pcpus and 16 GPUs, in µs (spec/performance.md, axis b).
+/// The p99 to stay below with 96 pcpus and 16 GPUs, in µs (gpuvm-placement(7), METRICS).
 const P99_US: f64 = 100.0;
 /// The p99 that no DGX-2 may miss, in µs.
 const GATE_US: f64 = 1_000.0;

@@ -1,5 +1,6 @@
 //! A fake of Fabric Manager's client library, `libnvfm.so.1`: the functions that list partitions, with the published
-//! layouts (spec/nvswitch.md 4.2). Compiled by the tests with rustc; see setting.rs for what it can be told.
+//! layouts (gpuvm-hardware(7), FABRIC MANAGER). Compiled by the tests with rustc; see setting.rs
+//! for what it can be told.
 //!
 //! The lists are written down a second time here, from the publication, so that the program's tables are checked by
 //! others than themselves.

@@ -1,5 +1,5 @@
-//! The command lines of the replaced tool (spec/nvidia-vm.md 1.2), unchanged, through a link of its name: on libvirt's
-//! test driver, as if on a DGX-2.
+//! The command lines of the replaced tool (gpuvm-nvidia-vm(7), COMMAND LINES), unchanged, through a
+//! link of its name: on libvirt's test driver, as if on a DGX-2.
 
 use super::on_dgx2;
 use crate::support::daemon::{namespaces, skip};

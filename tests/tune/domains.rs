@@ -28,7 +28,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// A guest of the replaced tool on a DGX-2 (spec/nvidia-vm.md 2.3 and 2.4).
+    /// A guest of the replaced tool on a DGX-2 (gpuvm-nvidia-vm(7), SIZES and PINS).
     pub fn vendor(first: usize, count: usize) -> Wanted {
         let names = [(1, "one"), (2, "two"), (4, "four"), (8, "eight"), (16, "sixteen")];
         let name = names.iter().find(|(number, _)| *number == count).unwrap().1;

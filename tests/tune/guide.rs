@@ -1,5 +1,6 @@
-//! The examples of the vendor's guide, chapter 12, as they should have been (spec/nvidia-vm.md 5, items 17 to 30, and the
-//! traps of 6), on the recorded DGX-2. Each difference is kept in `tests/golden/tune`.
+//! The examples of the vendor's guide, chapter 12, as they should have been (gpuvm-nvidia-vm(7),
+//! REQUIREMENTS OF THE GUIDE, 17 to 30, and the traps), on the recorded DGX-2. Each difference
+//! is kept in `tests/golden/tune`.
 
 use super::domains::Wanted;
 use crate::support::{gpuvm, project, run};

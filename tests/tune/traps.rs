@@ -1,5 +1,6 @@
-//! The traps in the vendor guide's own text (spec/nvidia-vm.md 6) that `tune` and `check` could fall into: the guide's
-//! example is the input, and what comes out is right. Which trap is tested where stands in `tests/traps.rs`.
+//! The traps in the vendor guide's own text (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE) that `tune`
+//! and `check` could fall into: the guide's example is the input, and what comes out is right.
+//! Which trap is tested where stands in `tests/traps.rs`.
 
 use super::domains::{Wanted, tuned};
 use crate::xml::guests::host;

@@ -158,7 +158,8 @@ fn directory(
     Ok(Some((directory, step)))
 }
 
-/// The share of a guest's GPUs, of so many, in a file system of so many bytes (spec/nvidia-vm.md 2.3), in whole MiB.
+/// The share of a guest's GPUs, of so many, in a file system of so many bytes (gpuvm-nvidia-vm(7),
+/// SIZES), in whole MiB.
 fn share(total: u64, (own, all): (u64, u64)) -> u64 {
     let usable = MemSize::from_kib((total - total / OWN_PART) / 1024);
     usable.share(own, all.max(1)).round_down(MemSize::from_kib(1024)).kib() * 1024
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn shares_fit_together_and_are_those_of_the_replaced_tool() {
-        // /raid of a DGX-2 with 8 drives: 27.83 TiB (spec/nvidia-vm.md 2.3).
+        // /raid of a DGX-2 with 8 drives: 27.83 TiB (gpuvm-nvidia-vm(7), SIZES).
         let raid = (27.83 * f64::from(1 << 20)) as u64 * (1 << 20);
         for (gpus, shown) in [(1, "1.7 TiB"), (2, "3.5 TiB"), (4, "6.9 TiB"), (8, "13.9 TiB")] {
             let bytes = share(raid, (gpus, 16));

@@ -1,5 +1,6 @@
 //! Disks that are there and are given to a guest as they are. Their format is read from their bytes: a guest that is shown
-//! the container of its disk in place of the disk destroys it with its first write (spec/nvidia-vm.md T20).
+//! the container of its disk in place of the disk destroys it with its first write
+//! (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T20).
 
 use super::super::disks::of_host;
 use super::super::error::hinted;

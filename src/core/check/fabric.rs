@@ -8,7 +8,8 @@ use crate::topology::{DeviceKind, FabricModel, HOW_MODULES, NoPartition, Partiti
 use crate::words;
 use std::collections::BTreeSet;
 
-/// The guest starts; its NVLink transfers fail or are corrupted (spec/nvswitch.md 3.2).
+/// The guest starts; its NVLink transfers fail or are corrupted (gpuvm-hardware(7), SHARED
+/// NVSWITCH).
 const NO_PARTITION: Rule =
     Rule::error("gpus-no-partition", "a set of GPUs that is no NVLink partition of the host");
 /// CUDA says "system not ready" for ever.

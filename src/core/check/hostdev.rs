@@ -200,7 +200,7 @@ fn off_node<'t>(
 }
 
 /// Checks that a guest with large BARs sees enough address bits. The firmware's window is an eighth of the address
-/// space (spec/nvswitch.md 6.2).
+/// space (gpuvm-hardware(7), BARS AND THE MMIO WINDOW).
 fn physical<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     if topology.machine().architecture.as_deref().is_some_and(|arch| arch != "x86_64") {
         return;

@@ -11,9 +11,10 @@ const NO_THREAD: Rule =
 /// libvirt refuses it at define.
 const NO_DISK_THREAD: Rule =
     Rule::error("iothread-undefined", "a device that names an I/O thread that is not defined");
-/// Threads that nobody uses: what they were meant for runs in the emulator (spec/nvidia-vm.md T21).
+/// Threads that nobody uses: what they were meant for runs in the emulator (gpuvm-nvidia-vm(7),
+/// TRAPS OF THE GUIDE, T21).
 const UNUSED: Rule = Rule::warning("iothread-unused", "I/O threads that no device names");
-/// More queues than vCPUs are never used (spec/nvidia-vm.md T22).
+/// More queues than vCPUs are never used (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T22).
 const DISK_QUEUES: Rule = Rule::warning("disk-queues", "a disk with more queues than vCPUs");
 /// QEMU takes at most 256 queue pairs.
 const NET_QUEUES: Rule = Rule::error("net-queues", "an interface with more than 256 queues");

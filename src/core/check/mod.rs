@@ -1,6 +1,7 @@
-//! Our own checker: what libvirt accepts although it is plainly wrong (design.md 9), each finding with the place in
-//! the XML and the numbers. Pure: a domain, a host and what other domains hold in, findings out. Changes nothing,
-//! and cannot know what only the machine can tell: the format of an image, whether a path is there.
+//! Our own checker: what libvirt accepts although it is plainly wrong (gpuvm-design(7), RULES OF
+//! THE DOMAIN), each finding with the place in the XML and the numbers. Pure: a domain, a host and
+//! what other domains hold in, findings out. Changes nothing, and cannot know what only the machine
+//! can tell: the format of an image, whether a path is there.
 
 mod cpu;
 mod disks;

@@ -22,7 +22,7 @@ const SWITCH: Rule = Rule::error(
     "switch-port-place",
     "a switch upstream port below something other than a root or downstream port, or the reverse",
 );
-/// CUDA fails on SXM GPUs that are integrated endpoints (spec/nvidia-vm.md 6).
+/// CUDA fails on SXM GPUs that are integrated endpoints (gpuvm-hardware(7), GUEST PCIE TREE).
 const GPU_FLAT: Rule =
     Rule::error("gpu-on-root-bus", "a passed GPU that is not below a port of its own");
 /// No link, no hot reset, no peer-to-peer.

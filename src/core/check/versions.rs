@@ -8,21 +8,24 @@ use crate::versions::{Version, Versions};
 
 /// Without huge mappings each access to a BAR's decode bit maps it again in 4 KiB pieces, about 2 s for 128 GiB and 20
 /// to 40 times a boot: with 8 GPUs up to half an hour. Kernel 6.12 maps them in one piece, QEMU 9.2 aligns them for it
-/// (spec/nvswitch.md 6.3: LPCI, KATA).
+/// (gpuvm-hardware(7), LARGE BARS AND VERSIONS).
 const SLOW_BARS: Rule =
     Rule::warning("slow-large-bars", "a kernel or QEMU that maps large BARs in small pieces");
-/// BARs of 256 GiB took minutes to an hour with QEMU 8.2 and none of it with 10.1 (spec/nvswitch.md 6.3: UBI).
+/// BARs of 256 GiB took minutes to an hour with QEMU 8.2 and none of it with 10.1
+/// (gpuvm-hardware(7), LARGE BARS AND VERSIONS).
 const HUGE_BARS: Rule =
     Rule::warning("slow-huge-bars", "a QEMU with which BARs of 256 GiB take long");
-/// libvirt knows the element from 8.7 on (spec/nvswitch.md 6.2).
+/// libvirt knows the element from 8.7 on (gpuvm-hardware(7), BARS AND THE MMIO WINDOW).
 const ADDRESS_BITS: Rule = Rule::error(
     "maxphysaddr-unknown",
     "host address bits asked of a libvirt that does not know them",
 );
-/// QEMU puts the capability where GPUs since Turing have another one, until 8.1 (spec/nvswitch.md 6.5).
+/// QEMU puts the capability where GPUs since Turing have another one, until 8.1 (gpuvm-hardware(7),
+/// PEER-TO-PEER CLIQUES).
 const CLIQUE: Rule =
     Rule::warning("clique-misplaced", "cliques with a QEMU that puts them over another capability");
-/// Cells are filled one after the other until QEMU 9.0 (spec/performance.md 3, commit b41484ccb6).
+/// Cells are filled one after the other until QEMU 9.0 (gpuvm-hardware(7), MEMORY AT START: commit
+/// b41484ccb6).
 const FILL: Rule =
     Rule::warning("cells-filled-in-turn", "huge pages of several cells that QEMU fills in turn");
 

@@ -13,7 +13,7 @@ use crate::topology::Topology;
 use std::collections::BTreeSet;
 
 /// Queues of a disk at most: beyond, each costs memory and interrupts and wins nothing; the replaced tool's guide ends
-/// here too (spec/nvidia-vm.md, item 29).
+/// here too (gpuvm-hardware(7), DISKS AND QUEUES).
 const MOST_DISK_QUEUES: u32 = 64;
 
 impl Seats<'_> {
@@ -122,7 +122,7 @@ fn written_disks(guest: &Guest) -> usize {
 }
 
 /// How many of the planned I/O threads a guest uses that writes so many disks: a thread that no disk names would only
-/// idle (spec/nvidia-vm.md T21).
+/// idle (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T21).
 pub fn used_iothreads(written: usize, mapping: bool, placement: &Placement) -> u32 {
     let planned = u32::try_from(placement.iothread_pins.len()).unwrap_or(u32::MAX);
     let most = match (written, mapping) {

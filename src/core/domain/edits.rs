@@ -7,7 +7,8 @@ use super::{DomainXml, DomainXmlError, seated};
 use crate::placement::{MOST_VCPUS, Placement, is_amd, window};
 use crate::topology::Topology;
 
-/// Threads that QEMU fills memory with at most, per cell (spec/performance.md, MAX_MEM_PREALLOC_THREAD_COUNT).
+/// Threads that QEMU fills memory with at most, per cell (gpuvm-hardware(7), MEMORY AT START:
+/// MAX_MEM_PREALLOC_THREAD_COUNT).
 pub const MOST_FILL_THREADS: u32 = 16;
 
 /// Finds what has to change for a document to be the guest at its place; empty: it is so already.

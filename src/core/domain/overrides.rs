@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// libvirt's namespace for what only QEMU knows.
 pub(super) const NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
-/// The property that gives a GPU its clique (spec/nvswitch.md 6.5).
+/// The property that gives a GPU its clique (gpuvm-hardware(7), PEER-TO-PEER CLIQUES).
 const CLIQUE: &str = "x-nv-gpudirect-clique";
 /// The properties of a root port's link; QEMU's own are 16 GT/s and 32 lanes.
 const SPEED: &str = "x-speed";

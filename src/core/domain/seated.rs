@@ -93,7 +93,8 @@ pub fn unseat_edits(
 }
 
 /// Whether a function is bound by us before a guest starts, and not by libvirt at each start: the GPUs and NVSwitches of
-/// an NVLink board. Their driver can hang on unbind, and other guests' links depend on them (spec/nvswitch.md 6.7).
+/// an NVLink board. Their driver can hang on unbind, and other guests' links depend on them
+/// (gpuvm-hardware(7), BINDING AND RESET).
 pub fn is_bound_by_us(topology: &Topology, bdf: Bdf) -> bool {
     match kind(topology, bdf) {
         DeviceKind::Gpu => topology.fabric().board.is_some(),

@@ -1,4 +1,5 @@
-//! The networks that the replaced tool knew by name (spec/nvidia-vm.md 3).
+//! The networks that the replaced tool knew by name (gpuvm-nvidia-vm(7), NETWORKS, FILES AND
+//! DEFAULTS).
 
 use super::{Kind, Mode};
 

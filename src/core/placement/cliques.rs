@@ -8,7 +8,7 @@ use crate::topology::{Proximity, Topology};
 
 /// Maker of GPUs whose driver asks for cliques.
 const NVIDIA: u16 = 0x10de;
-/// Cliques that the capability can tell apart: four bits (spec/nvswitch.md 6.5).
+/// Cliques that the capability can tell apart: four bits (gpuvm-hardware(7), PEER-TO-PEER CLIQUES).
 const MOST: usize = 16;
 
 /// Finds the cliques: GPUs below one PCIe switch, whose transfers need not leave it. A guest in which no two GPUs are so

@@ -112,8 +112,9 @@ fn sockets(cores: &GuestCores<'_>) -> usize {
     if even && each.len() == packages.len() { packages.len().max(1) } else { 1 }
 }
 
-/// The replaced tool's order: first threads of all cores, then second ones (spec/nvidia-vm.md 2.4). Its guest of one
-/// GPU has one vCPU less than its cores have threads. One cell, bound to no node; emulator and I/O threads float.
+/// The replaced tool's order: first threads of all cores, then second ones (gpuvm-nvidia-vm(7),
+/// PINS). Its guest of one GPU has one vCPU less than its cores have threads. One cell, bound to no
+/// node; emulator and I/O threads float.
 pub(super) fn vendor(cores: &GuestCores<'_>, request: &Request, gpus: usize) -> GuestCpus {
     let all: Vec<&CpuSet> =
         cores.nodes.iter().flat_map(|node| &node.vcpus).map(|seat| &seat.core.pcpus).collect();

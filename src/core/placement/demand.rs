@@ -173,8 +173,8 @@ impl Budget {
     }
 
     /// Gives emulator and I/O threads a core of each node that has one more. Where the guest has just the share of its GPUs
-    /// and its last vCPU leaves a thread of its core, they take that, so that the guest keeps to its share (spec
-    /// nvidia-vm.md, T39).
+    /// and its last vCPU leaves a thread of its core, they take that, so that the guest keeps to
+    /// its share (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T39).
     fn give_own(&self, out: &mut Solution) {
         if self.request.profile != Profile::Share {
             return;

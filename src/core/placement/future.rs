@@ -2,10 +2,11 @@
 //!
 //! Where the partitions of a board halve it, the halves and so on down to single GPUs (DGX-2, A100, H100, B200), the
 //! best that an online policy can do is known exactly: [`table`] holds the value of every state up to symmetry
-//! (spec/performance.md 5.2). GPUs that cannot be had count as busy. Everywhere else the cost is the expected number of
-//! free GPUs that are no use to the next guest: free, but in no slot where a guest of its size fits (FGD, the same
-//! spec, 2.4 and 5.1). Slots are the partitions of that size; on hosts without partitions as many as fit among
-//! the GPUs below the smallest PCIe switch, node or host that holds so many.
+//! (gpuvm-placement(7), METRICS). GPUs that cannot be had count as busy. Everywhere else the cost
+//! is the expected number of free GPUs that are no use to the next guest: free, but in no slot
+//! where a guest of its size fits (FGD, stranded GPUs there). Slots are the partitions of
+//! that size; on hosts without partitions as many as fit among the GPUs below the smallest PCIe
+//! switch, node or host that holds so many.
 
 pub(super) mod table;
 

@@ -1,5 +1,5 @@
-//! What a guest of this size on this board can reach over NVLink (spec/nvswitch.md 2.3), and whether the IOMMU isolates
-//! its devices, said plainly. Chooses nothing.
+//! What a guest of this size on this board can reach over NVLink (gpuvm-hardware(7), ISOLATION),
+//! and whether the IOMMU isolates its devices, said plainly. Chooses nothing.
 
 use super::devices::Devices;
 use super::explain::{Reasons, count, domains, list};

@@ -138,7 +138,8 @@ impl<'a> Choice<'a> {
     }
 
     /// Whether sets that are no partition may be taken and work: as so many single GPUs, without NVSwitches. In the
-    /// shared model Fabric Manager opens exact sets only, and others corrupt transfers (spec/nvswitch.md 3.2).
+    /// shared model Fabric Manager opens exact sets only, and others corrupt transfers
+    /// (gpuvm-hardware(7), SHARED NVSWITCH).
     fn may_split(&self) -> bool {
         self.request.allow.split
             && self.slots.topology.fabric().model == FabricModel::FullPassthrough

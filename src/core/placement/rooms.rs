@@ -11,7 +11,7 @@ use crate::topology::{NumaNode, Topology};
 
 /// Memory of a guest without GPUs that asks for none.
 const DEFAULT: MemSize = MemSize::from_gib(2);
-/// Memory that the replaced tool gave to 16 GPUs of a DGX-2 (spec/nvidia-vm.md 2.3).
+/// Memory that the replaced tool gave to 16 GPUs of a DGX-2 (gpuvm-nvidia-vm(7), SIZES).
 pub(super) const DGX2: MemSize = MemSize::from_kib(1_516_912_640);
 
 /// Is a node's memory.
@@ -145,8 +145,9 @@ fn divide(pages: u64, unit: MemSize, cells: &mut [CellSize]) {
 }
 
 impl Budget {
-    /// The unit that each cell's memory is a multiple of: the huge page, else 2 MiB (spec/nvidia-vm.md 6, T4). The
-    /// replaced tool's own sizes are whole MiB (2.3 there), and stay what they were in normal pages.
+    /// The unit that each cell's memory is a multiple of: the huge page, else 2 MiB
+    /// (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T4). The replaced tool's own sizes are whole MiB
+    /// (SIZES there), and stay what they were in normal pages.
     pub(super) fn unit(&self) -> MemSize {
         let request = &self.request;
         let pages = request.huge_pages.or(request.rounding).or_else(|| {

@@ -5,7 +5,7 @@ use super::tests::{dgx2, pins, plan_on, refusal, run, says};
 use super::*;
 use crate::topology::FabricModel;
 
-/// Slots of the replaced tool: count and first index (spec/nvidia-vm.md 2.1).
+/// Slots of the replaced tool: count and first index (gpuvm-nvidia-vm(7), SLOTS).
 fn slots() -> impl Iterator<Item = (u32, u32)> {
     [16, 8, 4, 2, 1].into_iter().flat_map(|n| (0..16).step_by(n as usize).map(move |i| (n, i)))
 }

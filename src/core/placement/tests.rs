@@ -317,7 +317,7 @@ fn placement_most(host: &Topology) -> u64 {
 
 #[test]
 fn the_sizes_of_nvidia_vm_are_what_they_were() {
-    // spec/nvidia-vm.md 2.3, in KiB; one GPU of them is an odd number of MiB.
+    // gpuvm-nvidia-vm(7), SIZES, in KiB; one GPU of them is an odd number of MiB.
     for (gpus, kib) in [(1, 94_807_040), (2, 189_614_080), (4, 379_228_160), (8, 758_456_320)] {
         let request = Request { profile: Profile::NvidiaVm, ..run(gpus, 0) };
         assert_eq!(plan_on(&dgx2(), &[], &request).unwrap().memory().kib(), kib);

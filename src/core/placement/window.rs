@@ -4,7 +4,7 @@
 use super::{Placement, Reason};
 use crate::topology::{Machine, Topology};
 
-/// Room beyond the passed-through devices (spec/nvswitch.md 6.2).
+/// Room beyond the passed-through devices (gpuvm-hardware(7), BARS AND THE MMIO WINDOW).
 const SLACK_BYTES: u64 = 64 << 30;
 /// Firmware gives windows by this.
 const MEBIBYTE: u64 = 1 << 20;
@@ -37,7 +37,8 @@ impl Window {
 /// The window; none without passed-through devices or where the BARs of one are not known.
 ///
 /// Each port's window is as long as the 64-bit BARs behind it, and the next begins at a multiple of its largest BAR
-/// (spec/nvswitch.md 6.2). The slack is left out where only so the host's physical address bits suffice.
+/// (gpuvm-hardware(7), BARS AND THE MMIO WINDOW). The slack is left out where only so the host's
+/// physical address bits suffice.
 pub fn window(placement: &Placement, topology: &Topology) -> Result<Option<Window>, String> {
     let Some(sum) = cost(placement, topology) else { return Ok(None) };
     let memory = placement.memory().kib().saturating_mul(1024);
@@ -224,7 +225,8 @@ mod tests {
                 _ => vec![bar(0, 32 << 20, true), bar(7, 1 << 40, true)],
             };
         }
-        // 16 ports of 64 GiB each (spec/nvswitch.md 6.2: 1 TiB for 16 V100), NVSwitches, slack.
+        // 16 ports of 64 GiB each (gpuvm-hardware(7), BARS AND THE MMIO WINDOW: 1 TiB for 16 V100),
+        // NVSwitches, slack.
         assert_eq!(sized(&parts), Some(2048));
     }
 }

@@ -35,7 +35,8 @@ pub struct Seed {
     pub guest_agent: bool,
     /// Whether a blank data disk is formatted and mounted on /raid.
     pub data_disk: bool,
-    /// Whether services that need CUDA wait until the NVSwitch fabric is ready (spec/nvswitch.md 3.2 rule 11).
+    /// Whether services that need CUDA wait until the NVSwitch fabric is ready (gpuvm-hardware(7),
+    /// NVSWITCH MODELS).
     pub fabric_wait: bool,
     /// The admin's own user-data, as it is.
     pub user_data: Option<String>,

@@ -16,7 +16,7 @@ impl fmt::Display for PartitionId {
     }
 }
 
-/// Is how the NVSwitches of a host serve guests (spec/nvswitch.md 1.2).
+/// Is how the NVSwitches of a host serve guests (gpuvm-hardware(7), NVSWITCH MODELS).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FabricModel {

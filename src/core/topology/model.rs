@@ -5,7 +5,8 @@ use super::accelerator::{VENDOR_ATI, VENDOR_HABANA, VENDOR_INTEL};
 use super::pci::{VENDOR_MELLANOX, VENDOR_NVIDIA};
 use super::{PciDevice, Topology};
 
-/// Models by vendor and device id (spec/nvswitch.md 7, the PCI ID list, the drivers' tables).
+/// Models by vendor and device id (gpuvm-hardware(7), DEVICE IDS, the PCI ID list, the drivers'
+/// tables).
 const MODELS: &[(u16, u16, &str)] = &[
     (VENDOR_NVIDIA, 0x1db1, "V100 SXM2 16 GB"),
     (VENDOR_NVIDIA, 0x1db5, "V100 SXM2 32 GB"),

@@ -176,7 +176,7 @@ impl PciDevice {
     }
 
     /// What the function is. NVSwitches are class 0x0680, so only 0x0600 and 0x0604 count as bridges
-    /// (spec/nvidia-vm.md 6).
+    /// (gpuvm-hardware(7), DEVICE IDS).
     pub fn kind(&self) -> DeviceKind {
         match self.class >> 8 {
             0x0600 => DeviceKind::HostBridge,

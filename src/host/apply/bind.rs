@@ -1,10 +1,12 @@
 //! Binding of PCI functions to drivers: a function is brought to a [`Binding`] from whatever it has now, so doing, undoing
 //! and repeating after a kill are one thing.
 //!
-//! A driver may never let go: NVIDIA's waits without end while its device is in use (spec/nvswitch.md 6.7), and what the
-//! kernel holds meanwhile no signal ends. So every write that can wait is made by a process of its own, which is left
-//! behind when its time is over (`child`). New ids are never given to a driver: that would catch all functions of the
-//! id. Those that vfio-pci has by its options are taken from it where it would else take back what it has to let go of.
+//! A driver may never let go: NVIDIA's waits without end while its device is in use
+//! (gpuvm-hardware(7), BINDING AND RESET), and what the kernel holds meanwhile no signal ends. So
+//! every write that can wait is made by a process of its own, which is left behind when its time is
+//! over (`child`). New ids are never given to a driver: that would catch all functions of the id.
+//! Those that vfio-pci has by its options are taken from it where it would else take back what it
+//! has to let go of.
 
 pub mod boot;
 mod child;

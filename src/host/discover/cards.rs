@@ -2,8 +2,9 @@
 //! says of them.
 //!
 //! The kernel reads a function's ids once, when it finds it, so a GPU that fell off the bus looks as before. Its config
-//! space reads all ones then. All of `config` is never read (spec/performance.md 4.7): it is slow and some devices do
-//! not bear it. The first four bytes of these few functions, which hold the ids, are the one exception.
+//! space reads all ones then. All of `config` is never read (gpuvm-hardware(7), DISCOVERY): it is
+//! slow and some devices do not bear it. The first four bytes of these few functions, which hold
+//! the ids, are the one exception.
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;

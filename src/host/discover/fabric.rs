@@ -116,7 +116,7 @@ fn judged(found: &Found<'_>, told: &Told) -> (Fabric, Vec<String>) {
 const UNPLACED: &str =
     "; GPUs are missing and the PCIe tree does not show which, so only single GPUs are offered";
 
-/// Is said where a board's switches hide behind NICs (spec/nvswitch.md 1.1).
+/// Is said where a board's switches hide behind NICs (gpuvm-hardware(7), BOARDS).
 const BRIDGED: &str = "in full passthrough a guest of all GPUs of this board also needs the four functions of the \
                        ConnectX-7 bridge in front of its NVSwitches, which gpuvm does not pass";
 

@@ -1,5 +1,5 @@
 //! The limits: what the best online policy can do on a board whose partitions halve it, solved exactly as a Markov
-//! decision process, and what free repacking would do (spec/performance.md 3 and 5.2).
+//! decision process, and what free repacking would do (gpuvm-placement(7), METRICS).
 //!
 //! Guests of 1, 2, 4, 8 and 16 GPUs arrive at random (Poisson) in the shares of a mix, those above the board's size left
 //! out, and stay for exponential times of mean 1; who finds no place leaves. The load is the GPUs that arrive during one

@@ -54,7 +54,8 @@ fn only_an_offered_partition_has_nvlink() {
 
 #[test]
 fn direct_links_count_against_the_best_set_of_that_size() {
-    // A DGX-1's GPUs 0, 1, 2, 3 are all linked; 0 and 4 are, 0 and 5 are not (spec/nvswitch.md 2.1).
+    // A DGX-1's GPUs 0, 1, 2, 3 are all linked; 0 and 4 are, 0 and 5 are not (gpuvm-hardware(7),
+    // BOARDS).
     let host = named("dgx-1").topology;
     let judge = Judge::new(&host);
     let of = |gpus: &[usize]| {

@@ -1,8 +1,9 @@
 //! Planners against each other on the same hosts and the same streams of guests.
 //!
 //! `cargo bench -- placement` prints the table and writes the picture; the tests that need no clock run with the
-//! others (tests/main.rs takes this module, too). Peers are models written from their documentation (spec/field.md 5);
-//! each is checked by vectors of the kind that its project publishes.
+//! others (tests/main.rs takes this module, too). Peers are models written from their documentation
+//! (gpuvm-placement(7), OTHER PLANNERS); each is checked by vectors of the kind that its project
+//! publishes.
 
 pub mod baselines;
 pub mod build;

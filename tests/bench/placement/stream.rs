@@ -9,7 +9,7 @@ use gpuvm::memsize::MemSize;
 use gpuvm::topology::{DeviceKind, Topology};
 use std::collections::BTreeMap;
 
-/// Sizes of guests in GPUs with their share of the arrivals (spec/performance.md 4.1).
+/// Sizes of guests in GPUs with their share of the arrivals (gpuvm-placement(7), METRICS).
 pub const CLASSES: [(u32, f64); 5] = [(1, 0.40), (2, 0.25), (4, 0.20), (8, 0.10), (16, 0.05)];
 
 /// Loads: GPUs that the arrivals ask for at a time, over the GPUs of the host.

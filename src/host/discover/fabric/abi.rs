@@ -1,5 +1,6 @@
-//! The values that Fabric Manager's client library takes and gives, as published (spec/nvswitch.md 4.2): arrays of
-//! 32-bit words, texts in them padded with zeros. Calls nothing, and trusts no count that the library writes.
+//! The values that Fabric Manager's client library takes and gives, as published
+//! (gpuvm-hardware(7), FABRIC MANAGER): arrays of 32-bit words, texts in them padded with zeros.
+//! Calls nothing, and trusts no count that the library writes.
 
 use super::config::Address;
 use super::modules::HIGHEST;

@@ -1,7 +1,7 @@
 //! The boards whose NVLink fabric is published: how many parts each has, and which sets of GPUs form a guest.
 //!
-//! Tables only (spec/nvswitch.md 1.1, 2.1, 3.1, 7; spec/nvidia-vm.md 2.1). They are for planning; the host's Fabric
-//! Manager, where one runs, has the last word.
+//! Tables only (gpuvm-hardware(7), BOARDS to SHARED NVSWITCH). They are for planning; the host's
+//! Fabric Manager, where one runs, has the last word.
 
 use super::lists::{
     A100, A100_SHARED, A800, B200, BLACKWELL, H100, H800, HGX2, HGX2_SHARED, HOPPER, Run, Shared,
@@ -35,7 +35,8 @@ pub struct Machine {
     pub name: &'static str,
     /// GPU boards in it.
     pub boards: usize,
-    /// Whether its module ids were published as 1 to 8 in order of the bus (spec/nvswitch.md 5.2).
+    /// Whether its module ids were published as 1 to 8 in order of the bus (gpuvm-hardware(7),
+    /// MODULE IDS).
     pub modules_by_bus: bool,
 }
 
@@ -69,7 +70,7 @@ impl Board {
     }
 }
 
-/// Links of DGX-1's hybrid cube mesh with V100 (hosts/README.md 3), by GPU index.
+/// Links of DGX-1's hybrid cube mesh with V100 (gpuvm-hardware(7), BOARDS), by GPU index.
 const DGX1: &[(usize, usize, u32)] = &[
     (0, 1, 1),
     (0, 2, 1),

@@ -1,5 +1,5 @@
-//! What Fabric Manager's configuration file says of its mode and its address (spec/nvswitch.md 3.6). Only reads it:
-//! the file is another program's, and that program judges it.
+//! What Fabric Manager's configuration file says of its mode and its address (gpuvm-hardware(7),
+//! FABRIC MANAGER). Only reads it: the file is another program's, and that program judges it.
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::FabricModel;

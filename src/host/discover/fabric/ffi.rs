@@ -1,6 +1,7 @@
 //! NVIDIA's libraries, loaded by name at run time and called in a process of their own: they may be missing, may hang
 //! in the driver, may write to the terminal and may crash, and none of that may reach our program. The declarations are
-//! our own, after the published interface (spec/nvswitch.md 4; NVML's public documentation).
+//! our own, after the published interface (gpuvm-hardware(7), FABRIC MANAGER; NVML's public
+//! documentation).
 #![allow(unsafe_code)] // calls into C libraries, and the fork that keeps them away
 
 use super::abi::{self, Code, IN_USE, LIST_WORDS, Listed, VERSION_MISMATCH};

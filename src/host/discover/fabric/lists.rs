@@ -1,5 +1,5 @@
-//! Which sets of GPUs form a guest on boards with NVSwitches: sizes in full passthrough (spec/nvswitch.md 2.1) and
-//! Fabric Manager's lists (3.1). Tables only.
+//! Which sets of GPUs form a guest on boards with NVSwitches: sizes in full passthrough
+//! (gpuvm-hardware(7), FULL PASSTHROUGH) and Fabric Manager's lists (SHARED NVSWITCH). Tables only.
 
 /// Is Fabric Manager's list of a kind of board, by module id; single GPUs follow the sets.
 #[derive(Debug)]
@@ -11,7 +11,8 @@ pub struct Shared {
     /// How many of the sets, from the first on, have all NVLinks of their GPUs; the others have one less: switches of
     /// the first generation reset ports in pairs only.
     pub unreduced: usize,
-    /// Whether a GPU's reset after its partition was activated leaves its NVLinks off (spec/nvswitch.md 3.2, rule 7).
+    /// Whether a GPU's reset after its partition was activated leaves its NVLinks off
+    /// (gpuvm-hardware(7), SHARED NVSWITCH).
     pub reset_cuts_links: bool,
 }
 

@@ -1,6 +1,7 @@
-//! Which GPU is which module of its board. That never follows from the order of the bus (spec/nvswitch.md 5), so it is
-//! asked of whoever knows: NVML, Fabric Manager, the admin's file, last a publication. This module puts their answers
-//! together; it asks only the file itself.
+//! Which GPU is which module of its board. That never follows from the order of the bus
+//! (gpuvm-hardware(7), MODULE IDS), so it is asked of whoever knows: NVML, Fabric Manager, the
+//! admin's file, last a publication. This module puts their answers together; it asks only the file
+//! itself.
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;

@@ -1,5 +1,5 @@
 //! Kata Containers: a sandbox is right-sized to one node where everything fits it, else spread over all
-//! (spec/field.md 5.5).
+//! (gpuvm-placement(7), OTHER PLANNERS).
 //!
 //! Kata pins one vCPU to one pcpu but books nothing between sandboxes, so two of them would run on the same pcpus
 //! (issue 13539, quoted there); here it takes free pcpus, as if it did. Devices are the caller's: the lowest free.
@@ -100,7 +100,8 @@ mod tests {
         rows(&[(0, 0, 0, "0/1/2/3/4/5/6/7"), (0, 1, 1, "8/9/10/11"), (0, 2, 2, "12/13/14/15")])
     }
 
-    /// Free pcpus, vCPUs, GiB, nodes of devices; the node (none: all nodes). By the rules of spec/field.md 5.5.
+    /// Free pcpus, vCPUs, GiB, nodes of devices; the node (none: all nodes). By the rules of
+    /// gpuvm-placement(7), OTHER PLANNERS.
     #[test]
     fn the_smallest_node_that_fits_is_taken() {
         let topology = Topology::new(uneven()).unwrap();

@@ -1,4 +1,4 @@
-//! The peers' planners, re-implemented from spec/field.md 5 and spec/nvidia-vm.md 2.
+//! The peers' planners, re-implemented from gpuvm-placement(7), OTHER PLANNERS.
 //!
 //! Each is a model of what its project documents, checked by vectors of the kind that the project publishes: the facts
 //! (host, request, result) are theirs, the words and the code are ours. All look at the host through [`host::Host`],

@@ -1,5 +1,5 @@
 //! OpenNebula: guest nodes scheduled onto host nodes, the emptiest first (`HostShareNUMA::schedule_nodes`,
-//! spec/field.md 5.4).
+//! gpuvm-placement(7), OTHER PLANNERS).
 //!
 //! Devices are chosen before, by address; nodes that carry one of them go first (in the present code whatever the
 //! guest node's index is). Pin policy is `THREAD`; `CORE` gives each vCPU a core of its own and so fits half the

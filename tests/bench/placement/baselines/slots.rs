@@ -1,7 +1,9 @@
-//! nvidia-vm: fixed slots of GPUs, each with fixed pcpus, taken by the lowest index (spec/nvidia-vm.md 2, field.md 5.6).
+//! nvidia-vm: fixed slots of GPUs, each with fixed pcpus, taken by the lowest index
+//! (gpuvm-nvidia-vm(7), SLOTS).
 //!
 //! Generalised to any host: a GPU owns the cores of its package divided by the package's GPUs, in order. An operator
-//! who takes the lowest free index is the best that the tool's user can be (spec/performance.md 4.1, finding 2).
+//! who takes the lowest free index is the best that the tool's user can be (gpuvm-placement(7),
+//! METRICS).
 
 use super::super::model::{Ask, Place, Policy};
 use super::host::{Host, lowest};
@@ -126,7 +128,7 @@ mod tests {
     use gpuvm::topology::Topology;
 
     /// The pcpus of all 31 slots: GPUs, index, first and last of the first threads, first and last of the siblings;
-    /// from the table of spec/nvidia-vm.md 2.4 with c0 = 24 x (index div 8) + 3 x (index mod 8).
+    /// from the table of gpuvm-nvidia-vm(7), PINS with c0 = 24 x (index div 8) + 3 x (index mod 8).
     const SLOTS: [(u32, u32, &str); 31] = [
         (1, 0, "0-2,48-49"),
         (1, 1, "3-5,51-52"),
@@ -161,7 +163,7 @@ mod tests {
         (16, 0, "0-22,24-46,48-70,72-94"),
     ];
 
-    /// vCPUs that the tool gave to so many GPUs (spec/nvidia-vm.md 2.3).
+    /// vCPUs that the tool gave to so many GPUs (gpuvm-nvidia-vm(7), SIZES).
     fn vcpus(gpus: u32) -> u32 {
         match gpus {
             1 => 5,
@@ -182,7 +184,8 @@ mod tests {
         }
     }
 
-    /// "vCPU 0-22 on CPU 0-22, vCPU 23-45 on CPU 48-70" (spec/nvidia-vm.md 2.4), with six NVSwitches (2.3).
+    /// "vCPU 0-22 on CPU 0-22, vCPU 23-45 on CPU 48-70" (gpuvm-nvidia-vm(7), PINS), with six
+    /// NVSwitches (SIZES).
     #[test]
     fn siblings_come_after_all_first_threads() {
         let place = Slots.place(&dgx2(), &[], &ask(8, 46)).unwrap();
@@ -191,8 +194,8 @@ mod tests {
         assert!(place.emulator.is_empty());
     }
 
-    /// Index is a multiple of count and ranges must not overlap (spec/nvidia-vm.md 2.1): guests in order of arrival
-    /// with the index that each gets.
+    /// Index is a multiple of count and ranges must not overlap (gpuvm-nvidia-vm(7), SLOTS): guests
+    /// in order of arrival with the index that each gets.
     #[test]
     fn takes_the_lowest_free_index() {
         let host = dgx2();

@@ -6,7 +6,7 @@ use gpuvm::bdf::Bdf;
 use gpuvm::topology::Topology;
 use std::collections::BTreeSet;
 
-/// Is Ubicloud's choice of partition (spec/performance.md 2.4).
+/// Is Ubicloud's choice of partition (gpuvm-placement(7), OTHER PLANNERS).
 #[derive(Debug, Clone, Copy)]
 pub struct Ubicloud;
 
@@ -71,8 +71,9 @@ mod tests {
     use super::super::testhost::{ask, dgx2, join};
     use super::*;
 
-    /// "Lowest free partition id of the right size" (spec/performance.md 2.4): after a guest of one GPU the next of
-    /// eight goes to the other board, and its cores start where the first guest's end, whatever the node.
+    /// "Lowest free partition id of the right size" (gpuvm-placement(7), OTHER PLANNERS): after a
+    /// guest of one GPU the next of eight goes to the other board, and its cores start where the
+    /// first guest's end, whatever the node.
     #[test]
     fn takes_the_lowest_partition_and_the_first_cores() {
         let host = dgx2();

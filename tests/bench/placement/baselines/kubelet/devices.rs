@@ -1,4 +1,5 @@
-//! The device manager: hints of a resource, and which devices a pod gets (spec/field.md 5.2).
+//! The device manager: hints of a resource, and which devices a pod gets (gpuvm-placement(7), OTHER
+//! PLANNERS).
 
 use super::super::host::{Device, Host};
 use super::distributed::subsets;

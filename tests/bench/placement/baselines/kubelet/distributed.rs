@@ -1,5 +1,5 @@
 //! The CPU manager's distributed taker (KEP 2902): equal shares from the fewest nodes that can give them, the rest where
-//! it leaves the nodes most alike (spec/field.md 5.2).
+//! it leaves the nodes most alike (gpuvm-placement(7), OTHER PLANNERS).
 //!
 //! The kubelet keeps a set of nodes whose memory its own search may write over when four or more nodes are tried
 //! (5.2, "caution"); this model keeps the set that was meant.

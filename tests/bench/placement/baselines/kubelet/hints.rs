@@ -1,4 +1,5 @@
-//! The topology manager: hints of each provider, their merge, and who is admitted (spec/field.md 5.2).
+//! The topology manager: hints of each provider, their merge, and who is admitted
+//! (gpuvm-placement(7), OTHER PLANNERS).
 //!
 //! Masks are sets of nodes, bit by place. The kubelet goes through the cross product of all providers' hints; here the
 //! same masks are found by counting supersets, which gives the same answer for eight nodes in microseconds.

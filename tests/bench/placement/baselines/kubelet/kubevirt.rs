@@ -1,4 +1,5 @@
-//! KubeVirt on top of the kubelet: which vCPU runs on which of the pod's pcpus (spec/field.md 5.3).
+//! KubeVirt on top of the kubelet: which vCPU runs on which of the pod's pcpus (gpuvm-placement(7),
+//! OTHER PLANNERS).
 
 use super::super::host::Host;
 
@@ -62,7 +63,8 @@ mod tests {
     /// Is a case: pod's pcpus, vCPUs, guest threads, NUMA passthrough, and the pcpu of each vCPU (none: refused).
     type Case = (&'static str, usize, usize, bool, Option<&'static [u32]>);
 
-    /// On two cells of four cores: cell 0 has 0,8 1,9 2,10 3,11. By the rules of spec/field.md 5.3.
+    /// On two cells of four cores: cell 0 has 0,8 1,9 2,10 3,11. By the rules of
+    /// gpuvm-placement(7), OTHER PLANNERS.
     const CASES: [Case; 9] = [
         // Full cores, cell by cell.
         ("0-1,8-9,4,12", 6, 2, true, Some(&[0, 8, 1, 9, 4, 12])),

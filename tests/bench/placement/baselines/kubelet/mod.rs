@@ -1,5 +1,5 @@
 //! The kubelet: CPU manager with the static policy, device manager, topology manager; with KubeVirt's mapping of vCPUs
-//! on top (spec/field.md 5.2, 5.3).
+//! on top (gpuvm-placement(7), OTHER PLANNERS).
 //!
 //! What is left open is decided for the peer: no CPUs are kept for the system, devices without an order are taken by
 //! address, odd vCPU counts fall back to guest cores of one thread, and the memory manager is off, as it is by default:

@@ -1,5 +1,5 @@
 //! The CPU manager's packed taker: whole nodes and packages, then level-3 caches where asked for, whole cores, and at
-//! last single threads; the fullest unit first at every step (spec/field.md 5.2).
+//! last single threads; the fullest unit first at every step (gpuvm-placement(7), OTHER PLANNERS).
 
 use super::super::host::Host;
 

@@ -1,4 +1,5 @@
-//! Nova: host cells sorted, the first permutation that fits, cores packed, devices from pools (spec/field.md 5.1).
+//! Nova: host cells sorted, the first permutation that fits, cores packed, devices from pools
+//! (gpuvm-placement(7), OTHER PLANNERS).
 //!
 //! A flavour is made for the size of guest: it has one guest cell where an empty node can hold the guest, else the
 //! fewest cells that can ([`Host::cells_for`]). The emulator shares the guest's pcpus, as by default.

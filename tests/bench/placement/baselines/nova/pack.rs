@@ -1,4 +1,5 @@
-//! Nova's packing of a guest cell onto the cores of a host cell (`_pack_instance_onto_cores`, spec/field.md 5.1).
+//! Nova's packing of a guest cell onto the cores of a host cell (`_pack_instance_onto_cores`,
+//! gpuvm-placement(7), OTHER PLANNERS).
 
 /// Is `hw:cpu_thread_policy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! Nova's PCI pools: like devices of one node, taken from the end (`PciDeviceStats`, spec/field.md 5.1).
+//! Nova's PCI pools: like devices of one node, taken from the end (`PciDeviceStats`,
+//! gpuvm-placement(7), OTHER PLANNERS).
 
 use super::super::super::model::Ask;
 use super::super::host::{Device, Host};
@@ -131,7 +132,8 @@ mod tests {
         }
     }
 
-    /// Devices are popped from the end of a pool, so a guest gets the highest addresses of its node (field.md 5.1).
+    /// Devices are popped from the end of a pool, so a guest gets the highest addresses of its node
+    /// (gpuvm-placement(7), OTHER PLANNERS).
     #[test]
     fn devices_are_taken_from_the_end() {
         let list = devices(&[Some(0), Some(0), Some(0), Some(1), Some(1)], true);

@@ -48,8 +48,8 @@ fn guest_cells_find_host_cells() {
 /// order when spreading and when packing.
 type SortCase = ([u64; 3], [usize; 3], [usize; 3], bool, [usize; 3], [usize; 3]);
 
-/// The sorts of field.md 5.1; spreading uses cells with more free CPU, memory and PCI first (release note
-/// extra-sorting-for-host-cells).
+/// The sorts of gpuvm-placement(7), OTHER PLANNERS; spreading uses cells with more free CPU, memory
+/// and PCI first (release note extra-sorting-for-host-cells).
 #[test]
 fn host_cells_are_sorted() {
     let cases: [SortCase; 6] = [

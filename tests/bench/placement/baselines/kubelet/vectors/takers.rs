@@ -35,7 +35,8 @@ const BOTH: [(Build, &str, usize, &str); 13] = [
     (four_nodes, "1-39,41-79", 60, "10-39,50-79"),
 ];
 
-/// The packed taker alone (TestTakeByTopologyNUMAPacked; the last two are ours, by the rules of field.md 5.2).
+/// The packed taker alone (TestTakeByTopologyNUMAPacked; the last two are ours, by the rules of
+/// gpuvm-placement(7), OTHER PLANNERS).
 const PACKED: [(Build, &str, usize, &str); 5] = [
     (dual_ht, "1-5,7-11", 1, "2"),
     (dual_ht, "0-11", 8, "0-2,4,6-8,10"),

@@ -155,7 +155,8 @@ fn preferred_is_judged_by_the_empty_host() {
 /// Is a case of devices: the node of each with whether it is free, asked for, hints.
 type DeviceCase<'a> = (&'a [(Option<usize>, bool)], u64, Option<&'a [Hint]>);
 
-/// Devices on two nodes: asked for and hinted at, by the rules of field.md 5.2.
+/// Devices on two nodes: asked for and hinted at, by the rules of gpuvm-placement(7), OTHER
+/// PLANNERS.
 #[test]
 fn devices_hint_at_their_nodes() {
     let cases: [DeviceCase<'_>; 7] = [
@@ -211,7 +212,8 @@ fn devices_are_aligned_as_published() {
     }
 }
 
-/// Aligned devices first, of the node with the fewest first, then others, then those without a node (field.md 5.2).
+/// Aligned devices first, of the node with the fewest first, then others, then those without a node
+/// (gpuvm-placement(7), OTHER PLANNERS).
 #[test]
 fn devices_come_from_the_mask_first() {
     let mut parts = even(2, 1, 2);

@@ -13,8 +13,9 @@ fn packed(admission: Admission) -> Kubelet {
     Kubelet { cpus: Cpus::Packed, whole_cores: false, admission, by_links: false }
 }
 
-/// GPUs, vCPUs; whether each topology manager policy admits it on the empty host (field.md 5.2: restricted admits what
-/// is preferred, single-numa-node what one node has).
+/// GPUs, vCPUs; whether each topology manager policy admits it on the empty host
+/// (gpuvm-placement(7), OTHER PLANNERS: restricted admits what is preferred, single-numa-node what
+/// one node has).
 #[test]
 fn admission_follows_the_policy() {
     for (gpus, vcpus, restricted, single) in
