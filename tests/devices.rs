@@ -70,6 +70,7 @@ fn a_display_is_never_taken_by_number_and_takes_no_share() {
     assert_eq!((&rows[1]["state"], &rows[1]["index"]), (&json!("display"), &Value::Null));
     let plan = host.json(&["plan", "--gpu", "00:02.0"]);
     assert_eq!(devices(&plan), ["0000:00:02.0"]);
+    assert_eq!(plan["name"], "gpuvm-1g00.02.0");
     let warned = plan["placement"]["reasons"].as_array().unwrap().iter().any(|reason| {
         reason["compromise"] == true
             && reason["because"].as_str().unwrap().contains("the host loses its display")
@@ -78,6 +79,7 @@ fn a_display_is_never_taken_by_number_and_takes_no_share() {
     holds(host.run(&["plan", "--gpu", "00:02.0"]), 0, &["GPUs         0000:00:02.0, node 0"]);
     let both = host.json(&["plan", "--gpu", "00:02.0", "--gpu", "01:00.0"]);
     assert_eq!(devices(&both), [&["0000:00:02.0"][..], &CARD].concat());
+    assert_eq!(both["name"], "gpuvm-2g0+00.02.0");
 }
 
 #[test]

@@ -158,6 +158,27 @@ fn what_is_used_is_refused_with_its_holder() {
 }
 
 #[test]
+fn a_drive_that_no_size_mends_is_refused_before_sizes_are_offered() {
+    let dir = tree();
+    for (verb, args) in [
+        ("export", ["--drive", "nvme2n1"]),
+        ("create", ["--drive", "nvme2n1"]),
+        ("export", ["--drive", "no-such-drive"]),
+        ("create", ["--partition", "00000000-0000-0000-0000-000000000000"]),
+    ] {
+        let more = if verb == "create" { &["--dry-run"][..] } else { &[] };
+        let line = [&[verb, "--name", "a", "--gpus", "1", "--vcpus", "4000"], &args[..], more];
+        let (code, _, err) = on(dir.path(), &line.concat());
+        let is_told = err.contains(args[1]) && !err.contains("would fit now");
+        assert!(code == 1 && is_told, "{verb} {args:?}: {err}");
+    }
+    // A drive that can be given does not hide what is short.
+    let args = ["export", "--name", "a", "--vcpus", "4000", "--drive", "nvme6n1"];
+    let (code, _, err) = on(dir.path(), &args);
+    assert!(code == 1 && err.contains("would fit now: --vcpus 96"), "{err}");
+}
+
+#[test]
 fn what_is_free_becomes_a_disk_by_a_name_that_stays() {
     let dir = tree();
     let args = [

@@ -152,7 +152,7 @@ fn prepare(
     cx: &Context<'_>,
     hypervisor: Option<&dyn Hypervisor>,
 ) -> anyhow::Result<Prepared> {
-    let planned = resolve(&args.guest, cx)?;
+    let planned = resolve(&args.guest, Some(&args.storage), cx)?;
     if let Some(why) = planned.placement.shared_fabric().filter(|_| !args.accept_shared_fabric) {
         return Err(hinted(why.to_owned(), "--accept-shared-fabric takes it as it is"));
     }

@@ -23,7 +23,7 @@ struct Exported<'a> {
 
 /// Runs the verb.
 pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let planned = super::guest::resolve(&args.guest, cx)?;
+    let planned = super::guest::resolve(&args.guest, Some(&args.storage), cx)?;
     let disks = storage::plan(&args.storage, None, &planned, cx)?;
     for warning in &disks.warnings {
         cx.output.progress(warning);

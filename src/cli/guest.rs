@@ -1,12 +1,15 @@
 //! From arguments to a planned guest: the request, its place and its name. Knows the clock and the user, which the
 //! planner must not; does not know what is written or started afterwards.
 
-use super::args::{AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, Which, vf_settings};
+use super::args::{
+    AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, StorageArgs, Which, vf_settings,
+};
 use super::context::Context;
 use super::error::{Refused, usage};
 use super::offer;
 use super::options::{changes, told};
-use super::render::template_file;
+use super::render::{refuse_foreign, template_file};
+use super::storage::refuse_unfit;
 use crate::apply::now_s;
 use crate::bdf::Bdf;
 use crate::placement::{Occupancy, Placement, nearest, plan};
@@ -32,8 +35,13 @@ pub struct Planned {
     pub occupancy: Occupancy,
 }
 
-/// Reads the host and what is taken on it, and finds the guest's place and name.
-pub fn resolve(args: &GuestArgs, cx: &Context<'_>) -> anyhow::Result<Planned> {
+/// Reads the host and what is taken on it, and finds the guest's place and name. `disks`: those of a guest whose
+/// definition is written; none where it is only planned.
+pub fn resolve(
+    args: &GuestArgs,
+    disks: Option<&StorageArgs>,
+    cx: &Context<'_>,
+) -> anyhow::Result<Planned> {
     let mut request = request(&args.gpus, &args.shape)?;
     if let Some(path) = &args.template {
         let remaps_interrupts = template_file(path)?.remaps_interrupts();
@@ -41,13 +49,22 @@ pub fn resolve(args: &GuestArgs, cx: &Context<'_>) -> anyhow::Result<Planned> {
     }
     let topology = cx.topology()?;
     let occupancy = cx.taken(&args.taken)?;
-    let placement = place(&topology, &occupancy, &request)?;
-    let indexes = gpu_indexes(&topology, &placement.devices);
+    let placement = match (place(&topology, &occupancy, &request), disks) {
+        (Ok(placement), _) => placement,
+        (Err(refused), None) => return Err(refused.into()),
+        (Err(refused), Some(disks)) => {
+            // What no other size mends is said first: sizes would be offered in vain.
+            refuse_foreign(args, &topology)?;
+            refuse_unfit(disks, &occupancy, cx)?;
+            return Err(refused.into());
+        }
+    };
+    let gpus = (gpu_indexes(&topology, &placement.devices), displays(&topology, &placement));
     let name = match (&args.name, &args.domain) {
         (Some(name), _) => name.clone(),
-        (None, Some(base)) => suffixed(base.as_str(), &indexes)?,
-        (None, None) if called_as_vendor() => suffixed(&vendor_base(), &indexes)?,
-        (None, None) => default_name(&indexes, &occupancy)?,
+        (None, Some(base)) => suffixed(base.as_str(), &gpus)?,
+        (None, None) if called_as_vendor() => suffixed(&vendor_base(), &gpus)?,
+        (None, None) => default_name(&gpus, &occupancy)?,
     };
     Ok(Planned { topology, request, placement, name, occupancy })
 }
@@ -200,17 +217,33 @@ pub fn gpu_indexes(topology: &Topology, devices: &[Bdf]) -> Vec<usize> {
     gpus.filter(|(_, gpu)| devices.contains(&gpu.bdf)).map(|(index, _)| index).collect()
 }
 
+/// Displays that a guest gets, as its name has them: they have an address and no index.
+fn displays(topology: &Topology, placement: &Placement) -> Vec<Bdf> {
+    let shown = topology.displays().map(|(gpu, _)| gpu.bdf);
+    shown.filter(|bdf| placement.devices.contains(bdf)).collect()
+}
+
+/// Is what a name says of a guest's GPUs: indexes, and addresses of displays.
+type NamedGpus = (Vec<usize>, Vec<Bdf>);
+
 /// Adds the GPUs to a base as the replaced tool did (gpuvm-nvidia-vm(7), COMMAND LINES): `-1g8`,
 /// `-2g0-1`; nothing without GPUs. GPUs that do not stand in a row are named each, `-2g0+5`, so
-/// that the name does not claim those between.
-fn suffixed(base: &str, indexes: &[usize]) -> Result<DomainName, RequestError> {
-    let count = indexes.len();
-    let name = match indexes {
-        [] => base.to_owned(),
-        [only] => format!("{base}-1g{only}"),
-        [first, .., last] if last - first + 1 == count => format!("{base}-{count}g{first}-{last}"),
+/// that the name does not claim those between. A display is named by its address, `-1g00.02.0`,
+/// since it has no index.
+fn suffixed(base: &str, (indexes, displays): &NamedGpus) -> Result<DomainName, RequestError> {
+    let count = indexes.len() + displays.len();
+    let name = match indexes[..] {
+        [] if count == 0 => base.to_owned(),
+        [first, .., last] if displays.is_empty() && last - first + 1 == count => {
+            format!("{base}-{count}g{first}-{last}")
+        }
         _ => {
-            let each: Vec<String> = indexes.iter().map(usize::to_string).collect();
+            let address = |bdf: &Bdf| match bdf.segment() {
+                0 => bdf.to_string().split_off("0000:".len()).replace(':', "."),
+                _ => bdf.to_string().replace(':', "."),
+            };
+            let indexes = indexes.iter().map(usize::to_string);
+            let each: Vec<String> = indexes.chain(displays.iter().map(address)).collect();
             format!("{base}-{count}g{}", each.join("+"))
         }
     };
@@ -219,8 +252,9 @@ fn suffixed(base: &str, indexes: &[usize]) -> Result<DomainName, RequestError> {
 
 /// The name of a guest that nobody named: `gpuvm-2g0-1`, without GPUs `gpuvm-0g`; `.2`, `.3` and so on are added while
 /// a domain has that name. The same host and domains give the same name.
-fn default_name(indexes: &[usize], held: &Occupancy) -> Result<DomainName, RequestError> {
-    let plain = suffixed(if indexes.is_empty() { "gpuvm-0g" } else { "gpuvm" }, indexes)?;
+fn default_name(gpus: &NamedGpus, held: &Occupancy) -> Result<DomainName, RequestError> {
+    let has_none = gpus.0.is_empty() && gpus.1.is_empty();
+    let plain = suffixed(if has_none { "gpuvm-0g" } else { "gpuvm" }, gpus)?;
     let taken = |name: &str| held.domains.iter().any(|domain| domain.domain == name);
     if !taken(plain.as_str()) {
         return Ok(plain);
@@ -352,9 +386,16 @@ mod tests {
             ("odd", vec![0, 5], "odd-2g0+5"),
             ("plain", vec![], "plain"),
         ] {
-            assert_eq!(suffixed(base, &indexes).unwrap().as_str(), name);
+            assert_eq!(suffixed(base, &(indexes, vec![])).unwrap().as_str(), name);
         }
-        assert!(suffixed(&"x".repeat(128), &[0]).is_err());
+        for (indexes, display, name) in [
+            (vec![], "0000:00:02.0", "x-1g00.02.0"),
+            (vec![0, 2], "0001:0a:00.1", "x-3g0+2+0001.0a.00.1"),
+        ] {
+            let gpus = (indexes, vec![display.parse().unwrap()]);
+            assert_eq!(suffixed("x", &gpus).unwrap().as_str(), name);
+        }
+        assert!(suffixed(&"x".repeat(128), &(vec![0], vec![])).is_err());
         // 2018-11-22 17:26 UTC was a Thursday.
         assert_eq!(stamped_base("lab", 1_542_907_560), "dgx2vm-labThu1726");
         assert_eq!(stamped_base("a/b c", 0), "dgx2vm-abcThu0000");
@@ -370,7 +411,7 @@ mod tests {
             ..Occupancy::default()
         };
         let name = |indexes: &[usize], names: &[&str]| {
-            default_name(indexes, &held(names)).unwrap().as_str().to_owned()
+            default_name(&(indexes.to_vec(), vec![]), &held(names)).unwrap().as_str().to_owned()
         };
         assert_eq!(name(&[0, 1], &[]), "gpuvm-2g0-1");
         assert_eq!(name(&[], &[]), "gpuvm-0g");

@@ -31,7 +31,7 @@ struct Answer<'a> {
 
 /// Runs the verb.
 pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let mut planned = guest::resolve(&args.guest, cx)?;
+    let mut planned = guest::resolve(&args.guest, None, cx)?;
     let mapping =
         |cx: &Context<'_>| Some(cx.hypervisor().ok()?.storage().abilities().queue_mapping);
     let several = planned.placement.iothread_pins.len() > 1 && !cx.is_recorded();

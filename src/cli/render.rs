@@ -7,8 +7,9 @@ use crate::domain::guest::{
     Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, VirtType,
 };
 use crate::domain::wish::{NicWish, QUEUES_HINT};
-use crate::domain::{DomainXml, edits};
+use crate::domain::{DomainXml, check_architecture, edits};
 use crate::input::{self, DOMAIN_BYTES};
+use crate::topology::Topology;
 use anyhow::Context as _;
 use std::path::Path;
 
@@ -52,10 +53,7 @@ pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Res
     refuse_queues(&args.network, planned.placement.vcpus())?;
     let guest = Guest {
         name: planned.name.clone(),
-        virt: match args.virt_type {
-            VirtTypeArg::Kvm => VirtType::Kvm,
-            VirtTypeArg::Qemu => VirtType::Qemu,
-        },
+        virt: virt_type(args.virt_type),
         disks: extra.disks.clone(),
         networks: args.network.clone(),
         added_networks: extra.networks.clone(),
@@ -66,6 +64,21 @@ pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Res
     let edits = edits(&xml, &guest, &planned.placement, &planned.topology)?;
     xml.apply_all(&edits)?;
     Ok(xml)
+}
+
+/// The domain type that an argument means.
+fn virt_type(arg: VirtTypeArg) -> VirtType {
+    match arg {
+        VirtTypeArg::Kvm => VirtType::Kvm,
+        VirtTypeArg::Qemu => VirtType::Qemu,
+    }
+}
+
+/// Refuses a template that is for another processor than the host's, as the built-in one is on hosts that have none.
+pub fn refuse_foreign(args: &GuestArgs, topology: &Topology) -> anyhow::Result<()> {
+    let architecture = topology.machine().architecture.as_deref();
+    let xml = template(args.template.as_deref(), architecture)?;
+    Ok(check_architecture(&xml, virt_type(args.virt_type), topology)?)
 }
 
 /// Refuses more queues than a NIC has vCPUs to serve them, which libvirt would refuse at the start.

@@ -11,7 +11,7 @@ use gpuvm::request::PageSize;
 use gpuvm::topology::{Bar, Topology};
 use gpuvm::tune::{Given, Item, Items, tune};
 use gpuvm::versions::Versions;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A recorded host of the project.
 fn host(name: &str) -> Topology {
@@ -32,13 +32,32 @@ fn more_vcpus_than_a_guest_can_have_are_refused_by_all_with_the_largest_that_wor
         let (code, _, said) = on("dgx-a100", verb, &format!("--vcpus 256 --name a {more}"));
         assert_eq!(code, 1, "{verb}: {said}");
         assert!(said.contains("256 vCPUs are more than the 255"), "{verb}: {said}");
-        assert!(said.contains("--vcpus 254"), "{verb}: {said}");
-        let (code, _, said) = on("dgx-a100", verb, &format!("--vcpus 254 --name a {more}"));
+        assert!(said.contains("--vcpus 255") && !said.contains("--vcpus 254"), "{verb}: {said}");
+        let (code, _, said) = on("dgx-a100", verb, &format!("--vcpus 255 --name a {more}"));
         assert_eq!(code, 0, "{verb}: {said}");
     }
-    // Vcpus that float are on no core.
-    let (_, _, said) = on("dgx-a100", "plan", "--vcpus 256 --pins none");
-    assert!(said.contains("--vcpus 255") && !said.contains("--vcpus 254"), "{said}");
+    // The one number that is offered, by the reason and by the nearest request alike, is planned, and no larger one is.
+    for (host, line, most) in [
+        ("dgx-a100", "--pins none", 255),
+        ("dgx-h100", "--pins none", 255),
+        ("dgx-a100", "--pins none --threads 2", 254),
+        ("dgx-a100", "--pins none --cells 4", 252),
+        ("dgx-a100", "--gpus 1 --allow remote", 255),
+        ("dgx-a100", "--gpus 8 --allow remote --pins thread --cells 1", 255),
+    ] {
+        let (code, _, said) = on(host, "plan", &format!("{line} --vcpus 256"));
+        assert_eq!(code, 1, "{line}: {said}");
+        let offers: BTreeSet<&str> = said
+            .split("--vcpus ")
+            .skip(1)
+            .map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap())
+            .collect();
+        assert_eq!(offers, BTreeSet::from([most.to_string().as_str()]), "{line}: {said}");
+        for vcpus in most..256 {
+            let (code, _, said) = on(host, "plan", &format!("{line} --vcpus {vcpus}"));
+            assert_eq!(code == 0, vcpus == most, "{line} {vcpus}: {said}");
+        }
+    }
     let (code, out, _) = on("dgx-a100", "capacity", "--gpus 8 --vcpus 256 --allow remote");
     assert_eq!(code, 0);
     assert!(out.contains("256 vCPUs are more than the 255"), "{out}");
@@ -54,6 +73,35 @@ fn more_vcpus_than_a_guest_can_have_are_refused_by_all_with_the_largest_that_wor
         let (code, _, said) = on("dgx-a100", verb, &line);
         assert_eq!(code, 0, "{verb}: {said}");
     }
+}
+
+#[test]
+fn a_missing_template_is_refused_before_sizes_are_offered() {
+    let text = std::fs::read_to_string(project().join("topologies/dgx-2.json")).unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    record["host"]["machine"]["architecture"] = "ppc64le".into();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("power.json");
+    std::fs::write(&file, record.to_string()).unwrap();
+    for verb in ["export", "create --dry-run"] {
+        for vcpus in ["4", "4000"] {
+            let words: Vec<&str> = verb.split(' ').chain(["--name", "a", "--vcpus"]).collect();
+            let (code, _, said) = run(gpuvm(&words).args([vcpus, "--host"]).arg(&file));
+            let is_told = said.contains("--template FILE") && !said.contains("would fit");
+            assert!(code == 1 && is_told, "{verb} {vcpus}: {said}");
+        }
+    }
+    let (code, _, said) = run(gpuvm(&["plan", "--vcpus", "4000", "--host"]).arg(&file));
+    assert!(code == 1 && said.contains("would fit now: --vcpus 96"), "{said}");
+}
+
+#[test]
+fn memory_that_no_node_has_is_measured_by_the_node_that_comes_nearest() {
+    // Node 1 has some memory more.
+    let (code, _, said) = on("dgx-2", "plan", "--vcpus 2 --memory 2000G");
+    assert!(code == 1 && said.contains("of node 1 that a guest can have"), "{said}");
+    let (_, _, said) = on("dgx-2", "plan", "--vcpus 60 --memory 2000G");
+    assert!(said.contains("1000 GiB of memory are more than"), "{said}");
 }
 
 #[test]

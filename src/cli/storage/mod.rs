@@ -15,6 +15,7 @@ pub use tuning::{abilities, best_io};
 
 use super::args::{SeedArgs, StorageArgs};
 use super::context::Context;
+use super::drive::state::State;
 use super::error::hinted;
 use super::guest::Planned;
 use crate::apply::Step;
@@ -23,6 +24,7 @@ use crate::domain::guest::{Abilities, Disk, Made};
 use crate::hypervisor::machine::{Machine, command_there};
 use crate::hypervisor::storage::{Pool, Storage};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
+use crate::placement::Occupancy;
 use crate::shell::word;
 use crate::topology::Topology;
 
@@ -100,6 +102,43 @@ pub fn plan(
     Ok(disks)
 }
 
+/// Refuses disks that no guest of this size or another can be given: what a smaller request would meet, too.
+pub fn refuse_unfit(
+    args: &StorageArgs,
+    occupancy: &Occupancy,
+    cx: &Context<'_>,
+) -> anyhow::Result<()> {
+    let has_passed = !args.drive.is_empty() || !args.partition.is_empty();
+    if args.disk.is_empty() && !has_passed {
+        return Ok(());
+    }
+    let recorded = cx.is_recorded();
+    let machine = if recorded { Machine::Here } else { cx.machine()? };
+    let mut disks = Disks::default();
+    for path in &args.disk {
+        refuse_elsewhere(machine.elsewhere(), &format!("disk {}", path.display()))?;
+        existing::existing_disk(path, recorded, &mut disks)?;
+    }
+    if has_passed {
+        refuse_elsewhere(machine.elsewhere(), "a drive or partition")?;
+        let state = State::read(cx, occupancy.clone())?;
+        passed::choose(args, &state, &mut disks)?;
+    }
+    Ok(())
+}
+
+/// Refuses a disk on another machine that does not go through its libvirt: a file there cannot be made or looked at.
+fn refuse_elsewhere(elsewhere: Option<&str>, disk: &str) -> anyhow::Result<()> {
+    let Some(host) = elsewhere else { return Ok(()) };
+    Err(hinted(
+        format!("{disk} is no volume of libvirt's, and the guest is on machine `{host}`"),
+        format!(
+            "--image NAME with --pool makes its disk there; or `{}`",
+            command_there(host, "create ...")
+        ),
+    ))
+}
+
 /// Is what a guest's disks are planned from.
 struct Place<'a> {
     /// What is wanted of the disks.
@@ -130,16 +169,9 @@ impl Place<'_> {
         self.elsewhere.is_none()
     }
 
-    /// Refuses a disk on another machine that does not go through its libvirt: a file there cannot be made or looked at.
+    /// Refuses a disk on another machine that does not go through its libvirt.
     fn refuse_elsewhere(&self, disk: &str) -> anyhow::Result<()> {
-        let Some(host) = self.elsewhere else { return Ok(()) };
-        Err(hinted(
-            format!("{disk} is no volume of libvirt's, and the guest is on machine `{host}`"),
-            format!(
-                "--image NAME with --pool makes its disk there; or `{}`",
-                command_there(host, "create ...")
-            ),
-        ))
+        refuse_elsewhere(self.elsewhere, disk)
     }
 
     /// The directory of the guest's pool, and what makes it where it is missing.

@@ -2,6 +2,7 @@
 //! name holds over boots.
 
 use super::{Disks, Place};
+use crate::cli::args::StorageArgs;
 use crate::cli::context::Context;
 use crate::cli::drive::state::{NAMES_HINT as HINT, Reason, State};
 use crate::cli::error::hinted;
@@ -17,12 +18,25 @@ pub(super) fn add(place: &Place<'_>, cx: &Context<'_>, disks: &mut Disks) -> any
     }
     place.refuse_elsewhere("a drive or partition")?;
     let state = State::read(cx, place.planned.occupancy.clone())?;
+    for drive in choose(args, &state, disks)? {
+        refuse_function(place, drive)?;
+    }
+    Ok(())
+}
+
+/// Adds the drives and partitions that were asked for, whatever place the guest gets; returns the drives that they are or
+/// are on.
+pub(super) fn choose<'s>(
+    args: &StorageArgs,
+    state: &'s State,
+    disks: &mut Disks,
+) -> anyhow::Result<Vec<&'s Drive>> {
     let mut given = BTreeSet::new();
+    let mut chosen = Vec::new();
     for text in &args.drive {
         let drive = state.find_drive(text)?;
         refuse(&format!("drive {text}"), &state.of_drive(drive))?;
-        refuse_function(place, drive)?;
-        let path = path(&state, drive, text, disks)?;
+        let path = path(state, drive, text, disks)?;
         let parts = drive.partitions.iter().map(|part| &part.name);
         let mut names = std::iter::once(&drive.name).chain(parts);
         if !names.all(|name| given.insert(name.clone())) {
@@ -30,9 +44,10 @@ pub(super) fn add(place: &Place<'_>, cx: &Context<'_>, disks: &mut Disks) -> any
         }
         disks.losses.extend(drive.remains());
         disks.disks.push(Disk::new(path, DiskFormat::Raw, DiskKind::Block));
+        chosen.push(drive);
     }
     for text in &args.partition {
-        let (drive, part) = find_partition(&state, text)?;
+        let (drive, part) = find_partition(state, text)?;
         refuse(&format!("partition {text}"), &state.of_partition(drive, part))?;
         if part.efi_system {
             return Err(hinted(
@@ -40,7 +55,6 @@ pub(super) fn add(place: &Place<'_>, cx: &Context<'_>, disks: &mut Disks) -> any
                 "no guest gets one; `gpuvm drive list` shows the other partitions",
             ));
         }
-        refuse_function(place, drive)?;
         if !given.insert(part.name.clone()) {
             return Err(hinted(
                 format!("partition {text} is given twice, alone or with its drive {}", drive.name),
@@ -59,8 +73,9 @@ pub(super) fn add(place: &Place<'_>, cx: &Context<'_>, disks: &mut Disks) -> any
         };
         disks.losses.extend(part.remains());
         disks.disks.push(Disk::new(path, DiskFormat::Raw, DiskKind::Block));
+        chosen.push(drive);
     }
-    Ok(())
+    Ok(chosen)
 }
 
 /// Refuses what cannot be given away, with every reason.

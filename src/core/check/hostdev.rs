@@ -92,7 +92,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             Some(device) => {
                 used(passed, device, topology, report);
                 if let Some(why) = topology.unsupported(device) {
-                    let message = format!("{bdf} is {}", why.why());
+                    let message = format!("{bdf} is {why}");
                     report.add(&UNSUPPORTED, passed.bdf.spot, message, "give the guest another");
                 }
                 mates(guest, passed, device, topology, report);

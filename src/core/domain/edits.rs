@@ -71,16 +71,7 @@ fn check(
     if placement.cells.is_empty() {
         return error("domain/cpu/numa", "the plan has no cell".into());
     }
-    let arch = topology.machine().architecture.as_deref();
-    let named = current.root().find("os/type").and_then(|kind| kind.attr("arch"));
-    if let (Some(host), Some(named), VirtType::Kvm) = (arch, named, guest.virt)
-        && host != named
-    {
-        let message = format!(
-            "the document is for `{named}`, the host is `{host}`; --template FILE names another"
-        );
-        return error("domain/os/type/@arch", message);
-    }
+    check_architecture(current, guest.virt, topology)?;
     if vcpus > u128::from(MOST_VCPUS) && current.is_x86() && !current.remaps_interrupts() {
         let message = format!(
             "{vcpus} vCPUs, and more than {MOST_VCPUS} need <iommu model='intel'> in the template, with intremap='on', \
@@ -96,6 +87,25 @@ fn check(
         );
     }
     Ok(())
+}
+
+/// Refuses a document for another processor than the host's, which KVM cannot run.
+pub fn check_architecture(
+    current: &DomainXml,
+    virt: VirtType,
+    topology: &Topology,
+) -> Result<(), DomainXmlError> {
+    let arch = topology.machine().architecture.as_deref();
+    let named = current.root().find("os/type").and_then(|kind| kind.attr("arch"));
+    match (arch, named, virt) {
+        (Some(host), Some(named), VirtType::Kvm) if host != named => Err(DomainXmlError::Value {
+            path: "domain/os/type/@arch".into(),
+            message: format!(
+                "the document is for `{named}`, the host is `{host}`; --template FILE names another"
+            ),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// The edits of all but the devices, in the order of libvirt's elements.

@@ -28,7 +28,7 @@ pub mod wish;
 
 pub use difference::{Difference, differences};
 pub use edit::DomainEdit;
-pub use edits::{MOST_FILL_THREADS, edits, window_edits};
+pub use edits::{MOST_FILL_THREADS, check_architecture, edits, window_edits};
 pub use element::Element;
 use fragment::Fragment;
 pub use held::bound_memory;

@@ -1,13 +1,15 @@
 //! What a guest that is there would have asked for, so that another place can be planned for it.
 
 use super::Held;
+use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::memsize::MemSize;
-use crate::request::{DeviceWish, Extras, PageSize, PinPolicy, Request};
+use crate::request::{DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Request};
 use crate::topology::model::ids;
 use crate::topology::{DeviceKind, Sriov, Topology};
 
-/// The request that a guest like this one is: as many GPUs, vCPUs, NICs and NVMe drives, and as much memory.
+/// The request that a guest like this one is: as many GPUs, vCPUs, NICs and NVMe drives, and as much memory. A domain
+/// with a display keeps its GPUs, since no other stands in for a display.
 pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
     let devices = || held.devices.iter().filter_map(|&bdf| topology.device(bdf));
     let number = |kind: DeviceKind, vf: bool| {
@@ -21,11 +23,14 @@ pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
     let pinned = !held.vcpu_pins.is_empty() && held.vcpu_pins.iter().all(one_core);
     let memory: MemSize = held.memory.iter().map(|(_, size)| *size).sum();
     let pages = [PageSize::TwoMib, PageSize::OneGib].into_iter();
+    let gpus = || devices().filter(|device| device.kind() == DeviceKind::Gpu);
+    let shown = gpus().any(|gpu| topology.set_aside(gpu).is_some());
     // A guest stays on GPUs of its model where the host has others.
-    let mut models = devices().filter(|device| device.kind() == DeviceKind::Gpu).map(ids);
+    let mut models = gpus().map(ids);
     let first = models.next().filter(|first| models.all(|other| other == *first));
+    let gpus: Vec<Bdf> = gpus().map(|gpu| gpu.bdf).collect();
     Request {
-        gpu_model: first.filter(|_| topology.gpu_models().len() > 1),
+        gpu_model: first.filter(|_| !shown && topology.gpu_models().len() > 1),
         vcpus: pinned.then(|| count(held.vcpu_pins.len())),
         memory_kib: Some(memory).filter(|memory| memory.kib() >= 1024),
         huge_pages: pages.into_iter().find(|page| Some(page.size()) == held.huge_page_kib),
@@ -36,11 +41,69 @@ pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
             nvmes: DeviceWish::Count(number(DeviceKind::Nvme, false)),
             ..Extras::default()
         },
-        ..Request::for_gpus(number(DeviceKind::Gpu, false))
+        gpus: if shown { GpuWish::Exact(gpus) } else { GpuWish::Count(count(gpus.len())) },
+        ..Request::for_gpus(0)
     }
 }
 
 /// A number as requests have it.
 pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testhost::{HostSpec, held};
+    use super::super::{Occupancy, capacity, plan};
+    use super::*;
+
+    /// Two cards and, before them, the display of the host, whose node is not known; node 1 has most of the cores.
+    fn desktop() -> Topology {
+        let mut spec = HostSpec::even(2, 8, 64, 2);
+        spec.nodes[1].cores = 24;
+        spec.gpus.insert(0, None);
+        let mut parts = spec.parts();
+        parts.devices[0].boot_vga = true;
+        Topology::new(parts).unwrap()
+    }
+
+    #[test]
+    fn a_display_is_no_gpu_that_another_stands_in_for() {
+        let host = desktop();
+        let all: Vec<Bdf> = host.of_kind(DeviceKind::Gpu).map(|gpu| gpu.bdf).collect();
+        let guest = |gpus: &[Bdf]| {
+            let wish = GpuWish::Exact(gpus.to_vec());
+            let request = Request { gpus: wish, vcpus: Some(2), ..Request::for_gpus(0) };
+            held("a", &plan(&host, &Occupancy::default(), &request).unwrap())
+        };
+        assert_eq!(request_of(&host, &guest(&all[..1])).gpus, GpuWish::Exact(all[..1].to_vec()));
+        assert_eq!(request_of(&host, &guest(&all[..2])).gpus, GpuWish::Exact(all[..2].to_vec()));
+        assert_eq!(request_of(&host, &guest(&all[1..])).gpus, GpuWish::Count(2));
+    }
+
+    #[test]
+    fn whoever_has_the_display_can_go_where_no_gpu_is_free() {
+        let host = desktop();
+        let gpus: Vec<Bdf> = host.of_kind(DeviceKind::Gpu).map(|gpu| gpu.bdf).collect();
+        let wish = |gpu: Bdf, vcpus| Request {
+            gpus: GpuWish::Exact(vec![gpu]),
+            vcpus: Some(vcpus),
+            memory_kib: Some(MemSize::from_gib(4)),
+            ..Request::for_gpus(0)
+        };
+        let mut taken = Occupancy::default();
+        for (name, gpu, vcpus) in [("job", gpus[2], 8), ("screen", gpus[0], 12)] {
+            let placement = plan(&host, &taken, &wish(gpu, vcpus)).unwrap();
+            taken.domains.push(held(name, &placement));
+        }
+        let like = Request { vcpus: Some(14), ..Request::for_gpus(0) };
+        let next = capacity(&host, &taken, &like, &[1]).next.unwrap();
+        let advice = next.advice.unwrap();
+        let guests: Vec<(&str, bool, usize)> = advice
+            .guests
+            .iter()
+            .map(|guest| (&*guest.domain, guest.to.is_some(), guest.gpus))
+            .collect();
+        assert_eq!((guests, advice.restarted), (vec![("screen", true, 0)], 0));
+    }
 }

@@ -133,7 +133,7 @@ impl Budget {
             }
             _ => 0,
         };
-        let mut refused = None;
+        let mut refused: Option<Short> = None;
         let mut attempt = |demands: &[(usize, u32)], out: &mut Solution| {
             out.demands.clear();
             let demand = |&(node, vcpus)| Demand { node, vcpus, own: false, gpus: 0 };
@@ -142,7 +142,9 @@ impl Budget {
             match self.settle(remote, out) {
                 Ok(()) => true,
                 Err(error) => {
-                    refused.get_or_insert(error);
+                    if refused.as_ref().is_none_or(|first| self.comes_nearer(&error, first)) {
+                        refused = Some(error);
+                    }
                     false
                 }
             }

@@ -106,7 +106,7 @@ impl<'a> Block<'a> {
             Cause::Held => format!("{} held by domain `{domain}`", verb("is", "are")),
             Cause::Excluded("") => format!("{} excluded", verb("is", "are")),
             Cause::Excluded(reason) => format!("{} excluded: {reason}", verb("is", "are")),
-            Cause::Unsupported(why) => format!("{} {}", verb("is", "are"), why.why()),
+            Cause::Unsupported(why) => format!("{} {why}", verb("is", "are")),
             Cause::Silent(vendor, device) => format!(
                 "{} not answer: vendor and device id read {vendor:#06x}:{device:#06x}",
                 verb("does", "do")

@@ -3,11 +3,30 @@
 
 use super::window::window;
 use super::{Placement, PlanError, Reason};
-use crate::request::Request;
+use crate::request::{CellWish, PinPolicy, Request};
 use crate::topology::Topology;
 
 /// vCPUs of an x86 guest whose interrupts need no remapping: 8-bit APIC ids, of which one addresses all.
 pub const MOST_VCPUS: u32 = 255;
+
+/// Whether the guest is one of x86, as hosts are whose record does not say.
+fn is_x86(topology: &Topology) -> bool {
+    matches!(topology.machine().architecture.as_deref(), None | Some("x86_64"))
+}
+
+/// The most vCPUs that a guest of this shape can have, however large the host is; none: as many as QEMU takes. Pinned
+/// vCPUs need not fill their last core; those that float divide into the cells and threads that were asked for.
+pub(super) fn most_vcpus(topology: &Topology, request: &Request) -> Option<u32> {
+    if !is_x86(topology) || request.template.remaps_interrupts {
+        return None;
+    }
+    let cells = if let CellWish::Count(cells) = request.cells { cells } else { 1 };
+    let step = match request.pins {
+        PinPolicy::None => cells.saturating_mul(request.threads.unwrap_or(1)).max(1),
+        PinPolicy::Core | PinPolicy::Thread => 1,
+    };
+    Some(MOST_VCPUS - MOST_VCPUS % step)
+}
 
 /// The place, where it is within the limits; says what the built-in templates lack.
 pub(super) fn within(
@@ -15,17 +34,14 @@ pub(super) fn within(
     topology: &Topology,
     request: &Request,
 ) -> Result<Placement, PlanError> {
-    let architecture = topology.machine().architecture.as_deref();
-    let is_x86 = matches!(architecture, None | Some("x86_64"));
-    let (vcpus, threads) = (placement.vcpus(), placement.topology.threads);
-    if is_x86 && vcpus > MOST_VCPUS && !request.template.remaps_interrupts {
+    let vcpus = placement.vcpus();
+    if let Some(most) = most_vcpus(topology, request).filter(|_| vcpus > MOST_VCPUS) {
         let what = format!(
             "{vcpus} vCPUs are more than the {MOST_VCPUS} of a guest without an IOMMU that remaps interrupts"
         );
         let hint = format!(
-            "--vcpus {}, or --template FILE with <iommu model='intel'> and intremap='on', eim='on' and \
-             caching_mode='on' on its driver",
-            MOST_VCPUS - MOST_VCPUS % threads.max(1)
+            "--vcpus {most}, or --template FILE with <iommu model='intel'> and intremap='on', eim='on' and \
+             caching_mode='on' on its driver"
         );
         return Err(PlanError::Impossible { what, hint });
     }
@@ -33,7 +49,8 @@ pub(super) fn within(
         let hint = "less --memory, or fewer GPUs".to_owned();
         return Err(PlanError::Impossible { what, hint });
     }
-    if let Some(other) = architecture.filter(|a| !is_x86 && *a != "aarch64")
+    let architecture = topology.machine().architecture.as_deref();
+    if let Some(other) = architecture.filter(|a| !is_x86(topology) && *a != "aarch64")
         && !request.template.is_given
     {
         let because =

@@ -1,6 +1,7 @@
 //! The nearest requests to one that is refused: each differs as little as can be, and each was planned. Knows which
 //! wishes can be given up, not why the planner refused.
 
+use super::limits::most_vcpus;
 use super::{Occupancy, plan};
 use crate::memsize::MemSize;
 use crate::request::{CellWish, DeviceWish, GpuWish, Near, PinPolicy, Request, Reserve};
@@ -192,8 +193,16 @@ impl Search<'_> {
         }
     }
 
-    /// Fewer vCPUs, in whole cores as the guest has them.
+    /// Fewer vCPUs: what a guest can have at most, where that is less, else whole cores as the guest has them.
     fn vcpus(&self, request: &Request) -> Steps {
+        if let Some(most) = most_vcpus(self.topology, request)
+            && request.vcpus.is_some_and(|vcpus| vcpus > most)
+        {
+            let most = with(request, |r| r.vcpus = Some(most));
+            if self.accepts(&most) {
+                return Steps::Few(vec![most]);
+            }
+        }
         let threads = self.topology.cores().iter().map(|core| core.pcpus.len()).max().unwrap_or(1);
         let threads = match request.pins {
             // No vCPU is on a core then.

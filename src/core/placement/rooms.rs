@@ -323,6 +323,27 @@ impl Budget {
         Ok(())
     }
 
+    /// Whether of two places that a guest does not fit the first one comes nearer: one with cores that lacks memory, and
+    /// of two that lack the same memory the one that has it when others go, else the larger one.
+    pub(super) fn comes_nearer(&self, one: &Short, other: &Short) -> bool {
+        let near = |short: &Short| match short {
+            Short::Memory { rooms: Some(rooms), size } => {
+                let total = |what: fn(&Room) -> MemSize| -> MemSize {
+                    rooms.iter().map(|&at| what(&self.rooms[at])).sum()
+                };
+                let (there, left) = (total(|room| room.there), total(|room| room.left));
+                let is_there = there >= *size;
+                Some((*size, (is_there, if is_there { left } else { there })))
+            }
+            _ => None,
+        };
+        match (near(one), near(other)) {
+            (Some((size, one)), Some((same, other))) => size == same && one > other,
+            (Some(_), None) => matches!(other, Short::Cores { .. }),
+            (None, _) => false,
+        }
+    }
+
     /// What a cell lacks, with what all cells on the same nodes want.
     fn short(&self, cell: usize, out: &Solution) -> Short {
         let rooms_of = |cell: &CellSize| -> Vec<usize> {

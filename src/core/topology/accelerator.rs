@@ -4,6 +4,7 @@
 use super::pci::VENDOR_NVIDIA;
 use super::{DeviceKind, PciDevice, Topology};
 use crate::bdf::Bdf;
+use std::fmt;
 
 /// PCI vendor AMD, graphics (formerly ATI).
 pub(super) const VENDOR_ATI: u16 = 0x1002;
@@ -172,20 +173,20 @@ const BLACKWELL_GRACE: &[u16] = &[0x2941, 0x31c2, 0x3041, 0x307f];
 /// The GPU of GB10: the PCI ID list.
 const GB10: u16 = 0x2e12;
 
-impl Unsupported {
-    /// What is missing, a sentence each, to be read after the names of GPUs.
-    pub fn why(self) -> &'static str {
-        match self {
-            Unsupported::Grace { rack: true } => {
-                "not supported yet: passthrough needs the host driver nvgrace-gpu-vfio-pci in place of vfio-pci; it needs \
-                 ACPI generic initiators, eight NUMA nodes of the guest for each GPU's memory; it needs a nested \
-                 SMMUv3 over iommufd that the guest sees; the NVLinks run over the rack's switches, which no host \
-                 partitions"
-            }
-            Unsupported::Grace { rack: false } => {
-                "not supported yet: passthrough needs the host driver nvgrace-gpu-vfio-pci in place of vfio-pci; it needs \
-                 ACPI generic initiators, eight NUMA nodes of the guest for each GPU's memory; it needs a nested \
-                 SMMUv3 over iommufd that the guest sees"
+/// What is missing for GPUs whose memory is coherent with Grace's, a sentence each.
+const FOR_GRACE: &str = "not supported yet: passthrough needs the host driver nvgrace-gpu-vfio-pci in place of vfio-pci; it needs \
+    ACPI generic initiators, eight NUMA nodes of the guest for each GPU's memory; it needs a nested SMMUv3 over iommufd \
+    that the guest sees";
+
+/// What is missing, a sentence each, to be read after the names of GPUs.
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rest = match self {
+            Unsupported::Grace { rack } => {
+                f.write_str(FOR_GRACE)?;
+                let rack_only =
+                    "; the NVLinks run over the rack's switches, which no host partitions";
+                if *rack { rack_only } else { "" }
             }
             // https://docs.nvidia.com/dgx/dgx-spark/support.html, "Passthrough virtualization support".
             Unsupported::Gb10 => {
@@ -195,7 +196,8 @@ impl Unsupported {
                 "not supported: QEMU takes no PCI domain above ffff, and what is behind Intel VMD has one; with VMD off \
                  in the firmware's setup it has another"
             }
-        }
+        };
+        f.write_str(rest)
     }
 }
 

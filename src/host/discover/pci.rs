@@ -54,7 +54,7 @@ pub fn devices(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
 fn unlisted(parts: &Parts) -> String {
     let product = parts.machine.product.as_deref().unwrap_or_default();
     let spark = match product.replace(['_', ' '], "").contains("DGXSpark") {
-        true => format!("; its one GPU, a GB10, is {}", Unsupported::Gb10.why()),
+        true => format!("; its one GPU, a GB10, is {}", Unsupported::Gb10),
         false => String::new(),
     };
     format!("{DEVICES} is missing: GPUs, NICs and drives are not known{spark}")
