@@ -6,7 +6,7 @@ use crate::support::{gpuvm, project, run};
 use clap::{Command as Clap, CommandFactory as _};
 use gpuvm::cli::args::{Cli, Verb};
 use gpuvm::cli::guest::request;
-use gpuvm::cli::offer::{Call, READ_RECORDS};
+use gpuvm::cli::offer::{Call, reads_records};
 use gpuvm::cli::options::{changes, told};
 use gpuvm::discover::source::load;
 use gpuvm::memsize::MemSize;
@@ -217,6 +217,7 @@ fn the_verbs_that_read_records_are_those_that_offers_name_the_record_to() {
     assert!(all.len() > 40, "{} verbs", all.len());
     let record = project().join("topologies/dual-socket.json");
     let dir = scratch();
+    let mut readers = 0;
     for (verb, line) in all {
         let path: Vec<&str> = verb.iter().map(String::as_str).collect();
         let mut args: Vec<&str> = line.iter().map(String::as_str).collect();
@@ -230,13 +231,15 @@ fn the_verbs_that_read_records_are_those_that_offers_name_the_record_to() {
         command.current_dir(dir.path()).env("LIBVIRT_DEFAULT_URI", "test:///default");
         let (_, _, err) = run(&mut command);
         let refused = err.contains("not take --host");
-        let reads = READ_RECORDS.contains(&&path[..]);
+        let reads = reads_records(path.iter().copied());
         assert!(!(reads && refused), "{args:?}: {err}");
+        readers += usize::from(reads);
         if refused {
             let hint = err.lines().find(|line| line.starts_with("hint: "));
             assert!(hint.is_some(), "{args:?}: {err}");
         }
     }
+    assert_eq!(readers, 13, "a verb that reads records is marked in its arguments");
 }
 
 /// What cannot be, on any host or on most.
@@ -272,9 +275,8 @@ fn run_offered(text: &str, context: &str) -> usize {
         let words = shell_words(&command);
         assert!(command.contains("...") || parses(&words), "{context}: `gpuvm {command}`");
         let verb: Vec<&str> = words.iter().map(String::as_str).collect();
-        let reads = [&["network", "list"][..], &["image", "list"]];
-        let reads = READ_RECORDS.iter().copied().chain(reads);
-        let is_read = reads.filter(|read| verb.starts_with(read)).count() > 0;
+        let lists = verb.starts_with(&["network", "list"]) || verb.starts_with(&["image", "list"]);
+        let is_read = lists || reads_records(verb.iter().copied());
         let is_filled = !verb.iter().any(|word| ["FILE", "NAME", "-", "--count"].contains(word));
         if is_read && is_filled {
             let (code, _, err) = run(&mut gpuvm(&verb));
@@ -410,6 +412,55 @@ fn what_is_offered_of_a_record_takes_it_and_what_changes_the_machine_does_not_na
         }
     }
     assert!(kinds.contains("host pages") && kinds.iter().any(|k| k.starts_with("check")));
+}
+
+/// The commands of ours in the strings of a JSON document.
+fn offered_in(value: &serde_json::Value, out: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::String(text) => out.extend(offered(text)),
+        serde_json::Value::Array(items) => items.iter().for_each(|item| offered_in(item, out)),
+        serde_json::Value::Object(fields) => fields.values().for_each(|v| offered_in(v, out)),
+        _ => {}
+    }
+}
+
+#[test]
+fn commands_in_json_are_those_of_the_text() {
+    let dir = scratch();
+    // A name that JSON and a shell have to quote.
+    let record = dir.path().join("a \"dgx-2\" of mine.json");
+    std::fs::copy(project().join("topologies/dgx-2.json"), &record).unwrap();
+    let record = record.to_str().unwrap();
+    let guest = dir.path().join("guest.xml");
+    let export = ["export", "--name", "a", "--gpus", "1", "--host", record];
+    let (_, text, err) = run(&mut gpuvm(&export));
+    std::fs::write(&guest, text.replace("domain=\"0x0000\"", "domain=\"0x0007\"")).unwrap();
+    let guest = guest.to_str().unwrap();
+    let mut seen = 0;
+    for args in [
+        &["plan", "--gpus", "1", "--huge-pages", "2M", "--explain"][..],
+        &["check", guest],
+        &["device", "list"],
+        &["list", "--domain-xml", guest],
+    ] {
+        let args = [args, &["--host", record, "--connect", "test:///default"]].concat();
+        let (_, text, said) = run(&mut gpuvm(&args));
+        let (code, json, _) = run(&mut gpuvm(&[&args[..], &["--json"]].concat()));
+        assert!([0, 3].contains(&code), "{args:?}: {said}{err}");
+        let mut commands = BTreeSet::new();
+        offered_in(&serde_json::from_str(&json).expect(&json), &mut commands);
+        let told: BTreeSet<String> = offered(&format!("{text}{said}")).into_iter().collect();
+        assert!(commands.is_subset(&told), "{args:?}: {commands:#?} and {told:#?}");
+        for command in &commands {
+            let words = shell_words(command);
+            let reads = reads_records(words.iter().map(String::as_str));
+            let counts = words.iter().any(|word| word == "--count");
+            assert_eq!(words.iter().any(|word| word == record), reads && !counts, "{command}");
+            assert!(command.contains("--connect test:///default"), "{command}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 1, "{seen} commands");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use gpuvm::check::{Rule, Severity};
 use gpuvm::cli::args::Cli;
 use gpuvm::cli::error::{EXIT_BUG, EXIT_DONE, EXIT_FAILED, EXIT_FOUND, EXIT_USAGE};
 use gpuvm::cli::manual;
-use gpuvm::cli::offer::READ_RECORDS;
+use gpuvm::cli::offer::reads_records;
 use gpuvm::network::doctor;
 use gpuvm::verify;
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,7 +140,7 @@ fn of_a_record(command: &str) -> Option<Vec<String>> {
     if verb.contains(&"test:///default") {
         return Some(words);
     }
-    if !READ_RECORDS.iter().any(|read| verb.starts_with(read)) || verb.contains(&"--count") {
+    if !reads_records(verb.iter().copied()) || verb.contains(&"--count") {
         return None;
     }
     // Guests of libvirt and files of the reader's are not of the record.

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("delete")?;
     let Some(name) = args.name.as_deref().or(args.domain.as_deref()) else {
-        return Err(usage("no domain is named", "gpuvm delete NAME"));
+        return Err(usage("no domain is named", "`gpuvm delete NAME`"));
     };
     let mut reporter = Reporter::new(cx.output)?;
     let hypervisor = cx.hypervisor()?;

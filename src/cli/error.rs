@@ -21,7 +21,7 @@ pub const EXIT_FAILED: u8 = 1;
 pub const EXIT_USAGE: u8 = 2;
 /// A check found something.
 pub const EXIT_FOUND: u8 = 3;
-/// Our bug.
+/// Internal error.
 pub const EXIT_BUG: u8 = 70;
 
 /// Is an error with a hint of the place that raised it.

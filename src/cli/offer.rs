@@ -1,7 +1,7 @@
 //! Commands that are offered to whoever called: made of the caller's own words, so that they mean the same host, the same
 //! connection and the same guest, and can be run as they are. The only place that writes such a command.
 
-use super::args::Cli;
+use super::args::{Cli, is_about_records};
 use super::options::{Edit, ONE_OF};
 use crate::shell::word;
 use clap::parser::ValueSource;
@@ -11,24 +11,6 @@ use std::sync::OnceLock;
 
 /// What was given to this run.
 static GIVEN: OnceLock<ArgMatches> = OnceLock::new();
-
-/// Verbs that answer about a recorded host: an offer of one carries `--host`, all others are for the machine itself.
-/// `host capture` takes a record, too, and is only offered to record a machine anew.
-pub const READ_RECORDS: [&[&str]; 13] = [
-    &["host", "show"],
-    &["host", "matrix"],
-    &["host", "pages"],
-    &["gpu", "list"],
-    &["device", "list"],
-    &["nic", "list"],
-    &["drive", "list"],
-    &["list"],
-    &["plan"],
-    &["capacity"],
-    &["export"],
-    &["check"],
-    &["tune"],
-];
 
 /// Options that say what the answer is about, in the order in which an offer carries them.
 const CARRIED: [&str; 4] = ["connect", "host", "domain_xml", "assume_empty"];
@@ -40,7 +22,7 @@ const CHANGES: &str = "--count";
 const NOT_RECORDED: &str = " without --host";
 
 /// What a command of ours begins with in a text.
-const OURS: &str = "`gpuvm ";
+pub const OURS: &str = "`gpuvm ";
 
 /// Is a command line: the verb's arguments and what was given.
 #[derive(Debug, Clone)]
@@ -171,7 +153,7 @@ impl Call {
         for id in CARRIED {
             let known = target.get_arguments().find(|arg| arg.get_id().as_str() == id);
             let takes = match id {
-                "host" => !here && !changes && READ_RECORDS.contains(&&verb[..]),
+                "host" => !here && !changes && is_about_records(target),
                 "domain_xml" | "assume_empty" => !here,
                 // A journal has its own connection.
                 "connect" => verb != ["recover"],
@@ -201,6 +183,17 @@ impl Call {
         let fits = |part: &&str| bare_options(part).iter().all(|flag| has(flag));
         hint.split("; ").filter(fits).collect::<Vec<_>>().join("; ")
     }
+}
+
+/// Whether a command answers about a recorded host, by the words of its verb, which come first.
+pub fn reads_records<'w>(words: impl IntoIterator<Item = &'w str>) -> bool {
+    let root = Cli::command();
+    let mut verb = &root;
+    for name in words {
+        let Some(next) = verb.find_subcommand(name) else { break };
+        verb = next;
+    }
+    is_about_records(verb)
 }
 
 /// Where the words of the verb end in a command.

@@ -33,19 +33,19 @@ impl Output {
 
     /// Prints the answer as text; adds a newline where it has none.
     pub fn text(self, text: &str) -> std::io::Result<()> {
-        print(&escaped(&led(offer::carried(redacted(text))), Form::Text))
+        print(&escaped(&offered(redacted(text)), Form::Text))
     }
 
     /// Prints the answer as JSON.
     pub fn json<T: Serialize>(self, value: &T) -> std::io::Result<()> {
         let text = serde_json::to_string_pretty(value).map_err(std::io::Error::other)?;
-        print(&escaped(&redacted(&text), Form::Json))
+        print(&escaped(&offered_in_json(redacted(&text)), Form::Json))
     }
 
     /// Prints one of several answers as JSON in one line.
     pub fn json_line<T: Serialize>(self, value: &T) -> std::io::Result<()> {
         let text = serde_json::to_string(value).map_err(std::io::Error::other)?;
-        print(&escaped(&redacted(&text), Form::Json))
+        print(&escaped(&offered_in_json(redacted(&text)), Form::Json))
     }
 
     /// Prints a definition that the caller goes on using, made of what the caller gave: whole, with what is secret in it.
@@ -95,6 +95,43 @@ pub fn leads_away(uri: &str) {
     let _ = AWAY.set(format!("`gpuvm --connect {} ", word(uri)));
 }
 
+/// A text whose commands can be run as they are: about the host that was asked about, on the machine that it is about.
+fn offered(text: Cow<'_, str>) -> Cow<'_, str> {
+    led(offer::carried(text))
+}
+
+/// The same in the strings of a JSON document.
+fn offered_in_json(text: Cow<'_, str>) -> Cow<'_, str> {
+    if !text.contains(offer::OURS) {
+        return text;
+    }
+    let mut shown = String::with_capacity(text.len() + 256);
+    let mut rest = &*text;
+    while let Some(begin) = rest.find('"') {
+        let mut bytes = rest.bytes().enumerate().skip(begin + 1);
+        let mut end = rest.len();
+        while let Some((at, byte)) = bytes.next() {
+            match byte {
+                b'\\' => drop(bytes.next()),
+                b'"' => {
+                    end = at + 1;
+                    break;
+                }
+                _ => {}
+            }
+        }
+        let (string, after) = (&rest[begin..end], &rest[end..]);
+        shown.push_str(&rest[..begin]);
+        let plain = serde_json::from_str(string).ok().filter(|_| string.contains(offer::OURS));
+        let made =
+            plain.and_then(|plain: String| serde_json::to_string(&offered(Cow::Owned(plain))).ok());
+        shown.push_str(made.as_deref().unwrap_or(string));
+        rest = after;
+    }
+    shown.push_str(rest);
+    Cow::Owned(shown)
+}
+
 /// A text whose commands lead to the machine that it is about.
 fn led(text: Cow<'_, str>) -> Cow<'_, str> {
     let Some(away) = AWAY.get() else { return text };
@@ -113,7 +150,7 @@ fn led(text: Cow<'_, str>) -> Cow<'_, str> {
 /// Writes to standard error, also where little is to be said: errors, and what a question is about. Adds a newline where
 /// there is none.
 pub fn tell(text: &str) {
-    let text = led(offer::carried(redacted(text)));
+    let text = offered(redacted(text));
     let text = escaped(&text, Form::Text);
     let end = if text.ends_with('\n') { "" } else { "\n" };
     // Who reads nothing is told nothing.

@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The program.
@@ -59,6 +59,41 @@ impl Other {
         args
     }
 
+    /// A guest that is made on the other machine, with its disk in the directory.
+    fn made(&self, name: &str) {
+        let args =
+            self.create(name, &["--os-size", "1M", "--disk-dir", self.dir.to_str().unwrap()]);
+        let (code, out, err) = self.there(&args);
+        assert_eq!(code, 0, "{out}{err}");
+    }
+
+    /// A `delete` from here that is stopped when it writes its journal for the so manieth time; its number and its child.
+    fn halted_delete(&self, name: &str, when: u32) -> (Pid, Child) {
+        let strace = self.dir.join("strace.log");
+        let mut delete = self.daemon.within("strace");
+        delete.args(["-f", "-qq", "-o", strace.to_str().unwrap(), "-e", "trace=fdatasync", "-e"]);
+        delete.arg(format!("inject=fdatasync:signal=STOP:when={when}"));
+        delete.args([GPUVM, "--connect", &self.daemon.uri(), "delete", name, "--yes"]);
+        delete.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let child = delete.spawn().unwrap();
+        (stopped(&strace), child)
+    }
+
+    /// A program in the place of ssh that goes into the other machine instead of over a network, and runs there what ssh
+    /// would; with what it writes down of each call, and the environment that it sets there.
+    fn fake_ssh(&self, logged: &str, environment: &str) -> (PathBuf, PathBuf) {
+        let (fake, log) = (self.dir.join("ssh"), self.dir.join("ssh.log"));
+        let first = self.daemon.inside("/");
+        let first = first.parent().and_then(Path::file_name).unwrap().to_str().unwrap();
+        let script = format!(
+            "#!/bin/sh\necho \"{logged}\" >>{log}\nwhile [ \"$1\" != -- ]; do shift; done; shift 2\n\
+             exec nsenter --mount --net --uts --pid --target {first} {environment} sh -c \"$*\"\n",
+            log = log.display(),
+        );
+        write_program(&fake, &script);
+        (fake, log)
+    }
+
     /// Whether a domain is there.
     fn has(&self, name: &str) -> bool {
         self.daemon.virsh(&["dominfo", name]).0
@@ -73,6 +108,12 @@ impl Other {
     fn libvirtd(&self) -> Pid {
         self.daemon.libvirtd()
     }
+}
+
+/// Writes a program.
+fn write_program(path: &Path, script: &str) {
+    std::fs::write(path, script).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// Holds a libvirtd still; it goes on when this goes.
@@ -96,9 +137,7 @@ impl Drop for Frozen {
 fn a_change_on_another_machine_leaves_the_files_of_this_one() {
     let Some(other) = Other::new() else { return };
     let dir = other.dir.to_str().unwrap();
-    let args = other.create("train-a", &["--os-size", "1M", "--disk-dir", dir]);
-    let (code, out, err) = other.there(&args);
-    assert_eq!(code, 0, "{out}{err}");
+    other.made("train-a");
     let disk = other.dir.join("train-a.raw");
     assert!(disk.exists());
     // The same path is a file of this machine; for libvirt's machine it is another one's.
@@ -197,19 +236,8 @@ fn the_layout_of_another_machine_is_its_own_or_refused() {
 #[test]
 fn the_layout_of_another_machine_is_read_by_ssh_as_libvirt_connects() {
     let Some(other) = Other::new() else { return };
-    let fake = other.dir.join("ssh");
-    let log = other.dir.join("ssh.log");
-    let first = other.daemon.inside("/");
-    let first = first.parent().and_then(Path::file_name).unwrap().to_str().unwrap();
-    // It goes into the other machine instead of over a network, and runs there what ssh would.
-    let script = format!(
-        "#!/bin/sh\necho \"$SSH_AUTH_SOCK $*\" >>{log}\nwhile [ \"$1\" != -- ]; do shift; done; shift 2\n\
-         exec nsenter --mount --net --uts --pid --target {first} env PATH={bin}:$PATH sh -c \"$*\"\n",
-        log = log.display(),
-        bin = Path::new(GPUVM).parent().unwrap().display(),
-    );
-    std::fs::write(&fake, script).unwrap();
-    std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let bin = Path::new(GPUVM).parent().unwrap().display();
+    let (fake, log) = other.fake_ssh("$SSH_AUTH_SOCK $*", &format!("env PATH={bin}:$PATH"));
     let mount = format!("mount --bind {} /usr/bin/ssh && exec \"$@\"", fake.display());
     let by_ssh = |uri: &str, args: &[&str]| {
         let mut command = other.daemon.within("sh");
@@ -259,19 +287,10 @@ fn networks_of_another_machine_are_changed_and_nothing_is_kept_here() {
 #[test]
 fn a_frozen_libvirtd_ends_every_verb_and_a_signal_ends_it_sooner() {
     let Some(other) = Other::new() else { return };
-    let dir = other.dir.to_str().unwrap();
-    let args = other.create("cold", &["--os-size", "1M", "--disk-dir", dir]);
-    let (code, out, err) = other.there(&args);
-    assert_eq!(code, 0, "{out}{err}");
-    // One is connected already, and halted before its first step.
+    other.made("cold");
     let uri = other.daemon.uri();
-    let strace = other.dir.join("strace.log");
-    let mut halted = other.daemon.within("strace");
-    halted.args(["-f", "-qq", "-o", strace.to_str().unwrap(), "-e", "trace=fdatasync", "-e"]);
-    halted.args(["inject=fdatasync:signal=STOP:when=2", GPUVM, "--connect", &uri]);
-    halted.args(["delete", "cold", "--yes"]).stdin(Stdio::null());
-    let halted = halted.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let pid = stopped(&strace);
+    // One is connected already, and halted before its first step.
+    let (pid, halted) = other.halted_delete("cold", 2);
     let frozen = Frozen::new(other.libvirtd());
     kill(pid, Signal::SIGCONT).unwrap();
     let begun = Instant::now();
@@ -308,18 +327,8 @@ fn a_frozen_libvirtd_ends_every_verb_and_a_signal_ends_it_sooner() {
 #[test]
 fn a_second_signal_ends_a_change_that_waits_and_its_journal_stays() {
     let Some(other) = Other::new() else { return };
-    let args =
-        other.create("slow", &["--os-size", "1M", "--disk-dir", other.dir.to_str().unwrap()]);
-    let (code, out, err) = other.there(&args);
-    assert_eq!(code, 0, "{out}{err}");
-    let uri = other.daemon.uri();
-    let strace = other.dir.join("strace.log");
-    let mut delete = other.daemon.within("strace");
-    delete.args(["-f", "-qq", "-o", strace.to_str().unwrap(), "-e", "trace=fdatasync", "-e"]);
-    delete.args(["inject=fdatasync:signal=STOP:when=3", GPUVM, "--connect", &uri]);
-    delete.args(["delete", "slow", "--yes"]).stdin(Stdio::null());
-    let delete = delete.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let pid = stopped(&strace);
+    other.made("slow");
+    let (pid, delete) = other.halted_delete("slow", 3);
     let _frozen = Frozen::new(other.libvirtd());
     kill(pid, Signal::SIGCONT).unwrap();
     std::thread::sleep(Duration::from_secs(1));
@@ -456,25 +465,14 @@ fn what_boards_say_in_place_of_a_uuid_makes_no_two_machines_one() {
 #[test]
 fn no_part_of_a_uri_becomes_a_command() {
     let Some(other) = Other::new() else { return };
-    let fake = other.dir.join("ssh");
-    let (log, made) = (other.dir.join("ssh.log"), other.dir.join("made"));
-    let first = other.daemon.inside("/");
-    let first = first.parent().and_then(Path::file_name).unwrap().to_str().unwrap();
     // It goes into the other machine whatever the name of that is.
-    let script = format!(
-        "#!/bin/sh\necho \"$*\" >>{log}\nwhile [ \"$1\" != -- ]; do shift; done; shift 2\n\
-         exec nsenter --mount --net --uts --pid --target {first} sh -c \"$*\"\n",
-        log = log.display(),
-    );
-    std::fs::write(&fake, script).unwrap();
-    std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (fake, log) = other.fake_ssh("$*", "");
+    let made = other.dir.join("made");
     // The caller's own is none that is run.
     let evil = other.dir.join("evil");
     std::fs::create_dir(&evil).unwrap();
     let stolen = other.dir.join("stolen");
-    std::fs::write(evil.join("ssh"), format!("#!/bin/sh\n: >{}\nexit 1\n", stolen.display()))
-        .unwrap();
-    std::fs::set_permissions(evil.join("ssh"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&evil.join("ssh"), &format!("#!/bin/sh\n: >{}\nexit 1\n", stolen.display()));
     let mount = format!(
         "mount --bind {} /usr/bin/ssh && export PATH={}:$PATH && exec \"$@\"",
         fake.display(),

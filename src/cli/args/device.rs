@@ -1,6 +1,6 @@
 //! The verbs on PCI devices and their drivers.
 
-use super::{LockArgs, TakenArgs};
+use super::{LockArgs, TakenArgs, about_records};
 use crate::bdf::Bdf;
 use clap::{Args, Subcommand};
 use std::str::FromStr;
@@ -27,6 +27,7 @@ pub enum DeviceVerb {
     /// RESET is the kernel's methods in the order that it tries them; flr resets the function alone. Processes of other
     /// users are seen by root only.
     #[command(after_help = LIST)]
+    #[command(group = about_records())]
     List(DeviceListArgs),
     /// Bind devices to vfio-pci, with what shares their IOMMU group
     ///

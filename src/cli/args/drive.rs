@@ -1,6 +1,6 @@
 //! The verbs on drives.
 
-use super::{LockArgs, TakenArgs};
+use super::{LockArgs, TakenArgs, about_records};
 use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
 
@@ -34,6 +34,7 @@ pub enum DriveVerb {
     /// A drive is given as a PCI function (--nvme), as a whole disk (--drive) or by partitions (--partition). Without
     /// root, processes of others that have a drive open are not seen, nor what is on drives that udev has not read.
     #[command(after_help = LIST)]
+    #[command(group = about_records())]
     List(TakenArgs),
     /// Stop a data array, so that its drives can be given to guests; restore-array brings it back
     ///
@@ -72,7 +73,15 @@ pub struct WipeArgs {
     /// Name in /dev/disk/by-id as `gpuvm drive list` shows it, the kernel's name, or the PCI address of an NVMe drive
     #[arg(value_name = "ID")]
     pub id: String,
-    /// Print the step and change nothing
+    /// What every change takes.
+    #[command(flatten)]
+    pub change: DriveChangeArgs,
+}
+
+/// Is what every verb takes that changes drives.
+#[derive(Debug, Args)]
+pub struct DriveChangeArgs {
+    /// Print the steps and change nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Do not ask
@@ -89,15 +98,9 @@ pub struct ArrayArgs {
     /// Write the initramfs of every kernel again, which has a copy of mdadm.conf; without it the command is printed
     #[arg(long)]
     pub initramfs: bool,
-    /// Print the steps and change nothing
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Do not ask
-    #[arg(short, long)]
-    pub yes: bool,
-    /// The lock.
+    /// What every change takes.
     #[command(flatten)]
-    pub lock: LockArgs,
+    pub change: DriveChangeArgs,
 }
 
 /// Is what `drive release-array` takes.

@@ -1,6 +1,6 @@
 //! The verbs on single GPUs and NVSwitches.
 
-use super::{LockArgs, TakenArgs};
+use super::{LockArgs, TakenArgs, about_records};
 use crate::bdf::{Bdf, BdfError};
 use crate::discover::cards::is_uuid;
 use clap::{Args, Subcommand};
@@ -23,6 +23,7 @@ const LIST: &str = "Examples:
 pub enum GpuVerb {
     /// List GPUs and NVSwitches with their NVLink partitions and whether they can be had
     #[command(after_help = LIST)]
+    #[command(group = about_records())]
     List(TakenArgs),
     /// Take a GPU or NVSwitch out of use: no guest gets it, nor a partition that needs it
     ///

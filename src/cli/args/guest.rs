@@ -59,10 +59,10 @@ pub struct GpuArgs {
     /// Index of the first GPU of a run of consecutive ones, by PCI address from 0
     #[arg(long, value_name = "I", conflicts_with = "gpu")]
     pub gpu_index: Option<u32>,
-    /// Model of the GPUs: a name, a part of it, or a device id
+    /// Take only GPUs of this model: a name, a part of it, or a device id
     ///
-    /// `H100`, `RTX 5090`, `10de:2330`; `gpuvm gpu list` prints the names. Without it GPUs of one model are preferred where
-    /// they are as near.
+    /// With --gpus: `H100`, `RTX 5090`, `10de:2330`; `gpuvm gpu list` prints the names. Without it GPUs of one model are
+    /// preferred where they are as near.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["gpu", "gpu_index"], requires = "gpus")]
     pub gpu_model: Option<String>,
 }
@@ -122,9 +122,9 @@ pub struct ShapeArgs {
     /// Which of equally good places is taken
     #[arg(long, value_name = "POLICY", value_enum, default_value = "pack")]
     pub policy: PolicyArg,
-    /// What counts first: near NICs, or one package; gpuvm-placement(7)
+    /// What counts first where not both fit: GPUs near NICs, or GPUs on one package
     ///
-    /// Where not both can be had. Without it: near NICs where NVLinks join all GPUs of the host, else one package.
+    /// Default: near NICs where NVLinks join all GPUs of the host, else one package; gpuvm-placement(7) lists all criteria.
     #[arg(long, value_name = "WHAT", value_enum)]
     pub prefer: Option<PreferArg>,
     /// Tell GPUs below one PCIe switch that they may send to each other over it, without NVLink; refused where no two are

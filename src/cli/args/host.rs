@@ -1,7 +1,7 @@
 //! The verbs on hosts.
 
-use super::LockArgs;
 use super::wish::HugePagesArg;
+use super::{LockArgs, about_records};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
@@ -26,11 +26,13 @@ const TUNING: &str = "Examples:
 #[derive(Debug, Subcommand)]
 pub enum HostVerb {
     /// Show packages, nodes, cores, memory, the PCIe tree, GPUs, NICs and drives
+    #[command(group = about_records())]
     Show(HostShowArgs),
     /// Show how near GPUs, NICs and NVMe drives are to each other
     ///
     /// NV# = so many NVLinks, PIX = at most one PCIe bridge between them, PXB = several bridges but no host bridge,
     /// PHB = over the host bridge, NODE = over host bridges of one NUMA node, SYS = over the link between nodes.
+    #[command(group = about_records())]
     Matrix(MatrixArgs),
     /// Show which GPU is which module of its board
     ///
@@ -45,6 +47,7 @@ pub enum HostVerb {
     /// /etc/tmpfiles.d/gpuvm-pages.conf, from which systemd reserves the pages of each node early at every boot, and
     /// prints the kernel's arguments that do it even before, which is surest for 1 GiB. A count of 0 takes them out of it.
     #[command(after_help = PAGES)]
+    #[command(group = about_records())]
     Pages(HostPagesArgs),
     /// Show how many files guests may have open, or set it
     ///

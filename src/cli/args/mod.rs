@@ -54,7 +54,7 @@ pub use verify::{CheckArgs, VerifyArgs};
 pub use vf::{VfArg, settings as vf_settings};
 pub use wish::{AllowArg, NearArg, PinsArg, Which};
 
-use clap::{Args, Parser, Subcommand, ValueHint};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 
 /// Examples at the end of a verb's help.
@@ -67,6 +67,20 @@ mod examples {
   gpuvm capacity --host topologies/dgx-2.json --vcpus 12 --memory 64G";
 }
 
+/// The name of a group of no arguments.
+const ABOUT_RECORDS: &str = "about-records";
+
+/// Marks a verb that answers about a recorded host, so that an offer of it carries `--host`; all others are for the machine
+/// itself. `host capture` takes a record, too, and is only offered to record a machine anew.
+fn about_records() -> ArgGroup {
+    ArgGroup::new(ABOUT_RECORDS)
+}
+
+/// Whether a verb answers about a recorded host.
+pub fn is_about_records(verb: &clap::Command) -> bool {
+    verb.get_groups().any(|group| group.get_id() == ABOUT_RECORDS)
+}
+
 /// Plan, create, tune, verify and undo GPU virtual machines on libvirt
 ///
 /// Reads the host's NUMA, SMT, PCIe and NVLink layout, plans where a GPU guest goes, writes the libvirt domain, and
@@ -75,7 +89,7 @@ mod examples {
 #[command(name = "gpuvm", version, max_term_width = 100, propagate_version = true)]
 #[command(
     after_help = "Exit codes: 0 done or already so, 1 failed, 2 usage, 3 a check found something or a new guest has no \
-                  address yet, 70 our bug."
+                  address yet, 70 internal error."
 )]
 pub struct Cli {
     /// What holds for every verb.
@@ -142,6 +156,7 @@ pub enum Verb {
     /// Changes nothing. What is taken is read from every domain that libvirt knows, whoever made it; on a recorded
     /// host (--host) nothing is taken.
     #[command(after_help = make::PLAN)]
+    #[command(group = about_records())]
     Plan(PlanArgs),
     /// Say what still fits, what is in the way of more, and which guests would free it
     ///
@@ -150,11 +165,13 @@ pub enum Verb {
     /// free it with the fewest GPUs restarted: a stopped domain costs nothing, a running one is moved where it has
     /// another place, and ended only where it has none. Options that describe a guest mean a guest like that one.
     #[command(after_help = examples::CAPACITY)]
+    #[command(group = about_records())]
     Capacity(CapacityArgs),
     /// Plan a guest and print its domain XML
     ///
     /// Changes nothing: the XML is what `create` would define, for review or for `virsh define`.
     #[command(after_help = make::EXPORT)]
+    #[command(group = about_records())]
     Export(ExportArgs),
     /// Add, list or remove the images that guests are made from
     #[command(subcommand)]
@@ -172,6 +189,7 @@ pub enum Verb {
     /// List all domains of the host with what they hold
     ///
     /// Those that libvirt knows, whoever made them; of a recorded host (--host) those whose XML is given (--domain-xml).
+    #[command(group = about_records())]
     List(ListArgs),
     /// Show one domain: what it holds, its addresses, how it was planned
     Show(NameArgs),
@@ -225,6 +243,7 @@ pub enum Verb {
     /// thing takes `on` (as `create` would), `off` (libvirt's default) and `keep`. What is not named in the answer stays
     /// byte for byte. A running guest gets it at its next start. Of a file the tuned XML is printed.
     #[command(after_help = tune::EXAMPLES)]
+    #[command(group = about_records())]
     Tune(Box<TuneArgs>),
     /// List what was changed of a domain
     ///
@@ -251,6 +270,7 @@ pub enum Verb {
     /// or belong to another domain, disks that another domain has (`disk-held`) or the host uses (`disk-of-host`), guest
     /// PCIe trees that cannot work, and more; each with its place in the XML. Ends with 3 when something is found.
     #[command(after_help = verify::CHECK)]
+    #[command(group = about_records())]
     Check(CheckArgs),
     /// Compare a guest with its plan, its definition and what is real
     ///

@@ -1,6 +1,6 @@
 //! The verbs on network cards and their virtual functions.
 
-use super::{LockArgs, TakenArgs};
+use super::{LockArgs, TakenArgs, about_records};
 use crate::apply::nic::boot::AtBoot;
 use crate::bdf::Bdf;
 use clap::{Args, Subcommand};
@@ -24,6 +24,7 @@ pub enum NicVerb {
     ///
     /// A card is shown by its physical function (PF). UP is whether its network device is up and has a link.
     #[command(after_help = LIST)]
+    #[command(group = about_records())]
     List(NicListArgs),
     /// Set how many virtual functions (VFs) a network card has
     ///

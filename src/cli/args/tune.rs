@@ -106,7 +106,10 @@ pub struct ItemArgs {
     /// Host nodes that the cells' memory is bound to
     #[arg(long, value_name = "on|off|NODES", value_parser = item::nodes)]
     pub memory_nodes: Option<Item<NodeSet>>,
-    /// Rounding of memory, down to whole pages of each cell
+    /// Round guest memory to whole pages: up where the host nodes have it, else down
+    ///
+    /// A size rounds to pages of that size. The whole amount is rounded once and divided among the cells in whole pages; an
+    /// amount that is whole pages already stays. The change is named before it is made.
     #[arg(long, value_name = "on|off|2M|1G", value_parser = item::pages)]
     pub memory_rounding: Option<Item<PageSize>>,
     /// Disks whose format changes, separated by commas: their content is copied into a volume beside the old one, compared,

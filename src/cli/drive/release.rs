@@ -43,18 +43,18 @@ pub fn run(args: &ReleaseArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let common = &args.common;
     let mut reporter = Reporter::new(cx.output)?;
     let hypervisor = cx.hypervisor()?;
-    if common.dry_run {
+    if common.change.dry_run {
         print_steps(&plan(args, &name, &*hypervisor)?, cx)?;
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor, cx.output)?;
     let mut agreed = Agreed::default();
-    if !common.yes {
+    if !common.change.yes {
         let steps = plan(args, &name, &*hypervisor)?;
         reporter.ask(|| confirm(&steps, "releasing", "array", &name))?;
         agreed = Agreed::to(&steps);
     }
-    let _lock = reporter.lock(&common.lock)?;
+    let _lock = reporter.lock(&common.change.lock)?;
     // Once more: something may have come to use it while the question stood.
     let steps = plan(args, &name, &*hypervisor)?;
     agreed.covers(

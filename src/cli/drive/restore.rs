@@ -31,18 +31,18 @@ pub fn run(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (common, name) = (&args.common, args.name.trim_start_matches("/dev/"));
     let mut reporter = Reporter::new(cx.output)?;
     let hypervisor = cx.hypervisor()?;
-    if common.dry_run {
+    if common.change.dry_run {
         print_steps(&plan(args, name, cx)?.1, cx)?;
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor, cx.output)?;
     let mut agreed = Agreed::default();
-    if !common.yes {
+    if !common.change.yes {
         let steps = plan(args, name, cx)?.1;
         reporter.ask(|| confirm(&steps, "restoring", "array", name))?;
         agreed = Agreed::to(&steps);
     }
-    let _lock = reporter.lock(&common.lock)?;
+    let _lock = reporter.lock(&common.change.lock)?;
     // Once more: a guest may have been given a drive while the question stood.
     let (record, steps) = plan(args, name, cx)?;
     agreed.covers(&steps, &[], &format!("gpuvm drive restore-array {}", word(name)))?;

@@ -35,18 +35,18 @@ pub fn run(args: &WipeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut reporter = Reporter::new(cx.output)?;
     cx.refuse_elsewhere("drive wipe")?;
     let hypervisor = cx.hypervisor()?;
-    if args.dry_run {
+    if args.change.dry_run {
         print_steps(&[Step::WipeDrive(plan(&args.id, cx)?.1)], cx)?;
         return Ok(EXIT_DONE);
     }
     refuse_unfinished(&*hypervisor, cx.output)?;
     let mut agreed = Agreed::default();
-    if !args.yes {
+    if !args.change.yes {
         let steps = [Step::WipeDrive(plan(&args.id, cx)?.1)];
         reporter.ask(|| confirm(&steps, "erasing", "drive", &args.id))?;
         agreed = Agreed::to(&steps);
     }
-    let _lock = reporter.lock(&args.lock)?;
+    let _lock = reporter.lock(&args.change.lock)?;
     // Once more: it may have come into use while the question stood.
     let (name, step) = plan(&args.id, cx)?;
     let steps = [Step::WipeDrive(step.clone())];

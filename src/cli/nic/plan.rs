@@ -72,7 +72,7 @@ pub fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<Change> {
     let pf = device.bdf;
     if count > total {
         let message = format!("{pf} can have {total} virtual functions, not {count}");
-        return Err(hinted(message, format!("gpuvm nic vfs {pf} --count {total}")));
+        return Err(hinted(message, format!("`gpuvm nic vfs {pf} --count {total}`")));
     }
     if args.host_drivers && count == 0 {
         let hint = "leave --host-drivers out";
