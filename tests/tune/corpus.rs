@@ -8,10 +8,13 @@ use gpuvm::apply::Step;
 use gpuvm::domain::DomainXml;
 use gpuvm::history::{Entry, History};
 use gpuvm::placement::Occupancy;
-use gpuvm::tune::{Items, Tuned};
+use gpuvm::request::PageSize;
+use gpuvm::tune::items::PinOrder;
+use gpuvm::tune::{Item, Items, Tuned};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 /// Fewer domain documents than any release of libvirt has carried since 2015.
 const FEWEST: usize = 500;
@@ -102,5 +105,61 @@ fn libvirts_own_documents_are_kept_and_tuned_without_a_panic() {
     eprintln!("{} documents, {read} read, {done} tuned and undone", all.len());
     assert!(read * 20 >= all.len() * 19, "only {read} of {} were read", all.len());
     assert!(done * 4 >= read, "only {done} of {read} could be tuned");
+    assert!(wrong.is_empty(), "{} not the same twice:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// What `tune` is told, and the items that it means: alone and with the options that shape most.
+fn tellings() -> Vec<(&'static str, Items)> {
+    let all = Items::all;
+    let cells = Item::On;
+    let two = || Item::To(PageSize::TwoMib);
+    vec![
+        ("", all()),
+        ("--all --huge-pages 2M", Items { huge_pages: two(), ..all() }),
+        ("--all --huge-pages 1G", Items { huge_pages: Item::To(PageSize::OneGib), ..all() }),
+        ("--all --pins thread", Items { pins: Item::To(PinOrder::Thread), ..all() }),
+        ("--all --pins off", Items { pins: Item::Off, ..all() }),
+        ("--huge-pages 2M", Items { huge_pages: two(), ..Items::default() }),
+        ("--cells on --pins on", Items { cells, pins: Item::On, ..Items::default() }),
+        ("--memory-rounding 2M", Items { memory_rounding: two(), ..Items::default() }),
+        ("--pcie on", Items { pcie: Item::On, ..Items::default() }),
+    ]
+}
+
+/// Of so many triples of document, host and telling `make test` takes one; GPUVM_LAW=all takes all.
+const STRIDE: usize = 41;
+
+#[test]
+fn a_second_tune_of_any_domain_on_any_host_changes_nothing() {
+    let Some(dir) = documents() else { return };
+    let stride = if std::env::var("GPUVM_LAW").is_ok_and(|all| all == "all") { 1 } else { STRIDE };
+    let hosts = ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "dual-socket", "h100-guest"];
+    let hosts: Vec<_> = hosts.into_iter().map(|name| (name, host(name))).collect();
+    let (tellings, nobody, began) = (tellings(), Occupancy::default(), Instant::now());
+    let (mut done, mut tried) = (0, 0);
+    let mut wrong = Vec::new();
+    for (file, text) in &domains(&dir) {
+        let Ok(xml) = DomainXml::parse(text) else { continue };
+        for (host, topology) in &hosts {
+            for (told, items) in &tellings {
+                tried += 1;
+                if tried % stride != 0 {
+                    continue;
+                }
+                let Ok(first) = tuned(&xml, topology, &nobody, items) else { continue };
+                done += 1;
+                let place = || format!("{} on {host}, tune {told}", file.display());
+                match tuned(&first.after, topology, &nobody, items) {
+                    Ok(second) if second.changes.is_empty() => {
+                        assert_eq!(second.after.text(), first.after.text(), "{}", place());
+                    }
+                    Ok(second) => wrong.push(format!("{}: {:?}", place(), second.changes)),
+                    Err(error) => wrong.push(format!("{}: {error}", place())),
+                }
+            }
+        }
+    }
+    eprintln!("{done} of {tried} tuned twice, {:.1} s", began.elapsed().as_secs_f64());
+    assert!(done * stride * 4 >= tried, "only {done} of {} could be tuned", tried / stride);
     assert!(wrong.is_empty(), "{} not the same twice:\n{}", wrong.len(), wrong.join("\n"));
 }
