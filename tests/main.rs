@@ -5,6 +5,7 @@ mod abuse;
 mod arrays;
 mod devices;
 mod gpus;
+mod help;
 mod hints;
 mod hostbridge;
 mod support;

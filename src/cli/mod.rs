@@ -53,8 +53,8 @@ pub mod vfs;
 pub mod view;
 
 use args::{Cli, Verb};
+use clap::FromArgMatches as _;
 use clap::parser::ValueSource;
-use clap::{CommandFactory as _, FromArgMatches as _};
 use context::Context;
 use error::{EXIT_BUG, EXIT_DONE, EXIT_USAGE};
 use std::ffi::OsString;
@@ -92,8 +92,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 /// Reads a command line.
-fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
-    let matches = Cli::command().try_get_matches_from(args)?;
+fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let matches = args::command().try_get_matches_from(words)?;
     offer::remember(&matches);
     let mut cli = Cli::from_arg_matches(&matches)?;
     cli.global.connect_is_given = matches.value_source("connect") == Some(ValueSource::CommandLine);

@@ -1,6 +1,7 @@
 //! The verbs on bridges of the host over its own NICs.
 
 use super::LockArgs;
+use super::heading::BEHAVIOUR;
 use crate::hostnet::others::Manager;
 use crate::hostnet::{BondMode, HostIp};
 use clap::{Args, Subcommand, ValueEnum};
@@ -9,10 +10,13 @@ use std::net::{IpAddr, Ipv4Addr};
 /// Examples of `create`.
 const CREATE: &str = "Examples:
   gpuvm network host-bridge create br0 --nic enp6s0 --dhcp
-  gpuvm network host-bridge create br0 --nic enp6s0 --address 192.168.1.5/24 --gateway 192.168.1.1 --dns 192.168.1.1
-  gpuvm network host-bridge create br0 --nic enp6s0 --nic enp7s0 --bond 802.3ad --dhcp --mtu 9000
+  gpuvm network host-bridge create br0 --nic enp6s0 \\
+    --address 192.168.1.5/24 --gateway 192.168.1.1 --dns 192.168.1.1
+  gpuvm network host-bridge create br0 --nic enp6s0 --nic enp7s0 \\
+    --bond 802.3ad --dhcp --mtu 9000
   gpuvm network host-bridge create br5 --nic enp6s0 --vlan 5
-  gpuvm network host-bridge create br0 --nic enp6s0 --dhcp --print-for networkd";
+  gpuvm network host-bridge create br0 --nic enp6s0 --dhcp \\
+    --print-for networkd";
 /// Examples of `confirm`.
 const CONFIRM: &str = "Examples:
   gpuvm network host-bridge confirm
@@ -26,37 +30,41 @@ const DELETE: &str = "Examples:
   gpuvm network host-bridge delete br0 --dry-run
   gpuvm network host-bridge delete br0 --yes";
 
-/// Is a verb on bridges of the host.
+/// A verb on bridges of the host.
 #[derive(Debug, Subcommand)]
 pub enum HostBridgeVerb {
-    /// Make a bridge over a NIC, a bond or a VLAN of the host, and take it back unless it is confirmed
+    /// Create a bridge over host NICs; reverts unless confirmed
     ///
-    /// For hosts that netplan configures: a file of its own, which netplan itself checks, is put in force until the next
-    /// boot. The bridge has to come up, have its address, and its gateway has to answer; then `confirm`, from a login that
-    /// is new, keeps it in /etc/netplan. Otherwise all is taken back: when the gateway is silent, when nobody confirms in
-    /// time, when this program or the login is killed, and at a reboot. What other files of netplan's say of the NIC stays,
-    /// and rests while the bridge is there. Where systemd-networkd alone, NetworkManager or ifupdown configures the host,
-    /// what to do there is printed and nothing is changed. IPv4 alone.
-    #[command(after_help = CREATE)]
+    /// Over a NIC, a bond or a VLAN, on hosts that netplan configures: applies a netplan file of its own, which netplan
+    /// validates, until the next boot. The bridge must come up and get its address, and its gateway must answer; then `confirm`
+    /// from a new login saves it in /etc/netplan. Otherwise everything is reverted: if the gateway does not answer, if nobody
+    /// confirms in time, if this program or the login is killed, and at a reboot. The NIC's settings in other netplan files are
+    /// kept and take no effect while the bridge exists.
+    ///
+    /// On hosts configured by systemd-networkd alone, NetworkManager or ifupdown, prints what to do there and changes nothing.
+    /// IPv4 only.
+    #[command(after_long_help = CREATE)]
     Create(Box<HostBridgeCreateArgs>),
-    /// Keep what `create` or `delete` has put in force
+    /// Keep the change that `create` or `delete` applied
     ///
-    /// To be run from a login that was made after the change: that shows that the host can be reached.
-    #[command(after_help = CONFIRM)]
+    /// Must run from a login that was made after the change, which proves that the host is reachable.
+    #[command(after_long_help = CONFIRM)]
     Confirm(HostBridgeConfirmArgs),
-    /// Show the bridges of the host: ports, addresses, who made them, what waits to be confirmed
-    #[command(after_help = SHOW)]
-    Show(HostBridgeShowArgs),
-    /// Take a bridge away that `create` made; its NICs get back what other files of netplan's say
+    /// Show host bridges and changes waiting for confirmation
     ///
-    /// Names who loses a link, and asks. As with `create` it holds until the next boot, is looked at, and is taken back
-    /// unless it is confirmed. While `create` waits for `confirm`, this takes it back at once. `gpuvm host undo` does the
-    /// same where it is the host's last change.
-    #[command(after_help = DELETE)]
+    /// Ports, addresses, and what created them.
+    #[command(after_long_help = SHOW)]
+    Show(HostBridgeShowArgs),
+    /// Delete a bridge that `create` made; reverts unless confirmed
+    ///
+    /// Its NICs return to their settings in other netplan files. Lists who loses a link, and asks. As with `create` the change
+    /// lasts until the next boot, is checked, and is reverted unless confirmed. While `create` waits for `confirm`, reverts it
+    /// at once. `gpuvm host undo` does the same if the bridge is the last change of the host.
+    #[command(after_long_help = DELETE)]
     Delete(HostBridgeDeleteArgs),
 }
 
-/// Is what configures a host's network, on the command line.
+/// What configures a host's network, on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ManagerArg {
     /// netplan
@@ -80,58 +88,74 @@ impl From<ManagerArg> for Manager {
     }
 }
 
-/// Is how long a confirmation is waited for.
+/// How long a confirmation is waited for.
 #[derive(Debug, Clone, Args)]
 pub struct ConfirmWithinArgs {
-    /// How long it waits for `gpuvm network host-bridge confirm` before it takes all back
+    /// Revert if not confirmed in time
+    ///
+    /// By `gpuvm network host-bridge confirm`.
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(help_heading = BEHAVIOUR)]
     pub confirm_within: u64,
 }
 
-/// Is what `network host-bridge create` takes.
+/// Arguments of `network host-bridge create`.
 #[derive(Debug, Args)]
 pub struct HostBridgeCreateArgs {
-    /// Name of the bridge, at most 15 characters
+    /// Bridge name, at most 15 characters
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// NIC that it leads over; repeat for a bond
+    /// Host NIC below the bridge; repeat for a bond
     #[arg(long, value_name = "NIC", required = true)]
     pub nic: Vec<String>,
-    /// Bond the NICs: 802.3ad, active-backup, balance-xor or balance-rr
+    /// Bond the NICs in this mode
     ///
-    /// 802.3ad needs a group with LACP on the switch, balance-xor and balance-rr a static one. balance-tlb, balance-alb and
-    /// broadcast do not work under a bridge.
+    /// Modes: 802.3ad (needs an LACP group on the switch), balance-xor and balance-rr (need a static group), active-backup.
+    /// balance-tlb, balance-alb and broadcast do not work under a bridge.
     #[arg(long, value_name = "MODE")]
     pub bond: Option<BondMode>,
-    /// Ask DHCP for the host's address on the bridge; without this and --address it has none
+    /// Get the host's address on the bridge by DHCP
+    ///
+    /// Without --dhcp and --address the host has no address on the bridge.
     #[arg(long, conflicts_with = "address")]
     pub dhcp: bool,
-    /// The host's address on the bridge, with its prefix
+    /// Host address on the bridge, with prefix length
     #[arg(long, value_name = "IPV4/BITS")]
     pub address: Option<HostIp>,
-    /// Router of the default route
+    /// Gateway of the default route
     #[arg(long, value_name = "IPV4", requires = "address")]
     pub gateway: Option<Ipv4Addr>,
-    /// Name server; repeat for more
+    /// Name server; repeatable
     #[arg(long, value_name = "IP", requires = "address")]
     pub dns: Vec<IpAddr>,
-    /// VLAN that the bridge is in, 1 to 4094; without --bond the NIC keeps its own addresses beside it
+    /// VLAN of the bridge, 1 to 4094
+    ///
+    /// Without --bond the NIC keeps its own addresses as well.
     #[arg(long, value_name = "ID")]
     pub vlan: Option<u32>,
-    /// Largest packet in bytes, of the NICs and of all over them; default: as it is
+    /// MTU of the NICs and everything above them
+    ///
+    /// Default: unchanged.
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<u32>,
     /// The wait.
     #[command(flatten)]
     pub within: ConfirmWithinArgs,
-    /// Print what makes it where this configures the host, and change nothing
+    /// Print the configuration for another network manager
+    ///
+    /// Changes nothing.
     #[arg(long, value_name = "MANAGER", value_enum, conflicts_with_all = ["dry_run", "json"])]
+    #[arg(help_heading = BEHAVIOUR, hide_short_help = true)]
     pub print_for: Option<ManagerArg>,
-    /// Do not ask before the NICs lose their addresses; it is confirmed nevertheless
-    #[arg(short, long)]
+    /// Do not ask for confirmation
+    ///
+    /// Before the NICs lose their addresses. The change must be confirmed by `confirm` nevertheless.
+    #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
-    /// Print the steps and the file, and change nothing
-    #[arg(long)]
+    /// Print the steps and change nothing
+    ///
+    /// Prints the netplan file as well.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// Be the process that makes the change and takes it back
     #[arg(long, hide = true)]
@@ -141,36 +165,38 @@ pub struct HostBridgeCreateArgs {
     pub lock: LockArgs,
 }
 
-/// Is what `network host-bridge confirm` takes.
+/// Arguments of `network host-bridge confirm`.
 #[derive(Debug, Args)]
 pub struct HostBridgeConfirmArgs {
-    /// The bridge; default: the one that waits
+    /// Bridge name; default: the one that waits
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
 }
 
-/// Is what `network host-bridge show` takes.
+/// Arguments of `network host-bridge show`.
 #[derive(Debug, Args)]
 pub struct HostBridgeShowArgs {
-    /// The bridge; default: all of the host
+    /// Bridge name; default: all bridges
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
 }
 
-/// Is what `network host-bridge delete` takes.
+/// Arguments of `network host-bridge delete`.
 #[derive(Debug, Args)]
 pub struct HostBridgeDeleteArgs {
-    /// The bridge
+    /// Bridge name
     #[arg(value_name = "NAME")]
     pub name: String,
     /// The wait.
     #[command(flatten)]
     pub within: ConfirmWithinArgs,
-    /// Do not ask; it is confirmed nevertheless
-    #[arg(short, long)]
+    /// Do not ask for confirmation
+    ///
+    /// The change must be confirmed by `confirm` nevertheless.
+    #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// Print the steps and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// Be the process that makes the change and takes it back
     #[arg(long, hide = true)]

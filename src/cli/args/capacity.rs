@@ -1,16 +1,21 @@
 //! What `capacity` takes.
 
 use super::guest::{ShapeArgs, TakenArgs};
+use super::heading::DEVICES;
 use clap::Args;
 
-/// Is what `capacity` takes.
+/// Arguments of `capacity`.
 #[derive(Debug, Args)]
 pub struct CapacityArgs {
-    /// Only guests with so many GPUs; default: every size that the board offers
-    #[arg(long, visible_alias = "gpu-count", value_name = "N")]
+    /// Number of GPUs
+    ///
+    /// Default: every size that the board offers.
+    #[arg(long, visible_alias = "gpu-count", value_name = "N", help_heading = DEVICES)]
     pub gpus: Option<u32>,
-    /// Only GPUs of this model: a name, a part of it, or a device id
-    #[arg(long, value_name = "NAME")]
+    /// GPU model, such as H100 or 10de:2330
+    ///
+    /// Accepts a name, a part of a name, or a device ID.
+    #[arg(long, value_name = "NAME", help_heading = DEVICES)]
     pub gpu_model: Option<String>,
     /// What each guest gets with its GPUs.
     #[command(flatten)]

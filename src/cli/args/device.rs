@@ -1,5 +1,6 @@
 //! The verbs on PCI devices and their drivers.
 
+use super::heading::BEHAVIOUR;
 use super::{LockArgs, TakenArgs, about_records};
 use crate::bdf::Bdf;
 use clap::{Args, Subcommand};
@@ -19,36 +20,36 @@ const RELEASE: &str = "Examples:
   gpuvm device release 34:00.0
   gpuvm device release 34:00.0 --at-boot";
 
-/// Is a verb on PCI devices.
+/// A verb on PCI devices.
 #[derive(Debug, Subcommand)]
 pub enum DeviceVerb {
-    /// List GPUs, NVSwitches, NICs and NVMe drives with their drivers, who holds them, and whether a guest can have them
+    /// List GPUs, NVSwitches, NICs and NVMe drives and their users
     ///
-    /// RESET is the kernel's methods in the order that it tries them; flr resets the function alone. Processes of other
-    /// users are seen by root only.
-    #[command(after_help = LIST)]
+    /// With driver, holder, and whether they can be passed through. RESET lists the kernel's reset methods in the order in
+    /// which it tries them; flr resets the function alone. Only root sees the processes of other users.
+    #[command(after_long_help = LIST)]
     #[command(group = about_records())]
     List(DeviceListArgs),
-    /// Bind devices to vfio-pci, with what shares their IOMMU group
+    /// Bind devices and their IOMMU groups to vfio-pci
     ///
-    /// `create` does it for the GPUs and NVSwitches of an NVLink board, and libvirt for all others when a guest starts;
-    /// this verb is for doing it once, before anything uses them. Refused, with the reason: what holds a mounted drive,
-    /// an array, swap or the root, a NIC with a default route or in a bridge or bond, a device of a guest that runs or
-    /// with virtual functions, and what shares an IOMMU group with one of these.
-    #[command(after_help = BIND)]
+    /// Not needed before `create`, which binds the GPUs and NVSwitches of an NVLink board; libvirt binds all others when a guest
+    /// starts. Useful once after boot, before a driver uses the devices. Refused, with the reason: a drive that is mounted or
+    /// holds an array, swap or the root; a NIC with a default route or in a bridge or bond; a device of a running guest or with
+    /// virtual functions; and devices that share an IOMMU group with one of these.
+    #[command(after_long_help = BIND)]
     Bind(BindArgs),
-    /// Give devices that are bound to vfio-pci back to the host's drivers
+    /// Return devices from vfio-pci to the host's drivers
     ///
-    /// Refused: what a guest that runs has, or another of its IOMMU group, and without --force what a process has open.
-    /// Looked at again right before a device is taken from vfio-pci: a guest that was started meanwhile keeps it.
-    #[command(after_help = RELEASE)]
+    /// Refused for devices of running guests and their IOMMU groups and, without --force, for devices that a process has open.
+    /// Checked again right before a device is taken from vfio-pci: a guest that was started meanwhile keeps it.
+    #[command(after_long_help = RELEASE)]
     Release(ReleaseArgs),
 }
 
-/// Is what `device list` takes.
+/// Arguments of `device list`.
 #[derive(Debug, Args)]
 pub struct DeviceListArgs {
-    /// Every function but bridges
+    /// List every PCI function except bridges
     #[arg(long)]
     pub all: bool,
     /// What is taken.
@@ -56,25 +57,30 @@ pub struct DeviceListArgs {
     pub taken: TakenArgs,
 }
 
-/// Is what `device bind` takes.
+/// Arguments of `device bind`.
 #[derive(Debug, Args)]
 pub struct BindArgs {
     /// PCI addresses
     #[arg(value_name = "BDF", required_unless_present = "early")]
     pub devices: Vec<Bdf>,
-    /// Bind them at every boot, too: by files in /etc/modprobe.d and /etc/modules-load.d where all GPUs of an id are meant,
-    /// else by a systemd unit
-    #[arg(long)]
+    /// Apply at every boot as well
+    ///
+    /// By files in /etc/modprobe.d and /etc/modules-load.d if all GPUs with a device ID are bound, else by a systemd unit.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub at_boot: bool,
-    /// Take what a process has open, too, or a NIC that only has an address. A driver may never let go of what is open;
-    /// then only a reboot helps
-    #[arg(long)]
+    /// Bind devices that are in use
+    ///
+    /// Devices that a process has open, and NICs that have an address. A driver may never release an open device; then only a
+    /// reboot helps.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub force: bool,
-    /// Do not ask before a device is taken from a driver of the host
-    #[arg(short, long)]
+    /// Do not ask for confirmation
+    ///
+    /// Before devices are taken from the host's drivers.
+    #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// Print the steps and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// Address and ids, as the unit of --at-boot gives them: binds without asking, without libvirt and without journal
     #[arg(long, hide = true, value_name = "BDF=ID", conflicts_with_all = ["devices", "at_boot", "force", "dry_run"])]
@@ -84,28 +90,32 @@ pub struct BindArgs {
     pub lock: LockArgs,
 }
 
-/// Is what `device release` takes.
+/// Arguments of `device release`.
 #[derive(Debug, Args)]
 pub struct ReleaseArgs {
     /// PCI addresses
     #[arg(value_name = "BDF", required = true)]
     pub devices: Vec<Bdf>,
-    /// Do not bind them at boot any more, either
-    #[arg(long)]
+    /// Apply at every boot as well
+    ///
+    /// Stops binding them at boot.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub at_boot: bool,
-    /// Release what a process has open, too, unless it may be a guest's, because libvirt does not answer; vfio-pci lets go of
-    /// it when that ends
-    #[arg(long)]
+    /// Release devices that a process has open
+    ///
+    /// vfio-pci lets go of them when the process ends. Devices that may belong to a guest, because libvirt does not answer, are
+    /// not released.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub force: bool,
     /// Print the steps and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is a function that is bound at boot, with the ids that it has to have.
+/// A function that is bound at boot, with the ids that it must have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Early {
     /// The function.

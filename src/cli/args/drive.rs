@@ -1,5 +1,6 @@
 //! The verbs on drives.
 
+use super::heading::BEHAVIOUR;
 use super::{LockArgs, TakenArgs, about_records};
 use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
@@ -26,51 +27,53 @@ const WIPE: &str = "Examples:
   gpuvm drive wipe nvme-MAKER_SERIAL
   gpuvm drive wipe 2e:00.0 --yes";
 
-/// Is a verb on drives.
+/// A verb on drives.
 #[derive(Debug, Subcommand)]
 pub enum DriveVerb {
-    /// List drives and partitions: where they are, who uses them, how they can be given to a guest
+    /// List drives and partitions, and who uses them
     ///
-    /// A drive is given as a PCI function (--nvme), as a whole disk (--drive) or by partitions (--partition). Without
-    /// root, processes of others that have a drive open are not seen, nor what is on drives that udev has not read.
-    #[command(after_help = LIST)]
+    /// A guest gets a drive as a PCI function (--nvme), as a whole disk (--drive) or by partition (--partition). Only root sees
+    /// the processes of other users that have a drive open, and the content of drives that udev has not read.
+    #[command(after_long_help = LIST)]
     #[command(group = about_records())]
     List(TakenArgs),
-    /// Stop a data array, so that its drives can be given to guests; restore-array brings it back
+    /// Stop a data array to free its drives for guests
     ///
-    /// Refused while anything uses the array: processes, mounts (unless --unmount), swap, LVM and other devices above
-    /// it, disks of guests on it. Lines of /etc/fstab that mount it are commented; its ARRAY line in mdadm.conf is
-    /// commented, and one is added that keeps it from being assembled when its drives come back. The superblocks stay
-    /// on the drives, and what is needed to rebuild the array is kept in /var/lib/gpuvm/arrays/NAME.json. An array that
-    /// carries the root or boot file system is never stopped. Names everything first, then asks, or takes --yes.
-    #[command(after_help = RELEASE)]
+    /// `restore-array` brings it back. Refused while anything uses the array: processes, mounts (unless --unmount), swap, LVM and
+    /// other devices above it, disks of guests on it. Comments out the lines of /etc/fstab that mount it and its ARRAY line in
+    /// mdadm.conf, and adds one that prevents its assembly when its drives come back. The superblocks stay on the drives;
+    /// /var/lib/gpuvm/arrays/NAME.json records what is needed to rebuild the array. An array with the root or boot file system is
+    /// never stopped. Lists everything first, then asks, or takes --yes.
+    #[command(after_long_help = RELEASE)]
     ReleaseArray(ReleaseArrayArgs),
-    /// Bring a released array back, with its mounts and its lines in /etc/fstab and mdadm.conf
+    /// Bring a released array back, with its mounts
     ///
-    /// Assembled, where its drives still carry its superblocks and its file system is the one that was released. Where
-    /// a guest has written over some of them, and the level keeps its data without those, --rebuild assembles it of the
-    /// others and adds these again, which the kernel then fills. Else --create makes the array anew with its old UUID
-    /// and --mkfs a file system with its old UUID and label; both destroy what is on the drives. What the drives have become
-    /// since is named: a file system, partitions or encrypted data are overwritten only with --accept-data-loss, and
-    /// members of another array, volume group or pool never. A file system that was not made anew is mounted with nodev and
-    /// nosuid, also by its lines in fstab, unless --trust-content is given. Names everything first, then asks, or takes
-    /// --yes.
-    #[command(after_help = RESTORE)]
+    /// Restores its lines in /etc/fstab and mdadm.conf as well. Assembles the array if its drives still have its superblocks and
+    /// its file system is the one that was released. If a guest has overwritten some drives and the RAID level survives without
+    /// them, --rebuild assembles the array from the others and adds these again, to be resynchronized. Else --create makes the
+    /// array anew with its old UUID and --mkfs a file system with its old UUID and label; both destroy the data on the drives.
+    ///
+    /// Drives that contain a file system, partitions or encrypted data by now are overwritten only with --accept-data-loss,
+    /// members of another array, volume group or pool never. A file system that was not made anew is mounted with nodev and nosuid,
+    /// also by its lines in fstab, unless --trust-content is given. Lists everything first, then asks, or takes --yes.
+    #[command(after_long_help = RESTORE)]
     RestoreArray(RestoreArrayArgs),
-    /// Erase a drive that nobody uses, such as one that a deleted guest had
+    /// Erase an unused drive, such as one of a deleted guest
     ///
-    /// All of the drive: by its own format (`nvme format`) where nvme-cli is installed and it is the only namespace of its
-    /// controller, else by secure discard, else by zeros; it has to read as blank afterwards. Refused while the host or a
-    /// guest, also one that is off, uses it or a part of it, and for the drive that the host starts from. Names what is on
-    /// it, then asks for its id to be typed, or takes --yes. A run that was killed is finished by `gpuvm recover`.
-    #[command(after_help = WIPE)]
+    /// The whole drive: by `nvme format` if nvme-cli is installed and the drive is its controller's only namespace, else by secure
+    /// discard, else by writing zeros; it must read as blank afterwards. Refused while the host or a guest, running or not, uses
+    /// it or a part of it, and for the host's boot drive. Lists its content, then asks for its ID to be typed, or takes --yes.
+    /// `gpuvm recover` finishes an interrupted run.
+    #[command(after_long_help = WIPE)]
     Wipe(WipeArgs),
 }
 
-/// Is what `drive wipe` takes.
+/// Arguments of `drive wipe`.
 #[derive(Debug, Args)]
 pub struct WipeArgs {
-    /// Name in /dev/disk/by-id as `gpuvm drive list` shows it, the kernel's name, or the PCI address of an NVMe drive
+    /// Name in /dev/disk/by-id, kernel name, or PCI address
+    ///
+    /// `gpuvm drive list` prints them. A PCI address is that of an NVMe drive.
     #[arg(value_name = "ID")]
     pub id: String,
     /// What every change takes.
@@ -78,38 +81,42 @@ pub struct WipeArgs {
     pub change: DriveChangeArgs,
 }
 
-/// Is what every verb takes that changes drives.
+/// What every verb takes that changes drives.
 #[derive(Debug, Args)]
 pub struct DriveChangeArgs {
     /// Print the steps and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Do not ask
-    #[arg(short, long)]
+    /// Do not ask for confirmation
+    #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is what both verbs on arrays take.
+/// What both verbs on arrays take.
 #[derive(Debug, Args)]
 pub struct ArrayArgs {
-    /// Write the initramfs of every kernel again, which has a copy of mdadm.conf; without it the command is printed
-    #[arg(long)]
+    /// Update the initramfs of every kernel
+    ///
+    /// It contains a copy of mdadm.conf. Without this option the command is printed.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub initramfs: bool,
     /// What every change takes.
     #[command(flatten)]
     pub change: DriveChangeArgs,
 }
 
-/// Is what `drive release-array` takes.
+/// Arguments of `drive release-array`.
 #[derive(Debug, Args)]
 pub struct ReleaseArrayArgs {
-    /// Device of the array: /dev/md1, or a link to it such as /dev/md/data
+    /// Array device, such as /dev/md1 or /dev/md/data
     #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub device: PathBuf,
-    /// Unmount it first; refused while a process has something open on it
+    /// Unmount it first
+    ///
+    /// Refused while a process has a file open on it.
     #[arg(long, visible_alias = "umount")]
     pub unmount: bool,
     /// What both take.
@@ -117,27 +124,36 @@ pub struct ReleaseArrayArgs {
     pub common: ArrayArgs,
 }
 
-/// Is what `drive restore-array` takes.
+/// Arguments of `drive restore-array`.
 #[derive(Debug, Args)]
 pub struct RestoreArrayArgs {
-    /// Name of the array as it was released: md1
+    /// Array name at its release, such as md1
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Add drives that a guest has written over again, where the others still have all data; destroys what is on those
+    /// Add drives again that a guest has overwritten
+    ///
+    /// If the others still have all data. Destroys the data on these drives.
     #[arg(long, conflicts_with_all = ["create", "mkfs"])]
     pub rebuild: bool,
-    /// Make the array anew where a guest has written over its superblocks; destroys what is on its drives
+    /// Create the array anew; destroys its data
+    ///
+    /// If a guest has overwritten its superblocks.
     #[arg(long)]
     pub create: bool,
-    /// Make a new file system of the old kind, UUID and label on it; destroys what is on its drives
+    /// Make a new file system; destroys its data
+    ///
+    /// With the old type, UUID and label.
     #[arg(long)]
     pub mkfs: bool,
-    /// Overwrite drives that have a file system, a partition table or encrypted data on them by now, which is named
-    #[arg(long)]
+    /// Allow overwriting drives that contain data
+    ///
+    /// A file system, a partition table or encrypted data that was written since the release; it is listed.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub accept_data_loss: bool,
-    /// Mount the old file system as it was, device files and set-user-ID programs on it included, although a guest may
-    /// have written it
-    #[arg(long)]
+    /// Mount the file system without nodev and nosuid
+    ///
+    /// Honours device files and set-user-ID programs on it, which a guest may have written.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub trust_content: bool,
     /// What both take.
     #[command(flatten)]

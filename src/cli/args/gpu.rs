@@ -1,5 +1,6 @@
 //! The verbs on single GPUs and NVSwitches.
 
+use super::heading::BEHAVIOUR;
 use super::{LockArgs, TakenArgs, about_records};
 use crate::bdf::{Bdf, BdfError};
 use crate::discover::cards::is_uuid;
@@ -18,56 +19,62 @@ const LIST: &str = "Examples:
   gpuvm gpu list
   gpuvm gpu list --host topologies/dgx-2.json --json";
 
-/// Is a verb on GPUs.
+/// A verb on GPUs.
 #[derive(Debug, Subcommand)]
 pub enum GpuVerb {
-    /// List GPUs and NVSwitches with their NVLink partitions and whether they can be had
-    #[command(after_help = LIST)]
+    /// List GPUs, NVSwitches, their partitions and state
+    #[command(after_long_help = LIST)]
     #[command(group = about_records())]
     List(TakenArgs),
-    /// Take a GPU or NVSwitch out of use: no guest gets it, nor a partition that needs it
+    /// Exclude a GPU or NVSwitch from use by guests
     ///
-    /// A guest that has it keeps it. An exclusion by UUID follows the GPU and does not hold for the one that replaces
-    /// it; one by address holds for the slot. The list is /etc/gpuvm/excluded.json.
-    #[command(after_help = EXCLUDE)]
+    /// No guest gets it, nor a partition that needs it; a guest that has it keeps it. An exclusion by UUID applies to that GPU
+    /// wherever it is, and not to its replacement; one by address applies to the slot. The list is /etc/gpuvm/excluded.json.
+    #[command(after_long_help = EXCLUDE)]
     Exclude(ExcludeArgs),
-    /// Take an excluded GPU or NVSwitch back into use
-    #[command(after_help = INCLUDE)]
+    /// Return an excluded GPU or NVSwitch to use
+    #[command(after_long_help = INCLUDE)]
     Include(IncludeArgs),
 }
 
-/// Is what `gpu exclude` takes.
+/// Arguments of `gpu exclude`.
 #[derive(Debug, Args)]
 pub struct ExcludeArgs {
-    /// GPU or NVSwitch; UUIDs are known of GPUs that the NVIDIA driver has
+    /// UUID or PCI address of a GPU or NVSwitch
+    ///
+    /// UUIDs are known for GPUs that are bound to the NVIDIA driver.
     #[arg(value_name = "UUID|BDF")]
     pub device: Device,
-    /// Why, in a line; plans and `gpu list` show it
+    /// Reason, in one line
+    ///
+    /// Plans and `gpu list` show it.
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Print what would be done and change nothing
-    #[arg(long)]
+    /// Print the steps and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is what `gpu include` takes.
+/// Arguments of `gpu include`.
 #[derive(Debug, Args)]
 pub struct IncludeArgs {
-    /// GPU or NVSwitch, by what it was excluded by or by where it is
+    /// UUID or PCI address of a GPU or NVSwitch
+    ///
+    /// As it was excluded, or its current address.
     #[arg(value_name = "UUID|BDF")]
     pub device: Device,
-    /// Print what would be done and change nothing
-    #[arg(long)]
+    /// Print the steps and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is a GPU or NVSwitch on the command line.
+/// A GPU or NVSwitch on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Device {
     /// By its UUID, in lower case behind `GPU-`.

@@ -1,6 +1,7 @@
 //! What describes a guest on the command line, on every verb that plans one.
 
 use super::guestnic::{NIC_VALUE, nic};
+use super::heading::{CPU, DEVICES, GUEST, NETWORK, PLACEMENT};
 use super::vf::VfArg;
 use super::wish::{
     AllowArg, CellsArg, HugePagesArg, NearArg, PinsArg, PolicyArg, PreferArg, ProfileArg, Which,
@@ -11,148 +12,211 @@ use crate::request::DomainName;
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
-/// Is what describes a guest, on every verb that plans one.
+/// What describes a guest, on every verb that plans one.
 #[derive(Debug, Clone, Args)]
 pub struct GuestArgs {
+    /// Domain name
+    ///
+    /// Default: made from the GPUs, such as gpuvm-2g0-1.
+    #[arg(long, value_name = "NAME", conflicts_with = "domain", help_heading = GUEST)]
+    pub name: Option<DomainName>,
+    /// Base of the domain name, as in nvidia-vm
+    ///
+    /// The GPUs are appended: `--domain train` on GPUs 0 and 1 gives `train-2g0-1`.
+    #[arg(long, value_name = "BASE", help_heading = GUEST, hide_short_help = true)]
+    pub domain: Option<DomainName>,
+    /// Domain XML to start from
+    ///
+    /// Any valid domain XML; elements that gpuvm does not plan are kept as they are. Default: the built-in gpu-guest.xml.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = GUEST)]
+    pub template: Option<PathBuf>,
+    /// Domain type
+    #[arg(long, value_name = "TYPE", value_enum, default_value = "kvm")]
+    #[arg(help_heading = GUEST, hide_short_help = true)]
+    pub virt_type: VirtTypeArg,
     /// Its GPUs.
     #[command(flatten)]
     pub gpus: GpuArgs,
     /// What it gets with them.
     #[command(flatten)]
     pub shape: ShapeArgs,
-    /// Domain XML that the guest is made from; default: the built-in gpu-guest.xml
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub template: Option<PathBuf>,
-    /// Name of the domain, as it is
-    #[arg(long, value_name = "NAME", conflicts_with = "domain")]
-    pub name: Option<DomainName>,
-    /// Base of the name, to which the GPUs are added as nvidia-vm did: base-2g0-1
-    #[arg(long, value_name = "BASE")]
-    pub domain: Option<DomainName>,
-    /// Kind of virtual machine: kvm, or qemu for emulation without /dev/kvm
-    #[arg(long, value_name = "TYPE", value_enum, default_value = "kvm")]
-    pub virt_type: VirtTypeArg,
-    /// libvirt network for a NIC; repeat for more. Default: the template's
+    /// NIC on this libvirt network; repeatable
     ///
-    /// One of virtual functions (forward mode hostdev) gives one of them at each start; `create` makes `default`,
-    /// `private-net` and `macvtap-net` where they are not there. mac= is made from the guest's name if it is not given;
-    /// queues= are as many as vCPUs, 256 at most; bandwidth= limits both directions, inbound= and outbound= one, each mean
-    /// and if wanted highest rate and burst: 1Gbit/s or 100MB/s:200MB/s:4M; model= is virtio, e1000e, e1000, igb or rtl8139.
-    #[arg(long, value_name = NIC_VALUE, value_parser = nic)]
+    /// Default: the NIC of the template. `create` makes the networks
+    /// `default`, `private-net` and `macvtap-net` if they are missing. A
+    /// network of virtual functions (forward mode hostdev) gives the guest
+    /// one of them at each start.
+    ///
+    /// Keys:
+    ///   mac=MAC         MAC address; default: derived from the domain name
+    ///   model=MODEL     virtio, e1000e, e1000, igb or rtl8139
+    ///   queues=N        default: one per vCPU, at most 256
+    ///   mtu=BYTES       MTU of the NIC
+    ///   vlan=ID         VLAN of its frames
+    ///   inbound=RATE    inbound limit
+    ///   outbound=RATE   outbound limit
+    ///   bandwidth=RATE  limit of both directions
+    ///
+    /// RATE is AVERAGE[:PEAK[:BURST]], such as 1Gbit/s or
+    /// 100MB/s:200MB/s:4M.
+    #[arg(verbatim_doc_comment, long, value_name = NIC_VALUE, value_parser = nic, help_heading = NETWORK)]
     pub network: Vec<NicWish>,
     /// What is taken.
     #[command(flatten)]
     pub taken: TakenArgs,
 }
 
-/// Is which GPUs a guest gets.
+/// Which GPUs a guest gets.
 #[derive(Debug, Clone, Default, Args)]
 pub struct GpuArgs {
-    /// Number of GPUs, wherever they fit best
+    /// Number of GPUs
+    ///
+    /// gpuvm chooses which, by the criteria of gpuvm-placement(7).
     #[arg(long, visible_alias = "gpu-count", value_name = "N", conflicts_with = "gpu")]
+    #[arg(help_heading = DEVICES)]
     pub gpus: Option<u32>,
-    /// Exactly this GPU, by index or PCI address; repeat for more
+    /// This GPU, by index or PCI address; repeatable
     ///
-    /// `gpuvm host show` prints both. On a board with NVSwitches these have to be one of its NVLink partitions.
-    #[arg(long, value_name = "I|BDF")]
+    /// `gpuvm host show` prints both. On a board with NVSwitches the GPUs must form one of its NVLink partitions.
+    #[arg(long, value_name = "I|BDF", help_heading = DEVICES)]
     pub gpu: Vec<Which>,
-    /// Index of the first GPU of a run of consecutive ones, by PCI address from 0
-    #[arg(long, value_name = "I", conflicts_with = "gpu")]
-    pub gpu_index: Option<u32>,
-    /// Take only GPUs of this model: a name, a part of it, or a device id
+    /// Index of the first of --gpus consecutive GPUs
     ///
-    /// With --gpus: `H100`, `RTX 5090`, `10de:2330`; `gpuvm gpu list` prints the names. Without it GPUs of one model are
-    /// preferred where they are as near.
+    /// Indexes count from 0 in the order of PCI addresses.
+    #[arg(long, value_name = "I", conflicts_with = "gpu")]
+    #[arg(help_heading = DEVICES, hide_short_help = true)]
+    pub gpu_index: Option<u32>,
+    /// GPU model, such as H100 or 10de:2330
+    ///
+    /// With --gpus. Accepts a name, a part of a name, or a device ID; `gpuvm gpu list` prints the names. Default: any model; GPUs of
+    /// one model are preferred if they are equally near.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["gpu", "gpu_index"], requires = "gpus")]
+    #[arg(help_heading = DEVICES)]
     pub gpu_model: Option<String>,
 }
 
-/// Is what a guest gets with its GPUs, and how it is placed.
+/// What a guest gets with its GPUs, and how it is placed.
 #[derive(Debug, Clone, Args)]
 pub struct ShapeArgs {
-    /// vCPUs; default: the share of the GPUs, or 2 without GPUs, and whole cores where these have more threads
-    #[arg(long, value_name = "N")]
-    pub vcpus: Option<u32>,
-    /// Memory with its unit, such as 180G; default: the share of the GPUs, or 2G without GPUs
-    #[arg(long, value_name = "SIZE")]
-    pub memory: Option<MemSize>,
-    /// Back the memory with huge pages of this size
-    #[arg(long, value_name = "SIZE", value_enum)]
-    pub huge_pages: Option<HugePagesArg>,
-    /// NICs to pass through: so many, or exactly this one by PCI address; repeat for more
+    /// Pass through N NICs or the NIC at address BDF
     ///
-    /// A number takes the nearest to the GPUs that nobody uses. The host and other guests lose them.
-    #[arg(long, value_name = "N|BDF")]
+    /// A number takes the free NICs nearest to the GPUs. The host and other guests cannot use them meanwhile. Repeatable
+    /// with addresses.
+    #[arg(long, value_name = "N|BDF", help_heading = DEVICES)]
     pub nic: Vec<Which>,
-    /// Virtual functions of NICs to pass through, as --nic; `gpuvm nic vfs` makes them. Each has a MAC address that is made
-    /// from the guest's name
+    /// Maximum distance of NICs from the GPUs
     ///
-    /// vlan= is the VLAN that its frames are in; trust=on lets it change its MAC address and be promiscuous; spoof=off
-    /// lets it send from other MAC addresses; what is not given stays as it is on the card.
-    #[arg(long, value_name = "N|BDF[,vlan=ID][,trust=on|off][,spoof=on|off][,mac=MAC]")]
-    pub vf: Vec<VfArg>,
-    /// How near NICs and virtual functions have to be to the GPUs; nearer ones are taken first in any case
-    #[arg(long, value_name = "NEAR", value_enum)]
+    /// Applies to --nic and --vf. The nearest ones are preferred in any case.
+    #[arg(long, value_name = "NEAR", value_enum, help_heading = DEVICES, hide_short_help = true)]
     pub nic_near: Option<NearArg>,
-    /// NVMe drives to pass through as PCI functions, as --nic; drives that the host uses are never taken
-    #[arg(long, value_name = "N|BDF")]
-    pub nvme: Vec<Which>,
-    /// How near NVMe drives have to be to the GPUs
-    #[arg(long, value_name = "NEAR", value_enum)]
-    pub nvme_near: Option<NearArg>,
-    /// How vCPUs are pinned
-    #[arg(long, value_name = "POLICY", value_enum, default_value = "core")]
-    pub pins: PinsArg,
-    /// Guest NUMA cells: per-node is one for each host node in use, which is also what auto gives. With one
-    /// cell a guest on several nodes cannot tell near memory from far memory
-    #[arg(long, value_name = "auto|per-node|N", default_value = "auto")]
-    pub cells: CellsArg,
-    /// Threads per core that the guest sees; only with --pins none. Default: as the host's
-    #[arg(long, value_name = "N")]
-    pub threads: Option<u32>,
-    /// Rule for sizes and pins
-    #[arg(long, value_name = "PROFILE", value_enum, default_value = "share")]
-    pub profile: ProfileArg,
-    /// Cores of every node that stay with the host: its first ones. Guests with default sizes get fewer vCPUs
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub reserve_cores: u32,
-    /// Memory of every node that stays with the host, such as 8G; default: a small part of the node
-    #[arg(long, value_name = "SIZE")]
-    pub reserve_memory: Option<MemSize>,
-    /// Which of equally good places is taken
-    #[arg(long, value_name = "POLICY", value_enum, default_value = "pack")]
-    pub policy: PolicyArg,
-    /// What counts first where not both fit: GPUs near NICs, or GPUs on one package
+    /// Pass through N virtual functions or that at BDF
     ///
-    /// Default: near NICs where NVLinks join all GPUs of the host, else one package; gpuvm-placement(7) lists all criteria.
-    #[arg(long, value_name = "WHAT", value_enum)]
-    pub prefer: Option<PreferArg>,
-    /// Tell GPUs below one PCIe switch that they may send to each other over it, without NVLink; refused where no two are
-    #[arg(long)]
+    /// Takes the same values as --nic; `gpuvm nic vfs` creates virtual
+    /// functions. Keys that are not given keep the card's setting.
+    ///
+    /// Keys:
+    ///   vlan=ID       VLAN of its frames
+    ///   trust=on|off  on: may change its MAC address and be promiscuous
+    ///   spoof=on|off  off: may send from other MAC addresses
+    ///   mac=MAC       MAC address; default: derived from the domain name
+    #[arg(verbatim_doc_comment, long, value_name = "N|BDF[,KEY=VALUE]", help_heading = DEVICES)]
+    pub vf: Vec<VfArg>,
+    /// Pass through N NVMe drives or the one at BDF
+    ///
+    /// Takes the same values as --nic. Drives that the host uses are never taken.
+    #[arg(long, value_name = "N|BDF", help_heading = DEVICES)]
+    pub nvme: Vec<Which>,
+    /// Maximum distance of NVMe drives from the GPUs
+    #[arg(long, value_name = "NEAR", value_enum, help_heading = DEVICES, hide_short_help = true)]
+    pub nvme_near: Option<NearArg>,
+    /// Enable GPUDirect peer-to-peer below a PCIe switch
+    ///
+    /// Tells the driver that GPUs below the same PCIe switch reach each other over it, without NVLink. Refused if no two
+    /// of the guest's GPUs share a switch.
+    #[arg(long, help_heading = DEVICES, hide_short_help = true)]
     pub p2p_clique: bool,
-    /// Rules that may be broken where nothing else fits, separated by commas; the plan says what it cost
-    #[arg(long, value_name = "RULES", value_enum, value_delimiter = ',')]
+    /// Number of vCPUs
+    ///
+    /// Default: the GPUs' share of the host's cores; without GPUs 2, rounded up to whole cores.
+    #[arg(long, value_name = "N", help_heading = CPU)]
+    pub vcpus: Option<u32>,
+    /// Memory size, such as 180G
+    ///
+    /// Default: the GPUs' share of the host's memory; without GPUs 2G.
+    #[arg(long, value_name = "SIZE", help_heading = CPU)]
+    pub memory: Option<MemSize>,
+    /// Back memory with huge pages
+    #[arg(long, value_name = "SIZE", value_enum, help_heading = CPU)]
+    pub huge_pages: Option<HugePagesArg>,
+    /// vCPU pinning
+    #[arg(long, value_name = "POLICY", value_enum, default_value = "core")]
+    #[arg(help_heading = CPU, hide_short_help = true)]
+    pub pins: PinsArg,
+    /// Number of guest NUMA cells
+    ///
+    /// per-node and auto give one for each host node in use. In a single cell over several host nodes the guest cannot tell
+    /// near memory from far memory.
+    #[arg(long, value_name = "auto|per-node|N", default_value = "auto")]
+    #[arg(help_heading = CPU, hide_short_help = true)]
+    pub cells: CellsArg,
+    /// Threads per core in the guest
+    ///
+    /// Requires --pins none. Default: as on the host.
+    #[arg(long, value_name = "N", help_heading = CPU, hide_short_help = true)]
+    pub threads: Option<u32>,
+    /// Sizing and pinning profile
+    #[arg(long, value_name = "PROFILE", value_enum, default_value = "share")]
+    #[arg(help_heading = CPU, hide_short_help = true)]
+    pub profile: ProfileArg,
+    /// Reserve N cores of each node for the host
+    ///
+    /// The first cores of every NUMA node are reserved. Guests of default size get fewer vCPUs. Default: 0.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(help_heading = PLACEMENT)]
+    pub reserve_cores: u32,
+    /// Reserve this much memory of each node for the host
+    ///
+    /// Default: a small part of each NUMA node.
+    #[arg(long, value_name = "SIZE", help_heading = PLACEMENT, hide_short_help = true)]
+    pub reserve_memory: Option<MemSize>,
+    /// Rules to relax
+    ///
+    /// They are broken only if nothing else fits; the plan states the cost. Separate several by commas.
+    #[arg(long, value_name = "RULE", value_enum, value_delimiter = ',', help_heading = PLACEMENT)]
     pub allow: Vec<AllowArg>,
+    /// Choice between equally good places
+    #[arg(long, value_name = "POLICY", value_enum, default_value = "pack")]
+    #[arg(help_heading = PLACEMENT, hide_short_help = true)]
+    pub policy: PolicyArg,
+    /// Preference where near NICs and one package exclude each other
+    ///
+    /// Default: nic where NVLinks join all GPUs of the host, else package. gpuvm-placement(7) has all criteria.
+    #[arg(long, value_name = "WHAT", value_enum, help_heading = PLACEMENT, hide_short_help = true)]
+    pub prefer: Option<PreferArg>,
 }
 
-/// Is where what is taken is read from.
+/// Where what is taken is read from.
 #[derive(Debug, Clone, Default, Args)]
 pub struct TakenArgs {
-    /// Plan as if no domain held anything; always so with --host, unless --domain-xml is given
-    #[arg(long)]
+    /// Ignore existing domains
+    ///
+    /// Treats everything as free. Always so with --host, unless --domain-xml is given.
+    #[arg(long, help_heading = PLACEMENT, hide_short_help = true)]
     pub assume_empty: bool,
-    /// With --host: a domain of that host, as `virsh dumpxml` printed it, or a directory of such files; repeat for
-    /// more. What was printed of a running domain counts as running
+    /// Domain XML of the recorded host; repeatable
+    ///
+    /// Requires --host. A file as `virsh dumpxml` prints it, or a directory of such files. Domains that were running when
+    /// they were printed count as running.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
-    #[arg(conflicts_with = "assume_empty")]
+    #[arg(conflicts_with = "assume_empty", help_heading = PLACEMENT, hide_short_help = true)]
     pub domain_xml: Vec<PathBuf>,
 }
 
-/// Is a domain type on the command line.
+/// A domain type on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum VirtTypeArg {
     /// Hardware virtualization
     Kvm,
-    /// Emulation
+    /// Software emulation, without /dev/kvm
     Qemu,
 }

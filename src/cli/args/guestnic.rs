@@ -7,9 +7,8 @@ use crate::domain::setting::Rate;
 use crate::domain::wish::{NicModel, NicSettings, NicWish};
 use crate::memsize::MemSize;
 
-/// What stands behind the network, for the help and for errors.
-pub const NIC_VALUE: &str =
-    "NETWORK[,mac=MAC][,queues=N][,mtu=BYTES][,bandwidth=RATE][,vlan=ID][,model=MODEL]";
+/// The value's name in the help.
+pub const NIC_VALUE: &str = "NAME[,KEY=VALUE]";
 /// Queues that a NIC may have.
 const QUEUES: std::ops::RangeInclusive<u32> = 1..=MOST_QUEUES;
 

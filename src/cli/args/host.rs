@@ -1,10 +1,31 @@
 //! The verbs on hosts.
 
+use super::heading::BEHAVIOUR;
 use super::wish::HugePagesArg;
 use super::{LockArgs, about_records};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
+/// Examples of `show`.
+const SHOW: &str = "Examples:
+  gpuvm host show
+  gpuvm host show --host topologies/dgx-2.json --json";
+/// Examples of `matrix`.
+const MATRIX: &str = "Examples:
+  gpuvm host matrix
+  gpuvm host matrix --nvme --tsv";
+/// Examples of `modules`.
+const MODULES: &str = "Examples:
+  gpuvm host modules
+  gpuvm host modules --write";
+/// Examples of `undo`.
+const UNDO: &str = "Examples:
+  gpuvm host undo --dry-run
+  gpuvm host undo";
+/// Examples of `capture`.
+const CAPTURE: &str = "Examples:
+  gpuvm host capture dgx.json
+  nvidia-smi topo -m >topo.txt && gpuvm host capture dgx.json --topo topo.txt";
 /// Examples of `pages`.
 const PAGES: &str = "Examples:
   gpuvm host pages
@@ -20,158 +41,173 @@ const FILES: &str = "Examples:
 const TUNING: &str = "Examples:
   gpuvm host tuning
   gpuvm host tuning --numa-balancing on --at-boot
-  gpuvm host tuning --governor performance --transparent-huge-pages madvise --dry-run";
+  gpuvm host tuning --governor performance --dry-run
+  gpuvm host tuning --transparent-huge-pages madvise";
 
-/// Is a verb on hosts.
+/// A verb on hosts.
 #[derive(Debug, Subcommand)]
 pub enum HostVerb {
-    /// Show packages, nodes, cores, memory, the PCIe tree, GPUs, NICs and drives
+    /// Show CPUs, memory, PCIe tree, GPUs, NICs and drives
+    #[command(after_long_help = SHOW)]
     #[command(group = about_records())]
     Show(HostShowArgs),
-    /// Show how near GPUs, NICs and NVMe drives are to each other
+    /// Show the distances between GPUs, NICs and NVMe drives
     ///
-    /// NV# = so many NVLinks, PIX = at most one PCIe bridge between them, PXB = several bridges but no host bridge,
-    /// PHB = over the host bridge, NODE = over host bridges of one NUMA node, SYS = over the link between nodes.
+    /// NV# = number of NVLinks, PIX = at most one PCIe bridge, PXB = several bridges but no host bridge, PHB = across the host
+    /// bridge, NODE = across host bridges of one NUMA node, SYS = across the link between nodes.
+    #[command(after_long_help = MATRIX)]
     #[command(group = about_records())]
     Matrix(MatrixArgs),
-    /// Show which GPU is which module of its board
+    /// Show the module IDs of the GPUs of an NVLink board
     ///
-    /// Fabric Manager names GPUs by module id, which does not follow the order of the bus. NVML tells the id of a GPU
-    /// that is bound to the driver `nvidia`; for GPUs that are bound to vfio-pci the ids are taken from
-    /// /etc/gpuvm/module-ids.json, which --write makes. The file fits the machine until its PCI addresses change.
+    /// Fabric Manager names GPUs by module ID, which does not follow PCI order. NVML reports the ID of a GPU that is bound to the
+    /// driver `nvidia`; for GPUs that are bound to vfio-pci the IDs come from /etc/gpuvm/module-ids.json, which --write makes. The
+    /// file is valid until the PCI addresses of the machine change.
+    #[command(after_long_help = MODULES)]
     Modules(ModulesArgs),
-    /// Show the huge pages of each node, or set how many of one size a node has
+    /// Show or set the huge pages of each node
     ///
-    /// ROOM is how many more the node's memory could give now, at most. Guests get pages of a size only where a hugetlbfs
-    /// of that size is mounted when libvirt's daemon starts; for 1 GiB no distribution does that. --at-boot writes
-    /// /etc/tmpfiles.d/gpuvm-pages.conf, from which systemd reserves the pages of each node early at every boot, and
-    /// prints the kernel's arguments that do it even before, which is surest for 1 GiB. A count of 0 takes them out of it.
-    #[command(after_help = PAGES)]
+    /// ROOM is the largest number of further pages that the node's memory could give now. Guests can use a page size only if a
+    /// hugetlbfs of that size is mounted when libvirt's daemon starts; no distribution does that for 1 GiB. --at-boot writes
+    /// /etc/tmpfiles.d/gpuvm-pages.conf, from which systemd reserves the pages of each node early at every boot, and prints the
+    /// kernel parameters that reserve them even earlier, which is safest for 1 GiB. A count of 0 removes the entry.
+    #[command(after_long_help = PAGES)]
     #[command(group = about_records())]
     Pages(HostPagesArgs),
-    /// Show how many files guests may have open, or set it
+    /// Show or set the open file limit of guests
     ///
-    /// Each queue of a NIC takes several files, so guests with many may need more than they may have; `verify` says so.
-    /// --count sets max_files in /etc/libvirt/qemu.conf: one line is changed or added, all else keeps its bytes, and a
-    /// higher limit stays. libvirt's daemon reads it when it starts, and guests that run keep theirs. `host undo` takes
-    /// it back.
-    #[command(after_help = FILES)]
+    /// Each queue of a NIC takes several file descriptors, so guests with many queues may exceed the limit; `verify` reports that.
+    /// --count sets max_files in /etc/libvirt/qemu.conf: changes or adds one line, keeps every other byte, and never lowers the
+    /// limit. libvirt's daemon reads it at its start; running guests keep their limit. `host undo` reverts it.
+    #[command(after_long_help = FILES)]
     Files(HostFilesArgs),
-    /// Show how the kernel is set where guests feel it, or set it
+    /// Show or set kernel settings that affect guests
     ///
-    /// What `verify` judges, each with the reason: NUMA balancing, the governor of frequencies, transparent huge pages.
-    /// What is named is set now, and with --at-boot at every boot by files of our own, /etc/sysctl.d/gpuvm.conf and
-    /// /etc/tmpfiles.d/gpuvm-tuning.conf. `host undo` takes it back.
-    #[command(after_help = TUNING)]
+    /// Those that `verify` checks, each with the reason: NUMA balancing, CPU frequency governor, transparent huge pages. Sets the
+    /// named ones now and, with --at-boot, at every boot through /etc/sysctl.d/gpuvm.conf and /etc/tmpfiles.d/gpuvm-tuning.conf.
+    /// `host undo` reverts it.
+    #[command(after_long_help = TUNING)]
     Tuning(HostTuningArgs),
-    /// Take the last change of `host files` or `host tuning` back
+    /// Revert the last change of `host files` or `host tuning`
     ///
-    /// Files are what they were, to the byte; what was edited beside our line since stays. What somebody else has set
-    /// since stays, too. Run again, it takes back the change before.
+    /// Restores files to the byte; later edits of other lines stay, and so do settings that somebody else has changed since. Run
+    /// again, it reverts the change before.
+    #[command(after_long_help = UNDO)]
     Undo(HostUndoArgs),
-    /// Record this machine in a file that --host takes
+    /// Record this machine in a file for --host
     ///
-    /// Serial numbers, MAC addresses and the host name are left out unless --identify is given.
+    /// Leaves out serial numbers, MAC addresses and the host name unless --identify is given.
+    #[command(after_long_help = CAPTURE)]
     Capture(CaptureArgs),
 }
 
-/// Is what `host show` takes.
+/// Arguments of `host show`.
 #[derive(Debug, Args)]
 pub struct HostShowArgs {
-    /// Show every PCI function, not only GPUs, NVSwitches, NICs, NVMe drives and the bridges above them
+    /// Show every PCI function
+    ///
+    /// Not only GPUs, NVSwitches, NICs, NVMe drives and the bridges above them.
     #[arg(long)]
     pub all: bool,
 }
 
-/// Is what `host matrix` takes.
+/// Arguments of `host matrix`.
 #[derive(Debug, Args)]
 pub struct MatrixArgs {
-    /// Add NVMe drives
+    /// Include NVMe drives
     #[arg(long)]
     pub nvme: bool,
-    /// Separate columns by tabs, in the form of `nvidia-smi topo -m`, with an address column
+    /// Tab-separated, as `nvidia-smi topo -m`
+    ///
+    /// With an additional column of PCI addresses.
     #[arg(long)]
     pub tsv: bool,
 }
 
-/// Is what `host modules` takes.
+/// Arguments of `host modules`.
 #[derive(Debug, Args)]
 pub struct ModulesArgs {
-    /// Write what NVML and Fabric Manager say now to /etc/gpuvm/module-ids.json, and NVLinks beside it
+    /// Save the module IDs and NVLinks
     ///
-    /// NVLinks that NVML tells are kept in /var/lib/gpuvm/nvlinks.json, so that they stay known while GPUs are bound to
-    /// vfio-pci. `create`, `start` and `device bind` keep them, too, before they bind a GPU.
+    /// Module IDs from NVML and Fabric Manager go to /etc/gpuvm/module-ids.json, NVLinks from NVML to
+    /// /var/lib/gpuvm/nvlinks.json, so that both stay known while GPUs are bound to vfio-pci. `create`, `start` and `device bind`
+    /// save NVLinks as well before they bind a GPU.
     #[arg(long)]
     pub write: bool,
-    /// With --write: print what would be written and change nothing
-    #[arg(long, requires = "write")]
+    /// Print the steps and change nothing
+    ///
+    /// Requires --write.
+    #[arg(long, requires = "write", help_heading = BEHAVIOUR)]
     pub dry_run: bool,
 }
 
-/// Is what `host capture` takes.
+/// Arguments of `host capture`.
 #[derive(Debug, Args)]
 pub struct CaptureArgs {
-    /// File to write; `-` is standard output
+    /// File to write; `-`: standard output
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
-    /// Keep serial numbers, MAC addresses, partition UUIDs and the host name
+    /// Include serial numbers, MAC addresses and the host name
+    ///
+    /// And partition UUIDs.
     #[arg(long)]
     pub identify: bool,
-    /// Take NVLinks from what `nvidia-smi topo -m` printed
+    /// Read NVLinks from output of `nvidia-smi topo -m`
     ///
-    /// The table's GPUs are those of NVIDIA in the order of their PCI addresses, as nvidia-smi counts them. Where NVML can
-    /// be asked, the record has its NVLinks without it.
-    #[arg(long, value_name = "TEXT", value_hint = ValueHint::FilePath)]
+    /// The GPUs of the table are NVIDIA's GPUs in PCI order, as nvidia-smi counts them. Not needed if NVML is available.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub topo: Option<PathBuf>,
-    /// Replace the file if it is there
-    #[arg(long)]
+    /// Replace an existing file
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub overwrite: bool,
 }
 
-/// Is what `host pages` takes.
+/// Arguments of `host pages`.
 #[derive(Debug, Args)]
 pub struct HostPagesArgs {
-    /// The node; without --count the only one that is shown
+    /// NUMA node to show or set
     #[arg(long, value_name = "NODE")]
     pub node: Option<u32>,
-    /// Page size; without --count the only one that is shown
+    /// Page size to show or set
     #[arg(long, value_name = "SIZE", value_enum)]
     pub size: Option<HugePagesArg>,
-    /// How many pages of this size the node is to have, those in use included
+    /// Number of pages to set, including those in use
     #[arg(long, value_name = "N", requires_all = ["node", "size"])]
     pub count: Option<u64>,
-    /// Reserve them at every boot, too
-    #[arg(long, requires = "count")]
+    /// Apply at every boot as well
+    #[arg(long, requires = "count", help_heading = BEHAVIOUR)]
     pub at_boot: bool,
-    /// Set only what is reserved at boot, and nothing now
-    #[arg(long, requires = "count", conflicts_with = "at_boot")]
+    /// Apply at boot only, not now
+    #[arg(long, requires = "count", conflicts_with = "at_boot", help_heading = BEHAVIOUR)]
     pub boot_only: bool,
-    /// Do not ask before pages are given back
-    #[arg(short, long, requires = "count")]
+    /// Do not ask for confirmation
+    ///
+    /// Before pages are released.
+    #[arg(short, long, requires = "count", help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// Print the steps and change nothing
-    #[arg(long, requires = "count")]
+    #[arg(long, requires = "count", help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is what `host files` takes.
+/// Arguments of `host files`.
 #[derive(Debug, Args)]
 pub struct HostFilesArgs {
-    /// How many files a guest may have open, at least; a higher limit stays
+    /// Minimum limit; a higher one is kept
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(64..))]
     pub count: Option<u64>,
     /// Print the steps and change nothing
-    #[arg(long, requires = "count")]
+    #[arg(long, requires = "count", help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is whether something is done.
+/// Whether something is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OnOff {
     /// It is
@@ -187,12 +223,12 @@ impl OnOff {
     }
 }
 
-/// Is when memory is put on huge pages by itself.
+/// When the kernel backs memory with huge pages by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TransparentArg {
     /// All memory
     Always,
-    /// Memory of programs that ask for it, as QEMU does
+    /// Memory of programs that request it, as QEMU does
     Madvise,
     /// Never
     Never,
@@ -209,40 +245,46 @@ impl TransparentArg {
     }
 }
 
-/// Is what `host tuning` takes.
+/// Arguments of `host tuning`.
 #[derive(Debug, Args)]
 pub struct HostTuningArgs {
-    /// Whether the kernel moves memory that nothing binds to the node of its vCPUs
-    #[arg(long, value_name = "ON|OFF", value_enum, hide_possible_values = true)]
+    /// Automatic NUMA balancing
+    ///
+    /// The kernel moves memory that is not bound to the node of its vCPUs.
+    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
     pub numa_balancing: Option<OnOff>,
-    /// What governs the frequency of all pcpus: `performance` suits guests
+    /// CPU frequency governor of all pcpus
+    ///
+    /// `performance` suits guests.
     #[arg(long, value_name = "GOVERNOR")]
     pub governor: Option<String>,
-    /// When memory is put on huge pages by itself
-    #[arg(long, value_name = "WHEN", value_enum)]
+    /// always, madvise or never
+    ///
+    /// always: all memory. madvise: memory of programs that request it, as QEMU does. never: none.
+    #[arg(long, value_name = "WHEN", value_enum, hide_possible_values = true)]
     pub transparent_huge_pages: Option<TransparentArg>,
-    /// Set it at every boot, too
-    #[arg(long)]
+    /// Apply at every boot as well
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub at_boot: bool,
     /// Print the steps and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is what `host undo` takes.
+/// Arguments of `host undo`.
 #[derive(Debug, Args)]
 pub struct HostUndoArgs {
-    /// Only forget the change, and leave the host as it is
-    #[arg(long)]
+    /// Forget the change and leave its effects
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub discard: bool,
-    /// Do not ask
-    #[arg(short, long)]
+    /// Do not ask for confirmation
+    #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// Print the steps and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]

@@ -1,6 +1,7 @@
 //! The verbs on images.
 
 use super::LockArgs;
+use super::heading::{BEHAVIOUR, DISKS};
 use crate::image::{ImageName, Sha256};
 use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 const ADD: &str = "Examples:
   gpuvm image add debian-13-genericcloud-amd64.qcow2
   gpuvm image add noble-server-cloudimg-amd64.img --name noble --dry-run
-  gpuvm image add file:///srv/images/disk.raw --name train --sha256 $(cat disk.raw.sha256)";
+  gpuvm image add file:///srv/disk.raw --name train --sha256 $(cat disk.sha256)";
 /// Examples of `list`.
 const LIST: &str = "Examples:
   gpuvm image list
@@ -19,61 +20,67 @@ const REMOVE: &str = "Examples:
   gpuvm image remove noble
   gpuvm image remove noble --yes";
 
-/// Is a verb on images.
+/// A verb on images.
 #[derive(Debug, Subcommand)]
 pub enum ImageVerb {
-    /// Copy a raw or qcow2 image into the pool of images
+    /// Copy a raw or qcow2 image into the image pool
     ///
-    /// The format is told by the image's content, never by its name; an image that needs another file is refused. Its
-    /// SHA-256 is checked against --sha256, or against the file SHA256SUMS beside it where that lists the image. The
-    /// pool gpuvm-images is made over /var/lib/libvirt/gpuvm-images where it is not there. The copy goes through
-    /// libvirt, so the pool may be on another machine (--connect qemu+ssh://HOST/system).
-    #[command(after_help = ADD)]
+    /// The content decides the format, never the name; an image that needs another file is refused. Checks the SHA-256 against
+    /// --sha256, or against a file SHA256SUMS beside the image that lists it. Makes the pool gpuvm-images over
+    /// /var/lib/libvirt/gpuvm-images if it is missing. Copies through libvirt, so the pool may be on another machine (--connect
+    /// qemu+ssh://HOST/system).
+    #[command(after_long_help = ADD)]
     Add(ImageAddArgs),
-    /// List the images, the newest first, and who uses each
-    #[command(after_help = LIST)]
+    /// List images, newest first, and their users
+    #[command(after_long_help = LIST)]
     List(ImageListArgs),
-    /// Delete an image that nothing uses
+    /// Delete an unused image
     ///
-    /// Names what goes, then asks for the image's name, or takes --yes. An image that a domain has as a disk or below
-    /// one, or that a volume of any pool lies over, is not deleted. Files that lie over it outside every pool are not
-    /// seen, unless a running domain has them.
-    #[command(after_help = REMOVE)]
+    /// Lists what will be deleted, then asks for the image's name, or takes --yes. Keeps an image that a domain uses as a disk or
+    /// as a backing file, or that backs a volume of any pool. Overlays outside every pool are seen only if a running domain uses
+    /// them.
+    #[command(after_long_help = REMOVE)]
     Remove(ImageRemoveArgs),
 }
 
-/// Is the pool of images.
+/// The pool of images.
 #[derive(Debug, Args)]
 pub struct ImagePoolArgs {
     /// libvirt storage pool of the images
-    #[arg(long, value_name = "POOL", default_value = "gpuvm-images")]
+    #[arg(long, value_name = "POOL", default_value = "gpuvm-images", help_heading = DISKS)]
     pub pool: String,
 }
 
-/// Is what `image add` takes.
+/// Arguments of `image add`.
 #[derive(Debug, Args)]
 pub struct ImageAddArgs {
-    /// Image file, as a path or as file:///PATH
+    /// Image file: a path or file:///PATH
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
-    /// Name of the image; default: the file's without .qcow2, .img or .raw
+    /// Image name
+    ///
+    /// Default: the file name without .qcow2, .img or .raw.
     #[arg(long, value_name = "NAME")]
     pub name: Option<ImageName>,
-    /// SHA-256 that the image has to have; default: what SHA256SUMS beside the file says
+    /// Expected SHA-256 of the image
+    ///
+    /// Default: that in SHA256SUMS beside the file.
     #[arg(long, value_name = "HEX")]
     pub sha256: Option<Sha256>,
     /// The pool.
     #[command(flatten)]
     pub pool: ImagePoolArgs,
-    /// Read and check the image, print the steps and change nothing
-    #[arg(long)]
+    /// Print the steps and change nothing
+    ///
+    /// Reads and checks the image as well.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is what `image list` takes.
+/// Arguments of `image list`.
 #[derive(Debug, Args)]
 pub struct ImageListArgs {
     /// The pool.
@@ -81,20 +88,20 @@ pub struct ImageListArgs {
     pub pool: ImagePoolArgs,
 }
 
-/// Is what `image remove` takes.
+/// Arguments of `image remove`.
 #[derive(Debug, Args)]
 pub struct ImageRemoveArgs {
-    /// Name of the image
+    /// Image name
     #[arg(value_name = "NAME")]
     pub name: ImageName,
     /// The pool.
     #[command(flatten)]
     pub pool: ImagePoolArgs,
-    /// Do not ask
-    #[arg(short, long)]
+    /// Do not ask for confirmation
+    #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// Print the steps and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]

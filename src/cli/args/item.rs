@@ -106,7 +106,7 @@ pub fn io(text: &str) -> Result<Item<String>, String> {
     word(text, &["native", "io_uring", "threads"])
 }
 
-/// Is the format that a disk gets, or all.
+/// The format that a disk gets, or all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Convert {
     /// The disk's name in the guest, such as `vda`; none: all that the guest writes.

@@ -1,5 +1,6 @@
 //! Arguments of the verbs on a guest that is there: start, stop, restart, ip, console.
 
+use super::heading::{BEHAVIOUR, CPU};
 use clap::Args;
 
 /// Examples of `ip`.
@@ -22,82 +23,90 @@ pub const CONSOLE: &str = "Examples:
   gpuvm console train-a --connect qemu+ssh://root@dgx/system
   sleep 60 | gpuvm console train-a >boot.log";
 
-/// Is how long another change of the host is waited for.
+/// How long another change of the host is waited for.
 #[derive(Debug, Clone, Args)]
 pub struct LockArgs {
-    /// How long to wait for another change of this host, in seconds; 0 does not wait
+    /// Time limit for another change of this host to finish
+    ///
+    /// 0 does not wait.
     // A change holds the lock from the reading of what is taken to the definition of the domain, which takes seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(help_heading = BEHAVIOUR, hide_short_help = true)]
     pub lock_wait: u64,
 }
 
-/// Is what `start` takes.
+/// Arguments of `start`.
 #[derive(Debug, Args)]
 pub struct StartArgs {
-    /// Name of the domain
+    /// Domain name
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Reserve the huge pages that it is missing, say after a reboot; `undo` and `delete` give them back
-    #[arg(long)]
+    /// Reserve missing huge pages
+    ///
+    /// On the nodes of the domain's memory, for example after a reboot. `undo` and `delete` release them.
+    #[arg(long, help_heading = CPU)]
     pub reserve_pages: bool,
     /// Print the steps and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is how a guest is taken down.
+/// How a guest is taken down.
 #[derive(Debug, Args)]
 pub struct DownArgs {
-    /// Cut the power instead of asking the guest; may lose data
-    #[arg(long)]
+    /// Power off immediately; may lose data
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub force: bool,
-    /// How long the guest may take to shut down, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    /// Time limit for the guest to shut down
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, help_heading = BEHAVIOUR)]
     pub wait: u64,
 }
 
-/// Is what `stop` and `restart` take.
+/// Arguments of `stop` and `restart`.
 #[derive(Debug, Args)]
 pub struct StopArgs {
-    /// Name of the domain
+    /// Domain name
     #[arg(value_name = "NAME")]
     pub name: String,
     /// How.
     #[command(flatten)]
     pub down: DownArgs,
     /// Print the steps and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is what `ip` takes.
+/// Arguments of `ip`.
 #[derive(Debug, Args)]
 pub struct IpArgs {
-    /// Name of the domain
+    /// Domain name
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Wait until it has an address, with --all until each of its NICs has one, up to so many seconds; 120 where no number is
-    /// given
+    /// Wait for an address [default: 120 seconds]
+    ///
+    /// With --all, until each NIC has one.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "120")]
     pub wait: Option<u64>,
-    /// One line for each address of each NIC: MAC address, address, where it was found
+    /// Print every address of every NIC, and its source
+    ///
+    /// One line each: MAC address, address, where it was found.
     #[arg(long)]
     pub all: bool,
 }
 
-/// Is what `console` takes.
+/// Arguments of `console`.
 #[derive(Debug, Args)]
 pub struct ConsoleArgs {
-    /// Name of the domain
+    /// Domain name
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Take the console over from whoever has it
+    /// Take the console over from its current user
     #[arg(long)]
     pub force: bool,
 }

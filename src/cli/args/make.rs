@@ -1,6 +1,7 @@
 //! Arguments of the verbs that plan a guest and may make it: plan, export, create.
 
 use super::guest::GuestArgs;
+use super::heading::{BEHAVIOUR, CPU, NETWORK};
 use super::life::LockArgs;
 use super::seed::SeedArgs;
 use super::storage::StorageArgs;
@@ -24,18 +25,18 @@ pub const CREATE: &str = "Examples:
   gpuvm create --gpus 4 --name train-b --huge-pages 2M --reserve-pages
   gpuvm create --gpus 1 --name try --dry-run";
 
-/// Is what `plan` takes.
+/// Arguments of `plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// The guest.
     #[command(flatten)]
     pub guest: GuestArgs,
-    /// Say why each choice was made
-    #[arg(long)]
+    /// Explain each choice
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub explain: bool,
 }
 
-/// Is what `export` takes.
+/// Arguments of `export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// The guest.
@@ -44,12 +45,13 @@ pub struct ExportArgs {
     /// Its disks.
     #[command(flatten)]
     pub storage: StorageArgs,
-    /// Write to this file instead of standard output
+    /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(help_heading = BEHAVIOUR)]
     pub output: Option<PathBuf>,
 }
 
-/// Is what `create` takes.
+/// Arguments of `create`.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     /// The guest.
@@ -61,34 +63,50 @@ pub struct CreateArgs {
     /// Its first settings.
     #[command(flatten)]
     pub seed: SeedArgs,
-    /// Add a second NIC on the network `private-net`, which is made where it is not there
-    #[arg(long = "privateIP", visible_alias = "private")]
-    pub private_ip: bool,
-    /// With --huge-pages: reserve the pages that are missing on the nodes of the plan; `delete` gives them back
+    /// Add a second NIC on the network `private-net`
     ///
-    /// They are the guest's until the machine boots; `gpuvm host pages --at-boot` reserves pages for every boot.
-    #[arg(long, requires = "huge_pages")]
+    /// The network is made if it is missing.
+    #[arg(long = "privateIP", visible_alias = "private")]
+    #[arg(help_heading = NETWORK, hide_short_help = true)]
+    pub private_ip: bool,
+    /// Reserve missing huge pages
+    ///
+    /// Requires --huge-pages. On the nodes of the plan; `delete` releases them. They belong to the guest until the machine
+    /// reboots; `gpuvm host pages --at-boot` reserves pages at every boot.
+    #[arg(long, requires = "huge_pages", help_heading = CPU)]
     pub reserve_pages: bool,
-    /// Take NVSwitches or NVLinks that other guests can reach, too; the plan says which guests are not kept apart
-    #[arg(long)]
+    /// Accept an NVLink fabric shared with other guests
+    ///
+    /// Takes NVSwitches or NVLinks that other guests can reach as well; the plan names the guests that are not isolated
+    /// from each other.
+    #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_shared_fabric: bool,
-    /// Give the guest drives that data lies on, which it may overwrite; at a terminal it is asked
-    #[arg(long)]
+    /// Allow overwriting drives that contain data
+    ///
+    /// The guest may overwrite what is on the drives that it is given. Without this option gpuvm asks, and refuses if
+    /// there is no terminal.
+    #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_data_loss: bool,
-    /// Only define the guest
-    #[arg(long)]
+    /// Define it without starting it
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub no_start: bool,
     /// Do not wait for the guest's address
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub no_wait: bool,
-    /// How long to wait for the guest's address, in seconds; Ctrl-C before the answer is printed undoes the guest
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    /// Time limit for the guest's address
+    ///
+    /// Ctrl-C before the answer is printed removes the guest again.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, help_heading = BEHAVIOUR)]
     pub wait: u64,
-    /// Print the steps and change nothing; takes --host
-    #[arg(long)]
+    /// Print the steps and change nothing
+    ///
+    /// Accepts --host.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Print the domain XML that would be defined, as a diff, and change nothing; takes --host
-    #[arg(long, conflicts_with = "dry_run")]
+    /// Print the definition as a diff and change nothing
+    ///
+    /// Accepts --host.
+    #[arg(long, conflicts_with = "dry_run", help_heading = BEHAVIOUR)]
     pub diff: bool,
     /// The lock.
     #[command(flatten)]

@@ -3,7 +3,7 @@
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 
-/// Is what `completions` takes.
+/// Arguments of `completions`.
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
     /// Shell
@@ -11,13 +11,15 @@ pub struct CompletionsArgs {
     pub shell: clap_complete::Shell,
 }
 
-/// Is what `man` takes.
+/// Arguments of `man`.
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Verb whose page is printed: create, host-show; default: gpuvm itself
+    /// Command or topic, such as host-show or guide
+    ///
+    /// Default: gpuvm itself, whose page lists all commands and topics.
     #[arg(value_name = "VERB", conflicts_with = "dir")]
     pub verb: Option<String>,
-    /// Write every page into this directory
+    /// Write all pages to DIR
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }

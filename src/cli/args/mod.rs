@@ -7,6 +7,8 @@ mod drive;
 mod gpu;
 mod guest;
 mod guestnic;
+mod heading;
+mod help;
 mod host;
 mod image;
 mod item;
@@ -32,6 +34,7 @@ pub use device::{BindArgs, DeviceListArgs, DeviceVerb, Early, ReleaseArgs};
 pub use drive::{DriveVerb, ReleaseArrayArgs, RestoreArrayArgs, WipeArgs};
 pub use gpu::{Device, ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
+pub use help::{GROUPS, command, exit_status};
 pub use host::{
     CaptureArgs, HostFilesArgs, HostPagesArgs, HostShowArgs, HostTuningArgs, HostUndoArgs,
     HostVerb, MatrixArgs, ModulesArgs,
@@ -54,7 +57,8 @@ pub use verify::{CheckArgs, VerifyArgs};
 pub use vf::{VfArg, settings as vf_settings};
 pub use wish::{AllowArg, NearArg, PinsArg, Which};
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueHint};
+use heading::{BEHAVIOUR, GLOBAL, GUEST, PLACEMENT};
 use std::path::PathBuf;
 
 /// Examples at the end of a verb's help.
@@ -65,6 +69,35 @@ mod examples {
   gpuvm capacity --gpus 8
   gpuvm capacity --nic 1 --nic-near switch
   gpuvm capacity --host topologies/dgx-2.json --vcpus 12 --memory 64G";
+    /// Of `list`.
+    pub const LIST: &str = "Examples:
+  gpuvm list
+  gpuvm list --json
+  gpuvm list --host dgx.json --domain-xml domains/";
+    /// Of `show`.
+    pub const SHOW: &str = "Examples:
+  gpuvm show train-a
+  gpuvm show train-a --json";
+    /// Of `start`.
+    pub const START: &str = "Examples:
+  gpuvm start train-a
+  gpuvm start train-a --reserve-pages";
+    /// Of `delete`.
+    pub const DELETE: &str = "Examples:
+  gpuvm delete train-a --dry-run
+  gpuvm delete train-a
+  gpuvm delete train-a --keep-data --yes";
+    /// Of `recover`.
+    pub const RECOVER: &str = "Examples:
+  gpuvm recover --dry-run
+  gpuvm recover";
+    /// Of `completions`.
+    pub const COMPLETIONS: &str = "Examples:
+  gpuvm completions bash >~/.local/share/bash-completion/completions/gpuvm";
+    /// Of `man`.
+    pub const MAN: &str = "Examples:
+  gpuvm man create | man -l -
+  gpuvm man --dir /usr/local/share/man/man1";
 }
 
 /// The name of a group of no arguments.
@@ -84,13 +117,10 @@ pub fn is_about_records(verb: &clap::Command) -> bool {
 /// Plan, create, tune, verify and undo GPU virtual machines on libvirt
 ///
 /// Reads the host's NUMA, SMT, PCIe and NVLink layout, plans where a GPU guest goes, writes the libvirt domain, and
-/// creates and deletes it. Verbs that change nothing also run on a recorded host (--host FILE).
+/// creates and deletes it. Commands that change nothing also run on a recorded host (--host FILE).
 #[derive(Debug, Parser)]
 #[command(name = "gpuvm", version, max_term_width = 100, propagate_version = true)]
-#[command(
-    after_help = "Exit codes: 0 done or already so, 1 failed, 2 usage, 3 a check found something or a new guest has no \
-                  address yet, 70 internal error."
-)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
 pub struct Cli {
     /// What holds for every verb.
     #[command(flatten)]
@@ -100,15 +130,19 @@ pub struct Cli {
     pub verb: Verb,
 }
 
-/// Is what holds for every verb.
+/// What holds for every verb.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Options of every verb")]
 pub struct Global {
-    /// Use a recorded host instead of this machine: a file of `gpuvm host capture`, an lstopo XML of format 2, or a
-    /// directory that holds its sys/ and proc/; with --connect to another machine, the record of that one
+    /// Use a recorded host instead of this machine
+    ///
+    /// A file written by `gpuvm host capture`, an lstopo XML file (format 2), or a directory with the sys/ and proc/ of a
+    /// host. With --connect to another machine, the record of that machine.
     #[arg(long, global = true, display_order = 100, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    #[arg(help_heading = GLOBAL)]
     pub host: Option<PathBuf>,
-    /// libvirt connection
+    /// libvirt connection URI
+    ///
+    /// Default: $LIBVIRT_DEFAULT_URI, else qemu:///system. Another machine: qemu+ssh://USER@HOST/system.
     #[arg(
         short,
         long,
@@ -117,238 +151,267 @@ pub struct Global {
         value_name = "URI",
         env = "LIBVIRT_DEFAULT_URI"
     )]
-    #[arg(default_value = "qemu:///system", hide_env_values = true)]
+    #[arg(default_value = "qemu:///system", hide_default_value = true, hide_env = true)]
+    #[arg(help_heading = GLOBAL)]
     pub connect: String,
     /// Whether the connection was named on the command line.
     #[arg(skip)]
     pub connect_is_given: bool,
     /// Print JSON instead of text
-    #[arg(long, global = true, display_order = 102)]
+    #[arg(long, global = true, display_order = 102, help_heading = GLOBAL)]
     pub json: bool,
-    /// Print no progress and no warnings
-    #[arg(short, long, global = true, display_order = 103)]
+    /// Suppress progress and warnings
+    #[arg(short, long, global = true, display_order = 103, help_heading = GLOBAL)]
     pub quiet: bool,
+    /// Print help (-h: summary, --help: all)
+    #[arg(short, long, global = true, display_order = 110, action = ArgAction::Help)]
+    #[arg(help_heading = GLOBAL)]
+    pub help: Option<bool>,
+    /// Print version
+    #[arg(short = 'V', long, global = true, display_order = 111, action = ArgAction::Version)]
+    #[arg(help_heading = GLOBAL)]
+    pub version: Option<bool>,
 }
 
-/// Is the verb.
+/// The verb, in the order of [`GROUPS`].
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Show, compare or record hosts
-    #[command(subcommand)]
-    Host(HostVerb),
-    /// Show GPUs and their state, take one out of use and back
-    #[command(subcommand)]
-    Gpu(GpuVerb),
-    /// Show who has which PCI device, bind devices to vfio-pci for guests and give them back
-    #[command(subcommand)]
-    Device(DeviceVerb),
-    /// Show network cards, set how many virtual functions they have
-    #[command(subcommand)]
-    Nic(NicVerb),
-    /// Show libvirt's networks, make and delete them: NAT, private, macvtap, bridge, SR-IOV; make bridges of the host
-    #[command(subcommand)]
-    Network(NetworkVerb),
-    /// Show drives and who uses them, release a data array and restore it
-    #[command(subcommand)]
-    Drive(DriveVerb),
-    /// Plan where a guest goes, and print the plan
-    ///
-    /// Changes nothing. What is taken is read from every domain that libvirt knows, whoever made it; on a recorded
-    /// host (--host) nothing is taken.
-    #[command(after_help = make::PLAN)]
-    #[command(group = about_records())]
-    Plan(PlanArgs),
-    /// Say what still fits, what is in the way of more, and which guests would free it
-    ///
-    /// Changes nothing. Counts, for each number of GPUs, how many guests of the size still fit one after the other: now,
-    /// and if no domain held anything. For the first size that does not fit it says what is in the way and what would
-    /// free it with the fewest GPUs restarted: a stopped domain costs nothing, a running one is moved where it has
-    /// another place, and ended only where it has none. Options that describe a guest mean a guest like that one.
-    #[command(after_help = examples::CAPACITY)]
-    #[command(group = about_records())]
-    Capacity(CapacityArgs),
-    /// Plan a guest and print its domain XML
-    ///
-    /// Changes nothing: the XML is what `create` would define, for review or for `virsh define`.
-    #[command(after_help = make::EXPORT)]
-    #[command(group = about_records())]
-    Export(ExportArgs),
-    /// Add, list or remove the images that guests are made from
-    #[command(subcommand)]
-    Image(ImageVerb),
-    /// Take the first settings of a guest away
-    #[command(subcommand)]
-    Seed(SeedVerb),
     /// Plan, define and start a guest
     ///
     /// Plans as `plan` does, checks the domain as `check` does, makes its disk, defines it, starts it and waits for its
-    /// address. What fails on the way is undone. Ends with 3 when the guest runs, but had no address in time. The options of nvidia-vm are taken too: --domain, --gpu-count,
-    /// --gpu-index, --volGB, --privateIP.
-    #[command(after_help = make::CREATE)]
-    Create(CreateArgs),
-    /// List all domains of the host with what they hold
+    /// address. If a step fails, the previous ones are undone. Exits with 3 if the guest runs, but had no address in time.
     ///
-    /// Those that libvirt knows, whoever made them; of a recorded host (--host) those whose XML is given (--domain-xml).
+    /// Accepts the options of nvidia-vm as well: --domain, --gpu-count, --gpu-index, --volGB, --privateIP.
+    #[command(after_long_help = make::CREATE)]
+    Create(CreateArgs),
+    /// List domains and the devices they hold
+    ///
+    /// All domains of libvirt, also those that gpuvm did not create; on a recorded host (--host), those of --domain-xml.
+    #[command(after_long_help = examples::LIST)]
     #[command(group = about_records())]
     List(ListArgs),
-    /// Show one domain: what it holds, its addresses, how it was planned
+    /// Show a domain: its devices, addresses and plan
+    #[command(after_long_help = examples::SHOW)]
     Show(NameArgs),
-    /// Start a defined domain
+    /// Start a domain
     ///
-    /// Refused before anything is done: a device that is not there any more, with the command that brings it back, or that
-    /// the host, a process or another guest uses. Whose a device is is looked at again right before it is reset, taken from
-    /// its driver or set up; what somebody else took meanwhile stays with him, also when the start is undone.
+    /// Refused before anything changes if a device is missing (with the command that brings it back), or if the host, a
+    /// process or another guest uses it. gpuvm checks each device again right before it resets it, takes it from its driver or
+    /// configures it: a device that somebody else took meanwhile is left alone, also when the start is undone.
+    #[command(after_long_help = examples::START)]
     Start(StartArgs),
-    /// Stop a running domain
+    /// Shut a guest down
     ///
-    /// Asks the guest's agent where it is connected, else presses the power button. A guest that does not shut down in
-    /// time keeps running, unless its power is cut: at a terminal it is asked, --force does it at once.
-    #[command(after_help = life::STOP)]
+    /// Asks the guest agent if it is connected, else presses the power button. If the guest does not shut down in time,
+    /// asks before powering off; --force powers off immediately. Without a terminal the guest keeps running.
+    #[command(after_long_help = life::STOP)]
     Stop(StopArgs),
-    /// Stop a domain and start it again
+    /// Shut a guest down and start it again
     ///
-    /// The guest is started from its definition, so changes of it take effect. A guest that does not shut down in time
-    /// keeps running. A domain that is off is started.
-    #[command(after_help = life::RESTART)]
+    /// Starts the guest from its definition, so that changes to it take effect. A guest that does not shut down in time
+    /// keeps running. A stopped domain is started.
+    #[command(after_long_help = life::RESTART)]
     Restart(StopArgs),
-    /// Print the address of a running guest
+    /// Print the IP address of a running guest
     ///
-    /// Asks for DHCP leases of libvirt's networks, then the guest's agent, then the host's ARP table, and prints the
-    /// first address of the guest's first NIC that has one, IPv4 before IPv6; who knew it is said beside it. With --wait it
-    /// listens meanwhile to what the guest says by ARP, as root and on the guest's own host: on a bridge or macvtap nobody
-    /// else may know. A lease or an ARP entry that is older than the guest's start does not count. Ends with 1 when there is
-    /// none.
-    #[command(after_help = life::IP)]
+    /// Asks for DHCP leases of libvirt's networks, then the guest agent, then the host's ARP table. Prints the first address
+    /// of the first NIC that has one, IPv4 before IPv6, and its source. With --wait it also listens to the guest's ARP
+    /// packets, as root and on the guest's own host: on a bridge or macvtap that may be the only source. Ignores leases and
+    /// ARP entries that are older than the guest's start. Exits with 1 if there is no address.
+    #[command(after_long_help = life::IP)]
     Ip(IpArgs),
     /// Attach to the serial console of a running guest
     ///
-    /// Ctrl-] leaves. Where standard input is no terminal, it is copied to the guest, and the output to standard output,
-    /// until the input or the guest ends.
-    #[command(after_help = life::CONSOLE)]
+    /// Ctrl-] detaches. If standard input is not a terminal, it is copied to the guest, and the guest's output to standard
+    /// output, until the input or the guest ends.
+    #[command(after_long_help = life::CONSOLE)]
     Console(ConsoleArgs),
-    /// Delete a domain and what was made for it
+    /// Delete a domain and what was created for it
     ///
-    /// Names everything that goes, then asks for the domain's name, or takes --yes. Only disks go that `create` made for
-    /// this very domain, that it still has, and that nobody else needs: no other domain, running or defined, has the disk
-    /// or an image over it, by whatever name. Everything else stays, and is named with the command that removes it; so do
-    /// the disks of a copy (virt-clone, `virsh define` of an edited definition). A GPU or virtual function that another
-    /// guest runs with by now, or that a process has open, is left, too: it is neither reset nor given to another driver
-    /// nor set up otherwise, and is named.
+    /// Lists everything that will be deleted, then asks for the domain's name, or takes --yes. Deletes a disk only if
+    /// `create` made it for this very domain, the domain still has it, and no other domain, running or defined, uses it or
+    /// an image on top of it under any name. Everything else stays and is listed with the command that removes it, such as
+    /// the disks of a copy (virt-clone, `virsh define` of an edited definition). A GPU or virtual function that another guest
+    /// runs with by now, or that a process has open, is left alone as well: it is not reset, not rebound to another driver
+    /// and not reconfigured.
+    #[command(after_long_help = examples::DELETE)]
     Delete(DeleteArgs),
-    /// Make any domain as good as a fresh plan, and show the difference first
+    /// Remove cloud-init seeds of guests
+    #[command(subcommand)]
+    Seed(SeedVerb),
+    /// Show where a guest would be placed
     ///
-    /// Takes every domain of libvirt, whoever made it, or a file of domain XML. Without options of things it does all that
-    /// `create` would do for a guest with these functions, vCPUs and this memory, where the functions are; it stays on its
-    /// cores if these are as good. With options it does only these; --all and options: all, but these as they say. Every
-    /// thing takes `on` (as `create` would), `off` (libvirt's default) and `keep`. What is not named in the answer stays
-    /// byte for byte. A running guest gets it at its next start. Of a file the tuned XML is printed.
-    #[command(after_help = tune::EXAMPLES)]
+    /// Changes nothing. Takes into account what every domain of libvirt holds, also those that gpuvm did not create; on a
+    /// recorded host (--host) nothing is taken.
+    #[command(after_long_help = make::PLAN)]
+    #[command(group = about_records())]
+    Plan(PlanArgs),
+    /// Show which guests still fit, and what blocks larger ones
+    ///
+    /// Changes nothing. Counts, for each number of GPUs, how many guests of that size still fit one after the other: now, and
+    /// on the empty host. For the first size that does not fit, says what blocks it and how to free it with the fewest GPUs
+    /// restarted: a stopped domain costs nothing, a running one is moved if it fits elsewhere, and ended only if it does not.
+    /// Options that describe a guest count guests like that.
+    #[command(after_long_help = examples::CAPACITY)]
+    #[command(group = about_records())]
+    Capacity(CapacityArgs),
+    /// Print the domain XML of a planned guest
+    ///
+    /// Changes nothing: the XML is what `create` would define, for review or for `virsh define`.
+    #[command(after_long_help = make::EXPORT)]
+    #[command(group = about_records())]
+    Export(ExportArgs),
+    /// Tune a domain for performance, after showing the changes
+    ///
+    /// Takes any domain of libvirt, also one that gpuvm did not create, or a file of domain XML, and prints the tuned XML of a
+    /// file. Tunes every setting by default, to what `create` would plan for a guest with these devices, vCPUs and this memory;
+    /// the guest stays on its cores if these are as good. Naming settings tunes only those; with --all, named settings
+    /// override the defaults.
+    ///
+    /// Every setting takes on (as `create` would), off (libvirt's default) and keep. Everything that the answer does not name
+    /// stays byte for byte. Running guests get the changes at their next start, unless --live is given.
+    #[command(after_long_help = tune::EXAMPLES)]
     #[command(group = about_records())]
     Tune(Box<TuneArgs>),
-    /// List what was changed of a domain
+    /// Find mistakes in a domain that libvirt accepts
     ///
-    /// Every change of a definition keeps the definition as it was, whole, beside the domain: in /var/lib/gpuvm/history,
-    /// readable by root alone. `undo` takes the last one back.
-    #[command(after_help = undo::HISTORY)]
-    History(HistoryArgs),
-    /// Take the last change of a domain back
-    ///
-    /// The definition is what it was before the change, to the byte, and so is what was changed on the host for it. A
-    /// running guest gets its pins and bandwidths back where the change was made live; all else waits for its next
-    /// start. Run again, it takes back the change before. What `create` made goes with `delete`.
-    #[command(after_help = undo::UNDO)]
-    Undo(UndoArgs),
-    /// Finish or undo what a killed run left half done
-    ///
-    /// Every change writes a journal while it lasts. Where its run was killed, or the machine lost power, the next
-    /// change of the same libvirt is refused until this verb was run: a half made guest is undone, a half deleted one
-    /// is deleted. It can be run again when it fails.
-    Recover(RecoverArgs),
-    /// Check a domain for what libvirt accepts although it is wrong
-    ///
-    /// Pins to absent pcpus, two vCPUs on one pcpu, memory on another node than the vCPUs, devices that are not there
-    /// or belong to another domain, disks that another domain has (`disk-held`) or the host uses (`disk-of-host`), guest
-    /// PCIe trees that cannot work, and more; each with its place in the XML. Ends with 3 when something is found.
-    #[command(after_help = verify::CHECK)]
+    /// Pins to absent pcpus, two vCPUs on one pcpu, memory on another node than the vCPUs, devices that are missing or belong
+    /// to another domain, disks that another domain has (`disk-held`) or the host uses (`disk-of-host`), guest PCIe trees that
+    /// cannot work, and more; each with its place in the XML. Exits with 3 if it finds something.
+    #[command(after_long_help = verify::CHECK)]
     #[command(group = about_records())]
     Check(CheckArgs),
-    /// Compare a guest with its plan, its definition and what is real
+    /// Compare a guest with its plan, definition and host
     ///
-    /// Needs no plan: any libvirt domain can be compared. A running guest's threads, memory, open devices and disks, the
-    /// host's settings and, where its agent answers, the guest's own view are compared with the XML that it runs by; that
-    /// with the definition, which the next start takes; that with what was asked for when gpuvm made it; and all of it
-    /// with the rules of `check`. Each difference says what was expected, what was found, where, and what to do. Changes
-    /// nothing. Ends with 3 when something differs.
-    #[command(after_help = verify::VERIFY)]
+    /// Works on any libvirt domain, also without a plan. Compares a running guest's threads, memory, open devices and disks,
+    /// the host's settings and, if its agent answers, the guest's own view with the XML that it runs by; that with the
+    /// definition, which takes effect at the next start; that with the request, if gpuvm created it; and all of it with the
+    /// rules of `check`. Each difference names what was expected, what was found, where, and what to do.
+    ///
+    /// Changes nothing. Exits with 3 if something differs, and with 1 if the comparison failed, with --all for any domain.
+    #[command(after_long_help = verify::VERIFY)]
     Verify(VerifyArgs),
-    /// Print a completion script for a shell
+    /// List the changes of a domain
+    ///
+    /// Before each change gpuvm saves the whole definition in /var/lib/gpuvm/history, which only root can read. `undo` reverts
+    /// the last change.
+    #[command(after_long_help = undo::HISTORY)]
+    History(HistoryArgs),
+    /// Revert the last change of a domain
+    ///
+    /// Restores the definition to the byte, and what was changed on the host for it. A running guest gets its pins and
+    /// bandwidths back if the change was made live; everything else takes effect at its next start. Run again, it reverts the
+    /// change before. What `create` made is removed by `delete`.
+    #[command(after_long_help = undo::UNDO)]
+    Undo(UndoArgs),
+    /// Finish or revert an interrupted change
+    ///
+    /// Every change keeps a journal while it runs. If it is killed, or the machine loses power, the next change on the same
+    /// libvirt is refused until this command has run: it removes a half created guest and finishes a half done deletion. It
+    /// can be repeated if it fails.
+    #[command(after_long_help = examples::RECOVER)]
+    Recover(RecoverArgs),
+    /// Show, compare, record and configure hosts
+    #[command(subcommand)]
+    Host(HostVerb),
+    /// List GPUs and their state; exclude and include them
+    #[command(subcommand)]
+    Gpu(GpuVerb),
+    /// List PCI devices; bind them to vfio-pci and release them
+    #[command(subcommand)]
+    Device(DeviceVerb),
+    /// List NICs; create virtual functions
+    #[command(subcommand)]
+    Nic(NicVerb),
+    /// List drives; release and restore arrays, erase drives
+    #[command(subcommand)]
+    Drive(DriveVerb),
+    /// Manage libvirt networks and host bridges
+    #[command(subcommand)]
+    Network(NetworkVerb),
+    /// Manage the images that guests are created from
+    #[command(subcommand)]
+    Image(ImageVerb),
+    /// Print a shell completion script
+    #[command(after_long_help = examples::COMPLETIONS)]
     Completions(CompletionsArgs),
-    /// Print a man page, or write all of them into a directory
+    /// Print a man page, or write all of them to a directory
+    #[command(after_long_help = examples::MAN)]
     Man(ManArgs),
 }
 
-/// Is a domain's name.
+/// A domain's name.
 #[derive(Debug, Args)]
 pub struct NameArgs {
-    /// Name of the domain
+    /// Domain name
     #[arg(value_name = "NAME")]
     pub name: String,
 }
 
-/// Is what `list` takes.
+/// Arguments of `list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// With --host: a domain of that host, as `virsh dumpxml` printed it, or a directory of such files; repeat for
-    /// more. What was printed of a running domain counts as running
+    /// Domain XML of the recorded host; repeatable
+    ///
+    /// Requires --host. A file as `virsh dumpxml` prints it, or a directory of such files. Domains that were running when
+    /// they were printed count as running.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    #[arg(help_heading = PLACEMENT, hide_short_help = true)]
     pub domain_xml: Vec<PathBuf>,
 }
 
-/// Is what `delete` takes.
+/// Arguments of `delete`.
 #[derive(Debug, Args)]
 pub struct DeleteArgs {
-    /// Name of the domain
+    /// Domain name
     #[arg(value_name = "NAME", required_unless_present = "domain", conflicts_with = "domain")]
     pub name: Option<String>,
-    /// Name of the domain, as nvidia-vm took it
-    #[arg(long, value_name = "NAME")]
+    /// Domain name, as in nvidia-vm
+    #[arg(long, value_name = "NAME", help_heading = GUEST, hide_short_help = true)]
     pub domain: Option<String>,
-    /// Leave the data disk where it is
-    #[arg(long)]
+    /// Keep the data disk
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub keep_data: bool,
-    /// Do not ask
-    #[arg(short, long, visible_alias = "force")]
+    /// Do not ask for confirmation
+    #[arg(short, long, visible_alias = "force", help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// Print the steps and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Print the domain XML that would go, as a diff, and change nothing
-    #[arg(long, conflicts_with = "dry_run")]
+    /// Print the definition as a diff and change nothing
+    #[arg(long, conflicts_with = "dry_run", help_heading = BEHAVIOUR)]
     pub diff: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is what `recover` takes.
+/// Arguments of `recover`.
 #[derive(Debug, Args)]
 pub struct RecoverArgs {
-    /// Print what would be done and change nothing
-    #[arg(long)]
+    /// Print the steps and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Forget the changes and leave what they made; names it
-    #[arg(long)]
+    /// Forget the change and leave its effects
+    ///
+    /// Lists what is left.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub discard: bool,
-    /// End this guest where it runs and the change that made or started it is undone, or the one that was to end it is
-    /// finished; without, its name is asked for
+    /// Power this guest off if its change requires it
+    ///
+    /// If it runs, and the change that created or started it is reverted, or the one that was to stop it is finished.
+    /// Without this option gpuvm asks for its name.
     #[arg(long, value_name = "NAME")]
     pub end: Vec<String>,
-    /// Give back what was reserved for guests that were undefined by other means: huge pages, settings of virtual
-    /// functions, and their history
+    /// Release what is reserved for undefined guests
+    ///
+    /// Huge pages, settings of virtual functions, and the history of guests that were undefined by other means.
     #[arg(long, conflicts_with = "discard")]
     pub gone: bool,
-    /// With --discard: do not ask. It ends no guest
-    #[arg(short, long)]
+    /// Do not ask for confirmation
+    ///
+    /// With --discard. Stops no guest.
+    #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// The lock.
     #[command(flatten)]

@@ -1,5 +1,6 @@
 //! The verbs on libvirt's networks.
 
+use super::heading::BEHAVIOUR;
 use super::nic::PfName;
 use super::vf::mac;
 use super::{HostBridgeVerb, LockArgs, NameArgs};
@@ -19,7 +20,8 @@ const SHOW: &str = "Examples:
 /// Examples of `create`.
 const CREATE: &str = "Examples:
   gpuvm network create lab --kind nat --range 192.168.123.0/24 --nic enp6s0
-  gpuvm network create lab --kind nat --static train-a=192.168.123.45 --replace --diff
+  gpuvm network create lab --kind nat --static train-a=192.168.123.45 \\
+    --replace --diff
   gpuvm network create private-net
   gpuvm network create macvtap-net --nic enp6s0 --mode bridge
   gpuvm network create lan --kind bridge --bridge br0
@@ -38,79 +40,83 @@ const DOCTOR: &str = "Examples:
   gpuvm network doctor train-a
   gpuvm network doctor train-a --json";
 
-/// Is a verb on networks.
+/// A verb on networks.
 #[derive(Debug, Subcommand)]
 pub enum NetworkVerb {
-    /// List libvirt's networks: kind, state, bridge or NIC, range, guests and leases
-    #[command(after_help = LIST)]
-    List,
-    /// Show one network: its addresses, leases and guests, and who reaches whom on it
-    #[command(after_help = SHOW)]
-    Show(NetworkShowArgs),
-    /// Make a network, define it, start it, and read it back
+    /// List libvirt networks, their guests and leases
     ///
-    /// Refused, with every reason: a range that overlaps another network's, an address or a route of the host; a static
-    /// address outside the range or among those that DHCP hands out; an MTU above the NIC's; a NIC that is part of a
-    /// bridge or bond; one with the default route for passthrough. Without --range the first of 192.168.123.0/24 to
-    /// 192.168.254.0/24 that is free is taken (`default` begins with 192.168.122.0/24). The replaced tool's names need no
-    /// --kind: `default` is nat, `private-net` private, `macvtap-net` macvtap in mode bridge, on the NIC with the default
-    /// route where no other is named, `iovnet0` sriov. What fails on the way is undone. IPv4 alone.
-    #[command(after_help = CREATE)]
+    /// With kind, state, bridge or NIC, and range.
+    #[command(after_long_help = LIST)]
+    List,
+    /// Show a network: addresses, leases, guests, reachability
+    #[command(after_long_help = SHOW)]
+    Show(NetworkShowArgs),
+    /// Define and start a libvirt network
+    ///
+    /// Refused, with every reason: a range that overlaps another network, an address or a route of the host; a static address
+    /// outside the range or inside the DHCP range; an MTU above the NIC's; a NIC that is part of a bridge or bond; passthrough of
+    /// the NIC with the default route. Without --range takes the first free one of 192.168.123.0/24 to 192.168.254.0/24 (`default`
+    /// begins with 192.168.122.0/24).
+    ///
+    /// The names of nvidia-vm need no --kind: `default` is nat, `private-net` private, `macvtap-net` macvtap in mode bridge (on the
+    /// NIC with the default route unless --nic is given), `iovnet0` sriov. If a step fails, the previous ones are undone. IPv4
+    /// only.
+    #[command(after_long_help = CREATE)]
     Create(Box<NetworkCreateArgs>),
     /// Delete a network
     ///
-    /// Names what goes and the guests that are on it, then asks for the network's name, or takes --yes. Virtual functions
-    /// of a card stay: `gpuvm nic vfs` takes them away.
-    #[command(after_help = DELETE)]
+    /// Lists what will be deleted and the guests on it, then asks for the network's name, or takes --yes. Virtual functions stay;
+    /// `gpuvm nic vfs` removes them.
+    #[command(after_long_help = DELETE)]
     Delete(NetworkDeleteArgs),
-    /// Take the last change or the deletion of a network back
+    /// Revert the last change or the deletion of a network
     ///
-    /// `create --replace` and `delete` keep the network as it was, in /var/lib/gpuvm/networks. It gets its definition
-    /// back, to the UUID, and is up, and starts with libvirt, if it was and did. Refused where somebody has edited it
-    /// since, unless --force. Guests that lose their links are named, then it asks, or takes --yes. Virtual functions
-    /// stay as they are.
-    #[command(after_help = UNDO)]
+    /// `create --replace` and `delete` save the network in /var/lib/gpuvm/networks. Restores its definition, including the UUID,
+    /// its state and its autostart. Refused if somebody has edited it since, unless --force is given. Lists guests that lose their
+    /// links, then asks, or takes --yes. Virtual functions stay as they are.
+    #[command(after_long_help = UNDO)]
     Undo(NetworkUndoArgs),
-    /// Make bridges of the host over its own NICs, by netplan, without being cut off
+    /// Manage bridges over the host's own NICs
     #[command(subcommand)]
     HostBridge(HostBridgeVerb),
-    /// Walk from each of a guest's NICs to the host's NIC, and name what breaks the path
+    /// Find what breaks a guest's network path
     ///
-    /// Each hop is ok, broken or not checked: the guest's own NIC (by its agent, where that answers), the link, the libvirt
-    /// network, tap or macvtap or virtual function, bridge and what its spanning tree protocol waits for, bonds, VLANs and
-    /// NICs below it, MTU on each, DHCP server, forwarding, firewall (nftables and iptables; DNS, DHCP and what guests send
-    /// out are walked through the rules), and the address. Each finding says what was expected, what was found, where, and
-    /// what to do. Nothing is changed and no packet is sent. Ends with 3 where the path is broken; a warning alone does not.
-    /// The firewall is seen by root alone.
-    #[command(after_help = DOCTOR)]
+    /// Follows the path from each of the guest's NICs to the host's NIC. Each hop is ok, broken or not checked: the guest's own NIC
+    /// (through its agent), the link, the libvirt network, tap, macvtap or virtual function, the bridge and its spanning tree
+    /// state, bonds, VLANs and NICs below it, the MTU of each, DHCP server, forwarding, firewall (nftables and iptables; traces
+    /// DNS, DHCP and outbound packets through the rules), and the address. Each finding names what was expected, what was found,
+    /// where, and what to do.
+    ///
+    /// Changes nothing and sends no packet. Exits with 3 if the path is broken, not for a mere warning. Only root sees the firewall.
+    #[command(after_long_help = DOCTOR)]
     Doctor(NetworkDoctorArgs),
 }
 
-/// Is a network's kind on the command line.
+/// A network's kind on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum NetworkKindArg {
-    /// Behind the host's address, with DHCP
+    /// NAT behind the host's address, with DHCP
     Nat,
-    /// With the host and other guests alone, with DHCP
+    /// Host and guests only, with DHCP
     Private,
-    /// On a NIC of the host, each guest with an address of the NIC's network; --mode says who reaches whom
+    /// On a host NIC, with addresses of its network; --mode decides who reaches whom
     Macvtap,
-    /// On a bridge that the host has
+    /// On a bridge of the host
     Bridge,
-    /// On virtual functions of a card, one for each NIC of a guest
+    /// Virtual functions of a NIC, one per guest NIC
     Sriov,
 }
 
-/// Is the mode of macvtap on the command line.
+/// The mode of macvtap on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ModeArg {
     /// Guests reach each other and the LAN, not the host
     Bridge,
-    /// Guests reach the LAN alone
+    /// Guests reach only the LAN
     Private,
-    /// Guests reach all by the switch, where that sends packets back
+    /// Guests reach everything through a switch that reflects packets
     Vepa,
-    /// One guest has the NIC for itself
+    /// One guest owns the NIC
     Passthrough,
 }
 
@@ -125,130 +131,158 @@ impl From<ModeArg> for Mode {
     }
 }
 
-/// Is what `network show` takes.
+/// Arguments of `network show`.
 #[derive(Debug, Args)]
 pub struct NetworkShowArgs {
     /// The network.
     #[command(flatten)]
     pub network: NameArgs,
-    /// Print its definition
-    #[arg(long, conflicts_with = "json")]
+    /// Print the definition and change nothing
+    #[arg(long, conflicts_with = "json", help_heading = BEHAVIOUR)]
     pub xml: bool,
 }
 
-/// Is what `network create` takes.
+/// Arguments of `network create`.
 #[derive(Debug, Args)]
 pub struct NetworkCreateArgs {
-    /// Name of the network
+    /// Network name
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Where its guests are; default: what the replaced tool meant by the name
-    #[arg(long, value_name = "KIND")]
+    /// nat, private, macvtap, bridge or sriov
+    ///
+    /// nat: behind the host's address, with DHCP. private: host and guests only, with DHCP. macvtap: on a host NIC, with
+    /// addresses of its network; --mode decides who reaches whom. bridge: on a bridge of the host. sriov: virtual functions of a
+    /// NIC, one per guest NIC. Default: the kind of the nvidia-vm network with this name.
+    #[arg(long, value_name = "KIND", hide_possible_values = true)]
     pub kind: Option<NetworkKindArg>,
-    /// NIC of the host, by name or PCI address: that of macvtap, the card of virtual functions, or the only one that nat
-    /// goes by
+    /// Host NIC, by name or PCI address
+    ///
+    /// For macvtap and sriov the NIC to use, for nat the only outgoing NIC.
     #[arg(long, value_name = "NIC")]
     pub nic: Option<PfName>,
-    /// Mode of macvtap; default: bridge
-    #[arg(long, value_name = "MODE")]
+    /// Mode of macvtap
+    ///
+    /// Default: bridge.
+    #[arg(long, value_name = "MODE", hide_short_help = true)]
     pub mode: Option<ModeArg>,
-    /// The host's bridge; of nat and private the name of the one that is made
+    /// Bridge name
+    ///
+    /// An existing host bridge for bridge, a new one for nat and private.
     #[arg(long, value_name = "BRIDGE")]
     pub bridge: Option<String>,
-    /// Range of nat and private, such as 192.168.123.0/24; the host has its first address, or the one that is given
+    /// IPv4 range, such as 192.168.123.0/24
+    ///
+    /// Of nat and private. The host gets the first address, or the one given, as in 192.168.123.9/24.
     #[arg(long, value_name = "IPV4/BITS")]
     pub range: Option<Range>,
-    /// Addresses that DHCP hands out to everybody, or `off`; default: the longest run without static ones
+    /// DHCP address range, or `off`
+    ///
+    /// Default: the longest range without static addresses.
     #[arg(long, value_name = "FIRST-LAST|off")]
     pub dhcp: Option<DhcpArg>,
-    /// Address that a guest always gets, by its MAC address, or by its name where it has a NIC there; repeat for more
-    #[arg(long = "static", value_name = "MAC|GUEST=IP[,name=HOST]")]
+    /// Fixed address of a guest; repeatable
+    ///
+    /// WHO is a MAC address, or the name of a guest with a NIC on the network. Key: name=HOST, the host name to hand out.
+    #[arg(long = "static", value_name = "WHO=IP[,KEY=VALUE]")]
     pub statics: Vec<StaticArg>,
-    /// Largest packet in bytes, of nat and private; the others have that of their NIC or bridge
+    /// MTU of the network
+    ///
+    /// Of nat and private; the others have that of their NIC or bridge.
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<u32>,
-    /// Virtual functions that the card is to have, now and at every boot; default: those that it has
+    /// Virtual functions, now and at every boot
+    ///
+    /// Of sriov. Default: as many as the NIC has.
     #[arg(long, value_name = "N")]
     pub vfs: Option<u32>,
-    /// Make a network of this name anew, as it is asked for here; its range and the name of its bridge stay unless they are
-    /// named
-    #[arg(long)]
+    /// Replace an existing network
+    ///
+    /// Its range and the name of its bridge stay unless they are given.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub replace: bool,
-    /// Do not let it start with libvirt
-    #[arg(long)]
+    /// Do not start it with libvirt
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub no_autostart: bool,
-    /// Define it and do not start it
-    #[arg(long)]
+    /// Define it without starting it
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub no_start: bool,
-    /// Do not ask before guests lose their links, or virtual functions are taken away
-    #[arg(short, long)]
+    /// Do not ask for confirmation
+    ///
+    /// Before guests lose their links, or virtual functions are removed.
+    #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
-    /// Print the steps and who reaches whom, and change nothing
-    #[arg(long)]
+    /// Print the steps and change nothing
+    ///
+    /// Prints who will reach whom as well.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Print its definition as a diff, and change nothing
-    #[arg(long, conflicts_with = "dry_run")]
+    /// Print the definition as a diff and change nothing
+    #[arg(long, conflicts_with = "dry_run", help_heading = BEHAVIOUR)]
     pub diff: bool,
-    /// Print its definition, and change nothing
-    #[arg(long, conflicts_with_all = ["dry_run", "diff", "json"])]
+    /// Print the definition and change nothing
+    #[arg(long, conflicts_with_all = ["dry_run", "diff", "json"], help_heading = BEHAVIOUR)]
     pub xml: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is what `network delete` takes.
+/// Arguments of `network delete`.
 #[derive(Debug, Args)]
 pub struct NetworkDeleteArgs {
     /// The network.
     #[command(flatten)]
     pub network: NameArgs,
-    /// Do not ask
-    #[arg(short, long)]
+    /// Do not ask for confirmation
+    #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// Print the steps and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is what `network undo` takes.
+/// Arguments of `network undo`.
 #[derive(Debug, Args)]
 pub struct NetworkUndoArgs {
-    /// Name of the network
+    /// Network name
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Undo it also where it was edited since
-    #[arg(long)]
+    /// Undo despite later changes, which are lost
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub force: bool,
-    /// Do not ask before guests lose their links
-    #[arg(short, long)]
+    /// Do not ask for confirmation
+    ///
+    /// Before guests lose their links.
+    #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// Print the steps and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Print how its definition would change, and change nothing
-    #[arg(long, conflicts_with = "dry_run")]
+    /// Print the definition as a diff and change nothing
+    #[arg(long, conflicts_with = "dry_run", help_heading = BEHAVIOUR)]
     pub diff: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is what `network doctor` takes.
+/// Arguments of `network doctor`.
 #[derive(Debug, Args)]
 pub struct NetworkDoctorArgs {
-    /// Name of the guest
+    /// Domain name
     #[arg(value_name = "GUEST")]
     pub name: String,
-    /// How long the guest's agent may take to answer all questions, in seconds; 0 asks none
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    /// Time limit for the guest agent
+    ///
+    /// 0 does not ask the agent.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, help_heading = BEHAVIOUR)]
     pub agent_wait: u64,
 }
 
-/// Is what DHCP hands out, on the command line.
+/// What DHCP hands out, on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DhcpArg(pub Dhcp);
 
@@ -262,7 +296,7 @@ impl FromStr for DhcpArg {
     }
 }
 
-/// Is a static address on the command line.
+/// A static address on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticArg {
     /// Who gets it.
@@ -273,7 +307,7 @@ pub struct StaticArg {
     pub name: Option<String>,
 }
 
-/// Is who gets an address.
+/// Who gets an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
     /// The interface of this MAC address, lower case.

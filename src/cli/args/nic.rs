@@ -1,5 +1,6 @@
 //! The verbs on network cards and their virtual functions.
 
+use super::heading::BEHAVIOUR;
 use super::{LockArgs, TakenArgs, about_records};
 use crate::apply::nic::boot::AtBoot;
 use crate::bdf::Bdf;
@@ -17,29 +18,30 @@ const VFS: &str = "Examples:
   gpuvm nic vfs 86:00.0 --count 16 --at-boot
   gpuvm nic vfs 86:00.0 --count 0 --at-boot --yes";
 
-/// Is a verb on network cards.
+/// A verb on network cards.
 #[derive(Debug, Subcommand)]
 pub enum NicVerb {
-    /// List network cards with their drivers, links, GPUs below the same switch, and virtual functions with their holders
+    /// List NICs, their links, nearby GPUs and virtual functions
     ///
-    /// A card is shown by its physical function (PF). UP is whether its network device is up and has a link.
-    #[command(after_help = LIST)]
+    /// One line for each physical function (PF), with its driver, the GPUs below the same PCIe switch, and the holders of its
+    /// virtual functions. UP: its network device is up and has a link.
+    #[command(after_long_help = LIST)]
     #[command(group = about_records())]
     List(NicListArgs),
-    /// Set how many virtual functions (VFs) a network card has
+    /// Set the number of virtual functions (VFs) of a NIC
     ///
-    /// The kernel takes a new number only where there are none, so all VFs go first: refused while a guest that runs has
-    /// one, or the host uses one, also where that came while the verb asked or waited. A number that is there already is left alone. The card's network device is taken up,
-    /// since without it no VF has a link. Drivers of the host are kept off the new VFs
-    /// (sriov_drivers_autoprobe): each would become one more network device of the host, which its network service
-    /// configures and from which it has to be taken for every start of a guest (kernel 5.3 and later; before, no driver at all
-    /// could be had then). With --count 0 the kernel's own setting
-    /// comes back.
-    #[command(after_help = VFS)]
+    /// The kernel accepts a new number only if there are no VFs, so all of them are removed first: refused while a running guest or
+    /// the host uses one, also if that changed while gpuvm asked or waited. Does nothing if the number is already set. Brings the
+    /// NIC's network device up, without which no VF has a link.
+    ///
+    /// Keeps the host's drivers off the new VFs (sriov_drivers_autoprobe): else each would become a network device of the host,
+    /// which its network service configures and which every start of a guest has to take away. Needs kernel 5.3; before, such VFs
+    /// would get no driver at all. --count 0 restores the kernel's own setting.
+    #[command(after_long_help = VFS)]
     Vfs(VfsArgs),
 }
 
-/// Is what `nic list` takes.
+/// Arguments of `nic list`.
 #[derive(Debug, Args)]
 pub struct NicListArgs {
     /// What is taken.
@@ -47,26 +49,32 @@ pub struct NicListArgs {
     pub taken: TakenArgs,
 }
 
-/// Is what `nic vfs` takes.
+/// Arguments of `nic vfs`.
 #[derive(Debug, Args)]
 pub struct VfsArgs {
-    /// PCI address of the card, or the name of its network device
+    /// PCI address or network device of the NIC
     #[arg(value_name = "PF", required_unless_present = "early")]
     pub pf: Option<PfName>,
-    /// How many VFs it is to have
+    /// Number of VFs
     #[arg(long, value_name = "N", required_unless_present = "early")]
     pub count: Option<u32>,
-    /// Make as many at every boot, too, by a systemd unit; with --count 0: not any more
-    #[arg(long)]
+    /// Apply at every boot as well
+    ///
+    /// By a systemd unit, which --count 0 removes.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub at_boot: bool,
-    /// Let the host's drivers take the new VFs, for use on the host
+    /// Bind the new VFs to the host's drivers
+    ///
+    /// For use on the host.
     #[arg(long)]
     pub host_drivers: bool,
-    /// Do not ask before VFs that are there are taken away
-    #[arg(short, long)]
+    /// Do not ask for confirmation
+    ///
+    /// Before existing VFs are removed.
+    #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// Print the steps and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// Address, ids and number, as the unit of --at-boot gives them: sets without asking, without libvirt and without
     /// journal
@@ -77,7 +85,7 @@ pub struct VfsArgs {
     pub lock: LockArgs,
 }
 
-/// Is a network card on the command line.
+/// A network card on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PfName {
     /// By its PCI address.
@@ -100,7 +108,7 @@ impl FromStr for PfName {
     }
 }
 
-/// Is a card that gets its virtual functions at boot.
+/// A card that gets its virtual functions at boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EarlyVfs {
     /// Its address.

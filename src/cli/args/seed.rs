@@ -1,39 +1,58 @@
 //! Options of a guest's first settings, which cloud-init reads.
 
+use super::heading::{BEHAVIOUR, FIRST_BOOT};
 use super::life::LockArgs;
 use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
 
-/// Is what a guest is told at its first start.
+/// What a guest is told at its first start.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "First settings (cloud-init)")]
 pub struct SeedArgs {
-    /// File of public keys that may log in; repeat for more. Default: yours (~/.ssh/id_*.pub)
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// File of SSH public keys that may log in; repeatable
+    ///
+    /// Default: yours (~/.ssh/id_*.pub).
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = FIRST_BOOT)]
     pub ssh_key: Vec<PathBuf>,
-    /// User that is made, with sudo. Default: the image's own user
-    #[arg(long, value_name = "NAME")]
+    /// User to create, with sudo rights
+    ///
+    /// Default: the image's own user.
+    #[arg(long, value_name = "NAME", help_heading = FIRST_BOOT)]
     pub user: Option<String>,
-    /// File with the hash of the user's password, as `openssl passwd -6` prints it; `-` is standard input
+    /// File with the user's password hash
+    ///
+    /// As `openssl passwd -6` prints it; `-` reads standard input.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(help_heading = FIRST_BOOT, hide_short_help = true)]
     pub password_hash: Option<PathBuf>,
-    /// File of user-data for cloud-init, passed on as it is; it goes before what gpuvm says
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// cloud-init user-data to include
+    ///
+    /// Passed on unchanged; it overrides what gpuvm writes.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = FIRST_BOOT)]
     pub user_data: Option<PathBuf>,
-    /// File of meta-data for cloud-init, in place of gpuvm's own
+    /// cloud-init meta-data to use instead of gpuvm's
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(help_heading = FIRST_BOOT, hide_short_help = true)]
     pub meta_data: Option<PathBuf>,
-    /// File of the network configuration for cloud-init, passed on as it is. Default: DHCP on the first NIC
+    /// cloud-init network configuration
+    ///
+    /// Passed on unchanged. Default: DHCP on the first NIC.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(help_heading = FIRST_BOOT, hide_short_help = true)]
     pub network_config: Option<PathBuf>,
     /// Do not install the QEMU guest agent
-    #[arg(long)]
+    #[arg(long, help_heading = FIRST_BOOT, hide_short_help = true)]
     pub no_agent: bool,
-    /// Make no seed. Default for guests that are not made from an image and have none of these options
-    #[arg(long, conflicts_with_all = ["ssh_key", "user", "password_hash", "user_data", "meta_data", "network_config", "drop_seed"])]
+    /// Create no cloud-init seed
+    ///
+    /// Default for guests without an image that have none of the options of this section.
+    #[arg(long, help_heading = FIRST_BOOT, hide_short_help = true)]
+    #[arg(conflicts_with_all = ["ssh_key", "user", "password_hash", "user_data", "meta_data", "network_config", "drop_seed"])]
     pub no_seed: bool,
-    /// Take the seed away once cloud-init is done, which is waited for within --wait: the guest's agent says when
+    /// Remove the seed once cloud-init has finished
+    ///
+    /// Waits up to --wait for the guest agent to report it.
     #[arg(long, conflicts_with_all = ["no_start", "no_wait"])]
+    #[arg(help_heading = FIRST_BOOT, hide_short_help = true)]
     pub drop_seed: bool,
 }
 
@@ -42,32 +61,32 @@ const DROP: &str = "Examples:
   gpuvm seed drop train-a
   gpuvm seed drop train-a --now";
 
-/// Is a verb on seeds.
+/// A verb on seeds.
 #[derive(Debug, Subcommand)]
 pub enum SeedVerb {
-    /// Take a guest's seed away once cloud-init is done
+    /// Remove a guest's cloud-init seed once cloud-init has finished
     ///
-    /// The seed holds what `create` told the guest: keys, the hash of a password, user-data. A running guest is asked by
-    /// its agent whether cloud-init is done, and then to let go of the disk; then the disk goes from the definition, and
-    /// its volume is deleted. Where the guest does not let go, the volume stays until the guest is deleted.
-    #[command(after_help = DROP)]
+    /// The seed holds what `create` told the guest: SSH keys, a password hash, user-data. gpuvm asks the agent of a running
+    /// guest whether cloud-init has finished, has the guest release the disk, removes it from the definition and deletes its
+    /// volume. If the guest does not release the disk, the volume stays until the guest is deleted.
+    #[command(after_long_help = DROP)]
     Drop(SeedDropArgs),
 }
 
-/// Is what `seed drop` takes.
+/// Arguments of `seed drop`.
 #[derive(Debug, Args)]
 pub struct SeedDropArgs {
-    /// Name of the domain
+    /// Domain name
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Do not ask whether cloud-init is done
+    /// Do not check whether cloud-init has finished
     #[arg(long)]
     pub now: bool,
-    /// How long cloud-init may still take, in seconds
+    /// Time limit for cloud-init to finish
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub wait: u64,
     /// Print the steps and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]

@@ -1,62 +1,89 @@
 //! Options of a guest's disks: what it boots from and where its data goes.
 
+use super::heading::DISKS;
 use crate::image::ImageName;
 use crate::memsize::MemSize;
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Is what a guest's disks are made of.
+/// What a guest's disks are made of.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Disks")]
 pub struct StorageArgs {
-    /// Image that the boot disk is made from, as `gpuvm image list` shows; `none`: a blank disk. Default: the newest
-    #[arg(long, value_name = "NAME|none", env = "GPUVM_IMAGE", conflicts_with_all = ["disk", "disk_dir"])]
+    /// Image for the boot disk; `none`: a blank disk
+    ///
+    /// `gpuvm image list` prints the images. Default: $GPUVM_IMAGE, else the newest image.
+    #[arg(long, value_name = "NAME|none", env = "GPUVM_IMAGE", hide_env = true)]
+    #[arg(conflicts_with_all = ["disk", "disk_dir"], help_heading = DISKS)]
     pub image: Option<ImageArg>,
-    /// libvirt pool of the images
+    /// libvirt storage pool of the images
     #[arg(long, value_name = "POOL", default_value = crate::cli::image::POOL)]
+    #[arg(help_heading = DISKS, hide_short_help = true)]
     pub image_pool: String,
-    /// How the boot disk is made of the image
-    #[arg(long, value_name = "HOW", value_enum, default_value = "clone", conflicts_with_all = ["disk", "disk_dir"])]
+    /// How to make the boot disk from the image
+    #[arg(long, value_name = "HOW", value_enum, default_value = "clone")]
+    #[arg(conflicts_with_all = ["disk", "disk_dir"], help_heading = DISKS, hide_short_help = true)]
     pub os_disk: OsDiskArg,
-    /// Size of the boot disk, at least the image's
+    /// Boot disk size
+    ///
+    /// At least the image's.
     #[arg(long, value_name = "SIZE", default_value = "50G", conflicts_with = "disk")]
+    #[arg(help_heading = DISKS)]
     pub os_size: MemSize,
-    /// libvirt pool for the boot disk and the seed; the default is made where it is missing
+    /// libvirt storage pool for the boot disk and the seed
+    ///
+    /// The default pool is made if it is missing.
     #[arg(long, value_name = "POOL", default_value = crate::cli::storage::POOL)]
+    #[arg(help_heading = DISKS, hide_short_help = true)]
     pub pool: String,
-    /// Disk image or block device to boot from, as it is; repeat for more. No image is used then. Refused: a disk of
-    /// another domain or below one, unless both share it or only read it; what the host uses; a file of the host's
-    /// system (/etc, /usr, /boot, ..) or open for writing; a raw file that is no whole number of sectors
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    /// Boot from this image file or device; repeatable
+    ///
+    /// Used as it is, in place of an image; further ones are additional disks. Refused: a disk of another domain or below
+    /// one, unless both share it or only read it; a disk that the host uses; a file of the host's system (/etc, /usr, /boot,
+    /// ..) or one that is open for writing; a raw file whose size is not a whole number of sectors.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, help_heading = DISKS)]
     pub disk: Vec<PathBuf>,
-    /// Directory for a blank boot disk, which is made in place of one from an image
+    /// Directory for a blank boot disk
+    ///
+    /// The disk is made there instead of from an image in --pool.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "disk")]
+    #[arg(help_heading = DISKS, hide_short_help = true)]
     pub disk_dir: Option<PathBuf>,
-    /// Size of the data disk; `none`: no data disk. Default: the share of its GPUs in the data file system, and none
-    /// where no such file system is mounted
-    #[arg(long, value_name = "SIZE|none", conflicts_with = "vol_gb")]
+    /// Data disk size; `none`: no data disk
+    ///
+    /// Default: the GPUs' share of the data file system; no data disk if none is mounted.
+    #[arg(long, value_name = "SIZE|none", conflicts_with = "vol_gb", help_heading = DISKS)]
     pub data_size: Option<DataSize>,
-    /// Size of the data disk in GB (10^9 bytes), as nvidia-vm took it; 0: no data disk
+    /// Data disk size in GB (10^9 bytes), as in nvidia-vm
+    ///
+    /// 0: no data disk.
     #[arg(long = "volGB", visible_alias = "vol-gb", value_name = "GB")]
+    #[arg(help_heading = DISKS, hide_short_help = true)]
     pub vol_gb: Option<u64>,
-    /// Directory for the data disk; the file system that it is on is the data file system. Default: /raid/dgx-kvm
-    /// where something is mounted on /raid
+    /// Directory for the data disk
+    ///
+    /// The file system that holds it is the data file system. Default: /raid/dgx-kvm if something is mounted on /raid.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(help_heading = DISKS, hide_short_help = true)]
     pub data_dir: Option<PathBuf>,
-    /// Whole drive to give to the guest as a disk, by its name in /dev/disk/by-id as `gpuvm drive list` shows it; repeat
-    /// for more. The guest gets what is on it. A drive that the host or another guest uses is refused
-    #[arg(long, value_name = "ID", value_hint = ValueHint::FilePath)]
+    /// Attach a whole drive by ID; repeatable
+    ///
+    /// ID is its name in /dev/disk/by-id; `gpuvm drive list` prints it. The guest sees the drive's content. A drive that the
+    /// host or another guest uses is refused.
+    #[arg(long, value_name = "ID", value_hint = ValueHint::FilePath, help_heading = DISKS)]
     pub drive: Vec<String>,
-    /// Partition to give to the guest as a disk, by its PARTUUID as `gpuvm drive list` shows it; repeat for more
-    #[arg(long, value_name = "PARTUUID")]
+    /// Attach a partition by PARTUUID; repeatable
+    ///
+    /// `gpuvm drive list` prints it. A partition that the host or another guest uses is refused.
+    #[arg(long, value_name = "PARTUUID", help_heading = DISKS, hide_short_help = true)]
     pub partition: Vec<String>,
-    /// How much of a new data disk is taken from the file system at once
+    /// Preallocation of the data disk
     #[arg(long, value_name = "HOW", value_enum, default_value = "reserve")]
+    #[arg(help_heading = DISKS, hide_short_help = true)]
     pub preallocate: PreallocateArg,
 }
 
-/// Is an image on the command line.
+/// An image on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageArg {
     /// None: a blank disk.
@@ -75,12 +102,12 @@ impl FromStr for ImageArg {
     }
 }
 
-/// Is the size of a data disk on the command line.
+/// The size of a data disk on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataSize {
     /// No data disk.
     None,
-    /// So much.
+    /// This much.
     Of(MemSize),
 }
 
@@ -94,22 +121,22 @@ impl FromStr for DataSize {
     }
 }
 
-/// Is how a boot disk is made of an image.
+/// How a boot disk is made of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OsDiskArg {
-    /// A raw disk with the image's content: stands alone
+    /// Raw copy of the image; independent of it
     Clone,
-    /// A qcow2 disk over the image: made at once, takes only what changes, needs the image for ever
+    /// qcow2 overlay: instant, stores only changes, always needs the image
     Overlay,
 }
 
-/// Is how much of a disk is taken from its file system at once, on the command line.
+/// How much of a disk is taken from its file system at once, on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PreallocateArg {
-    /// Nothing: the disk grows as it is written, and first writes are slower
+    /// Sparse: grows as it is written; first writes are slower
     None,
-    /// All of it, as blocks that hold nothing yet: made at once
+    /// Reserve all blocks without writing them; instant
     Reserve,
-    /// All of it, written with zeros: takes as long as writing it
+    /// Write zeros to all of it; takes as long as writing it
     Full,
 }

@@ -1,7 +1,8 @@
-//! Arguments of `tune`: which domains, and what becomes of each thing.
+//! Arguments of `tune`: which domains, and what becomes of each setting.
 
 use super::guest::TakenArgs;
 use super::guestnic::{NIC_VALUE, nic};
+use super::heading::{BEHAVIOUR, CPU, DEVICES, DISKS, GUEST, NETWORK, PLACEMENT};
 use super::item::{self, Convert};
 use super::life::LockArgs;
 use super::wish::AllowArg;
@@ -24,142 +25,196 @@ pub const EXAMPLES: &str = "Examples:
   gpuvm tune --all-domains --check
   gpuvm tune train-a.xml --host topologies/dgx-2.json >tuned.xml";
 
-/// Is what `tune` takes.
+/// Arguments of `tune`.
 #[derive(Debug, Args)]
 pub struct TuneArgs {
-    /// Names of domains, or files of domain XML; `-` is standard input
+    /// Domain names, or files of domain XML (`-`: standard input)
     #[arg(value_name = "NAME|FILE", value_hint = ValueHint::FilePath)]
     #[arg(required_unless_present = "all_domains", conflicts_with = "all_domains")]
     pub targets: Vec<String>,
-    /// All domains that are defined; with --host those of --domain-xml
-    #[arg(long)]
+    /// Tune every defined domain
+    ///
+    /// With --host, every domain of --domain-xml.
+    #[arg(long, help_heading = GUEST)]
     pub all_domains: bool,
-    /// All things; the default where none is named
-    #[arg(long)]
+    /// Tune every setting
+    ///
+    /// The default if no setting is named.
+    #[arg(long, help_heading = GUEST)]
     pub all: bool,
-    /// What becomes of each thing.
+    /// What becomes of each setting.
     #[command(flatten)]
     pub items: ItemArgs,
-    /// Rules that may be broken where nothing else fits, separated by commas; GPUs that are no NVLink partition are taken
-    /// in any case, since they are the guest's
-    #[arg(long, value_name = "RULES", value_enum, value_delimiter = ',')]
+    /// Rules to relax
+    ///
+    /// They are broken only if nothing else fits; the plan states the cost. Separate several by commas. The guest's own
+    /// GPUs are accepted even if they form no NVLink partition.
+    #[arg(long, value_name = "RULE", value_enum, value_delimiter = ',', help_heading = PLACEMENT)]
     pub allow: Vec<AllowArg>,
     /// What is taken.
     #[command(flatten)]
     pub taken: TakenArgs,
-    /// Change what runs, too: pins of vCPUs, emulator and I/O threads, and bandwidths. What cannot be changed while it runs
-    /// is named, and waits for the next start
-    #[arg(long)]
+    /// Change running guests as well
+    ///
+    /// Applies pins of vCPUs, emulator and I/O threads, and bandwidths. Settings that cannot change while the guest runs
+    /// are named and take effect at its next start.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub live: bool,
-    /// Reserve the huge pages that domains are missing which do not run, now, on each node of their memory; `undo` and
-    /// `delete` give them back
-    #[arg(long)]
+    /// Reserve missing huge pages
+    ///
+    /// For stopped domains, on the nodes of their memory; `undo` and `delete` release them.
+    #[arg(long, help_heading = CPU)]
     pub reserve_pages: bool,
-    /// Say why each choice was made
-    #[arg(long)]
+    /// Explain each choice
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub explain: bool,
-    /// Print what would change and the steps, and change nothing; takes --host
-    #[arg(long)]
+    /// Print the steps and change nothing
+    ///
+    /// Prints the changes as well. Accepts --host.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Print the difference as a unified diff and change nothing; takes --host
-    #[arg(long, conflicts_with = "dry_run")]
+    /// Print the definition as a diff and change nothing
+    ///
+    /// Accepts --host.
+    #[arg(long, conflicts_with = "dry_run", help_heading = BEHAVIOUR)]
     pub diff: bool,
-    /// Print what would change, change nothing, and end with 3 where something would; takes --host
-    #[arg(long, conflicts_with_all = ["dry_run", "diff"])]
+    /// Exit with 3 if anything would change
+    ///
+    /// Prints the changes and makes none. Accepts --host.
+    #[arg(long, conflicts_with_all = ["dry_run", "diff"], help_heading = BEHAVIOUR)]
     pub check: bool,
-    /// Do not ask
-    #[arg(short, long)]
+    /// Do not ask for confirmation
+    #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// Is what becomes of each thing.
+/// What becomes of each setting.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Things")]
 pub struct ItemArgs {
-    /// Pins of vCPUs: on and core put successive vCPUs on the threads of one core
-    #[arg(long, value_name = "on|off|core|thread", value_parser = item::pins)]
-    pub pins: Option<Item<PinOrder>>,
-    /// Packages, cores and threads that the guest sees, such as 2x23x2
-    #[arg(long, value_name = "on|off|SxCxT", value_parser = item::topology)]
-    pub topology: Option<Item<GuestTopology>>,
-    /// Pin of the emulator
-    #[arg(long, value_name = "on|off|PCPUS", value_parser = item::pcpus)]
-    pub emulator: Option<Item<CpuSet>>,
-    /// I/O threads, and which disk each serves
-    #[arg(long, value_name = "on|off|N", value_parser = item::number)]
-    pub iothreads: Option<Item<u32>>,
-    /// Pins of I/O threads
-    #[arg(long, value_name = "on|off|PCPUS", value_parser = item::pcpus)]
-    pub iothread_pins: Option<Item<CpuSet>>,
-    /// Huge pages; on keeps those that it has, else takes 2M. Without this option they stay as they are
-    #[arg(long, value_name = "on|off|2M|1G", value_parser = item::pages)]
-    pub huge_pages: Option<Item<PageSize>>,
-    /// Filling of memory before the guest starts, for guests with passed-through functions or huge pages
-    #[arg(long, value_name = "on|off", value_parser = item::switch)]
-    pub fill: Option<Item<Never>>,
-    /// Guest NUMA cells; on makes one for each host node in use
-    #[arg(long, value_name = "on|off|N", value_parser = item::number)]
-    pub cells: Option<Item<u32>>,
-    /// Host nodes that the cells' memory is bound to
-    #[arg(long, value_name = "on|off|NODES", value_parser = item::nodes)]
-    pub memory_nodes: Option<Item<NodeSet>>,
-    /// Round guest memory to whole pages: up where the host nodes have it, else down
+    /// vCPU pinning
     ///
-    /// A size rounds to pages of that size. The whole amount is rounded once and divided among the cells in whole pages; an
-    /// amount that is whole pages already stays. The change is named before it is made.
+    /// on and core put successive vCPUs on the threads of one core.
+    #[arg(long, value_name = "on|off|core|thread", value_parser = item::pins, help_heading = CPU)]
+    pub pins: Option<Item<PinOrder>>,
+    /// Guest CPU topology, such as 2x23x2
+    ///
+    /// Sockets, cores per socket and threads per core.
+    #[arg(long, value_name = "on|off|SxCxT", value_parser = item::topology, help_heading = CPU)]
+    pub topology: Option<Item<GuestTopology>>,
+    /// Emulator pinning
+    #[arg(long, value_name = "on|off|PCPUS", value_parser = item::pcpus)]
+    #[arg(help_heading = CPU, hide_short_help = true)]
+    pub emulator: Option<Item<CpuSet>>,
+    /// I/O threads and their disks
+    #[arg(long, value_name = "on|off|N", value_parser = item::number, help_heading = CPU)]
+    pub iothreads: Option<Item<u32>>,
+    /// I/O thread pinning
+    #[arg(long, value_name = "on|off|PCPUS", value_parser = item::pcpus)]
+    #[arg(help_heading = CPU, hide_short_help = true)]
+    pub iothread_pins: Option<Item<CpuSet>>,
+    /// Back memory with huge pages
+    ///
+    /// on keeps the page size that the guest has, else takes 2M. Huge pages stay as they are unless this option is given.
+    #[arg(long, value_name = "on|off|2M|1G", value_parser = item::pages, help_heading = CPU)]
+    pub huge_pages: Option<Item<PageSize>>,
+    /// Preallocate guest memory at start
+    ///
+    /// For guests with passed-through functions or huge pages.
+    #[arg(long, value_name = "on|off", value_parser = item::switch)]
+    #[arg(help_heading = CPU, hide_short_help = true)]
+    pub fill: Option<Item<Never>>,
+    /// Number of guest NUMA cells
+    ///
+    /// on makes one for each host node in use.
+    #[arg(long, value_name = "on|off|N", value_parser = item::number, help_heading = CPU)]
+    pub cells: Option<Item<u32>>,
+    /// Host nodes of the guest's memory
+    #[arg(long, value_name = "on|off|NODES", value_parser = item::nodes, help_heading = CPU)]
+    pub memory_nodes: Option<Item<NodeSet>>,
+    /// Round guest memory to whole pages
+    ///
+    /// Up if the host nodes have the memory, else down. A size rounds to pages of that size. The whole amount is rounded once
+    /// and divided among the cells in whole pages; an amount of whole pages stays. The change is shown before it is made.
     #[arg(long, value_name = "on|off|2M|1G", value_parser = item::pages)]
+    #[arg(help_heading = CPU, hide_short_help = true)]
     pub memory_rounding: Option<Item<PageSize>>,
-    /// Disks whose format changes, separated by commas: their content is copied into a volume beside the old one, compared,
-    /// and the domain, which has to be off, gets that. The old image stays, so that `undo` can bring it back. Without a name
-    /// all disks that the guest writes. Not part of --all
-    #[arg(long, value_name = "[DISK=]raw|qcow2", value_parser = item::convert, value_delimiter = ',')]
+    /// Convert disks to another format
+    ///
+    /// Copies the content into a new volume beside the old one, compares both, and switches the domain, which must be off,
+    /// to the new one. The old image stays, so that `undo` can bring it back. Without DISK all disks that the guest writes;
+    /// separate several by commas. Not part of --all.
+    #[arg(long, value_name = "[DISK=]FORMAT", value_parser = item::convert, value_delimiter = ',')]
+    #[arg(help_heading = DISKS)]
     pub convert: Vec<Convert>,
-    /// How the host caches disks, in libvirt's words
-    #[arg(long, value_name = "on|off|none|...", value_parser = item::cache)]
+    /// Host cache mode of disks
+    ///
+    /// Modes: none, writeback, writethrough, directsync, unsafe.
+    #[arg(long, value_name = "on|off|MODE", value_parser = item::cache, help_heading = DISKS)]
     pub disk_cache: Option<Item<String>>,
-    /// How QEMU reads and writes disks
-    #[arg(long, value_name = "on|off|native|io_uring|threads", value_parser = item::io)]
+    /// I/O mode of disks
+    ///
+    /// Modes: native, io_uring, threads.
+    #[arg(long, value_name = "on|off|MODE", value_parser = item::io, help_heading = DISKS)]
     pub disk_io: Option<Item<String>>,
-    /// Queues of disks, at most one for each vCPU
-    #[arg(long, value_name = "on|off|N", value_parser = item::number)]
+    /// Queues per disk
+    ///
+    /// At most one per vCPU.
+    #[arg(long, value_name = "on|off|N", value_parser = item::number, help_heading = DISKS)]
     pub disk_queues: Option<Item<u32>>,
-    /// Queues of NICs, at most one for each vCPU and 256
-    #[arg(long, value_name = "on|off|N", value_parser = item::number)]
+    /// Queues per NIC
+    ///
+    /// At most one per vCPU, and at most 256.
+    #[arg(long, value_name = "on|off|N", value_parser = item::number, help_heading = NETWORK)]
     pub net_queues: Option<Item<u32>>,
-    /// Rate of what NICs get: mean, then if wanted highest and burst, such as 1Gbit/s,2Gbit/s,4M
-    #[arg(long, value_name = "off|RATE", value_parser = item::rate)]
+    /// Inbound limit: AVERAGE[,PEAK[,BURST]]
+    ///
+    /// Of all NICs, such as 1Gbit/s or 1Gbit/s,2Gbit/s,4M.
+    #[arg(long, value_name = "off|RATE", value_parser = item::rate, help_heading = NETWORK)]
     pub inbound: Option<Item<Rate>>,
-    /// Rate of what NICs send
-    #[arg(long, value_name = "off|RATE", value_parser = item::rate)]
+    /// Outbound limit: AVERAGE[,PEAK[,BURST]]
+    #[arg(long, value_name = "off|RATE", value_parser = item::rate, help_heading = NETWORK)]
     pub outbound: Option<Item<Rate>>,
-    /// MTU of NICs; every link on the way has to take it
-    #[arg(long, value_name = "off|BYTES", value_parser = item::number)]
+    /// MTU of NICs
+    ///
+    /// Every link on the path must support it.
+    #[arg(long, value_name = "off|BYTES", value_parser = item::number, help_heading = NETWORK)]
     pub mtu: Option<Item<u32>>,
-    /// NIC on this network, as for `create`: one that is there is set as said, else a new one comes; repeat for more
-    #[arg(long, value_name = NIC_VALUE, value_parser = nic)]
+    /// NIC on this libvirt network; repeatable
+    ///
+    /// Takes the keys of `create --network`. Changes the guest's NIC on that network, or adds one.
+    #[arg(long, value_name = NIC_VALUE, value_parser = nic, help_heading = NETWORK)]
     pub network: Vec<NicWish>,
-    /// Channel of the guest's agent
+    /// Guest agent channel
     #[arg(long, value_name = "on|off", value_parser = item::switch)]
+    #[arg(help_heading = GUEST, hide_short_help = true)]
     pub agent: Option<Item<Never>>,
-    /// Places of passed-through functions: a root port each, below one expander bus for each cell
-    #[arg(long, value_name = "on|off", value_parser = item::switch)]
+    /// One PCIe root port per passed-through device
+    ///
+    /// The root ports are below one PCIe expander bus for each guest NUMA cell.
+    #[arg(long, value_name = "on|off", value_parser = item::switch, help_heading = DEVICES)]
     pub pcie: Option<Item<Never>>,
-    /// Window for 64-bit BARs
-    #[arg(long, value_name = "on|off|SIZE", value_parser = item::size)]
+    /// 64-bit PCI MMIO window
+    #[arg(long, value_name = "on|off|SIZE", value_parser = item::size, help_heading = DEVICES)]
     pub window: Option<Item<MemSize>>,
-    /// Physical address bits of guests with passed-through functions; on gives them the host's CPU and its bits
+    /// Guest physical address bits
+    ///
+    /// For guests with passed-through functions; on gives them the host's CPU model and address bits.
     #[arg(long, value_name = "on|off|BITS", value_parser = item::bits)]
+    #[arg(help_heading = DEVICES, hide_short_help = true)]
     pub maxphysaddr: Option<Item<u8>>,
-    /// Memory balloon: on takes it from guests with passed-through functions, off from every guest
+    /// Memory balloon
+    ///
+    /// on removes it from guests with passed-through functions, off from every guest.
     #[arg(long, value_name = "on|off|virtio", value_parser = item::balloon)]
+    #[arg(help_heading = CPU, hide_short_help = true)]
     pub balloon: Option<Item<Virtio>>,
 }
 
 impl ItemArgs {
-    /// Whether nothing is named.
+    /// Whether no setting is named.
     pub fn name_none(&self) -> bool {
         let named = [
             self.pins.is_some(),

@@ -1,5 +1,6 @@
 //! Arguments of `history` and `undo`.
 
+use super::heading::BEHAVIOUR;
 use super::life::LockArgs;
 use clap::Args;
 
@@ -14,35 +15,39 @@ pub const UNDO: &str = "Examples:
   gpuvm undo train-a
   gpuvm undo train-a --dry-run";
 
-/// Is what `history` takes.
+/// Arguments of `history`.
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
-    /// Name of the domain
+    /// Domain name
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Print what a change did to the definition, as a unified diff; without a number, of the last one
+    /// Print a change of the definition as a unified diff
+    ///
+    /// Without NUMBER the last change.
     #[arg(long, value_name = "NUMBER", num_args = 0..=1)]
     pub diff: Option<Option<u32>>,
 }
 
-/// Is what `undo` takes.
+/// Arguments of `undo`.
 #[derive(Debug, Args)]
 pub struct UndoArgs {
-    /// Name of the domain
+    /// Domain name
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Also where the definition was edited since, by whatever means: those edits are lost, --diff shows them. Also where the
-    /// guest has written on a disk that was converted: that stays in the new image, which is left
-    #[arg(long)]
+    /// Undo despite later changes, which are lost
+    ///
+    /// Edits of the definition by other means since then are lost; --diff shows them. What the guest has written to a disk
+    /// since its conversion stays in the new image, which is not deleted.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub force: bool,
-    /// Do not ask
-    #[arg(long)]
+    /// Do not ask for confirmation
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// Print the steps and change nothing
-    #[arg(long, conflicts_with = "diff")]
+    #[arg(long, conflicts_with = "diff", help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Print what becomes of the definition, as a unified diff, and change nothing
-    #[arg(long)]
+    /// Print the definition as a diff and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub diff: bool,
     /// The lock.
     #[command(flatten)]

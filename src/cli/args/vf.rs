@@ -4,7 +4,7 @@ use super::Which;
 use crate::request::VfSettings;
 use std::str::FromStr;
 
-/// Is what `--vf` takes: `N|BDF[,vlan=ID][,trust=on|off][,spoof=on|off][,mac=MAC]`.
+/// What `--vf` takes: `N|BDF[,vlan=ID][,trust=on|off][,spoof=on|off][,mac=MAC]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VfArg {
     /// How many, or which.

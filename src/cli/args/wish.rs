@@ -5,7 +5,7 @@ use crate::request::{CellWish, Near, PageSize, PinPolicy, Policy, Prefer, Profil
 use clap::ValueEnum;
 use std::str::FromStr;
 
-/// Is a device on the command line: a number (an index of GPUs, else a count), or a PCI address.
+/// A device on the command line: a number (an index of GPUs, else a count), or a PCI address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
     /// Digits only.
@@ -25,7 +25,7 @@ impl FromStr for Which {
     }
 }
 
-/// Is a number of guest NUMA cells on the command line.
+/// A number of guest NUMA cells on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CellsArg(pub CellWish);
 
@@ -43,14 +43,14 @@ impl FromStr for CellsArg {
     }
 }
 
-/// Is how near a device has to be, on the command line.
+/// How near a device must be, on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum NearArg {
-    /// Below the same PCIe switch as one of the GPUs: peer-to-peer transfers stay off the host bridge
+    /// Below the PCIe switch of a GPU: peer-to-peer traffic avoids the host bridge
     Switch,
-    /// On the NUMA node of one of the GPUs: transfers stay off the link between packages
+    /// On the NUMA node of a GPU: traffic avoids the link between packages
     Node,
-    /// Anywhere; the default
+    /// Anywhere (default)
     Any,
 }
 
@@ -64,7 +64,7 @@ impl From<NearArg> for Near {
     }
 }
 
-/// Is a huge-page size on the command line.
+/// A huge-page size on the command line.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum HugePagesArg {
     /// 2 MiB pages
@@ -84,12 +84,12 @@ impl From<HugePagesArg> for PageSize {
     }
 }
 
-/// Is a profile on the command line.
+/// A profile on the command line.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum ProfileArg {
     /// Each GPU brings its share of its node's cores and memory
     Share,
-    /// The sizes and the pin order of nvidia-vm
+    /// Sizes and pin order of nvidia-vm
     NvidiaVm,
 }
 
@@ -102,14 +102,14 @@ impl From<ProfileArg> for Profile {
     }
 }
 
-/// Is a pin policy on the command line.
+/// A pin policy on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PinsArg {
-    /// Successive vCPUs on the threads of one core, which the guest sees as a core
+    /// Successive vCPUs on the threads of one core; the guest sees that core
     Core,
-    /// First the first threads of all cores, then the second ones, as nvidia-vm did
+    /// First threads of all cores first, then second threads, as in nvidia-vm
     Thread,
-    /// No pins: the guest floats over all pcpus, and nothing keeps it off those of others
+    /// Unpinned: vCPUs float over all pcpus, including those of other guests
     None,
 }
 
@@ -123,12 +123,12 @@ impl From<PinsArg> for PinPolicy {
     }
 }
 
-/// Is a policy on the command line.
+/// A policy on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PolicyArg {
-    /// The one that leaves most to later guests
+    /// Leave as much as possible to later guests
     Pack,
-    /// The one with fewest neighbours on its nodes; later large guests find less room
+    /// Share nodes with as few guests as possible; leaves less for large guests
     Spread,
 }
 
@@ -141,7 +141,7 @@ impl From<PolicyArg> for Policy {
     }
 }
 
-/// Is what counts first, on the command line.
+/// What counts first, on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PreferArg {
     /// NICs and drives near the GPUs
@@ -159,12 +159,12 @@ impl From<PreferArg> for Prefer {
     }
 }
 
-/// Is a rule that may be broken, on the command line.
+/// A rule that may be broken, on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AllowArg {
-    /// Cores and memory of other nodes than those of the GPUs: slower transfers between CPU and GPU
+    /// Cores and memory on other nodes than the GPUs: slower CPU-GPU transfers
     Remote,
-    /// GPUs that are no NVLink partition: no NVLink between them
+    /// GPUs that form no NVLink partition: no NVLink between them
     Split,
 }
 

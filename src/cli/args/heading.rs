@@ -1,0 +1,20 @@
+//! Headings of options in help and man pages: an option that several verbs take stands under the same one in all of them.
+
+/// What the guest is: its name, its template.
+pub const GUEST: &str = "Guest";
+/// What is passed through.
+pub const DEVICES: &str = "GPUs and devices";
+/// vCPUs, memory, and how they are bound.
+pub const CPU: &str = "CPU and memory";
+/// Which of the places that fit is taken.
+pub const PLACEMENT: &str = "Placement";
+/// Disks and images.
+pub const DISKS: &str = "Disks";
+/// NICs on libvirt's networks.
+pub const NETWORK: &str = "Network";
+/// What cloud-init is told.
+pub const FIRST_BOOT: &str = "First boot (cloud-init)";
+/// How the verb goes about it.
+pub const BEHAVIOUR: &str = "Behaviour";
+/// What every verb takes.
+pub const GLOBAL: &str = "Global options";

@@ -1,0 +1,87 @@
+//! What the help of every verb has in common: the groups of verbs, the last line of `-h`, the exit status.
+
+use super::Cli;
+use super::heading::GLOBAL;
+use clap::{Command, CommandFactory as _};
+use std::fmt::Write as _;
+
+/// The verbs by what they are for, as `gpuvm -h` and gpuvm(1) list them.
+pub const GROUPS: [(&str, &[&str]); 5] = [
+    (
+        "Guests",
+        &["create", "list", "show", "start", "stop", "restart", "ip", "console", "delete", "seed"],
+    ),
+    ("Planning (changes nothing)", &["plan", "capacity", "export"]),
+    ("Tuning and checks", &["tune", "check", "verify", "history", "undo", "recover"]),
+    ("Host, devices, networks", &["host", "gpu", "device", "nic", "drive", "network", "image"]),
+    ("This program", &["completions", "man", "help"]),
+];
+
+/// What clap's own verb does; it is not among the types.
+const HELP: &str = "Print the help of a command";
+
+/// The command line with complete help.
+pub fn command() -> Command {
+    let root = dressed(Cli::command(), "gpuvm");
+    let top = top(&root);
+    root.help_template(top)
+}
+
+/// The command with the last lines of its help, and those below it.
+fn dressed(command: Command, path: &str) -> Command {
+    let is_verb = !command.has_subcommands();
+    let command = match (is_verb, command.get_after_long_help().map(ToString::to_string)) {
+        (true, examples) => {
+            let mut long = examples.map(|text| text + "\n\n").unwrap_or_default();
+            long.push_str("Exit status:");
+            for (code, meaning) in exit_status(path) {
+                let _ = write!(long, "\n  {code:<2}  {meaning}");
+            }
+            let all = format!("`{path} --help` shows all options and examples.");
+            command.after_help(all).after_long_help(long)
+        }
+        (false, _) => {
+            command.after_help(format!("`{path} COMMAND --help` explains a command in full."))
+        }
+    };
+    command.mut_subcommands(|below| {
+        let path = format!("{path} {}", below.get_name());
+        dressed(below, &path)
+    })
+}
+
+/// Exit codes of a verb, `gpuvm network doctor`, each with its meaning.
+pub fn exit_status(path: &str) -> Vec<(u8, &'static str)> {
+    let found = match path.strip_prefix("gpuvm ").unwrap_or_default() {
+        "create" => Some("the guest runs, but had no address in time"),
+        "check" => Some("the domain has mistakes"),
+        "verify" => Some("something differs"),
+        "tune" => Some("with --check: something would change"),
+        "network doctor" => Some("the path is broken"),
+        "" => Some("a check found something, or a new guest has no address yet"),
+        _ => None,
+    };
+    let mut codes = vec![(0, "done, or nothing to do"), (1, "failed"), (2, "usage error")];
+    codes.extend(found.map(|meaning| (3, meaning)));
+    codes.push((70, "internal error"));
+    codes
+}
+
+/// The template of the top level's help, in which the verbs stand in groups.
+fn top(root: &Command) -> String {
+    let (header, literal) = (root.get_styles().get_header(), root.get_styles().get_literal());
+    let width = GROUPS.iter().flat_map(|(_, verbs)| *verbs).map(|verb| verb.len()).max();
+    let width = width.unwrap_or_default();
+    let mut text = "{about-with-newline}\n{usage-heading} {usage}\n\n".to_owned();
+    for (group, verbs) in GROUPS {
+        let _ = writeln!(text, "{header}{group}:{header:#}");
+        for verb in verbs {
+            let about = root.find_subcommand(verb).and_then(Command::get_about);
+            let about = about.map_or_else(|| HELP.to_owned(), ToString::to_string);
+            let _ = writeln!(text, "  {literal}{verb:<width$}{literal:#}  {about}");
+        }
+        text.push('\n');
+    }
+    let _ = write!(text, "{header}{GLOBAL}:{header:#}\n{{options}}{{after-help}}");
+    text
+}
