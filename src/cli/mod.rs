@@ -53,8 +53,9 @@ pub mod vfs;
 pub mod view;
 
 use args::{Cli, Verb};
-use clap::FromArgMatches as _;
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
+use clap::{CommandFactory as _, FromArgMatches as _};
 use context::Context;
 use error::{EXIT_BUG, EXIT_DONE, EXIT_USAGE};
 use std::ffi::OsString;
@@ -93,11 +94,23 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
 
 /// Reads a command line.
 fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
-    let matches = args::command().try_get_matches_from(words)?;
+    let words: Vec<OsString> = words.into_iter().collect();
+    let read = |command: clap::Command| command.try_get_matches_from(&words);
+    let matches = match read(Cli::command()) {
+        // What only help needs takes half as long to make as all else that reads arguments.
+        Err(error) if asks_for_help(&error) => read(args::command())?,
+        matches => matches?,
+    };
     offer::remember(&matches);
     let mut cli = Cli::from_arg_matches(&matches)?;
     cli.global.connect_is_given = matches.value_source("connect") == Some(ValueSource::CommandLine);
     Ok(cli)
+}
+
+/// Whether help was asked for, or is printed because nothing was.
+fn asks_for_help(error: &clap::Error) -> bool {
+    let kind = error.kind();
+    matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand)
 }
 
 /// Runs the verb.

@@ -52,7 +52,8 @@ fn dressed(command: Command, path: &str) -> Command {
 
 /// Exit codes of a verb, `gpuvm network doctor`, each with its meaning.
 pub fn exit_status(path: &str) -> Vec<(u8, &'static str)> {
-    let found = match path.strip_prefix("gpuvm ").unwrap_or_default() {
+    let verb = path.strip_prefix("gpuvm ").unwrap_or_default();
+    let found = match verb {
         "create" => Some("the guest runs, but had no address in time"),
         "check" => Some("the domain has mistakes"),
         "verify" => Some("something differs"),
@@ -61,7 +62,18 @@ pub fn exit_status(path: &str) -> Vec<(u8, &'static str)> {
         "" => Some("a check found something, or a new guest has no address yet"),
         _ => None,
     };
-    let mut codes = vec![(0, "done, or nothing to do"), (1, "failed"), (2, "usage error")];
+    let done = match verb {
+        "check" => "no mistakes",
+        "verify" => "no differences",
+        "network doctor" => "the path is not broken",
+        _ => "done, or nothing to do",
+    };
+    let failed = match verb {
+        "ip" => "failed, or the guest has no address",
+        "verify" => "failed, for one domain or all of them",
+        _ => "failed",
+    };
+    let mut codes = vec![(0, done), (1, failed), (2, "usage error")];
     codes.extend(found.map(|meaning| (3, meaning)));
     codes.push((70, "internal error"));
     codes

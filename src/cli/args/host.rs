@@ -258,7 +258,7 @@ pub struct HostTuningArgs {
     /// `performance` suits guests.
     #[arg(long, value_name = "GOVERNOR")]
     pub governor: Option<String>,
-    /// always, madvise or never
+    /// Policy: always, madvise or never
     ///
     /// always: all memory. madvise: memory of programs that request it, as QEMU does. never: none.
     #[arg(long, value_name = "WHEN", value_enum, hide_possible_values = true)]

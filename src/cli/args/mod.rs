@@ -97,7 +97,7 @@ mod examples {
     /// Of `man`.
     pub const MAN: &str = "Examples:
   gpuvm man create | man -l -
-  gpuvm man --dir /usr/local/share/man/man1";
+  gpuvm man --dir pages";
 }
 
 /// The name of a group of no arguments.
@@ -268,8 +268,8 @@ pub enum Verb {
     /// the guest stays on its cores if these are as good. Naming settings tunes only those; with --all, named settings
     /// override the defaults.
     ///
-    /// Every setting takes on (as `create` would), off (libvirt's default) and keep. Everything that the answer does not name
-    /// stays byte for byte. Running guests get the changes at their next start, unless --live is given.
+    /// Settings are the options that take on or off: on as `create` would set it, off for libvirt's default, keep for no
+    /// change. Everything that the answer does not name stays byte for byte. Running guests get the changes at their next start, unless --live is given.
     #[command(after_long_help = tune::EXAMPLES)]
     #[command(group = about_records())]
     Tune(Box<TuneArgs>),
@@ -283,10 +283,10 @@ pub enum Verb {
     Check(CheckArgs),
     /// Compare a guest with its plan, definition and host
     ///
-    /// Works on any libvirt domain, also without a plan. Compares a running guest's threads, memory, open devices and disks,
-    /// the host's settings and, if its agent answers, the guest's own view with the XML that it runs by; that with the
-    /// definition, which takes effect at the next start; that with the request, if gpuvm created it; and all of it with the
-    /// rules of `check`. Each difference names what was expected, what was found, where, and what to do.
+    /// Works on any libvirt domain, also without a plan. Compares a running guest (threads, memory, open devices and disks, the
+    /// host's settings and, if its agent answers, its own view) with its live XML, the live XML with the definition that the
+    /// next start uses, the definition with the request if gpuvm created it, and all of it with the rules of `check`. Each
+    /// difference names what was expected, what was found, where, and what to do.
     ///
     /// Changes nothing. Exits with 3 if something differs, and with 1 if the comparison failed, with --all for any domain.
     #[command(after_long_help = verify::VERIFY)]
@@ -307,8 +307,8 @@ pub enum Verb {
     /// Finish or revert an interrupted change
     ///
     /// Every change keeps a journal while it runs. If it is killed, or the machine loses power, the next change on the same
-    /// libvirt is refused until this command has run: it removes a half created guest and finishes a half done deletion. It
-    /// can be repeated if it fails.
+    /// libvirt is refused until this command has run: it removes a partly created guest and completes an interrupted deletion.
+    /// It can be repeated if it fails.
     #[command(after_long_help = examples::RECOVER)]
     Recover(RecoverArgs),
     /// Show, compare, record and configure hosts
@@ -399,8 +399,8 @@ pub struct RecoverArgs {
     pub discard: bool,
     /// Power this guest off if its change requires it
     ///
-    /// If it runs, and the change that created or started it is reverted, or the one that was to stop it is finished.
-    /// Without this option gpuvm asks for its name.
+    /// A running guest is powered off only by this option, or after its name is typed: when the change that created or
+    /// started it is reverted, or the one that was to stop it is finished. Repeatable.
     #[arg(long, value_name = "NAME")]
     pub end: Vec<String>,
     /// Release what is reserved for undefined guests

@@ -148,7 +148,7 @@ pub struct NetworkCreateArgs {
     /// Network name
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// nat, private, macvtap, bridge or sriov
+    /// Kind: nat, private, macvtap, bridge, sriov
     ///
     /// nat: behind the host's address, with DHCP. private: host and guests only, with DHCP. macvtap: on a host NIC, with
     /// addresses of its network; --mode decides who reaches whom. bridge: on a bridge of the host. sriov: virtual functions of a
