@@ -92,10 +92,12 @@ mod tests {
             ..Request::for_gpus(0)
         };
         let mut taken = Occupancy::default();
-        for (name, gpu, vcpus) in [("job", gpus[2], 8), ("screen", gpus[0], 12)] {
+        for (name, gpu, vcpus) in [("job", gpus[2], 8), ("screen", gpus[1], 12)] {
             let placement = plan(&host, &taken, &wish(gpu, vcpus)).unwrap();
             taken.domains.push(held(name, &placement));
         }
+        // Its cores are beside a card that others could have, and its GPU is the display.
+        taken.domains[1].devices = vec![gpus[0]];
         let like = Request { vcpus: Some(14), ..Request::for_gpus(0) };
         let next = capacity(&host, &taken, &like, &[1]).next.unwrap();
         let advice = next.advice.unwrap();
