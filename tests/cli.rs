@@ -1,6 +1,6 @@
 //! The command line from outside: help, man pages, completions, the README's examples, bad host files.
 
-use crate::support::{gpuvm, project, run};
+use crate::support::{gpuvm, project, run, skip};
 use clap::CommandFactory as _;
 use gpuvm::cli::args::Cli;
 use std::fs;
@@ -115,8 +115,7 @@ fn a_reader_that_goes_away_is_no_error() {
 fn libvirt_is_not_loaded_before_it_is_needed() {
     let output = std::process::Command::new("ldd").arg(env!("CARGO_BIN_EXE_gpuvm")).output();
     let Ok(output) = output else {
-        eprintln!("skipped: no ldd");
-        return;
+        return skip("ldd is not installed");
     };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("libc.so"), "{text}");

@@ -1,9 +1,9 @@
 //! Fabric Manager and NVML on a live machine: the program runs as if on a recorded host, and the dynamic loader finds
 //! fakes of both libraries (tests/fake-nvfm, tests/fake-nvml).
 
-use crate::support::daemon::{namespaces, skip};
+use crate::support::daemon::namespaces;
 use crate::support::tree::{host_text, scratch, unpack};
-use crate::support::{project, run};
+use crate::support::{project, run, skip};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -3,7 +3,7 @@
 
 use crate::support::daemon::namespaces;
 use crate::support::tree::{host_text, host_tree, scratch, unpack};
-use crate::support::{gpuvm, project, run};
+use crate::support::{gpuvm, project, run, skip};
 use gpuvm::discover::{discover, discover_identified};
 use gpuvm::fsroot::FsRoot;
 use gpuvm::topology::{DeviceKind, FabricModel};
@@ -251,7 +251,7 @@ error: /etc/gpuvm/excluded.json line 1: EOF while parsing an object
 #[test]
 fn a_gpu_is_excluded_and_included_on_a_machine() {
     if !nix::unistd::geteuid().is_root() || !namespaces() {
-        return eprintln!("skipped: needs root and namespaces");
+        return skip("needs root and namespaces");
     }
     let mut command = Command::new(project().join("tests/as-host"));
     command.arg(host_tree("dgx-2")).args(["bash", "-c", LIVE, "live"]);

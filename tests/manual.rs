@@ -2,7 +2,7 @@
 //! those of the program.
 
 use crate::hints::{parses, shell_words};
-use crate::support::{gpuvm, project, run};
+use crate::support::{gpuvm, project, run, skip};
 use clap::CommandFactory as _;
 use gpuvm::check::{Rule, Severity};
 use gpuvm::cli::args::Cli;
@@ -178,14 +178,12 @@ fn the_pages_are_shown() {
         let mut man = std::process::Command::new("man");
         man.args(["--warnings", "-l"]).arg(project().join("man").join(&name));
         let Ok(shown) = man.env("MANWIDTH", "80").env("LC_ALL", "C.UTF-8").output() else {
-            eprintln!("skipped: no man");
-            return;
+            return skip("man is not installed");
         };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (out, err) = (text(&shown.stdout), text(&shown.stderr));
         if out.is_empty() && !err.contains("warning") {
-            eprintln!("skipped: man shows no file here: {err}");
-            return;
+            return skip(format!("man shows no file: {err}"));
         }
         assert_eq!((shown.status.code(), err.as_str()), (Some(0), ""), "{name}");
         for heading in ["NAME", "DESCRIPTION", "SEE ALSO"] {

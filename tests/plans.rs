@@ -1,7 +1,7 @@
 //! Plans on every recorded host, and `plan` from outside.
 
 use crate::support::shared::{Recorded, each_shared_host};
-use crate::support::{gpuvm, host_tree, project, run};
+use crate::support::{gpuvm, host_tree, project, run, skip};
 use gpuvm::cpuset::{CpuSet, NodeId};
 use gpuvm::discover::source::load;
 use gpuvm::memsize::MemSize;
@@ -148,8 +148,7 @@ fn every_plan_on_the_shared_hosts_holds() {
 #[test]
 fn pins_stand_in_hwlocs_order() {
     let Ok(version) = Command::new("hwloc-calc").arg("--version").output() else {
-        eprintln!("skipped: no hwloc-calc");
-        return;
+        return skip("hwloc-calc is not installed");
     };
     assert!(version.status.success());
     let mut compared = 0;

@@ -38,6 +38,16 @@ fn naming(room: &str, words: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn every_test_skips_by_one_function() {
+    let tests =
+        sources(&project().join("tests")).into_iter().chain(sources(&project().join("src")));
+    let says = |text: &str| text.contains(concat!("\"skip", "ped:"));
+    let found = tests.filter(|(path, text)| !path.ends_with("support/skip.rs") && says(text));
+    let found = found.filter(|(path, _)| !path.starts_with(project().join("tests/bench")));
+    assert_eq!(found.map(|(path, _)| path).collect::<Vec<_>>(), Vec::<PathBuf>::new());
+}
+
+#[test]
 fn imports_point_down() {
     let rooms: [(&str, &[&str]); 2] = [
         (

@@ -17,3 +17,8 @@ pub mod apply;
 
 pub mod history;
 pub mod kept;
+
+#[cfg(test)]
+#[allow(dead_code, clippy::print_stderr)]
+#[path = "../../tests/support/skip.rs"]
+mod skip;

@@ -3,7 +3,8 @@
 
 use super::uses::{Ground, disk};
 use crate::libvirt::files;
-use crate::support::run;
+use crate::support::lawful::NO_FUSE;
+use crate::support::{run, skip};
 use nix::pty::openpty;
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
@@ -172,8 +173,7 @@ fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
         (code, out + &err)
     };
     if there(&["--version"]).0 != 0 {
-        eprintln!("skipped: no FUSE here");
-        return;
+        return skip(NO_FUSE);
     }
     let silent = "does not answer";
     let (code, said) = there(&["drive", "list"]);

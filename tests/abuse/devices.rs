@@ -6,7 +6,7 @@
 
 use crate::libvirt::place::Place;
 use crate::support::daemon::Daemon;
-use crate::support::{host_tree, run};
+use crate::support::{host_tree, run, skip};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -340,8 +340,7 @@ fn a_drive_that_is_mounted_after_the_plan_is_not_bound() {
     let mount = || run(Command::new("mount").arg(&device.device).arg(at.path())).0 == 0;
     make_fs(&device.device);
     if !mount() {
-        crate::support::daemon::skip::<()>("no mounts");
-        return;
+        return skip("no mounts");
     }
     run(Command::new("umount").arg(at.path()));
     let bind = ["device", "bind", NVME.0, "--yes"];

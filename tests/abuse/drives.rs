@@ -1,7 +1,7 @@
 //! Drives, arrays and block devices that the host or others need.
 
-use crate::support::daemon::skip;
-use crate::support::{gpuvm, run, uml};
+use crate::support::lawful::NO_LOOP;
+use crate::support::{gpuvm, run, skip, uml};
 use gpuvm::apply::{Observer, Step, apply};
 use gpuvm::hypervisor::Hypervisor as _;
 use gpuvm::hypervisor::libvirt::Libvirt;
@@ -29,10 +29,10 @@ impl Loop {
     pub fn new() -> Option<Loop> {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(16 << 20).unwrap();
-        let (code, out, err) =
+        let (code, out, _) =
             run(Command::new("losetup").args(["--find", "--show"]).arg(image.path()));
         if code != 0 {
-            return skip(&format!("no loop devices: {err}"));
+            return skip(NO_LOOP);
         }
         Some(Loop { device: out.trim().into(), _image: image })
     }
@@ -68,8 +68,7 @@ fn a_device_with_a_mounted_file_system_is_no_disk_whatever_its_name() {
     std::fs::create_dir(&at).unwrap();
     let (code, _, err) = run(Command::new("mount").arg(&device.device).arg(&at));
     if code != 0 {
-        skip::<()>(&format!("no mounts: {err}"));
-        return;
+        return skip(format!("no mounts: {err}"));
     }
     let node = dir.path().join("other");
     let number = |what| {
@@ -110,8 +109,7 @@ fn a_drive_that_is_mounted_after_the_plan_goes_into_no_definition_and_no_guest()
     let unmount = || assert_eq!(run(Command::new("umount").arg(at.path())).0, 0);
     let (code, _, err) = mount();
     if code != 0 {
-        skip::<()>(&format!("no mounts: {err}"));
-        return;
+        return skip(format!("no mounts: {err}"));
     }
     let libvirt = Libvirt::open("test:///default").unwrap();
     let name = "last-look".to_owned();

@@ -2,9 +2,9 @@
 
 use crate::libvirt::files;
 use crate::libvirt::place::Place;
-use crate::support::daemon::skip;
+use crate::support::lawful::{NO_HUGE_PAGES, NO_LOOP, RAMFS_WITH_BIRTHS};
 use crate::support::pool::{Pool, number, set};
-use crate::support::run;
+use crate::support::{run, skip};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -119,10 +119,9 @@ fn a_loop_device_keeps_its_file() {
     let Some(place) = Place::new() else { return };
     place.done(&create(&place, "a", &["--no-start"]));
     let disk = place.disks.join("a.raw");
-    let (code, device, err) = run(Command::new("losetup").args(["-f", "--show"]).arg(&disk));
+    let (code, device, _) = run(Command::new("losetup").args(["-f", "--show"]).arg(&disk));
     if code != 0 {
-        eprintln!("skipped: no loop devices here: {err}");
-        return;
+        return skip(NO_LOOP);
     }
     let device = device.trim().to_owned();
     let taken = place.gpuvm(&place.create("b", &["--no-start", "--disk", disk.to_str().unwrap()]));
@@ -202,14 +201,14 @@ impl Ramfs<'_> {
         let (code, _, err) =
             run(Command::new("mount").args(["-t", "ramfs", "-o", "mode=755", "ramfs"]).arg(at));
         if code != 0 {
-            return skip(&format!("no mounts: {err}"));
+            return skip(format!("no mounts: {err}"));
         }
         let mounted = Ramfs(at);
         let file = at.join("probe");
         std::fs::write(&file, "").unwrap();
         let tells = file.metadata().unwrap().created().is_ok();
         std::fs::remove_file(&file).unwrap();
-        if tells { skip("a ramfs that knows births") } else { Some(mounted) }
+        if tells { skip(RAMFS_WITH_BIRTHS) } else { Some(mounted) }
     }
 }
 
@@ -328,7 +327,7 @@ fn pages_of_guests_that_are_gone_are_given_back() {
     let (Some(place), Some(pool)) = (Place::new(), Pool::take()) else { return };
     set(pool.before + 8);
     if number("nr_hugepages") != Some(pool.before + 8) {
-        return;
+        return skip(NO_HUGE_PAGES);
     }
     let dir = place.daemon.own_path("/var/lib/gpuvm/reserved");
     std::fs::create_dir_all(&dir).unwrap();

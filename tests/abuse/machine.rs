@@ -1,7 +1,7 @@
 //! Connections to other machines, libvirt daemons that are frozen, and machines without libvirt.
 
 use crate::support::daemon::Daemon;
-use crate::support::{project, run};
+use crate::support::{project, run, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::os::unix::fs::PermissionsExt as _;
@@ -359,7 +359,7 @@ fn stopped(log: &Path) -> Pid {
 #[test]
 fn what_only_looks_answers_without_libvirt() {
     if !crate::support::daemon::namespaces() {
-        return;
+        return skip("namespaces need root");
     }
     // libvirt's library and its socket are gone, one after the other.
     let no_library = "for lib in /usr/lib/*/libvirt.so.0 /usr/lib64/libvirt.so.0; do \
@@ -426,8 +426,7 @@ fn what_boards_say_in_place_of_a_uuid_makes_no_two_machines_one() {
     let Some(daemon) = Daemon::elsewhere(name.trim()) else { return };
     let configuration = "/etc/libvirt/libvirtd.conf";
     if !Path::new(configuration).exists() {
-        eprintln!("skipped: no {configuration} that this machine's could stand over");
-        return;
+        return skip(format!("no {configuration} that this machine's could stand over"));
     }
     let dir = daemon.fresh_dir("files");
     let socket = dir.join("forwarded");

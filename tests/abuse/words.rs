@@ -1,7 +1,7 @@
 //! What is said of isolation, nodes and memory, and changes that come back.
 
 use crate::support::tree::{host_text, scratch, unpack};
-use crate::support::{gpuvm, project, run};
+use crate::support::{gpuvm, project, run, skip};
 use crate::tune::corpus::{documents, domains};
 use crate::tune::domains::tuned;
 use crate::tune::property::cases;
@@ -371,14 +371,12 @@ fn the_safety_page_is_shown() {
     let man =
         man.args(["--warnings", "-l"]).arg(page).env("MANWIDTH", "80").env("LC_ALL", "C.UTF-8");
     let Ok(shown) = man.output() else {
-        eprintln!("skipped: no man");
-        return;
+        return skip("man is not installed");
     };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&shown.stdout), text(&shown.stderr));
     if out.is_empty() && !err.contains("warning") {
-        eprintln!("skipped: man shows no file here: {err}");
-        return;
+        return skip(format!("man shows no file: {err}"));
     }
     assert_eq!((shown.status.code(), err.as_str()), (Some(0), ""));
     for heading in ["WHAT IS NEVER TOUCHED", "WHAT IS ASKED", "WHAT IS UNDONE", "WHAT IS CLAIMED"] {

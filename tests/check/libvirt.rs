@@ -3,19 +3,20 @@
 use super::defects::{DEFECTS, Defect};
 use super::{edited, good};
 use crate::support;
+use crate::support::lawful::NO_KVM;
+use crate::support::skip;
 use std::path::Path;
 
 /// Whether libvirt's embedded driver can be run as on another host: root, the tools, KVM.
 fn can_run() -> bool {
-    let tools = ["/usr/bin/virsh", "/usr/bin/qemu-system-x86_64", "/dev/kvm"];
-    let missing = tools.into_iter().find(|tool| !Path::new(tool).exists());
-    let why = missing.map(|tool| format!("no {tool}"));
-    let root = nix::unistd::geteuid().is_root();
-    let why = why.or_else(|| (!root).then(|| "needs root".to_owned()));
-    if let Some(why) = &why {
-        eprintln!("skipped: {why}");
+    let tools = ["/usr/bin/virsh", "/usr/bin/qemu-system-x86_64"];
+    if let Some(tool) = tools.into_iter().find(|tool| !Path::new(tool).exists()) {
+        return skip(format!("no {tool}"));
     }
-    why.is_none()
+    if !nix::unistd::geteuid().is_root() {
+        return skip("needs root");
+    }
+    Path::new("/dev/kvm").exists() || skip(NO_KVM)
 }
 
 /// Defines every `*.xml` of the directory `$0` beside one another and prints a verdict each; then the correct domain on a

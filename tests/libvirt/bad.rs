@@ -1,8 +1,8 @@
 //! What cannot be done, and what is broken off: an error that says what helps, and nothing left.
 
 use super::files;
-use crate::support::daemon::{Daemon, Tiny, daemon, namespaces, skip};
-use crate::support::{gpuvm, project, run};
+use crate::support::daemon::{Daemon, Tiny, daemon, namespaces};
+use crate::support::{gpuvm, project, run, skip};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -126,7 +126,7 @@ fn a_create_that_cannot_be_done_leaves_nothing() {
 fn a_full_file_system_is_told() {
     let Some(daemon) = daemon() else { return };
     if !namespaces() {
-        return skip("namespaces need root").unwrap_or_default();
+        return skip("namespaces need root");
     }
     let dir = daemon.fresh_dir("full");
     // Two inodes: one is the root directory, one is taken.
@@ -206,7 +206,7 @@ fn delete_asks_and_does_nothing_without_an_answer() {
         script.args(["-qec", &line, "/dev/null"]).env("LIBVIRT_DEFAULT_URI", daemon.uri());
         script.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let Ok(mut child) = script.spawn() else {
-            return skip("script is not installed").unwrap_or_default();
+            return skip("script is not installed");
         };
         std::io::Write::write_all(
             &mut child.stdin.take().unwrap(),

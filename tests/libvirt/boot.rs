@@ -2,8 +2,8 @@
 //! emulated, so it takes its time.
 
 use super::files;
-use crate::support::daemon::{Daemon, daemon, skip};
-use crate::support::{project, run};
+use crate::support::daemon::{Daemon, daemon};
+use crate::support::{project, run, skip};
 use gpuvm::hypervisor::Hypervisor as _;
 use gpuvm::hypervisor::libvirt::Libvirt;
 use std::io::{Read as _, Write as _};

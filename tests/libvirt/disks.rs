@@ -1,8 +1,8 @@
 //! A guest's disks on a real libvirtd: how they are read and written, how much of them is there, who serves them.
 
 use super::{files, on_dgx2};
-use crate::support::daemon::{Daemon, Tiny, daemon, namespaces, skip};
-use crate::support::{project, run};
+use crate::support::daemon::{Daemon, Tiny, daemon, namespaces};
+use crate::support::{project, run, skip};
 use gpuvm::domain::guest::{Disk, DiskFormat, DiskIo, DiskKind, Guest, Record, VirtType};
 use gpuvm::domain::{DomainXml, edits};
 use gpuvm::hypervisor::Hypervisor as _;
@@ -80,10 +80,10 @@ fn a_disk_that_is_there_is_what_its_bytes_say() {
 #[test]
 fn the_share_of_the_data_file_system_fits_or_is_refused() {
     if !namespaces() {
-        return skip("namespaces need root").unwrap_or_default();
+        return skip("namespaces need root");
     }
     if !Path::new("/usr/bin/qemu-system-x86_64").exists() {
-        return skip("qemu-system-x86_64 is not installed").unwrap_or_default();
+        return skip("qemu-system-x86_64 is not installed");
     }
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(dir.path().join("root/etc")).unwrap();
@@ -128,7 +128,7 @@ fn the_queues_of_a_disk_are_spread_over_the_io_threads_of_a_guest_that_runs() {
     let is_new = of("Using library: libvirt") >= 10 && of("hypervisor: QEMU") >= 9;
     assert_eq!(abilities.queue_mapping, is_new, "{versions}");
     if !abilities.queue_mapping {
-        return skip("this libvirt or QEMU maps no queues").unwrap_or_default();
+        return skip("this libvirt or QEMU maps no queues");
     }
     let path = dir.join("disk.raw");
     std::fs::File::create(&path).unwrap().set_len(16 << 20).unwrap();

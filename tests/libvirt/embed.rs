@@ -1,8 +1,8 @@
 //! libvirt's QEMU driver in the program's own process: no daemon, and the definitions stay between processes.
 
 use super::{files, on_dgx2};
-use crate::support::daemon::{namespaces, skip};
-use crate::support::run;
+use crate::support::daemon::namespaces;
+use crate::support::{run, skip};
 use std::path::Path;
 
 /// A driver's directory, and a directory for disks.

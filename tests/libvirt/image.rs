@@ -1,8 +1,8 @@
 //! Images on a real libvirtd: added, listed, used, removed; and every way in which they are not taken.
 
 use super::files;
-use crate::support::daemon::{Daemon, daemon, skip};
-use crate::support::run;
+use crate::support::daemon::{Daemon, daemon};
+use crate::support::{run, skip};
 use gpuvm::cli::image::resolve;
 use gpuvm::hypervisor::Hypervisor as _;
 use gpuvm::hypervisor::libvirt::Libvirt;

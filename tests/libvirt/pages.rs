@@ -2,9 +2,9 @@
 //! every record, their number is what it was.
 
 use super::place::{MOST, Place, same};
-use crate::support::daemon::skip;
+use crate::support::lawful::NO_HUGE_PAGES;
 use crate::support::pool::{self, number, set};
-use crate::support::run;
+use crate::support::{run, skip};
 
 /// Is the machine's pool while a test has it, with so many pages in it that somebody else wants.
 struct Pool {
@@ -50,7 +50,7 @@ fn place() -> Option<(Place, Pool)> {
     let place = Place::new()?;
     match Pool::take() {
         Some(pool) => Some((place, pool)),
-        None => skip("no huge pages of 2 MiB can be reserved here"),
+        None => skip(NO_HUGE_PAGES),
     }
 }
 

@@ -2,8 +2,8 @@
 //! on which everything that a change may leave is compared byte by byte.
 
 use super::files;
-use crate::support::daemon::{Daemon, skip};
-use crate::support::run;
+use crate::support::daemon::Daemon;
+use crate::support::{run, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fmt::Write as _;

@@ -1,8 +1,8 @@
 //! The seed of a guest on a real libvirtd: who may read it, where its content shows, and how it goes.
 
 use super::files;
-use crate::support::daemon::{Daemon, Tiny, daemon, skip};
-use crate::support::run;
+use crate::support::daemon::{Daemon, Tiny, daemon};
+use crate::support::{run, skip};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -143,7 +143,7 @@ fn words(line: &str) -> Vec<String> {
 fn a_create_runs_no_program_and_tells_only_libvirt_what_the_guest_is_told() {
     let Some(place) = Place::new("seed-traced") else { return };
     if !Command::new("strace").arg("-V").output().is_ok_and(|out| out.status.success()) {
-        return skip("strace is not installed").unwrap_or_default();
+        return skip("strace is not installed");
     }
     let log = place.files.join("strace.log");
     let mut strace = Command::new("strace");

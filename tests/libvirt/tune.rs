@@ -1,9 +1,9 @@
 //! `tune` on a real libvirt: a domain that `virt-install` made by its defaults is tuned, kept by libvirt as it was tuned,
 //! started by emulation, and has nothing more to do.
 
-use crate::support::daemon::{Daemon, Tiny, skip};
+use crate::support::daemon::{Daemon, Tiny};
 use crate::support::pool::{Pool, number};
-use crate::support::run;
+use crate::support::{run, skip};
 use crate::xml::tools::has;
 use gpuvm::domain::{DomainXml, differences};
 use std::path::Path;
@@ -100,7 +100,7 @@ fn pages_come_and_go(daemon: &Daemon, tiny: &Tiny, all: &[&str]) {
     let pool = match (mounted(daemon), Pool::take()) {
         (Ok(()), Some(pool)) => pool,
         (why, _) => {
-            return skip(&format!("not started in huge pages: {why:?}")).unwrap_or_default();
+            return skip(format!("not started in huge pages: {why:?}"));
         }
     };
     let free = number("free_hugepages").unwrap();
@@ -120,7 +120,7 @@ fn what_virt_install_made_is_tuned_kept_and_started() {
         return;
     }
     if std::thread::available_parallelism().map_or(1, std::num::NonZero::get) < 2 {
-        return skip("two vCPUs need two pcpus").unwrap_or_default();
+        return skip("two vCPUs need two pcpus");
     }
     let Some(daemon) = Daemon::own(None) else { return };
     let dir = daemon.fresh_dir("tune");

@@ -2,8 +2,9 @@
 //! kept, and a tune that is killed at any record leaves the domain as it was.
 
 use super::place::{MOST, Place};
-use crate::support::daemon::{Daemon, Tiny, daemon, skip};
-use crate::support::run;
+use crate::support::daemon::{Daemon, Tiny, daemon};
+use crate::support::lawful::NO_LIMITS;
+use crate::support::{run, skip};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
@@ -87,7 +88,7 @@ fn limits_rates(daemon: &Daemon, name: &str) -> bool {
 /// The NIC of a running guest gets its rate at once, by libvirt's word and by the kernel's, and is free after `undo`.
 fn a_rate_comes_and_goes(daemon: &Daemon, name: &str) {
     if !limits_rates(daemon, name) {
-        return skip("the kernel does not limit rates").unwrap_or_default();
+        return skip(NO_LIMITS);
     }
     let (before, free) = (definition(daemon, name), rates(daemon, name));
     assert!(free.contains("inbound.average: 0"), "{free}");
@@ -111,7 +112,7 @@ fn a_rate_comes_and_goes(daemon: &Daemon, name: &str) {
 #[test]
 fn what_runs_is_tuned_and_undone_and_what_others_edit_is_kept() {
     if std::thread::available_parallelism().map_or(1, std::num::NonZero::get) < 2 {
-        return;
+        return skip("a guest with a pcpu of its own needs a second one");
     }
     let Some(daemon) = daemon() else { return };
     let dir = daemon.fresh_dir("undo");

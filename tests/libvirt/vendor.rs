@@ -2,8 +2,8 @@
 //! link of its name: on libvirt's test driver, as if on a DGX-2.
 
 use super::on_dgx2;
-use crate::support::daemon::{namespaces, skip};
-use crate::support::run;
+use crate::support::daemon::namespaces;
+use crate::support::{run, skip};
 use std::path::Path;
 
 /// A described host with the network that every libvirt has, and these domains.
@@ -48,7 +48,7 @@ fn is_answer(line: &str, name: &str) -> bool {
 #[test]
 fn creates_with_the_replaced_tools_command_lines() {
     if !namespaces() {
-        return skip("namespaces need root").unwrap_or_default();
+        return skip("namespaces need root");
     }
     let warning = "WARNING: Host Data volume not setup, no VM data volume will be created";
     // There is no data array here, so each of them is warned of.
@@ -79,7 +79,7 @@ fn creates_with_the_replaced_tools_command_lines() {
 #[test]
 fn a_private_network_is_a_second_nic() {
     if !namespaces() {
-        return skip("namespaces need root").unwrap_or_default();
+        return skip("namespaces need root");
     }
     let line =
         "nvidia-vm create --domain a --gpu-count 1 --gpu-index 3 --privateIP --dry-run --json";
@@ -93,7 +93,7 @@ fn a_private_network_is_a_second_nic() {
 #[test]
 fn deletes_with_the_replaced_tools_command_lines() {
     if !namespaces() {
-        return skip("namespaces need root").unwrap_or_default();
+        return skip("namespaces need root");
     }
     for name in ["nvme-passthrough-16g0-15", "disk-passthrough-1g8"] {
         let domain = format!(

@@ -1,9 +1,10 @@
 //! `verify` on a real libvirtd: a guest that gpuvm made is as it should be; then each of its properties is broken from
 //! outside, and each is found by its name.
 
-use crate::support::daemon::{Daemon, skip};
+use crate::support::daemon::Daemon;
+use crate::support::lawful::NO_HUGE_PAGES;
 use crate::support::pool::{self, Pool, number};
-use crate::support::run;
+use crate::support::{run, skip};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -28,11 +29,10 @@ struct Guest {
 impl Guest {
     /// Makes it; none, with the reason told, where this machine cannot have it.
     fn new() -> Option<Guest> {
-        let why = "no huge pages can be reserved here";
-        let Some(pool) = Pool::take() else { return skip(why) };
+        let pool = Pool::take()?;
         pool::set(pool.before + PAGES);
         if number("free_hugepages")? < PAGES {
-            return skip(why);
+            return skip(NO_HUGE_PAGES);
         }
         if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
             return skip("a guest with a pcpu of its own needs a second one");

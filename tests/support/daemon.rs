@@ -1,7 +1,7 @@
 //! A libvirtd of the tests' own, apart from the machine's: private mounts, network and processes, gone with the test
 //! run however that ends. And a small Linux guest that says on its console what it sees.
 
-use super::{gpuvm, project, run};
+use super::{gpuvm, project, run, skip};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -74,12 +74,6 @@ pub struct Daemon {
     _alive: ChildStdin,
 }
 
-/// Says that a test is skipped, and why.
-pub fn skip<T>(why: &str) -> Option<T> {
-    eprintln!("skipped: {why}");
-    None
-}
-
 /// Whether the machine lets the tests make namespaces.
 pub fn namespaces() -> bool {
     Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|out| out.status.success())
@@ -100,14 +94,14 @@ impl Daemon {
     /// where networks are only defined; none, with the reason told, where the machine cannot have it.
     pub fn own(host: Option<&Path>) -> Option<Daemon> {
         let host = host.unwrap_or(Path::new("this machine"));
-        Daemon::start(Some(host), None).map_or_else(|why| skip(&why), Some)
+        Daemon::start(Some(host), None).map_or_else(skip, Some)
     }
 
     /// A daemon of one test's own on a machine of another name and UUID; none, with the reason told, where the machine
     /// cannot have it.
     pub fn elsewhere(name: &str) -> Option<Daemon> {
         let here = Path::new("this machine");
-        Daemon::start(Some(here), Some(name)).map_or_else(|why| skip(&why), Some)
+        Daemon::start(Some(here), Some(name)).map_or_else(skip, Some)
     }
 
     /// Starts it and waits until it answers; `own`: for one test, on the host recorded in this directory if it is one;

@@ -1,5 +1,7 @@
 //! The machine's own pool of 2 MiB pages, for one test at a time.
 
+use super::lawful::NO_HUGE_PAGES;
+use super::skip;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -16,11 +18,12 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Takes it, once no other test has it; none where this machine has none.
+    /// Takes it, once no other test has it; none, with the reason told, where this machine has none.
     pub fn take() -> Option<Pool> {
         let lock = File::create(std::env::temp_dir().join("gpuvm-test-pages.lock")).unwrap();
         let _lock = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
-        Some(Pool { before: number("nr_hugepages")?, _lock })
+        let Some(before) = number("nr_hugepages") else { return skip(NO_HUGE_PAGES) };
+        Some(Pool { before, _lock })
     }
 }
 

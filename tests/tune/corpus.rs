@@ -2,7 +2,7 @@
 //! twice, and undone to the byte by what is kept of the change. `libvirt::corpus` does the same on a real libvirtd.
 
 use super::domains::tuned;
-use crate::support::{project, run};
+use crate::support::{project, run, skip};
 use crate::xml::guests::host;
 use gpuvm::apply::Step;
 use gpuvm::domain::DomainXml;
@@ -24,8 +24,7 @@ pub fn documents() -> Option<PathBuf> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libvirt-source");
     let (code, _, err) = run(Command::new(project().join("tests/fetch-libvirt")).arg(&dir));
     if code != 0 {
-        eprintln!("skipped: no source package of libvirt: {}", err.trim());
-        return None;
+        return skip(format!("no source package of libvirt: {err}"));
     }
     Some(dir)
 }

@@ -3,6 +3,7 @@
 
 use super::tools::{as_host, guests_of, has, invalid};
 use crate::support::shared::{Recorded, each_shared_host};
+use crate::support::skip;
 use gpuvm::check::{Severity, check};
 use gpuvm::domain::DomainXml;
 use gpuvm::placement::Occupancy;
@@ -77,7 +78,7 @@ fn can_be_shown(host: &Recorded<'_>) -> bool {
 #[test]
 fn libvirt_takes_guests_of_shared_x86_hosts() {
     if !nix::unistd::geteuid().is_root() {
-        return eprintln!("skipped: needs root");
+        return skip("needs root");
     }
     if !has("virsh") || !has("qemu-system-x86_64") {
         return;

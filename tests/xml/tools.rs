@@ -1,7 +1,7 @@
 //! What libvirt says: its schema, and its QEMU driver as if this machine were the recorded host.
 
 use super::guests::{TEMPLATES, guest, hosts, render, requests};
-use crate::support::{host_tree, project, run};
+use crate::support::{host_tree, project, run, skip};
 use gpuvm::domain::guest::{Guest, VirtType};
 use gpuvm::domain::{DomainXml, differences, edits};
 use gpuvm::placement::{Occupancy, Placement, plan};
@@ -16,7 +16,7 @@ pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
     if !found {
-        eprintln!("skipped: {program} is not installed");
+        skip::<()>(format!("{program} is not installed"));
     }
     found
 }
@@ -97,7 +97,7 @@ pub fn as_host(host: &Path, root: &Path, commands: &[String]) -> Vec<String> {
 #[test]
 fn libvirt_takes_every_guest_on_its_host_and_keeps_it_as_planned() {
     if !nix::unistd::geteuid().is_root() {
-        return eprintln!("skipped: needs root");
+        return skip("needs root");
     }
     if !has("virsh") || !has("qemu-system-x86_64") {
         return;

@@ -209,6 +209,7 @@ mod tests {
     use super::*;
     use crate::placement::{Occupancy, plan};
     use crate::request::{DomainName, Request};
+    use crate::skip::skip;
     use clap::Parser as _;
 
     /// What comes of the options of a guest with so many GPUs of a DGX-2, with this array.
@@ -272,8 +273,7 @@ mod tests {
     fn a_disk_lies_where_the_replaced_tool_put_it() {
         let shm = Path::new("/dev/shm");
         if !is_mount_point(shm) {
-            eprintln!("skipped: nothing is mounted on /dev/shm");
-            return;
+            return skip("nothing is mounted on /dev/shm");
         }
         let disks = planned(shm, 1, "--volGB 1", false).unwrap();
         let path = "/dev/shm/dgx-kvm/vol-a-1g0";

@@ -68,6 +68,7 @@ fn same(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::skip::skip;
 
     /// Watches nothing; a signal came where it says so.
     struct Watch(Option<&'static str>);
@@ -84,8 +85,7 @@ mod tests {
     fn what_a_guest_reads_is_compared_and_not_the_files() {
         let there = crate::program::command("qemu-img").arg("--version").output();
         if !there.is_ok_and(|output| output.status.success()) {
-            eprintln!("skipped: qemu-img is not installed");
-            return;
+            return skip("qemu-img is not installed");
         }
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| dir.path().join(name);

@@ -1,8 +1,9 @@
 //! The place: the host's NICs, the LAN behind them, the guest, and what each of them is told to do.
 
 use super::{BONDED, Net};
-use crate::support::daemon::{Daemon, Tiny, skip};
-use crate::support::run;
+use crate::support::daemon::{Daemon, Tiny};
+use crate::support::lawful::NO_VETH;
+use crate::support::{run, skip};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -89,7 +90,7 @@ impl Lan {
         lan.wait_for_namespace(&pid);
         let (code, out, err) = lan.net("bash", &["-ec", LAN]);
         if code != 0 && err.contains("Unknown device type") {
-            return skip("the kernel has no veth pairs");
+            return skip(NO_VETH);
         }
         assert_eq!(code, 0, "{out}{err}");
         if lan.on(&BONDED) {

@@ -70,6 +70,7 @@ pub fn arguments(numbers: &Numbers, page: MemSize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::skip::skip;
 
     /// Two nodes with pages of 1 GiB, one of them with smaller ones, too.
     fn some() -> Numbers {
@@ -111,7 +112,7 @@ mod tests {
             command.arg(format!("--root={}", dir.path().display())).arg("--create");
             command.args(at_boot).arg(&file).output()
         };
-        let Ok(done) = run(&[]) else { return eprintln!("skipped: no systemd-tmpfiles") };
+        let Ok(done) = run(&[]) else { return skip("systemd-tmpfiles is not installed") };
         assert!(done.status.success(), "{done:?}");
         assert_eq!(std::fs::read_to_string(&number).unwrap().trim(), "0", "not at boot");
         let done = run(&["--boot"]).unwrap();
