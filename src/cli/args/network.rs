@@ -3,7 +3,7 @@
 use super::heading::BEHAVIOUR;
 use super::nic::PfName;
 use super::vf::mac;
-use super::{HostBridgeVerb, LockArgs, NameArgs};
+use super::{HostBridgeVerb, LockArgs};
 use crate::network::{Dhcp, Mode, Range};
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::Ipv4Addr;
@@ -134,9 +134,9 @@ impl From<ModeArg> for Mode {
 /// Arguments of `network show`.
 #[derive(Debug, Args)]
 pub struct NetworkShowArgs {
-    /// The network.
-    #[command(flatten)]
-    pub network: NameArgs,
+    /// Network name
+    #[arg(value_name = "NAME")]
+    pub name: String,
     /// Print the definition and change nothing
     #[arg(long, conflicts_with = "json", help_heading = BEHAVIOUR)]
     pub xml: bool,
@@ -230,9 +230,9 @@ pub struct NetworkCreateArgs {
 /// Arguments of `network delete`.
 #[derive(Debug, Args)]
 pub struct NetworkDeleteArgs {
-    /// The network.
-    #[command(flatten)]
-    pub network: NameArgs,
+    /// Network name
+    #[arg(value_name = "NAME")]
+    pub name: String,
     /// Do not ask for confirmation
     #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,

@@ -25,7 +25,7 @@ struct Deletion {
 /// Runs the verb.
 pub fn run(args: &NetworkDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("network delete")?;
-    let name = args.network.name.as_str();
+    let name = args.name.as_str();
     let mut reporter = Reporter::new(cx.output)?;
     let hypervisor = cx.hypervisor()?;
     let Deletion { steps, guests, card } = plan(&*hypervisor, name)?;

@@ -37,7 +37,7 @@ struct Shown {
 pub fn run(args: &NetworkShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_without_guests("network show")?;
     let hypervisor = cx.hypervisor()?;
-    let (state, network) = find(&*hypervisor, &args.network.name)?;
+    let (state, network) = find(&*hypervisor, &args.name)?;
     if args.xml {
         cx.output.document(&state.xml)?;
         return Ok(EXIT_DONE);
