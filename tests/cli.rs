@@ -168,7 +168,7 @@ fn capacity(line: &str) -> (i32, String, String) {
 fn capacity_says_what_fits_and_what_would_free_more() {
     let (code, out, err) = capacity("");
     assert_eq!((code, err.as_str()), (0, ""));
-    assert!(out.contains("  16               1\n") && !out.contains("do not fit"), "{out}");
+    assert!(out.contains("\n16               1\n") && !out.contains("do not fit"), "{out}");
     let two = "--domain-xml tests/golden/capacity";
     let (_, out, _) = capacity(two);
     assert!(out.contains("8 GPUs do not fit now: no partition of 8 GPUs is free"), "{out}");

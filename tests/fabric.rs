@@ -106,7 +106,7 @@ impl Machine {
         let mut command = Command::new(project().join("tests/as-host"));
         command.arg(self.dir.path().join("host")).args(["bash", "-ec", script, "bash"]);
         command.arg(env!("CARGO_BIN_EXE_gpuvm")).args(args);
-        command.env("DIR", self.dir.path()).env("LC_ALL", "C").env("COLUMNS", "100");
+        command.env("DIR", self.dir.path()).env("LC_ALL", "C").env_remove("COLUMNS");
         command.env("GPUVM_FAKE_NVIDIA", self.path("fake"));
         if libraries {
             command.env("LD_LIBRARY_PATH", fakes());

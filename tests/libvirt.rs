@@ -42,7 +42,7 @@ fn on_dgx2(script: &str) -> Command {
 fn on_host(host: &str, script: &str) -> Command {
     let mut command = Command::new(project().join("tests/as-host"));
     command.arg(host_tree(host)).args(["bash", "-ec", script]);
-    command.env("GPUVM", env!("CARGO_BIN_EXE_gpuvm")).env("LC_ALL", "C").env("COLUMNS", "100");
+    command.env("GPUVM", env!("CARGO_BIN_EXE_gpuvm")).env("LC_ALL", "C").env_remove("COLUMNS");
     command.env_remove("LIBVIRT_DEFAULT_URI");
     command
 }

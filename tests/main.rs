@@ -26,6 +26,7 @@ mod plans;
 mod posted;
 mod requirements;
 mod rooms;
+mod screen;
 #[allow(dead_code)]
 #[path = "bench/placement/mod.rs"]
 mod shootout;

@@ -5,8 +5,7 @@ use super::context::Context;
 use super::error::{EXIT_DONE, Refused};
 use super::guest::request;
 use super::host::names::counted;
-use super::host::tables::{Wide, table};
-use super::output::width;
+use super::table::Table;
 use crate::placement::{Advice, Away, Blocked, Capacity, capacity, check_model};
 use crate::words::count;
 use std::fmt::Write as _;
@@ -37,25 +36,33 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json(&capacity)?;
     } else {
-        cx.output.text(&text(&capacity, &topology.without("GPU"), held.domains.is_empty()))?;
+        let rest = text(&capacity, &topology.without("GPU"));
+        if !capacity.sizes.is_empty() {
+            cx.output.table(&table(&capacity, held.domains.is_empty()))?;
+        }
+        if !rest.is_empty() {
+            cx.output.text(&rest)?;
+        }
     }
     Ok(EXIT_DONE)
 }
 
-/// The answer for people, `none` where there are no GPUs; on an empty host there is one column.
-fn text(capacity: &Capacity, none: &str, empty: bool) -> String {
+/// How many guests fit, by size; on an empty host there is one column.
+fn table(capacity: &Capacity, empty: bool) -> Table {
+    let columns = if empty { 2 } else { 3 };
+    let head = ["GPUs of a guest", "guests that fit", "on the empty host"];
+    let mut table = Table::new(&head[..columns]);
+    for size in &capacity.sizes {
+        table.push([size.gpus, size.now, size.empty][..columns].iter().map(u32::to_string));
+    }
+    table
+}
+
+/// The rest of the answer for people, `none` where there are no GPUs.
+fn text(capacity: &Capacity, none: &str) -> String {
     let mut text = String::new();
     if capacity.sizes.is_empty() {
         text += &format!("{none}; `gpuvm capacity --gpus 0` counts guests without GPUs\n");
-    } else {
-        let head = ["GPUs of a guest", "guests that fit", "on the empty host"];
-        let columns = if empty { 2 } else { 3 };
-        let mut rows = vec![head[..columns].iter().map(|&cell| cell.to_owned()).collect()];
-        for size in &capacity.sizes {
-            let row = [size.gpus, size.now, size.empty];
-            rows.push(row[..columns].iter().map(u32::to_string).collect::<Vec<_>>());
-        }
-        text += &table(rows, width(), Wide::Wrap);
     }
     for of in &capacity.models {
         let gpus = |number: u32| counted(number as usize, "GPU", "GPUs");

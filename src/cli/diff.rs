@@ -36,7 +36,7 @@ impl Diff {
         if output.json {
             return output.json(self);
         }
-        if self.changed { output.text(&self.diff) } else { Ok(()) }
+        if self.changed { output.verbatim(&self.diff) } else { Ok(()) }
     }
 
     /// Prints those of several domains as one answer.

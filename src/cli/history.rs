@@ -4,9 +4,10 @@ use super::args::HistoryArgs;
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, hinted, usage};
-use super::output::{Output, width};
+use super::output::Output;
 use super::pages::BOOT;
 use super::show::find;
+use super::table::Table;
 use crate::apply::{ApplyError, Step, Transaction, now_s};
 use crate::domain::{DomainXml, differences};
 use crate::fsroot::FsRoot;
@@ -16,8 +17,6 @@ use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::kept;
 use crate::shell::word;
 use std::time::{Duration, UNIX_EPOCH};
-use tabled::builder::Builder;
-use tabled::settings::{Style, Width};
 
 /// Runs the verb.
 pub fn run(args: &HistoryArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -37,7 +36,7 @@ pub fn run(args: &HistoryArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     } else if history.entries.is_empty() {
         cx.output.progress(&format!("nothing was changed of domain `{}`", args.name));
     } else {
-        cx.output.text(&table(&history.entries))?;
+        cx.output.table(&table(&history.entries))?;
     }
     Ok(EXIT_DONE)
 }
@@ -73,16 +72,13 @@ fn chosen<'a>(history: &'a History, number: Option<u32>, name: &str) -> anyhow::
 }
 
 /// The changes as a table.
-fn table(entries: &[Entry]) -> String {
-    let mut table = Builder::new();
-    table.push_record(["NUMBER", "WHEN (UTC)", "VERB", "WHAT"]);
+fn table(entries: &[Entry]) -> Table {
+    let mut table = Table::new(["NUMBER", "WHEN (UTC)", "VERB", "WHAT"]);
     for entry in entries {
         let (number, what) = (entry.number.to_string(), entry.what.join("\n"));
-        table.push_record([number, when(entry.at_s), entry.verb.clone(), what]);
+        table.push([number, when(entry.at_s), entry.verb.clone(), what]);
     }
-    let mut table = table.build();
-    table.with(Style::blank()).with(Width::wrap(width()).keep_words(true));
-    table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    table
 }
 
 /// A time as `2026-11-21T19:00:00Z`.

@@ -4,14 +4,12 @@ use super::args::ListArgs;
 use super::context::{Context, is_active};
 use super::error::{EXIT_DONE, usage};
 use super::guest::gpu_indexes;
-use super::output::width;
+use super::table::Table;
 use super::view::View;
 use crate::domain::{DomainXml, DomainXmlError};
 use crate::hypervisor::{DomainState, DomainSummary, HypervisorErrorKind, XmlOf};
 use serde::Serialize;
 use std::path::PathBuf;
-use tabled::builder::Builder;
-use tabled::settings::{Style, Width};
 
 /// Is one row.
 #[derive(Debug, Serialize)]
@@ -43,7 +41,7 @@ pub fn run(args: &ListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     } else if rows.is_empty() {
         cx.output.progress("no domain is defined");
     } else {
-        cx.output.text(&table(&rows))?;
+        cx.output.table(&table(&rows))?;
     }
     Ok(EXIT_DONE)
 }
@@ -111,12 +109,11 @@ pub fn state_text(state: DomainState) -> &'static str {
 }
 
 /// The rows as a table.
-fn table(rows: &[Row]) -> String {
-    let mut table = Builder::new();
-    table.push_record(["NAME", "STATE", "VCPUS", "MEMORY", "GPUS", "PCPUS", "MADE BY"]);
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new(["NAME", "STATE", "VCPUS", "MEMORY", "GPUS", "PCPUS", "MADE BY"]);
     for Row { summary, view } in rows {
         let cell = |text: fn(&View) -> String| view.as_ref().map_or("?".to_owned(), text);
-        table.push_record([
+        table.push([
             summary.name.clone(),
             state_text(summary.state).to_owned(),
             cell(|view| view.vcpus.to_string()),
@@ -126,8 +123,5 @@ fn table(rows: &[Row]) -> String {
             cell(|view| if view.remembered.is_some() { "gpuvm" } else { "other" }.to_owned()),
         ]);
     }
-    let mut table = table.build();
-    table.with(Style::blank()).with(Width::wrap(width()).keep_words(true));
-    // Cells are padded to the width of their column, which no reader needs at the end of a line.
-    table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    table
 }

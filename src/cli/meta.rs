@@ -12,7 +12,7 @@ use std::io;
 pub fn completions(args: &CompletionsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command(), "gpuvm", &mut script);
-    cx.output.text(&String::from_utf8_lossy(&script))?;
+    cx.output.verbatim(&String::from_utf8_lossy(&script))?;
     Ok(EXIT_DONE)
 }
 
@@ -30,7 +30,7 @@ pub fn man(args: &ManArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     if let Some(text) = args.verb.as_deref().and_then(super::manual::find) {
-        cx.output.text(text)?;
+        cx.output.verbatim(text)?;
         return Ok(EXIT_DONE);
     }
     let wanted = match &args.verb {
@@ -38,7 +38,7 @@ pub fn man(args: &ManArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         None => "gpuvm.1".to_owned(),
     };
     match pages.iter().find(|(name, _)| *name == wanted) {
-        Some((_, page)) => cx.output.text(page)?,
+        Some((_, page)) => cx.output.verbatim(page)?,
         None => {
             let names = pages.iter().map(|(name, _)| name.trim_end_matches(".1"));
             let names = names.chain(super::manual::PAGES.iter().map(|(name, _)| *name));

@@ -10,6 +10,7 @@ pub mod capacity;
 pub mod change;
 pub mod check;
 pub mod claim;
+mod colour;
 pub mod console;
 pub mod context;
 pub mod create;
@@ -46,13 +47,15 @@ pub mod show;
 pub mod start;
 pub mod stop;
 pub mod storage;
+mod table;
 pub mod tune;
 pub mod undo;
 pub mod verify;
 pub mod vfs;
 pub mod view;
+mod wrap;
 
-use args::{Cli, Verb};
+use args::{Cli, ColorArg, Verb};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory as _, FromArgMatches as _};
@@ -78,6 +81,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     std::panic::set_hook(Box::new(|panic| output::tell(&format!("internal error: {panic}"))));
+    if cli.global.json {
+        colour::set(ColorArg::Never);
+    }
     let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&cli)));
     match run {
         Ok(Ok(code)) => code,
@@ -95,6 +101,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
 /// Reads a command line.
 fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let words: Vec<OsString> = words.into_iter().collect();
+    colour::choose(&words);
     let read = |command: clap::Command| command.try_get_matches_from(&words);
     let matches = match read(Cli::command()) {
         // What only help needs takes half as long to make as all else that reads arguments.

@@ -2,13 +2,16 @@
 //! `console`, which is the guest's own terminal, write there; what others may have put into a text is made harmless here.
 
 use super::args::Global;
-use super::offer;
 use super::printable::{Form, escaped, redacted};
+use super::table::Table;
+use super::{colour, offer, wrap};
 use crate::shell::word;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{BufRead as _, Read as _, Write};
+use std::os::fd::AsFd;
 use std::sync::OnceLock;
+use terminal_size::terminal_size_of;
 
 /// Bytes of an answer that are read.
 const MOST_TYPED: u64 = 4096;
@@ -31,9 +34,33 @@ impl Output {
         Output { json: global.json, quiet: global.quiet }
     }
 
-    /// Prints the answer as text; adds a newline where it has none.
+    /// Prints the answer as text, no line wider than the terminal; adds a newline where it has none.
     pub fn text(self, text: &str) -> std::io::Result<()> {
+        let text = offered(redacted(text));
+        let text = escaped(&text, Form::Text);
+        let on = colour::is_on(&std::io::stdout());
+        print(&colour::headlines(&wrap::fit(&text, width()), on))
+    }
+
+    /// Prints text for other programs: scripts, pages, diffs. No line of it is broken.
+    pub fn verbatim(self, text: &str) -> std::io::Result<()> {
         print(&escaped(&offered(redacted(text)), Form::Text))
+    }
+
+    /// Prints a list.
+    pub fn table(self, table: &Table) -> std::io::Result<()> {
+        self.marked(&table.text(width()))
+    }
+
+    /// Prints text that fits the terminal already and has marks, which the texts of others in it have not.
+    pub fn marked(self, text: &str) -> std::io::Result<()> {
+        let text = offered(redacted(text));
+        let parts = text.split_inclusive(colour::is_mark).map(|part| {
+            let own = part.strip_suffix(colour::is_mark).unwrap_or(part);
+            format!("{}{}", escaped(own, Form::Text), &part[own.len()..])
+        });
+        let text: String = parts.collect();
+        print(&colour::marked(&text, colour::is_on(&std::io::stdout())))
     }
 
     /// Prints the answer as JSON.
@@ -152,6 +179,8 @@ fn led(text: Cow<'_, str>) -> Cow<'_, str> {
 pub fn tell(text: &str) {
     let text = offered(redacted(text));
     let text = escaped(&text, Form::Text);
+    let text = wrap::fit(&text, columns(std::io::stderr()));
+    let text = colour::headlines(&text, colour::is_on(&std::io::stderr()));
     let end = if text.ends_with('\n') { "" } else { "\n" };
     // Who reads nothing is told nothing.
     let _ = write!(std::io::stderr(), "{text}{end}");
@@ -173,9 +202,15 @@ pub fn ask_yes(question: &str) -> std::io::Result<bool> {
     Ok(matches!(answer.to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Columns of the terminal: `COLUMNS`, else what the terminal says, else 100.
-pub fn width() -> usize {
+/// Columns of the terminal that answers go to: `COLUMNS`, else what it says; none: it is no terminal, and no line is
+/// broken, so that a program that reads them gets a record a line.
+pub fn width() -> Option<usize> {
+    columns(std::io::stdout())
+}
+
+/// Columns of a stream.
+fn columns(stream: impl AsFd) -> Option<usize> {
     let asked = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
-    let told = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
-    asked.or_else(told).unwrap_or(100)
+    let told = || terminal_size_of(stream).map(|(width, _)| usize::from(width.0));
+    asked.or_else(told)
 }

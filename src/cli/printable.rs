@@ -23,7 +23,7 @@ const SECRET_WORDS: [&str; 8] =
     ["passw", "secret", "credential", "token", "apikey", "api_key", "authkey", "private"];
 
 /// Whether a terminal obeys a character: C0 and C1 controls but the end of a line and the tab, marks and overrides of
-/// direction, separators of lines and paragraphs, and tags.
+/// direction, separators of lines and paragraphs, tags, and what marks colours in texts of ours.
 fn is_obeyed(c: char) -> bool {
     (c.is_control() && !matches!(c, '\n' | '\t'))
         || matches!(
@@ -35,6 +35,7 @@ fn is_obeyed(c: char) -> bool {
                 | '\u{200f}'
                 | '\u{2028}'..='\u{202e}'
                 | '\u{2060}'..='\u{206f}'
+                | '\u{fdd0}'..='\u{fdef}'
                 | '\u{feff}'
                 | '\u{fff9}'..='\u{fffb}'
                 | '\u{e0000}'..='\u{e007f}'

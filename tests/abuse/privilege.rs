@@ -16,7 +16,7 @@ fn on_dgx2(script: &str) -> Option<String> {
                   echo root:x:0:0::/root:/bin/sh >/etc/passwd; echo root:x:0: >/etc/group\n";
     let mut command = Command::new(project().join("tests/as-host"));
     command.arg(host_tree("dgx-2")).args(["bash", "-c", &format!("set -e\n{mounts}{script}")]);
-    command.arg(env!("CARGO_BIN_EXE_gpuvm")).env("LC_ALL", "C").env("COLUMNS", "100");
+    command.arg(env!("CARGO_BIN_EXE_gpuvm")).env("LC_ALL", "C").env_remove("COLUMNS");
     let (code, out, err) = run(command.stdin(Stdio::null()));
     assert_eq!(code, 0, "{out}{err}");
     Some(out)
@@ -127,7 +127,7 @@ fn bounded(args: &[&str]) -> (i32, String) {
     let plain = gpuvm(args);
     let mut command = Command::new("timeout");
     command.args(["20", "prlimit", "--as=2000000000", "--"]).arg(plain.get_program()).args(args);
-    command.env_remove("LIBVIRT_DEFAULT_URI").env("COLUMNS", "100").env("LC_ALL", "C");
+    command.env_remove("LIBVIRT_DEFAULT_URI").env_remove("COLUMNS").env("LC_ALL", "C");
     let (code, out, err) = run(command.stdin(Stdio::null()));
     (code, out + &err)
 }

@@ -203,7 +203,7 @@ impl Daemon {
         command.args(["-m", "--propagation", "private", "bash", "-c"]);
         command.arg(r#"dir=$1 host=$2; . "$dir/own.sh"; shift 2; exec "$@""#).arg("own");
         command.arg(&self.dir).arg(self.host.as_deref().unwrap_or(Path::new("-"))).arg(program);
-        command.env("LIBVIRT_DEFAULT_URI", self.uri()).env("COLUMNS", "100").env("LC_ALL", "C");
+        command.env("LIBVIRT_DEFAULT_URI", self.uri()).env_remove("COLUMNS").env("LC_ALL", "C");
         command
     }
 

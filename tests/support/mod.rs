@@ -19,7 +19,7 @@ use std::process::{Command, Output};
 pub fn gpuvm(args: &[&str]) -> Command {
     watch::begin();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
-    command.args(args).env_remove("LIBVIRT_DEFAULT_URI").env("COLUMNS", "100").env("LC_ALL", "C");
+    command.args(args).env_remove("LIBVIRT_DEFAULT_URI").env_remove("COLUMNS").env("LC_ALL", "C");
     command
 }
 

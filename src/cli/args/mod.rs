@@ -57,7 +57,7 @@ pub use verify::{CheckArgs, VerifyArgs};
 pub use vf::{VfArg, settings as vf_settings};
 pub use wish::{AllowArg, NearArg, PinsArg, Which};
 
-use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueHint};
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use heading::{BEHAVIOUR, GLOBAL, GUEST, PLACEMENT};
 use std::path::PathBuf;
 
@@ -163,6 +163,17 @@ pub struct Global {
     /// Suppress progress and warnings
     #[arg(short, long, global = true, display_order = 103, help_heading = GLOBAL)]
     pub quiet: bool,
+    /// When to use colors
+    #[arg(
+        long,
+        global = true,
+        display_order = 104,
+        help_heading = GLOBAL,
+        value_name = "WHEN",
+        hide_short_help = true,
+        default_value = "auto"
+    )]
+    pub color: ColorArg,
     /// Print help (-h: summary, --help: all)
     #[arg(short, long, global = true, display_order = 110, action = ArgAction::Help)]
     #[arg(help_heading = GLOBAL)]
@@ -171,6 +182,24 @@ pub struct Global {
     #[arg(short = 'V', long, global = true, display_order = 111, action = ArgAction::Version)]
     #[arg(help_heading = GLOBAL)]
     pub version: Option<bool>,
+}
+
+/// When there are colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ColorArg {
+    /// On a terminal, unless NO_COLOR is set or TERM is `dumb`
+    Auto,
+    /// Always, except in JSON
+    Always,
+    /// Never
+    Never,
+}
+
+impl ColorArg {
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<ColorArg> {
+        <ColorArg as ValueEnum>::from_str(name, false).ok()
+    }
 }
 
 /// The verb, in the order of [`GROUPS`].

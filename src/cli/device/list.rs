@@ -6,14 +6,13 @@ use crate::cli::args::DeviceListArgs;
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
 use crate::cli::host::names::{model, plain};
+use crate::cli::table::Table;
 use crate::cpuset::NodeId;
 use crate::holders::{self, Take, Use};
 use crate::placement::{DeviceState, Occupancy, device_states};
 use crate::topology::{DeviceKind, PciDevice, Topology, is_vfio};
 use serde::Serialize;
 use std::collections::BTreeSet;
-use tabled::builder::Builder;
-use tabled::settings::Style;
 
 /// Is one row.
 #[derive(Debug, Serialize)]
@@ -64,7 +63,7 @@ pub fn run(args: &DeviceListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     } else if rows.is_empty() {
         cx.output.progress(&topology.without("GPU, NVSwitch, NIC or NVMe drive"));
     } else {
-        cx.output.text(&table(&rows))?;
+        cx.output.table(&table(&rows))?;
     }
     Ok(EXIT_DONE)
 }
@@ -145,9 +144,9 @@ fn kind(kind: DeviceKind) -> &'static str {
 }
 
 /// The rows as a table.
-fn table(rows: &[Row]) -> String {
-    let mut table = Builder::new();
-    table.push_record(["ADDRESS", "KIND", "MODEL", "NODE", "DRIVER", "GROUP", "RESET", "STATE"]);
+fn table(rows: &[Row]) -> Table {
+    let mut table =
+        Table::new(["ADDRESS", "KIND", "MODEL", "NODE", "DRIVER", "GROUP", "RESET", "STATE"]);
     for row in rows {
         let dash = || "-".to_owned();
         let reset = row.reset_methods.join(",");
@@ -161,7 +160,7 @@ fn table(rows: &[Row]) -> String {
         if row.at_boot {
             state += ", at boot";
         }
-        table.push_record([
+        table.push([
             row.bdf.to_string(),
             kind(row.kind).to_owned(),
             row.model.clone(),
@@ -172,7 +171,5 @@ fn table(rows: &[Row]) -> String {
             state,
         ]);
     }
-    let mut table = table.build();
-    table.with(Style::blank());
-    table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    table
 }

@@ -7,13 +7,12 @@ use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
 use crate::cli::host::names::drive_size;
 use crate::cli::host::natural;
+use crate::cli::table::Table;
 use crate::cpuset::NodeId;
 use crate::discover::drives::best_id;
 use crate::placement::{DeviceState, device_states};
 use crate::topology::{DeviceKind, Drive, DriveUse, Topology};
 use serde::Serialize;
-use tabled::builder::Builder;
-use tabled::settings::Style;
 
 /// Is what a drive or partition is for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -121,7 +120,7 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     } else if rows.is_empty() {
         cx.output.progress("this host has no drive");
     } else {
-        cx.output.text(&table(&rows))?;
+        cx.output.table(&table(&rows))?;
         if cx.root()?.is_some_and(|root| root.is_live()) && !state.is_complete {
             cx.output.progress(
                 "without root, processes of others are not seen, and devices are not read",
@@ -235,9 +234,8 @@ fn switch(topology: &Topology, bdf: Bdf) -> Option<Bdf> {
 }
 
 /// The rows as a table. Names are there to be copied, so nothing is wrapped.
-fn table(rows: &[Row]) -> String {
-    let mut table = Builder::new();
-    table.push_record([
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new([
         "DRIVE", "ADDRESS", "NODE", "SWITCH", "SIZE", "MODEL", "ROLE", "GIVE", "ID", "USED BY",
     ]);
     let dash = || "-".to_owned();
@@ -255,7 +253,7 @@ fn table(rows: &[Row]) -> String {
             |said: &&String| row.partitions.iter().any(|part| part.content.contains(said));
         why.extend(row.content.iter().filter(|said| !of_part(said)).cloned());
         why.extend(row.pci_blocked.iter().map(|blocked| format!("not as PCI: {blocked}")));
-        table.push_record([
+        table.push([
             text(row.name.clone()),
             text(row.bdf.map(|bdf| bdf.to_string())),
             text(row.node.map(|node| node.to_string())),
@@ -270,7 +268,7 @@ fn table(rows: &[Row]) -> String {
         for part in &row.partitions {
             let mut why: Vec<String> = part.used_by.iter().map(short).collect();
             why.extend(part.content.iter().cloned());
-            table.push_record([
+            table.push([
                 format!("  {}", part.name),
                 dash(),
                 dash(),
@@ -284,9 +282,7 @@ fn table(rows: &[Row]) -> String {
             ]);
         }
     }
-    let mut table = table.build();
-    table.with(Style::blank());
-    table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    table
 }
 
 /// A reason, shortened where the row says what is used.

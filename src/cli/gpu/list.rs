@@ -7,6 +7,7 @@ use crate::cli::context::Context;
 use crate::cli::device::uses;
 use crate::cli::error::EXIT_DONE;
 use crate::cli::host::names::model;
+use crate::cli::table::Table;
 use crate::cpuset::NodeId;
 use crate::discover::cards::cards;
 use crate::holders::{Take, Use};
@@ -14,8 +15,6 @@ use crate::placement::{DeviceState, Occupancy, device_states};
 use crate::topology::{DeviceKind, PartitionId, PciDevice, Topology};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use tabled::builder::Builder;
-use tabled::settings::Style;
 
 /// Is one row.
 #[derive(Debug, Serialize)]
@@ -61,7 +60,7 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     } else if rows.is_empty() {
         cx.output.progress(&topology.without("GPU"));
     } else {
-        cx.output.text(&table(&rows))?;
+        cx.output.table(&table(&rows))?;
     }
     Ok(EXIT_DONE)
 }
@@ -124,13 +123,12 @@ fn numbers(ids: &[PartitionId]) -> String {
 }
 
 /// The rows as a table; UUIDs only where one is known.
-fn table(rows: &[Row]) -> String {
-    let mut table = Builder::new();
+fn table(rows: &[Row]) -> Table {
     let has_uuids = rows.iter().any(|row| row.uuid.is_some());
     let mut head = vec!["GPU", "ADDRESS", "MODEL", "NODE", "PARTITIONS"];
     head.extend(has_uuids.then_some("UUID"));
     head.push("STATE");
-    table.push_record(head);
+    let mut table = Table::new(head);
     let dash = || "-".to_owned();
     for row in rows {
         let mut cells = vec![
@@ -142,13 +140,9 @@ fn table(rows: &[Row]) -> String {
         ];
         cells.extend(has_uuids.then(|| row.uuid.clone().unwrap_or_else(dash)));
         cells.push(row.why.clone().unwrap_or_else(|| "free".to_owned()));
-        table.push_record(cells);
+        table.push(cells);
     }
-    let mut table = table.build();
-    table.with(Style::blank());
-    // Nothing is wrapped: addresses and UUIDs are there to be copied whole. Cells are padded to the width of their
-    // column, which no reader needs at the end of a line.
-    table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    table
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
 //! `host files`: how many files guests may have open, and the line of libvirt's qemu.conf that says it.
 
 use super::change::change;
-use super::tables::{Wide, table};
 use crate::apply::Step;
 use crate::apply::text::TextStep;
 use crate::check;
 use crate::cli::args::HostFilesArgs;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted, usage};
-use crate::cli::output::width;
+use crate::cli::table::Table;
 use crate::discover::files::{Files, Limit, limit, read, with_limit};
 use crate::discover::process;
 use crate::domain::DomainXml;
@@ -135,6 +134,6 @@ fn show(root: &FsRoot, cx: &Context<'_>) -> anyhow::Result<u8> {
         |what: String, limit: Limit| vec![what, limit.soft.to_string(), limit.hard.to_string()];
     rows.extend(files.daemons.iter().map(|d| row(format!("{} ({})", d.name, d.pid), d.limit)));
     rows.extend(guests.iter().map(|g| row(format!("guest {} ({})", g.uuid, g.pid), g.limit)));
-    cx.output.text(&table(rows, width(), Wide::Wrap))?;
+    cx.output.table(&Table::of(rows))?;
     Ok(EXIT_DONE)
 }

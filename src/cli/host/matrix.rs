@@ -49,11 +49,11 @@ pub fn run(args: &MatrixArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json(&matrix)?;
     } else if args.tsv {
-        cx.output.text(&matrix.tsv())?;
+        cx.output.verbatim(&matrix.tsv())?;
     } else if matrix.devices.is_empty() {
         cx.output.text(&format!("{}\n", topology.without("GPU or RDMA NIC")))?;
     } else {
-        cx.output.text(&matrix.text(width()))?;
+        cx.output.verbatim(&matrix.text(width().unwrap_or(100)))?;
     }
     Ok(EXIT_DONE)
 }

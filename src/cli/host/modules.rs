@@ -2,13 +2,12 @@
 //! no longer has. What a publication says about a product is shown, but never written.
 
 use super::capture;
-use super::tables::{Wide, table};
 use crate::bdf::Bdf;
 use crate::cli::args::ModulesArgs;
 use crate::cli::change::keep_links;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
-use crate::cli::output::width;
+use crate::cli::table::Table;
 use crate::discover::fabric::links;
 use crate::discover::fabric::modules::{Modules, PATH, Source};
 use crate::discover::fabric::modules_now;
@@ -50,7 +49,10 @@ pub fn run(args: &ModulesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json(&rows)?;
     } else {
-        cx.output.text(&text(&rows))?;
+        match rows.is_empty() {
+            true => cx.output.text("no GPU on this host")?,
+            false => cx.output.table(&table(&rows))?,
+        }
     }
     for note in &notes {
         cx.output.warning(note);
@@ -75,17 +77,14 @@ fn rows(topology: &Topology, modules: &Modules, other: &str) -> Vec<Row> {
 }
 
 /// The table for a terminal.
-fn text(rows: &[Row]) -> String {
-    if rows.is_empty() {
-        return "no GPU on this host\n".into();
-    }
+fn table(rows: &[Row]) -> Table {
     let head = ["GPU", "address", "module", "known by"].map(ToOwned::to_owned).to_vec();
     let cells = |row: &Row| {
         let module = row.module.map_or("-".into(), |id| id.to_string());
         vec![row.gpu.to_string(), row.bdf.to_string(), module, row.by.clone().unwrap_or("-".into())]
     };
     let rows = std::iter::once(head).chain(rows.iter().map(cells)).collect();
-    table(rows, width(), Wide::Wrap)
+    Table::of(rows)
 }
 
 /// Writes the admin's file, whole or not at all; or says that it would.

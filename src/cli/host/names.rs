@@ -1,6 +1,7 @@
 //! What people call parts: addresses, sizes, link speeds; models by PCI id are the topology's.
 
 use crate::bdf::Bdf;
+use crate::cli::colour::is_mark;
 pub use crate::topology::model::model;
 use crate::topology::{Link, PciDevice};
 
@@ -53,7 +54,7 @@ fn rate(dgts: u32) -> String {
 
 /// A text of the host's without what a terminal would act on.
 pub fn plain(text: &str) -> String {
-    let harmless = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let harmless = |c: char| if c.is_control() || is_mark(c) { '\u{fffd}' } else { c };
     text.chars().map(harmless).collect()
 }
 

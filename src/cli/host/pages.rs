@@ -1,14 +1,13 @@
 //! `host pages`: the huge pages of each node, and how many of one size a node is to have.
 
-use super::tables::{Wide, table};
 use crate::apply::pages::{PagesError, PagesStep, boot};
 use crate::apply::{Journal, Step, apply};
 use crate::cli::args::HostPagesArgs;
 use crate::cli::change::{Reporter, agree, file_steps, print_steps, refuse_unfinished};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
-use crate::cli::output::width;
 use crate::cli::pages::refuse_full;
+use crate::cli::table::Table;
 use crate::cpuset::NodeId;
 use crate::discover::hugetlb;
 use crate::fsroot::FsRoot;
@@ -59,7 +58,7 @@ fn show(args: &HostPagesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     } else if rows.is_empty() {
         cx.output.text("no pools of huge pages")?;
     } else {
-        cx.output.text(&text(&rows))?;
+        cx.output.table(&table(&rows))?;
     }
     let lacks = |row: &&Row| {
         let wanted = row.reserved > 0 || row.at_boot.is_some_and(|count| count > 0);
@@ -112,7 +111,7 @@ fn rows(args: &HostPagesArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Row>> {
 }
 
 /// The pools for people.
-fn text(rows: &[Row]) -> String {
+fn table(rows: &[Row]) -> Table {
     let head =
         ["NODE", "SIZE", "RESERVED", "USED", "FREE", "SURPLUS", "ROOM", "AT BOOT", "MOUNTED"];
     let known = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
@@ -130,7 +129,7 @@ fn text(rows: &[Row]) -> String {
         line.extend([known(row.room), known(row.at_boot), mounted]);
         lines.push(line);
     }
-    table(lines, width(), Wide::Wrap)
+    Table::of(lines)
 }
 
 /// Sets how many pages of a size a node has, now or at boot.

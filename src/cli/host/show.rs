@@ -4,6 +4,7 @@ use super::names::{counted, model, plain, wrapped};
 use super::{checked, tables, tree};
 use crate::bdf::Bdf;
 use crate::cli::args::HostShowArgs;
+use crate::cli::colour::{END, Mark};
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
 use crate::cli::gpu::is_dead;
@@ -14,6 +15,9 @@ use crate::topology::{DeviceKind, FabricModel, Isolated, Parts, PciDevice, Topol
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+
+/// Columns of an answer that goes to no terminal.
+const WIDTH: usize = 100;
 
 /// Is what `--json` prints: the host, and what is derived from it.
 #[derive(Debug, Serialize)]
@@ -43,13 +47,13 @@ pub fn run(args: &HostShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             degraded,
         })?;
     } else {
-        cx.output.text(&text(&topology, &degraded, args.all, width()))?;
+        cx.output.marked(&text(&topology, &degraded, args.all, width().unwrap_or(WIDTH)))?;
     }
     Ok(EXIT_DONE)
 }
 
 /// The whole answer for a terminal of `width` columns.
-pub fn text(topology: &Topology, degraded: &[String], all: bool, width: usize) -> String {
+fn text(topology: &Topology, degraded: &[String], all: bool, width: usize) -> String {
     let mut text = header(topology, degraded, width);
     let inner = width.saturating_sub(2);
     let sections = [
@@ -61,7 +65,8 @@ pub fn text(topology: &Topology, degraded: &[String], all: bool, width: usize) -
     ];
     for (title, body) in sections {
         if !body.is_empty() {
-            write!(text, "\n{title}\n{body}").expect("text");
+            let begin = Mark::Head.begin();
+            write!(text, "\n{begin}{title}{END}\n{body}").expect("text");
         }
     }
     text

@@ -2,13 +2,11 @@
 
 use super::names::{counted, drive_size, plain, short, wrapped};
 use crate::bdf::Bdf;
+use crate::cli::table::Table;
 use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
 use crate::topology::{DeviceKind, Drive, DriveUse, FabricModel, Topology};
 use std::collections::{BTreeMap, BTreeSet};
-use tabled::builder::Builder;
-use tabled::settings::peaker::Priority;
-use tabled::settings::{Padding, Style, Width};
 
 /// Is what happens to cells that do not fit.
 #[derive(Debug, Clone, Copy)]
@@ -19,28 +17,15 @@ pub enum Wide {
     Wrap,
 }
 
-/// A table without lines of at most `width` columns, indented by two; columns on the right give way first.
+/// A table of at most `width` columns, indented by two, with the marks of its head.
 pub fn table(rows: Vec<Vec<String>>, width: usize, wide: Wide) -> String {
-    let rows = rows.into_iter().map(|row| row.iter().map(|cell| plain(cell)).collect::<Vec<_>>());
-    let mut table = rows.collect::<Builder>().build();
-    table.with(Style::empty()).with(Padding::new(0, 2, 0, 0));
-    let width = width.max(20);
+    let rows = rows.into_iter().map(|row| row.iter().map(|cell| plain(cell)).collect());
+    let table = Table::of(rows.collect()).indented(2);
+    let width = width.max(20) + 2;
     match wide {
-        Wide::Cut => {
-            table.with(Width::truncate(width).suffix("…").priority(Priority::right()));
-        }
-        Wide::Wrap => {
-            table.with(Width::wrap(width).keep_words(true).priority(Priority::right()));
-        }
+        Wide::Cut => table.cut(width),
+        Wide::Wrap => table.text(Some(width)),
     }
-    let mut text = String::new();
-    for line in table.to_string().lines() {
-        text.push_str("  ");
-        text.push_str(line.trim_end());
-        text.truncate(text.trim_end_matches(' ').len());
-        text.push('\n');
-    }
-    text
 }
 
 /// Nodes with what hangs on them; those with neither pcpus nor memory nor devices in one line below.
@@ -107,7 +92,7 @@ pub fn nodes(topology: &Topology, width: usize) -> String {
         }
         rows.push(row);
     }
-    let mut text = table(rows, width, Wide::Cut);
+    let mut text = table(rows, width, Wide::Wrap);
     if !bare.is_empty() {
         let nodes = counted(bare.len(), "node", "nodes");
         text.push_str(&format!("  {nodes} with neither pcpus nor memory: {bare}\n"));

@@ -1,14 +1,13 @@
 //! `host tuning`: the settings of the kernel that `verify` judges, shown with the reason of each, and set.
 
 use super::change::change;
-use super::tables::{Wide, table};
 use crate::apply::Step;
 use crate::apply::setting::SettingStep;
 use crate::cli::args::HostTuningArgs;
 use crate::cli::change::file_steps;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
-use crate::cli::output::width;
+use crate::cli::table::Table;
 use crate::discover::tuning::{BALANCING, TRANSPARENT, value};
 use crate::fsroot::FsRoot;
 use serde::Serialize;
@@ -203,7 +202,7 @@ fn show(cx: &Context<'_>) -> anyhow::Result<u8> {
         row.extend([advised.unwrap_or("-").to_owned(), why.to_owned()]);
         rows.push(row);
     }
-    cx.output.text(&table(rows, width(), Wide::Wrap))?;
+    cx.output.table(&Table::of(rows))?;
     Ok(EXIT_DONE)
 }
 

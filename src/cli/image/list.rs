@@ -3,13 +3,11 @@
 use super::super::args::ImageListArgs;
 use super::super::context::Context;
 use super::super::error::EXIT_DONE;
-use super::super::output::width;
+use super::super::table::Table;
 use super::uses::Uses;
 use super::{Image, images};
 use crate::memsize::MemSize;
 use serde::Serialize;
-use tabled::builder::Builder;
-use tabled::settings::{Style, Width};
 
 /// Is one row.
 #[derive(Debug, Serialize)]
@@ -40,7 +38,7 @@ pub fn run(args: &ImageListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     } else if rows.is_empty() {
         cx.output.progress("there is no image; `gpuvm image add FILE` adds one");
     } else {
-        cx.output.text(&table(&rows))?;
+        cx.output.table(&table(&rows))?;
     }
     for image in rows.iter().map(|row| &row.image) {
         if let Some(fault) = &image.fault {
@@ -51,14 +49,13 @@ pub fn run(args: &ImageListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 }
 
 /// The rows as a table.
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[Row]) -> Table {
     let size = |bytes: u64| MemSize::from_kib(bytes.div_ceil(1024)).to_string();
-    let mut table = Builder::new();
-    table.push_record(["NAME", "FORMAT", "SIZE", "ON DISK", "USED BY"]);
+    let mut table = Table::new(["NAME", "FORMAT", "SIZE", "ON DISK", "USED BY"]);
     for Row { image, domains, volumes } in rows {
         // Volumes tell more only where no domain has them.
         let users = if domains.is_empty() { volumes } else { domains };
-        table.push_record([
+        table.push([
             image.name.to_string(),
             image.format.to_string(),
             size(image.virtual_bytes),
@@ -66,8 +63,5 @@ fn table(rows: &[Row]) -> String {
             if users.is_empty() { "-".to_owned() } else { users.join(", ") },
         ]);
     }
-    let mut table = table.build();
-    table.with(Style::blank()).with(Width::wrap(width()).keep_words(true));
-    // Cells are padded to the width of their column, which no reader needs at the end of a line.
-    table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    table
 }

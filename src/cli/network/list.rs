@@ -2,14 +2,12 @@
 
 use super::super::context::Context;
 use super::super::error::EXIT_DONE;
-use super::super::output::width;
+use super::super::table::Table;
 use super::guests::{GuestNic, Guests};
 use super::read;
 use crate::hypervisor::network::NetworkState;
 use crate::network::Network;
 use serde::Serialize;
-use tabled::builder::Builder;
-use tabled::settings::{Style, Width};
 
 /// Is one row.
 #[derive(Debug, Serialize)]
@@ -49,16 +47,15 @@ pub fn run(cx: &Context<'_>) -> anyhow::Result<u8> {
     } else if rows.is_empty() {
         cx.output.progress("there is no network; `gpuvm network create default` makes one");
     } else {
-        cx.output.text(&table(&rows))?;
+        cx.output.table(&table(&rows))?;
     }
     Ok(EXIT_DONE)
 }
 
 /// The rows as a table.
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[Row]) -> Table {
     let dash = || "-".to_owned();
-    let mut table = Builder::new();
-    table.push_record([
+    let mut table = Table::new([
         "NAME",
         "KIND",
         "STATE",
@@ -78,7 +75,7 @@ fn table(rows: &[Row]) -> String {
         };
         let mut names: Vec<&str> = guests.iter().map(|guest| guest.domain.as_str()).collect();
         names.dedup();
-        table.push_record([
+        table.push([
             network.name.clone(),
             network.kind.to_string(),
             state.to_owned(),
@@ -91,7 +88,5 @@ fn table(rows: &[Row]) -> String {
             leases.to_string(),
         ]);
     }
-    let mut table = table.build();
-    table.with(Style::blank()).with(Width::wrap(width()).keep_words(true));
-    table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    table
 }

@@ -7,6 +7,7 @@ use crate::cli::args::NicListArgs;
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
 use crate::cli::host::names::{model, short};
+use crate::cli::table::Table;
 use crate::cpuset::NodeId;
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Use, UseKind};
@@ -14,8 +15,6 @@ use crate::placement::Occupancy;
 use crate::topology::{DeviceKind, PciDevice, Proximity, Sriov, Topology};
 use serde::Serialize;
 use std::collections::BTreeSet;
-use tabled::builder::Builder;
-use tabled::settings::Style;
 
 /// Is a card: a physical function.
 #[derive(Debug, Serialize)]
@@ -106,7 +105,7 @@ pub fn run(args: &NicListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     } else if cards.is_empty() {
         cx.output.progress(&topology.without("network card"));
     } else {
-        cx.output.text(&table(&cards))?;
+        cx.output.table(&table(&cards))?;
     }
     Ok(EXIT_DONE)
 }
@@ -204,11 +203,10 @@ fn state(domains: &[String], used_by: &[Use]) -> String {
 }
 
 /// The cards as a table, each with its virtual functions below it.
-fn table(cards: &[Card]) -> String {
+fn table(cards: &[Card]) -> Table {
     let dash = || "-".to_owned();
     let joined = |names: &[String]| if names.is_empty() { dash() } else { names.join(",") };
-    let mut table = Builder::new();
-    table.push_record([
+    let mut table = Table::new([
         "ADDRESS", "MODEL", "NETDEV", "DRIVER", "NODE", "GPUS", "UP", "MAC", "VFS", "STATE",
     ]);
     for card in cards {
@@ -224,7 +222,7 @@ fn table(cards: &[Card]) -> String {
             (Some(true), Some("up")) => "yes".into(),
             (Some(true), _) => "no link".into(),
         };
-        table.push_record([
+        table.push([
             card.bdf.to_string(),
             card.model.clone(),
             joined(&card.netdevs),
@@ -238,7 +236,7 @@ fn table(cards: &[Card]) -> String {
         ]);
         for vf in &card.vfs {
             let name = format!("VF {} of {}", vf.number, short(card.bdf));
-            table.push_record([
+            table.push([
                 format!("  {}", vf.bdf),
                 name,
                 joined(&vf.netdevs),
@@ -252,7 +250,5 @@ fn table(cards: &[Card]) -> String {
             ]);
         }
     }
-    let mut table = table.build();
-    table.with(Style::blank());
-    table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    table
 }

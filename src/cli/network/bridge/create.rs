@@ -41,7 +41,7 @@ pub fn run(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
         cx.output.warning(note);
     }
     if let Some(manager) = args.print_for {
-        cx.output.text(&script(&planned.bridge, manager.into()))?;
+        cx.output.verbatim(&script(&planned.bridge, manager.into()))?;
         return Ok(EXIT_DONE);
     }
     let Some(made) = &prepared.made else { return Err(elsewhere(&prepared, cx)?) };
@@ -82,7 +82,7 @@ fn preview(planned: &Planned, made: &Made, cx: &Context<'_>) -> anyhow::Result<u
         cx.output.progress(&format!("this would {line}"));
     }
     print_steps(steps, cx)?;
-    cx.output.text(&format!("\n{text}"))?;
+    cx.output.verbatim(&format!("\n{text}"))?;
     Ok(EXIT_DONE)
 }
 
@@ -93,7 +93,7 @@ fn elsewhere(prepared: &Prepared, cx: &Context<'_>) -> anyhow::Result<anyhow::Er
     if cx.output.json {
         cx.output.json(&serde_json::json!({ "manager": manager, "script": script }))?;
     } else {
-        cx.output.text(&script)?;
+        cx.output.verbatim(&script)?;
     }
     let message = format!(
         "the network of this host is configured by {manager}, which gpuvm does not change: nothing is done"

@@ -3,8 +3,7 @@
 use super::super::super::args::HostBridgeShowArgs;
 use super::super::super::context::Context;
 use super::super::super::error::{EXIT_DONE, hinted};
-use super::super::super::host::tables::{Wide, table};
-use super::super::super::output::width;
+use super::super::super::table::Table;
 use super::super::prepare::host;
 use super::paths;
 use crate::apply::hostnet::waiting;
@@ -69,7 +68,7 @@ pub fn print(name: Option<&str>, cx: &Context<'_>) -> anyhow::Result<()> {
     } else if rows.is_empty() {
         cx.output.progress("this host has no bridge");
     } else {
-        cx.output.text(&text(&rows))?;
+        cx.output.table(&table(&rows))?;
     }
     Ok(())
 }
@@ -127,7 +126,7 @@ fn ports(host: &HostNetwork, bridge: &str) -> Vec<Port> {
 }
 
 /// The rows for people.
-fn text(rows: &[Row]) -> String {
+fn table(rows: &[Row]) -> Table {
     let head = ["NAME", "STATE", "PORTS", "MTU", "ADDRESSES", "FILE"];
     let mut cells = vec![head.map(str::to_owned).to_vec()];
     let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
@@ -158,5 +157,5 @@ fn text(rows: &[Row]) -> String {
             dash(row.file.as_ref().map_or(String::new(), |file| file.display().to_string())),
         ]);
     }
-    table(cells, width(), Wide::Wrap)
+    Table::of(cells)
 }
