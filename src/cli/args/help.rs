@@ -20,6 +20,9 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
 /// What clap's own verb does; it is not among the types.
 const HELP: &str = "Print the help of a command";
 
+/// The last line of `gpuvm -h`; gpuvm(1) lists the other pages of the manual.
+const GUIDE: &str = "`gpuvm COMMAND --help` explains a command; `man gpuvm-guide` is the guide.";
+
 /// The command line with complete help.
 pub fn command() -> Command {
     let root = dressed(Cli::command(), "gpuvm");
@@ -41,7 +44,8 @@ fn dressed(command: Command, path: &str) -> Command {
             command.after_help(all).after_long_help(long)
         }
         (false, _) => {
-            command.after_help(format!("`{path} COMMAND --help` explains a command in full."))
+            let more = format!("`{path} COMMAND --help` explains a command in full.");
+            command.after_help(if path == "gpuvm" { GUIDE.to_owned() } else { more })
         }
     };
     command.mut_subcommands(|below| {
