@@ -1,4 +1,6 @@
 //! The command line, as types. Man pages and completions are made from these; help text is written here only.
+// Brackets in help are parts that may be left out, not links.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 mod bridge;
 mod capacity;
