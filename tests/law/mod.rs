@@ -9,6 +9,7 @@
 mod beside;
 mod clauses;
 mod fake;
+mod foreign;
 mod items;
 mod outside;
 mod pairs;

@@ -2,7 +2,7 @@
 
 use super::guest::Guest;
 use super::report::{Report, Rule};
-use crate::cpuset::{CpuSet, PcpuId};
+use crate::cpuset::{CpuSet, NodeSet, PcpuId};
 use crate::domain::claims::Pin;
 use crate::domain::read::At;
 use crate::placement::{Occupancy, idle_cores};
@@ -228,11 +228,13 @@ fn emulator<'t>(
             .collect();
         let message =
             format!("{what} may run on pcpus {all}, whose cores carry vcpus of this guest");
-        let nodes = shared.iter().filter_map(|pcpu| Some(topology.core_of(pcpu)?.node)).collect();
+        let nodes: NodeSet =
+            shared.iter().filter_map(|pcpu| Some(topology.core_of(pcpu)?.node)).collect();
         let kept = guest.asked.as_ref().map_or(0, |asked| asked.reserve.cores);
         let idle = idle_cores(topology, others, kept, &nodes);
+        // As the planner leaves them: of one core of a node, in guests that keep to a share that their vCPUs nearly fill.
         let is_left = !live_pins(guest).any(|pin| pin.cpuset.intersects(cpuset));
-        if is_left && guest.asked.is_some() {
+        if is_left && (guest.asked.is_some() || shared.len() <= nodes.len()) {
             report.note(&EMULATOR, cpuset.spot, format!("{message}, on threads that these leave"));
             continue;
         }

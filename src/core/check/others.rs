@@ -7,7 +7,7 @@ use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::claims::Pin;
 use crate::domain::read::At;
 use crate::memsize::MemSize;
-use crate::placement::{Held, Occupancy};
+use crate::placement::{Held, Occupancy, floats};
 use crate::topology::Topology;
 
 /// Only one of them can run; libvirt defines both.
@@ -95,33 +95,93 @@ fn union<'s>(sets: impl IntoIterator<Item = &'s CpuSet>) -> CpuSet {
     sets.into_iter().fold(CpuSet::new(), |all, set| all.or(set))
 }
 
-/// Checks pcpus and cores against one domain: one finding per kind, at the first pin concerned.
+/// The pcpus of one domain: of pins that hold cores, and of those that leave its threads more than one.
+struct Theirs {
+    /// Pcpus that carry its vCPUs.
+    vcpus: CpuSet,
+    /// Every pcpu of their cores.
+    cores: CpuSet,
+    /// Every pcpu of the cores of its other threads.
+    helpers: CpuSet,
+    /// Pcpus that its vCPUs float over.
+    floating: CpuSet,
+    /// Every pcpu of the cores that its other threads float over.
+    floating_helpers: CpuSet,
+}
+
+impl Theirs {
+    /// Reads them, as the planner does: a pin holds cores or lets a thread float.
+    fn of(topology: &Topology, held: &Held) -> Theirs {
+        let parts = |pins: &mut dyn Iterator<Item = &CpuSet>| {
+            let (wide, narrow): (Vec<_>, Vec<_>) = pins.partition(|pin| floats(topology, pin));
+            (union(narrow), union(wide))
+        };
+        let (vcpus, floating) = parts(&mut held.vcpu_pins.iter());
+        let (helpers, wide) = parts(&mut held.emulator_pin.iter().chain(&held.iothread_pins));
+        let cores = whole_cores(topology, &vcpus);
+        let helpers = whole_cores(topology, &helpers.minus(&vcpus)).minus(&cores);
+        let floating = floating.minus(&cores);
+        let all = whole_cores(topology, &floating).or(&cores).or(&helpers);
+        let floating_helpers = whole_cores(topology, &wide).minus(&all);
+        Theirs { vcpus, cores, helpers, floating, floating_helpers }
+    }
+}
+
+/// Checks pcpus and cores against one domain: one finding per kind, at the first pin concerned. What the other's threads
+/// only may run on is a note: no place is free of who floats over all, and the planner says it, too.
 fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut Report<'t>) {
-    let their_vcpus = union(&held.vcpu_pins);
-    let their_cores = whole_cores(topology, &their_vcpus);
-    let their_helpers = union(held.emulator_pin.iter().chain(&held.iothread_pins));
-    let their_helpers = whole_cores(topology, &their_helpers.minus(&their_vcpus));
+    let theirs = Theirs::of(topology, held);
+    let split = theirs.cores.minus(&theirs.vcpus);
     let pins: Vec<&At<'t, CpuSet>> = vcpu_sets(guest);
-    let hint = "`gpuvm plan` finds cores that nobody holds";
-    let mut tell = |rule: &'static Rule, sets: &[&At<'t, CpuSet>], theirs: &CpuSet, what: &str| {
-        let shared = union(sets.iter().map(|set| &set.value)).and(theirs);
-        if let Some(first) = sets.iter().find(|set| set.intersects(theirs)) {
-            let message = format!("pcpus {shared} {what} {}", name(held));
-            report.add(rule, first.spot, message, hint);
-        }
-    };
-    tell(&PCPU, &pins, &their_vcpus, "carry vcpus of");
-    let split = their_cores.minus(&their_vcpus);
-    tell(&CORE, &pins, &split, "are on cores that carry vcpus of");
-    let helpers = their_helpers.minus(&their_cores);
-    tell(&HELPER, &pins, &helpers, "are on cores that carry emulator or I/O threads of");
     let own: Vec<_> = helper_pins(guest).into_iter().map(|(_, cpuset)| cpuset).collect();
-    tell(
-        &HELPER,
-        &own,
-        &their_cores,
-        "are for emulator or I/O threads, but on cores with vcpus of",
-    );
+    let rows = [
+        (&PCPU, &pins, &theirs.vcpus, "carry vcpus of"),
+        (&CORE, &pins, &split, "are on cores that carry vcpus of"),
+        (&HELPER, &pins, &theirs.helpers, "are on cores that carry emulator or I/O threads of"),
+        (
+            &HELPER,
+            &own,
+            &theirs.cores,
+            "are for emulator or I/O threads, but on cores with vcpus of",
+        ),
+    ];
+    for (rule, sets, theirs, what) in rows {
+        if let Some((first, shared)) = shared(sets.iter().copied(), theirs) {
+            let message = format!("pcpus {shared} {what} {}", name(held));
+            report.add(rule, first.spot, message, "`gpuvm plan` finds cores that nobody holds");
+        }
+    }
+    let wide = |set: &&&At<'t, CpuSet>| floats(topology, &set.value);
+    // Who floats over what another floats over could be held to cores of its own.
+    if let Some((first, shared)) = shared(pins.iter().filter(wide).copied(), &theirs.floating) {
+        let message = format!("pcpus {shared} may carry vcpus of {}", name(held));
+        report.add(&PCPU, first.spot, message, "`gpuvm plan` finds cores that nobody holds");
+    }
+    let single: Vec<_> = pins.iter().filter(|set| !wide(set)).copied().collect();
+    let rows = [
+        (&PCPU, &single, &theirs.floating, "vcpus"),
+        (&HELPER, &pins, &theirs.floating_helpers, "emulator or I/O threads"),
+        (&HELPER, &own, &theirs.floating, "vcpus"),
+    ];
+    for (rule, sets, theirs, what) in rows {
+        if let Some((first, shared)) = shared(sets.iter().copied(), theirs) {
+            let who = name(held);
+            let message = format!(
+                "{what} of {who} may run on pcpus {shared}, too: not pinned to single cores"
+            );
+            report.note(rule, first.spot, message);
+        }
+    }
+}
+
+/// What sets share with another, with the first of them that does.
+fn shared<'g, 't: 'g>(
+    sets: impl Iterator<Item = &'g At<'t, CpuSet>>,
+    theirs: &CpuSet,
+) -> Option<(&'g At<'t, CpuSet>, CpuSet)> {
+    let those: Vec<_> = sets.filter(|set| set.intersects(theirs)).collect();
+    let first = *those.first()?;
+    Some((first, union(those.into_iter().map(|set| &set.value)).and(theirs)))
 }
 
 /// The pins of vCPUs, the default one included where a vCPU floats over it.

@@ -78,9 +78,11 @@ impl Budget {
                 };
                 match tried {
                     Ok(()) => return Ok(()),
-                    Err(error) => {
-                        refused.get_or_insert(error);
-                    }
+                    // With fewer threads of each core there may be cores enough, and something else is short.
+                    Err(error) => match &refused {
+                        None | Some(Short::Nodes { .. }) => refused = Some(error),
+                        Some(_) => {}
+                    },
                 }
             }
         }

@@ -56,6 +56,7 @@ pub use rooms::memory_node;
 use serde::{Deserialize, Serialize};
 use shortage::Shortage;
 use taken::Taken;
+pub use taken::floats;
 pub use window::{is_amd, window, window_reason};
 
 /// Is what one domain of the host holds, whoever made it.

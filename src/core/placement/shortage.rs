@@ -111,7 +111,7 @@ impl Shortage<'_> {
                     "vCPUs on {} leave GPUs without one on their node: they are on {nodes} nodes",
                     count(cores as usize, "core")
                 );
-                impossible(what, format!("--vcpus {nodes} at least{}", self.remote()))
+                impossible(what, format!("--vcpus {nodes} at least; {}", self.remote()))
             }
             Short::Cells { asked, nodes } => {
                 let on = count(nodes as usize, "host node");

@@ -26,7 +26,8 @@ pub(super) struct Taken<'a> {
     devices: Vec<(Bdf, u32)>,
     /// Places of the first domain that holds each core, in the order of [`Topology::cores`].
     owners: Vec<u32>,
-    /// Places of domains that run and are not held to single cores, with the pcpus that they float over; none: all.
+    /// Places of domains that are not held to single cores, with the pcpus that they float over; none: it runs, and may
+    /// on all.
     floating: Vec<(u32, Option<CpuSet>)>,
     /// Memory of each domain, in the order of [`Topology::nodes`].
     memory: Vec<Vec<Amount>>,
@@ -109,7 +110,7 @@ impl<'a> Taken<'a> {
     fn add_pins(&mut self, domain: &'a Held, at: u32) {
         let mut wide = CpuSet::new();
         for pin in pins(domain) {
-            match self.narrow(pin) {
+            match narrow(self.topology, pin) {
                 Some(cores) => cores.for_each(&mut |core| {
                     let owner = &mut self.owners[core];
                     *owner = if *owner == NOBODY { at } else { *owner };
@@ -117,11 +118,9 @@ impl<'a> Taken<'a> {
                 None => wide = wide.or(pin),
             }
         }
-        if !domain.active {
-            return;
-        }
         if domain.vcpu_pins.iter().all(CpuSet::is_empty) {
-            self.floating.push((at, None));
+            // Where it will run is not said before it does.
+            self.floating.extend(domain.active.then_some((at, None)));
         } else if !wide.is_empty() {
             let own = self.own(domain);
             let over = wide.minus(&own);
@@ -134,24 +133,10 @@ impl<'a> Taken<'a> {
     /// Pcpus of all cores that a domain holds.
     fn own(&self, domain: &Held) -> CpuSet {
         let mut own = CpuSet::new();
-        for cores in pins(domain).filter_map(|pin| self.narrow(pin)) {
+        for cores in pins(domain).filter_map(|pin| narrow(self.topology, pin)) {
             cores.for_each(&mut |core| own.extend(self.topology.cores()[core].pcpus.iter()));
         }
         own
-    }
-
-    /// The cores of a pin that holds cores; none where it is too wide for that.
-    fn narrow(&self, pin: &CpuSet) -> Option<Narrow> {
-        let core = |pcpu: PcpuId| self.topology.core_place(pcpu);
-        let mut cores = pin.iter().filter_map(core);
-        let Some(first) = cores.next() else { return Some(Narrow::Several(Vec::new())) };
-        if cores.all(|other| other == first) {
-            return Some(Narrow::One(first));
-        }
-        let all: BTreeSet<usize> = pin.iter().filter_map(core).collect();
-        let node = |at: &usize| self.topology.cores()[*at].node;
-        let nodes: BTreeSet<NodeId> = all.iter().map(node).collect();
-        (nodes.len() == all.len()).then(|| Narrow::Several(all.into_iter().collect()))
     }
 
     /// Adds a domain's memory to these nodes, in proportion to what is left on each; where nothing is, to their sizes.
@@ -212,7 +197,7 @@ impl<'a> Taken<'a> {
         for domain in self.domains {
             let mut own: BTreeSet<usize> = BTreeSet::new();
             let here = pins(domain).filter(|pin| pin.intersects(&pcpus));
-            for cores in here.filter_map(|pin| self.narrow(pin)) {
+            for cores in here.filter_map(|pin| narrow(self.topology, pin)) {
                 cores.for_each(&mut |core| {
                     own.insert(core);
                 });
@@ -230,7 +215,7 @@ impl<'a> Taken<'a> {
         by_domain.iter().map(line).collect()
     }
 
-    /// Running domains that may run on these pcpus.
+    /// Domains that run on these pcpus, or may.
     pub(super) fn floating_over(&self, pcpus: &CpuSet) -> Vec<&'a str> {
         let over = |set: &Option<CpuSet>| set.as_ref().is_none_or(|set| set.intersects(pcpus));
         let those = self.floating.iter().filter(|(_, set)| over(set));
@@ -265,6 +250,25 @@ impl<'a> Taken<'a> {
         };
         by_domain.iter().map(line).collect()
     }
+}
+
+/// Whether a pin leaves who is pinned so more than one core of a node, so that it holds none of them.
+pub fn floats(topology: &Topology, pin: &CpuSet) -> bool {
+    narrow(topology, pin).is_none()
+}
+
+/// The cores of a pin that holds cores; none where it is too wide for that.
+fn narrow(topology: &Topology, pin: &CpuSet) -> Option<Narrow> {
+    let core = |pcpu: PcpuId| topology.core_place(pcpu);
+    let mut cores = pin.iter().filter_map(core);
+    let Some(first) = cores.next() else { return Some(Narrow::Several(Vec::new())) };
+    if cores.all(|other| other == first) {
+        return Some(Narrow::One(first));
+    }
+    let all: BTreeSet<usize> = pin.iter().filter_map(core).collect();
+    let node = |at: &usize| topology.cores()[*at].node;
+    let nodes: BTreeSet<NodeId> = all.iter().map(node).collect();
+    (nodes.len() == all.len()).then(|| Narrow::Several(all.into_iter().collect()))
 }
 
 /// Is the cores that a pin holds, by place; the first case is nearly all and needs no list.

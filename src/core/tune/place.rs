@@ -68,16 +68,20 @@ fn as_sized(
 ) -> Option<Placement> {
     let request = Request { vcpus, memory_kib, ..guest.request.clone() };
     let placement = chosen(guest, &request, given).ok()?;
-    let there: Vec<MemSize> = match &guest.claims.cells[..] {
-        [] => vec![guest.claims.memory.value],
-        cells => cells.iter().map(|cell| cell.memory.value).collect(),
+    let so = |there: MemSize, planned: MemSize, cells: u64| {
+        there >= planned && there.saturating_sub(planned).kib() < guest.unit().kib() * cells
     };
-    let so = |(there, planned): (&MemSize, &GuestCell)| {
-        *there >= planned.memory_kib && there.saturating_sub(planned.memory_kib) < guest.unit()
+    let cells = &guest.claims.cells;
+    let same = match cells.len() {
+        // Its cells are gone, or there never were any: all memory is what tells.
+        0 => so(guest.claims.memory.value, placement.memory(), placement.cells.len() as u64),
+        number => {
+            let mut pairs = cells.iter().zip(&placement.cells);
+            number == placement.cells.len()
+                && pairs.all(|(cell, planned)| so(cell.memory.value, planned.memory_kib, 1))
+        }
     };
-    let same =
-        placement.vcpus() == guest.claims.vcpus.value && there.len() == placement.cells.len();
-    (same && there.iter().zip(&placement.cells).all(so)).then_some(placement)
+    (same && placement.vcpus() == guest.claims.vcpus.value).then_some(placement)
 }
 
 /// Plans freely, then on the cores that the domain has, and takes these if they are as good.
