@@ -27,9 +27,6 @@ mod posted;
 mod requirements;
 mod rooms;
 mod screen;
-#[allow(dead_code)]
-#[path = "bench/placement/mod.rs"]
-mod shootout;
 mod traps;
 mod tune;
 mod xml;

@@ -11,9 +11,6 @@ mod disk;
 mod guests;
 mod measure;
 mod memory;
-// Its tests run in tests/main.rs; here they are no tests, and leave imports over.
-#[allow(dead_code, unused_imports)]
-mod placement;
 mod planner;
 mod shootout;
 #[allow(dead_code)]

@@ -2,11 +2,11 @@
 //! it grows with the host; and the memory of a process that plans.
 
 use crate::measure::{Subject, Verdict, quantile, rotate};
-use crate::placement::hosts::{self, Host};
-use crate::placement::stream::Random;
 use gpuvm::placement::{Held, Occupancy, Placement, plan};
 use gpuvm::request::{DeviceWish, Request};
 use gpuvm::topology::Topology;
+use gpuvm_bench::hosts::{self, Host};
+use gpuvm_bench::stream::Random;
 use std::time::Instant;
 
 /// The p99 to stay below with 96 pcpus and 16 GPUs, in µs (gpuvm-placement(7), METRICS).

@@ -1,16 +1,16 @@
 //! The planners' shoot-out with a clock: the table, the picture, and whether ours keeps its promises.
 
 use crate::measure::Verdict;
-use crate::placement::compare::{Fill, Tally, compare};
-use crate::placement::hosts::{self, Host};
-use crate::placement::metrics::Judge;
-use crate::placement::model::Policy;
-use crate::placement::ours::Ours;
-use crate::placement::run::run;
-use crate::placement::stream::Variant;
-use crate::placement::table::{self, Sheet};
-use crate::placement::{baselines, exact, picture};
 use gpuvm::request::Allow;
+use gpuvm_bench::compare::{Fill, Tally, compare};
+use gpuvm_bench::hosts::{self, Host};
+use gpuvm_bench::metrics::Judge;
+use gpuvm_bench::model::Policy;
+use gpuvm_bench::ours::Ours;
+use gpuvm_bench::run::run;
+use gpuvm_bench::stream::Variant;
+use gpuvm_bench::table::{self, Sheet};
+use gpuvm_bench::{baselines, exact, picture};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;

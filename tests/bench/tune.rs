@@ -2,10 +2,10 @@
 //! of one of the same domains.
 
 use crate::measure::{Subject, Verdict, rotate};
-use crate::placement::hosts;
 use crate::support::project;
 use gpuvm::bdf::Bdf;
 use gpuvm::topology::file::to_json;
+use gpuvm_bench::hosts;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -3,10 +3,10 @@
 //! Every device stands behind a switch of its own ports and in an IOMMU group of its own, bound to vfio-pci; two
 //! successive switches of a node share a root complex.
 
-use gpuvm::bdf::Bdf;
-use gpuvm::cpuset::{CpuSet, NodeId, PcpuId};
-use gpuvm::memsize::MemSize;
-use gpuvm::topology::{
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::cpuset::{CpuSet, NodeId, PcpuId};
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::topology::{
     Core, Fabric, FabricModel, L3, NumaNode, NvLink, Partition, PartitionId, Parts, PciDevice,
     Topology,
 };

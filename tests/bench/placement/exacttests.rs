@@ -2,12 +2,12 @@
 //! optimum.
 
 use super::exact::{Board, MIX, Policy, SIZES, repacked, states};
-use crate::support::project;
-use gpuvm::bdf::Bdf;
-use gpuvm::placement::{Held, Occupancy, plan};
-use gpuvm::request::Request;
-use gpuvm::topology::file;
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::placement::{Held, Occupancy, plan};
+use gpuvm_core::request::Request;
+use gpuvm_core::topology::file;
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 
 /// Loads of the published figures.
 const LOADS: [f64; 4] = [0.5, 0.7, 0.9, 1.2];
@@ -17,6 +17,11 @@ const TABLE_LOAD: f64 = 0.9;
 
 /// Parts of one GPU in the planner's table.
 const UNIT: f64 = 4096.0;
+
+/// The project's root.
+fn project() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
 
 #[test]
 fn the_exact_limits_are_the_published_ones() {
@@ -48,7 +53,8 @@ fn the_exact_limits_are_the_published_ones() {
 fn table() -> String {
     let mut text = String::from(
         "//! Costs of the states of a board whose partitions halve it. Made by the exact solver\n\
-         //! (tests/bench/placement/exact.rs) for a load of 0.9; renewed by `GPUVM_RENEW=1 cargo test table`.\n\n\
+         //! (tests/bench/placement/exact.rs) for a load of 0.9; renewed by\n\
+         //! `GPUVM_RENEW=1 cargo test -p gpuvm-bench table`.\n\n\
          /// So many are one GPU carried less, against the empty board.\n\
          pub(in super::super) const UNIT: u32 = 4096;\n\n\
          /// Costs of the states of a board of so many GPUs, by the state's number; none: no table is there.\n\

@@ -2,8 +2,8 @@
 //! lack.
 
 use super::build::{HostSpec, NodeSpec, SwitchSpec};
-use gpuvm::bdf::Bdf;
-use gpuvm::topology::{DeviceKind, PciDevice, Sriov, Topology, file};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::topology::{DeviceKind, PciDevice, Sriov, Topology, file};
 
 /// Is a host with its name.
 #[derive(Debug, Clone)]
@@ -27,7 +27,7 @@ pub fn named(name: &str) -> Host {
 
 /// The hosts of topologies/, by name.
 pub fn recorded() -> Vec<Host> {
-    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("topologies");
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../topologies");
     let entries = std::fs::read_dir(&dir).expect("topologies/ is there");
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("it can be read").path()).collect();
     paths.retain(|path| path.extension().is_some_and(|end| end == "json"));

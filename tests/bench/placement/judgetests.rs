@@ -3,10 +3,10 @@
 use super::hosts::named;
 use super::metrics::{Judge, LOCAL, MEMORY, NVLINK, WHOLE};
 use super::model::{Ask, Place};
-use gpuvm::bdf::Bdf;
-use gpuvm::cpuset::{CpuSet, NodeId};
-use gpuvm::memsize::MemSize;
-use gpuvm::topology::{DeviceKind, Topology};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::cpuset::{CpuSet, NodeId};
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::topology::{DeviceKind, Topology};
 
 /// A guest on these GPUs, by index, with a vCPU on each of these pcpus.
 fn place(topology: &Topology, gpus: &[usize], pcpus: &str) -> Place {

@@ -4,9 +4,9 @@
 use super::hosts::{parted, unused};
 use super::model::{Ask, Place};
 use super::stream::{Sizes, home};
-use gpuvm::bdf::Bdf;
-use gpuvm::cpuset::{CpuSet, NodeId};
-use gpuvm::topology::{NumaNode, Proximity, Topology};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::cpuset::{CpuSet, NodeId};
+use gpuvm_core::topology::{NumaNode, Proximity, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The metrics of a guest, in the order in which our planner ranks what they measure. Each is a share: 1 is best.

@@ -1,9 +1,9 @@
 //! What every planner of the shoot-out gets and gives: a host, what is taken, a wish; and a place or none.
 
-use gpuvm::bdf::Bdf;
-use gpuvm::cpuset::{CpuSet, NodeId};
-use gpuvm::memsize::MemSize;
-use gpuvm::topology::Topology;
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::cpuset::{CpuSet, NodeId};
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::topology::Topology;
 
 /// What one guest asks for. Every planner gets the same numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]

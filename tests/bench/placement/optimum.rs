@@ -4,9 +4,9 @@
 
 use super::model::Place;
 use super::stream::{CLASSES, home};
-use gpuvm::bdf::Bdf;
-use gpuvm::cpuset::{CpuSet, NodeId};
-use gpuvm::topology::{DeviceKind, FabricModel, PciDevice, Proximity, Topology};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::cpuset::{CpuSet, NodeId};
+use gpuvm_core::topology::{DeviceKind, FabricModel, PciDevice, Proximity, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Is what a set costs, field by field in the order in which they count; the smaller, the better.

@@ -6,11 +6,11 @@ use super::model::Place;
 use super::optimum::{Board, Want};
 use super::ours::held;
 use super::stream::Random;
-use gpuvm::bdf::Bdf;
-use gpuvm::cpuset::CpuSet;
-use gpuvm::placement::{Occupancy, plan};
-use gpuvm::request::{DeviceWish, Request};
-use gpuvm::topology::{Core, DeviceKind, Topology};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::cpuset::CpuSet;
+use gpuvm_core::placement::{Occupancy, plan};
+use gpuvm_core::request::{DeviceWish, Request};
+use gpuvm_core::topology::{Core, DeviceKind, Topology};
 
 /// Random guests: some on whole partitions, some on any GPUs, with cores of their nodes or of others.
 pub fn occupancy(topology: &Topology, random: &mut Random) -> Vec<Place> {

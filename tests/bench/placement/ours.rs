@@ -1,12 +1,12 @@
 //! This project's planner as one of the policies.
 
 use super::model::{Ask, Place, Policy};
-use gpuvm::bdf::Bdf;
-use gpuvm::cpuset::CpuSet;
-use gpuvm::memsize::MemSize;
-use gpuvm::placement::{Held, Occupancy, Placement, plan};
-use gpuvm::request::{Allow, DeviceWish, Request};
-use gpuvm::topology::{DeviceKind, Topology};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::cpuset::CpuSet;
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::placement::{Held, Occupancy, Placement, plan};
+use gpuvm_core::request::{Allow, DeviceWish, Request};
+use gpuvm_core::topology::{DeviceKind, Topology};
 
 /// Our planner with its switches.
 #[derive(Debug, Clone, Copy, Default)]

@@ -3,10 +3,10 @@
 
 use super::hosts::usable;
 use super::model::Ask;
-use gpuvm::bdf::Bdf;
-use gpuvm::cpuset::NodeId;
-use gpuvm::memsize::MemSize;
-use gpuvm::topology::{DeviceKind, Topology};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::cpuset::NodeId;
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::topology::{DeviceKind, Topology};
 use std::collections::BTreeMap;
 
 /// Sizes of guests in GPUs with their share of the arrivals (gpuvm-placement(7), METRICS).

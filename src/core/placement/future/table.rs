@@ -1,5 +1,6 @@
 //! Costs of the states of a board whose partitions halve it. Made by the exact solver
-//! (tests/bench/placement/exact.rs) for a load of 0.9; renewed by `GPUVM_RENEW=1 cargo test table`.
+//! (tests/bench/placement/exact.rs) for a load of 0.9; renewed by
+//! `GPUVM_RENEW=1 cargo test -p gpuvm-bench table`.
 
 /// So many are one GPU carried less, against the empty board.
 pub(in super::super) const UNIT: u32 = 4096;

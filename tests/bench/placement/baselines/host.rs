@@ -4,10 +4,10 @@
 //! without looking anything up.
 
 use super::super::model::{Ask, Place};
-use gpuvm::bdf::Bdf;
-use gpuvm::cpuset::{CpuSet, NodeId, PcpuId};
-use gpuvm::memsize::MemSize;
-use gpuvm::topology::{DeviceKind, NumaNode, PciDevice, Sriov, Topology};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::cpuset::{CpuSet, NodeId, PcpuId};
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::topology::{DeviceKind, NumaNode, PciDevice, Sriov, Topology};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -212,7 +212,7 @@ impl<'a> Host<'a> {
     /// too few are free. A set that is no partition gets none.
     pub fn switches(&self, gpus: &[Bdf]) -> Option<Vec<Bdf>> {
         let wanted: BTreeSet<Bdf> = gpus.iter().copied().collect();
-        let same = |p: &&gpuvm::topology::Partition| {
+        let same = |p: &&gpuvm_core::topology::Partition| {
             p.gpus.len() == wanted.len() && p.gpus.iter().all(|gpu| wanted.contains(gpu))
         };
         let Some(partition) = self.topology.partitions().iter().find(same) else {

@@ -6,9 +6,9 @@
 
 use super::super::model::{Ask, Place, Policy};
 use super::host::{Host, lowest};
-use gpuvm::cpuset::NodeId;
-use gpuvm::memsize::MemSize;
-use gpuvm::topology::Topology;
+use gpuvm_core::cpuset::NodeId;
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::topology::Topology;
 
 /// Is Kata with automatic right-sizing.
 #[derive(Debug, Clone, Copy)]
@@ -93,7 +93,7 @@ fn everywhere(host: &Host<'_>, ask: &Ask) -> Option<(Vec<usize>, Vec<(usize, Mem
 mod tests {
     use super::super::testhost::{GPU, add, ask, join, only_free, rows};
     use super::*;
-    use gpuvm::topology::Parts;
+    use gpuvm_core::topology::Parts;
 
     /// Nodes of eight, four and four pcpus in cores of one thread.
     fn uneven() -> Parts {

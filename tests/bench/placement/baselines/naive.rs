@@ -2,7 +2,7 @@
 
 use super::super::model::{Ask, Place, Policy};
 use super::host::{Host, lowest};
-use gpuvm::topology::Topology;
+use gpuvm_core::topology::Topology;
 
 /// Is first fit by number.
 #[derive(Debug, Clone, Copy)]

@@ -8,9 +8,9 @@
 
 use super::super::model::{Ask, Place, Policy};
 use super::host::{Device, Host, lowest, parts};
-use gpuvm::bdf::Bdf;
-use gpuvm::memsize::MemSize;
-use gpuvm::topology::Topology;
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::topology::Topology;
 
 /// Is OpenNebula with pin policy `THREAD`.
 #[derive(Debug, Clone, Copy)]

@@ -7,8 +7,8 @@
 
 use super::super::model::{Ask, Place, Policy};
 use super::host::{Host, lowest};
-use gpuvm::bdf::Bdf;
-use gpuvm::topology::Topology;
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::topology::Topology;
 
 /// Is the slots, lowest index first.
 #[derive(Debug, Clone, Copy)]
@@ -125,7 +125,7 @@ impl Owned {
 mod tests {
     use super::super::testhost::{ask, dgx2, even, join, numbers};
     use super::*;
-    use gpuvm::topology::Topology;
+    use gpuvm_core::topology::Topology;
 
     /// The pcpus of all 31 slots: GPUs, index, first and last of the first threads, first and last of the siblings;
     /// from the table of gpuvm-nvidia-vm(7), PINS with c0 = 24 x (index div 8) + 3 x (index mod 8).

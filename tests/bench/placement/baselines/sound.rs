@@ -3,11 +3,11 @@
 use super::super::model::{Ask, Place};
 use super::all;
 use super::testhost::{GPU, add, ask, even};
-use gpuvm::bdf::Bdf;
-use gpuvm::cpuset::CpuSet;
-use gpuvm::memsize::MemSize;
-use gpuvm::topology::Topology;
-use gpuvm::topology::file::from_json;
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::cpuset::CpuSet;
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::topology::Topology;
+use gpuvm_core::topology::file::from_json;
 use std::collections::BTreeSet;
 
 /// Devices that a guest holds.

@@ -2,10 +2,10 @@
 
 use super::super::model::Ask;
 use super::host::Host;
-use gpuvm::cpuset::{CpuSet, NodeId};
-use gpuvm::memsize::MemSize;
-use gpuvm::topology::file::from_json;
-use gpuvm::topology::{Core, L3, NumaNode, Parts, PciDevice, Topology};
+use gpuvm_core::cpuset::{CpuSet, NodeId};
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::topology::file::from_json;
+use gpuvm_core::topology::{Core, L3, NumaNode, Parts, PciDevice, Topology};
 
 /// The shared record of a DGX-2.
 pub fn dgx2() -> Topology {

@@ -2,8 +2,8 @@
 
 use super::super::model::{Ask, Place, Policy};
 use super::host::{Host, lowest};
-use gpuvm::bdf::Bdf;
-use gpuvm::topology::Topology;
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::topology::Topology;
 use std::collections::BTreeSet;
 
 /// Is Ubicloud's choice of partition (gpuvm-placement(7), OTHER PLANNERS).

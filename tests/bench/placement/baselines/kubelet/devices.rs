@@ -4,8 +4,8 @@
 use super::super::host::{Device, Host};
 use super::distributed::subsets;
 use super::hints::{self, Hints};
-use gpuvm::bdf::Bdf;
-use gpuvm::topology::Proximity;
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::topology::Proximity;
 
 /// Sets of GPUs that are compared one by one; where there are more, a set grows from each GPU.
 const MOST_SETS: usize = 5_000;

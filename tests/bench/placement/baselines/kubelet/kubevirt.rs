@@ -58,7 +58,7 @@ fn by_core(host: &Host<'_>, owned: &[usize]) -> Vec<Vec<Vec<usize>>> {
 mod tests {
     use super::super::super::testhost::{even, numbers, rows, set};
     use super::*;
-    use gpuvm::topology::Topology;
+    use gpuvm_core::topology::Topology;
 
     /// Is a case: pod's pcpus, vCPUs, guest threads, NUMA passthrough, and the pcpu of each vCPU (none: refused).
     type Case = (&'static str, usize, usize, bool, Option<&'static [u32]>);

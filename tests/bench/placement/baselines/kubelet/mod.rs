@@ -17,9 +17,9 @@ mod vectors;
 
 use super::super::model::{Ask, Place, Policy};
 use super::host::{Device, Host, parts};
-use gpuvm::cpuset::NodeId;
-use gpuvm::memsize::MemSize;
-use gpuvm::topology::Topology;
+use gpuvm_core::cpuset::NodeId;
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::topology::Topology;
 use hints::{Admission, Hint, Hints, MOST_NODES};
 
 /// Is how CPUs are taken.

@@ -9,8 +9,8 @@ mod pci;
 
 use super::super::model::{Ask, Place, Policy};
 use super::host::{Host, parts};
-use gpuvm::memsize::MemSize;
-use gpuvm::topology::Topology;
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::topology::Topology;
 use pack::{Packed, ThreadPolicy, pack};
 use pci::{Affinity, Got};
 use std::collections::BTreeSet;

@@ -3,7 +3,7 @@
 
 use super::super::super::model::Ask;
 use super::super::host::{Device, Host};
-use gpuvm::bdf::Bdf;
+use gpuvm_core::bdf::Bdf;
 
 /// Is `hw:pci_numa_affinity_policy`; `socket` is not modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ mod topology_manager;
 mod whole;
 
 use super::super::testhost::{even, rows};
-use gpuvm::topology::Topology;
+use gpuvm_core::topology::Topology;
 
 /// Builds a host from rows.
 fn built(list: &[(u32, u32, u32, &str)]) -> Topology {

@@ -71,7 +71,7 @@ fn too_many_nodes_are_refused() {
 /// By address a guest of two gets GPUs 0 and 1 of a cube mesh, by links a pair that has the most NVLinks there are.
 #[test]
 fn aligned_gpus_are_chosen_by_links() {
-    use gpuvm::topology::file::from_json;
+    use gpuvm_core::topology::file::from_json;
     let host = from_json(include_str!("../../../../../../topologies/dgx-1.json")).unwrap();
     let kubelet = Kubelet { by_links: true, ..packed(Admission::BestEffort) };
     let place = kubelet.place(&host, &[], &ask(2, 8)).unwrap();

@@ -1,9 +1,10 @@
 //! Planners against each other on the same hosts and the same streams of guests.
 //!
-//! `cargo bench -- placement` prints the table and writes the picture; the tests that need no clock run with the
-//! others (tests/main.rs takes this module, too). Peers are models written from their documentation
+//! `cargo bench -- placement` prints the table and writes the picture; what needs no clock is tested here. Peers are models written from their documentation
 //! (gpuvm-placement(7), OTHER PLANNERS); each is checked by vectors of the kind that its project
 //! publishes.
+
+#![allow(clippy::unwrap_used, clippy::missing_docs_in_private_items)]
 
 pub mod baselines;
 pub mod build;
