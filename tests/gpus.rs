@@ -199,6 +199,8 @@ exclude 0000:34:00.0 in /etc/gpuvm/excluded.json
 = 0
 --- gpu exclude UUID --json
 {
+  "format": "gpuvm-exclusions",
+  "version": 1,
   "bdf": "0000:36:00.0",
   "entry": {
     "bdf": "0000:36:00.0",

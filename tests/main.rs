@@ -14,6 +14,7 @@ mod check;
 mod cli;
 mod damage;
 mod drives;
+mod errors;
 mod fabric;
 mod hosts;
 mod law;

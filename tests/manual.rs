@@ -305,6 +305,55 @@ fn gpuvm_codes_lists_every_rule_and_no_other() {
     assert_eq!(listed(page, "NETWORK DOCTOR"), as_listed(doctor::RULES.iter()));
 }
 
+/// The names that a section of gpuvm-codes(7) lists, each with a sentence.
+fn tags(page: &str, section: &str) -> BTreeSet<String> {
+    let start = page.find(&format!("\n.SH {section}\n")).unwrap_or_else(|| panic!("{section}"));
+    let text = page[start + 1..].split("\n.SH ").next().unwrap();
+    let mut names = BTreeSet::new();
+    for tag in text.split("\n.TP 4\n").skip(1) {
+        let (head, sentence) = tag.split_once('\n').unwrap();
+        assert!(sentence.split("\n.").next().unwrap().ends_with('.'), "{head}: {sentence}");
+        assert!(names.insert(plain(head)), "{head} stands there twice");
+    }
+    names
+}
+
+#[test]
+fn gpuvm_codes_lists_every_code_of_an_error_and_no_other() {
+    let codes: Vec<String> = gpuvm::cli::codes::codes().map(str::to_owned).collect();
+    let once: BTreeSet<String> = codes.iter().cloned().collect();
+    assert_eq!(codes.len(), once.len(), "a code names two errors");
+    let is_kebab = |code: &&String| {
+        !code.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    };
+    assert_eq!(once.iter().find(is_kebab), None);
+    assert_eq!(tags(&pages()["gpuvm-codes.7"], "CODES OF ERRORS"), once);
+}
+
+#[test]
+fn gpuvm_codes_lists_every_json_document_and_no_other() {
+    let mut known = BTreeSet::from_iter([gpuvm::topology::file::FORMAT.to_owned()]);
+    let mut dirs = vec![project().join("src/cli")];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            for begin in [".json(", ".json_line(", ".json_document(", "const FORMAT: &str ="] {
+                let calls = text.split(begin).skip(1).map(str::trim_start);
+                let names = calls.filter_map(|call| call.strip_prefix('"')?.split('"').next());
+                known.extend(names.map(str::to_owned));
+            }
+        }
+    }
+    let mut listed = tags(&pages()["gpuvm-codes.7"], "JSON DOCUMENTS");
+    assert!(listed.remove("format") && listed.remove("version"));
+    assert_eq!(listed, known);
+}
+
 #[test]
 fn gpuvm_codes_lists_every_exit_status() {
     let page = &pages()["gpuvm-codes.7"];

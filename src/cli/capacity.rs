@@ -34,7 +34,7 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.warning(warning);
     }
     if cx.output.json {
-        cx.output.json(&capacity)?;
+        cx.output.json("gpuvm-capacity", &capacity)?;
     } else {
         let rest = text(&capacity, &topology.without("GPU"));
         if !capacity.sizes.is_empty() {

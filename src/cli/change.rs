@@ -2,8 +2,9 @@
 
 use super::args::LockArgs;
 use super::bar::Bar;
+use super::codes::Class;
 use super::context::Context;
-use super::error::{hinted, usage};
+use super::error::{classed, usage};
 use super::host::capture;
 use super::offer;
 use super::output::{Output, ask, ask_yes, tell};
@@ -206,7 +207,8 @@ fn refuse_these(orphans: Orphans, uri: &str) -> anyhow::Result<()> {
     // What a change of a guest has left of it is seen when the next is planned. What one of the host has left half done is
     // not: it is told by its journal alone.
     if let Some(damaged) = orphans.damaged.first().filter(|_| uri == none::URI) {
-        return Err(hinted(
+        return Err(classed(
+            Class::Unfinished,
             format!(
                 "a change was killed half way, and what it was cannot be read: {}",
                 damaged.error
@@ -223,7 +225,8 @@ fn refuse_these(orphans: Orphans, uri: &str) -> anyhow::Result<()> {
                 "`{} {}` was killed half way (process {})",
                 story.change.verb, story.change.subject, story.change.pid
             );
-            return Err(hinted(
+            return Err(classed(
+                Class::Unfinished,
                 message,
                 "`gpuvm recover` finishes or undoes it; with --dry-run it says how",
             ));
@@ -254,7 +257,11 @@ pub fn confirm(steps: &[Step], kind: &str, name: &str) -> anyhow::Result<()> {
     if ask(&format!("type the {kind}'s name to delete it:"))? == name {
         return Ok(());
     }
-    Err(hinted(format!("{kind} `{name}` is not deleted: the name was not repeated"), ""))
+    Err(classed(
+        Class::Declined,
+        format!("{kind} `{name}` is not deleted: the name was not repeated"),
+        "",
+    ))
 }
 
 /// Names what a change does and asks whether it may; `what` is said where nobody can be asked, or says no: "taking devices
@@ -271,7 +278,9 @@ pub fn agree<T: Display>(steps: &[T], question: &str, what: &str) -> anyhow::Res
     }
     match ask_yes(question)? {
         true => Ok(()),
-        false => Err(hinted(format!("{what} was declined; nothing is changed"), "")),
+        false => {
+            Err(classed(Class::Declined, format!("{what} was declined; nothing is changed"), ""))
+        }
     }
 }
 
@@ -324,7 +333,8 @@ impl Agreed {
         let Some((_, words)) = new else { return Ok(()) };
         // With the caller's own options: without them it might do more.
         let again = offer::instead(&[]).unwrap_or_else(|| again.to_owned());
-        Err(hinted(
+        Err(classed(
+            Class::Changed,
             format!(
                 "something has changed since it was asked for, and this was not: {words}; nothing is done"
             ),
@@ -346,7 +356,7 @@ fn meant(step: &Step) -> String {
 /// Prints steps that are not done.
 pub fn print_steps(steps: &[Step], cx: &Context<'_>) -> std::io::Result<()> {
     if cx.output.json {
-        return cx.output.json(&steps);
+        return cx.output.json_rows(&steps);
     }
     if steps.is_empty() {
         return cx.output.text("nothing to do");

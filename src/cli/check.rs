@@ -3,7 +3,7 @@
 use super::args::CheckArgs;
 use super::context::Context;
 use super::disks;
-use super::error::{EXIT_DONE, EXIT_FOUND, hinted};
+use super::error::{EXIT_DONE, EXIT_FOUND, coded, hinted};
 use crate::check::{self, Finding, Note, Severity};
 use crate::domain::DomainXml;
 use crate::hypervisor::{DomainState, XmlOf};
@@ -72,7 +72,7 @@ pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let domain = name.unwrap_or_else(|| args.target.clone());
     let answer = Answer { domain, findings, notes, rules: check::rules().count(), not_checked };
     if cx.output.json {
-        cx.output.json(&answer)?;
+        cx.output.json("gpuvm-check", &answer)?;
     } else {
         cx.output.text(&text(&answer))?;
     }
@@ -121,7 +121,7 @@ pub fn read_file(target: &str) -> anyhow::Result<String> {
             "name a file with domain XML (`virsh dumpxml NAME`), `-`, or a domain of `gpuvm list`"
                 .into()
         });
-        hinted(error.to_string(), hint)
+        coded((&error).into(), error.to_string(), hint)
     })
 }
 

@@ -9,8 +9,9 @@
 //!
 //! On a recorded host the steps are told by the record, which has no `driver_override`.
 
+use super::codes::Class;
 use super::context::Context;
-use super::error::hinted;
+use super::error::{classed, hinted};
 use super::vfs;
 use crate::apply::{Step, bind, owner};
 use crate::bdf::Bdf;
@@ -133,7 +134,7 @@ fn refuse_used(
     for hindrance in &heavy {
         message += &format!("\n  {} {}", hindrance.bdf, hindrance.why);
     }
-    Err(hinted(message, "`gpuvm device list` shows who holds which device"))
+    Err(classed(Class::InUse, message, "`gpuvm device list` shows who holds which device"))
 }
 
 /// Refuses what needs functions bound or given back on another machine, which only the gpuvm there can do.
@@ -144,7 +145,11 @@ fn refuse_unbound(name: &str, ours: &[Bdf], verb: &str, cx: &Context<'_>) -> any
     let message = format!(
         "gpuvm itself binds {first} of domain `{name}` and gives it back, and it is on machine `{host}`"
     );
-    Err(hinted(message, format!("`{}`", command_there(&host, &format!("{verb} {}", word(name))))))
+    Err(classed(
+        Class::OtherMachine,
+        message,
+        format!("`{}`", command_there(&host, &format!("{verb} {}", word(name)))),
+    ))
 }
 
 /// The steps that a defined guest's devices need before it starts.

@@ -1,8 +1,9 @@
 //! `console`: the guest's serial console on this terminal, or between two pipes.
 
 use super::args::ConsoleArgs;
+use super::codes::Class;
 use super::context::Context;
-use super::error::{EXIT_DONE, hinted};
+use super::error::{EXIT_DONE, classed, hinted};
 use super::show::find;
 use super::view::View;
 use crate::apply::Interrupt;
@@ -53,7 +54,8 @@ pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let name = &args.name;
     check(&*hypervisor, name)?;
     let console = hypervisor.console(name, args.force).map_err(|error| match error.kind {
-        HypervisorErrorKind::Busy => hinted(
+        HypervisorErrorKind::Busy => classed(
+            Class::InUse,
             error.to_string(),
             format!("`gpuvm console --force {name}` takes it over", name = word(name)),
         ),
@@ -87,7 +89,11 @@ pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn check(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<()> {
     if matches!(find(hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed) {
         let message = format!("domain `{name}` does not run, so it has no console");
-        return Err(hinted(message, format!("`gpuvm start {name}` starts it", name = word(name))));
+        return Err(classed(
+            Class::WrongState,
+            message,
+            format!("`gpuvm start {name}` starts it", name = word(name)),
+        ));
     }
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
     let Some(console) = View::of(&xml, None)?.console else {
@@ -95,7 +101,11 @@ fn check(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<()> {
             "add `<console type='pty'/>` to its devices: `virsh edit {name}`",
             name = word(name)
         );
-        return Err(hinted(format!("domain `{name}` has no console device"), hint));
+        return Err(classed(
+            Class::NotFound,
+            format!("domain `{name}` has no console device"),
+            hint,
+        ));
     };
     if !matches!(console.kind.as_str(), "pty" | "unix") {
         let at = console.path.map_or(String::new(), |path| format!(" {path}"));

@@ -1,7 +1,8 @@
 //! What a verb works on: the host, its hypervisor, what is taken. Each is read when it is first asked for.
 
 use super::args::{Global, TakenArgs};
-use super::error::hinted;
+use super::codes::Class;
+use super::error::classed;
 use super::output::Output;
 use super::remote;
 use crate::apply::Change;
@@ -83,7 +84,7 @@ impl<'a> Context<'a> {
         );
         let hint =
             format!("`{} >host.json` records it", machine::command_there(&there, "host capture -"));
-        Err(hinted(message, hint))
+        Err(classed(Class::OtherMachine, message, hint))
     }
 
     /// The machine that the connection is of. One whose URI leads nowhere else is not opened for that; where it is later,
@@ -162,7 +163,11 @@ impl<'a> Context<'a> {
         {
             let message =
                 format!("{} is of machine `{host}`, not of this one", self.global.connect);
-            return Err(hinted(message, format!("`{}`", machine::command_there(&host, "..."))));
+            return Err(classed(
+                Class::OtherMachine,
+                message,
+                format!("`{}`", machine::command_there(&host, "...")),
+            ));
         }
         Ok(Rc::clone(hypervisor))
     }
@@ -220,7 +225,8 @@ impl<'a> Context<'a> {
             "`{} {}` was begun on machine `{}`, and {} is of `{}`",
             change.verb, change.subject, machine.host, change.uri, now.host
         );
-        Err(hinted(
+        Err(classed(
+            Class::OtherMachine,
             message,
             format!(
                 "`{}`; `gpuvm recover --discard` forgets it here",

@@ -3,9 +3,10 @@
 use super::args::CreateArgs;
 use super::change::{Reporter, journal, keep_links, print_steps, refuse_unfinished};
 use super::claim::claim;
+use super::codes::Class;
 use super::context::Context;
 use super::diff::Diff;
-use super::error::{EXIT_DONE, EXIT_FOUND, hinted, usage};
+use super::error::{EXIT_DONE, EXIT_FOUND, classed, hinted, usage};
 use super::guest::{Planned, resolve};
 use super::host::files;
 use super::ip::{Waited, wait_for};
@@ -250,7 +251,7 @@ fn accept(losses: &[String], name: &str) -> anyhow::Result<()> {
     tell(&format!("domain `{name}` gets drives with data on them, and may overwrite it{lines}"));
     match ask_yes("give them to the guest?")? {
         true => Ok(()),
-        false => Err(hinted("declined; nothing is changed", "")),
+        false => Err(classed(Class::Declined, "declined; nothing is changed", "")),
     }
 }
 
@@ -292,7 +293,7 @@ fn judge(
     for error in &errors {
         message += &format!("\n  {}: {}", error.path, error.message);
     }
-    Err(hinted(message, first.hint.clone()))
+    Err(classed(Class::Unsound, message, first.hint.clone()))
 }
 
 /// Reads the definition back and says where it is not what was planned; returns the first NIC's MAC address.
@@ -389,7 +390,7 @@ fn drop_seed(
 /// Prints the answer, in the form of the replaced tool.
 fn answer(created: &Created, output: Output) -> std::io::Result<()> {
     if output.json {
-        return output.json(created);
+        return output.json("gpuvm-created", created);
     }
     let Created { name, started, mac, ip, .. } = created;
     let mac = mac.as_deref().unwrap_or("-");

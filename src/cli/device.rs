@@ -87,7 +87,7 @@ fn change(
         );
     }
     if cx.output.json {
-        cx.output.json(&steps)?;
+        cx.output.json_rows(&steps)?;
     }
     Ok(EXIT_DONE)
 }

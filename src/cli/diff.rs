@@ -34,7 +34,7 @@ impl Diff {
     /// Prints it as the answer.
     pub fn print(&self, output: Output) -> std::io::Result<()> {
         if output.json {
-            return output.json(self);
+            return output.json("gpuvm-diff", self);
         }
         if self.changed { output.verbatim(&self.diff) } else { Ok(()) }
     }
@@ -42,7 +42,7 @@ impl Diff {
     /// Prints those of several domains as one answer.
     pub fn print_all(diffs: &[Diff], output: Output) -> std::io::Result<()> {
         if output.json {
-            return output.json(&diffs);
+            return output.json_rows(&diffs);
         }
         diffs.iter().try_for_each(|diff| diff.print(output))
     }

@@ -1,5 +1,6 @@
 //! Errors as people see them: headline, causes level by level, hint. The only place that knows exit codes.
 
+use super::codes::Class;
 use super::offer;
 use crate::apply::bind::BindError;
 use crate::apply::pages::PagesError;
@@ -32,18 +33,43 @@ pub struct Hinted {
     pub message: String,
     /// A command to run, or what to change.
     pub hint: String,
+    /// Its stable name, as gpuvm-codes(7) lists it.
+    pub code: &'static str,
     /// Exit code.
     pub exit: u8,
 }
 
+impl Hinted {
+    /// What stands around a cause, whose code it has.
+    pub fn around(message: impl Into<String>, hint: impl Into<String>) -> Hinted {
+        let code = Class::Refused.into();
+        Hinted { message: message.into(), hint: hint.into(), code, exit: EXIT_FAILED }
+    }
+}
+
 /// Makes an error with a hint that ends the program with [`EXIT_FAILED`].
 pub fn hinted(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
-    Hinted { message: message.into(), hint: hint.into(), exit: EXIT_FAILED }.into()
+    classed(Class::Refused, message, hint)
+}
+
+/// Makes such an error of a class that says more.
+pub fn classed(class: Class, message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
+    coded(class.into(), message, hint)
+}
+
+/// Makes such an error with the code of what it tells of.
+pub fn coded(
+    code: &'static str,
+    message: impl Into<String>,
+    hint: impl Into<String>,
+) -> anyhow::Error {
+    Hinted { message: message.into(), hint: hint.into(), code, exit: EXIT_FAILED }.into()
 }
 
 /// Makes an error with a hint that ends the program with [`EXIT_USAGE`].
 pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
-    Hinted { message: message.into(), hint: hint.into(), exit: EXIT_USAGE }.into()
+    let code = Class::Usage.into();
+    Hinted { message: message.into(), hint: hint.into(), code, exit: EXIT_USAGE }.into()
 }
 
 /// The commands that give a domain that only runs a definition.
@@ -69,36 +95,64 @@ pub struct Refused {
     pub command: Option<String>,
 }
 
+/// The parts of an error, for people and for programs.
+#[derive(Debug)]
+pub struct Told {
+    /// What failed; the first line is the headline.
+    pub message: String,
+    /// Why, level by level, and what it names.
+    pub causes: Vec<String>,
+    /// What would help.
+    pub hint: Option<String>,
+    /// The command of a request that would fit.
+    pub command: Option<String>,
+}
+
+impl Told {
+    /// Takes an error apart.
+    pub fn of(error: &anyhow::Error) -> Told {
+        let message = error.to_string();
+        let mut causes = Vec::new();
+        let mut said = message.clone();
+        for cause in error.chain().skip(1).map(ToString::to_string) {
+            if !said.contains(&cause) {
+                said.push_str(&cause);
+                causes.push(cause);
+            }
+        }
+        let planned = error.chain().find_map(|cause| cause.downcast_ref::<PlanError>());
+        if let Some(PlanError::Taken { holders, .. }) = planned {
+            causes.extend_from_slice(holders);
+        }
+        let applied = error.chain().find_map(|cause| cause.downcast_ref::<ApplyError>());
+        let left = applied.iter().flat_map(|error| error.left());
+        causes.extend(left.map(ToString::to_string));
+        let refused = error.chain().find_map(|cause| cause.downcast_ref::<Refused>());
+        let nearest = refused.map_or(&[][..], |refused| &refused.nearest);
+        // What stands around a cause as its context is seen through the whole error only.
+        let around = error.downcast_ref::<Hinted>().map(|hinted| hinted.hint.clone());
+        let around = around.filter(|hint| !hint.is_empty());
+        let hint = around.or_else(|| error.chain().find_map(hint)).map(offer::fitting);
+        Told {
+            message,
+            causes,
+            hint: with_nearest(hint.filter(|hint| !hint.is_empty()), nearest),
+            command: refused.and_then(|refused| refused.command.clone()),
+        }
+    }
+}
+
 /// The text of an error for people; ends with a newline.
 pub fn report(error: &anyhow::Error) -> String {
-    let mut text = format!("error: {error}\n");
-    let mut said = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !said.contains(&cause) {
-            writeln!(text, "  {cause}").expect("text");
-            said.push_str(&cause);
-        }
+    let told = Told::of(error);
+    let mut text = format!("error: {}\n", told.message);
+    for cause in &told.causes {
+        writeln!(text, "  {cause}").expect("text");
     }
-    let planned = error.chain().find_map(|cause| cause.downcast_ref::<PlanError>());
-    if let Some(PlanError::Taken { holders, .. }) = planned {
-        for holder in holders {
-            writeln!(text, "  {holder}").expect("text");
-        }
-    }
-    let applied = error.chain().find_map(|cause| cause.downcast_ref::<ApplyError>());
-    for left in applied.iter().flat_map(|error| error.left()) {
-        writeln!(text, "  {left}").expect("text");
-    }
-    let refused = error.chain().find_map(|cause| cause.downcast_ref::<Refused>());
-    let nearest = refused.map_or(&[][..], |refused| &refused.nearest);
-    // What stands around a cause as its context is seen through the whole error only.
-    let around = error.downcast_ref::<Hinted>().map(|hinted| hinted.hint.clone());
-    let around = around.filter(|hint| !hint.is_empty());
-    let hint = around.or_else(|| error.chain().find_map(hint)).map(offer::fitting);
-    if let Some(hint) = with_nearest(hint.filter(|hint| !hint.is_empty()), nearest) {
+    if let Some(hint) = told.hint {
         writeln!(text, "hint: {hint}").expect("text");
     }
-    if let Some(command) = refused.and_then(|refused| refused.command.as_ref()) {
+    if let Some(command) = told.command {
         writeln!(text, "hint: `{command}`").expect("text");
     }
     text

@@ -4,6 +4,7 @@ use super::args::ExportArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::network;
+use super::output::Document;
 use super::render::{Extra, render};
 use super::storage::{self, Disks};
 use super::vfs;
@@ -11,6 +12,9 @@ use anyhow::Context as _;
 use serde::Serialize;
 use std::io::Write as _;
 use std::path::Path;
+
+/// Name of the answer as JSON.
+const FORMAT: &str = "gpuvm-export";
 
 /// Is the answer as JSON.
 #[derive(Debug, Serialize)]
@@ -53,7 +57,7 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     match &args.output {
         Some(path) => {
             let mut text = match cx.output.json {
-                true => serde_json::to_string_pretty(&exported)?,
+                true => serde_json::to_string_pretty(&Document::new(FORMAT, &exported))?,
                 false => exported.xml.to_owned(),
             };
             if !text.ends_with('\n') {
@@ -61,7 +65,7 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             }
             write(path, &text).with_context(|| format!("cannot write `{}`", path.display()))?;
         }
-        None if cx.output.json => cx.output.json_document(&exported)?,
+        None if cx.output.json => cx.output.json_document(FORMAT, &exported)?,
         None => cx.output.document(exported.xml)?,
     }
     Ok(EXIT_DONE)

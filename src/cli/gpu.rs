@@ -4,8 +4,9 @@ mod list;
 
 use super::args::{Device, ExcludeArgs, GpuVerb, IncludeArgs, LockArgs};
 use super::change::{Reporter, refuse_unfinished_at};
+use super::codes::Class;
 use super::context::Context;
-use super::error::{EXIT_DONE, hinted};
+use super::error::{EXIT_DONE, classed, hinted};
 use crate::apply::write_exclusions;
 use crate::bdf::Bdf;
 use crate::discover::cards::{Card, cards};
@@ -66,7 +67,8 @@ impl List<'_> {
                 match self.cards.iter().find(has) {
                     Some((bdf, _)) => return Ok(*bdf),
                     None => {
-                        return Err(hinted(
+                        return Err(classed(
+                            Class::NotFound,
                             format!("no GPU of this host is known to have the UUID {uuid}"),
                             "UUIDs are known while the NVIDIA driver has the GPU; `gpuvm gpu list` \
                              shows the addresses, which do as well",
@@ -77,7 +79,7 @@ impl List<'_> {
         };
         let hint = "`gpuvm gpu list` shows GPUs and NVSwitches";
         match self.topology.device(bdf) {
-            None => Err(hinted(format!("this host has no device {bdf}"), hint)),
+            None => Err(classed(Class::NotFound, format!("this host has no device {bdf}"), hint)),
             Some(device) if is_ours(device) => Ok(bdf),
             Some(_) => Err(hinted(format!("{bdf} is neither a GPU nor an NVSwitch"), hint)),
         }
@@ -172,7 +174,7 @@ fn change(
         write_exclusions(root.path(), &list.entries)?;
     }
     if cx.output.json {
-        cx.output.json(&outcome)?;
+        cx.output.json("gpuvm-exclusions", &outcome)?;
         return Ok(EXIT_DONE);
     }
     let bdf = outcome.bdf;

@@ -1,9 +1,10 @@
 //! `history`, and the keeping of it: every change of a definition goes through [`change_domain`].
 
 use super::args::HistoryArgs;
+use super::codes::Class;
 use super::context::Context;
 use super::diff::Diff;
-use super::error::{EXIT_DONE, hinted, usage};
+use super::error::{EXIT_DONE, classed, hinted, usage};
 use super::output::Output;
 use super::pages::BOOT;
 use super::show::find;
@@ -32,7 +33,7 @@ pub fn run(args: &HistoryArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         };
         Diff::of(&args.name, Some(&entry.before), Some(&after)).print(cx.output)?;
     } else if cx.output.json {
-        cx.output.json(&history.entries)?;
+        cx.output.json_rows(&history.entries)?;
     } else if history.entries.is_empty() {
         cx.output.progress(&format!("nothing was changed of domain `{}`", args.name));
     } else {
@@ -45,7 +46,11 @@ pub fn run(args: &HistoryArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 pub fn refuse_elsewhere(verb: &str, name: &str, on: &dyn Hypervisor) -> anyhow::Result<()> {
     let Machine::Elsewhere { host } = on.machine() else { return refuse_other(verb, name, on) };
     let message = format!("the history of domain `{name}` is on its machine `{host}`");
-    Err(hinted(message, format!("`{}`", command_there(&host, &format!("{verb} {}", word(name))))))
+    Err(classed(
+        Class::OtherMachine,
+        message,
+        format!("`{}`", command_there(&host, &format!("{verb} {}", word(name)))),
+    ))
 }
 
 /// Refuses what needs the history of a domain of another hypervisor of this machine that has one of the same UUID.

@@ -2,8 +2,9 @@
 //! to what the guest says of itself by ARP: on a bridge or macvtap neither a lease nor the host's own table may know it.
 
 use super::args::IpArgs;
+use super::codes::Class;
 use super::context::Context;
-use super::error::{EXIT_DONE, hinted};
+use super::error::{EXIT_DONE, classed};
 use super::show::find;
 use super::view::View;
 use crate::discover::ear::Ear;
@@ -51,7 +52,11 @@ pub fn run(args: &IpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let name = &args.name;
     if matches!(find(&*hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed) {
         let message = format!("domain `{name}` does not run, so it has no address");
-        return Err(hinted(message, format!("`gpuvm start {name}` starts it", name = word(name))));
+        return Err(classed(
+            Class::WrongState,
+            message,
+            format!("`gpuvm start {name}` starts it", name = word(name)),
+        ));
     }
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
     let macs: Vec<String> = View::of(&xml, None)?.nics.into_iter().map(|nic| nic.mac).collect();
@@ -64,7 +69,8 @@ pub fn run(args: &IpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         Waited::Found(found) => found,
         Waited::Ended => {
             let message = format!("domain `{name}` has ended before it had an address");
-            return Err(hinted(
+            return Err(classed(
+                Class::WrongState,
                 message,
                 format!("`gpuvm start {name}` starts it", name = word(name)),
             ));
@@ -76,7 +82,7 @@ pub fn run(args: &IpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         add(&mut known, &heard);
         all(merged(&macs, known), cx)?;
     } else if cx.output.json {
-        cx.output.json(&NicAddress::from(found))?;
+        cx.output.json("gpuvm-address", &NicAddress::from(found))?;
     } else {
         let GuestAddress { mac, ip, source } = &found;
         cx.output.progress(&format!("{ip} of {mac}, by {}", source_word(*source)));
@@ -187,7 +193,7 @@ fn merged(macs: &[String], mut addresses: Vec<GuestAddress>) -> Vec<NicAddress> 
 /// Prints every address.
 fn all(lines: Vec<NicAddress>, cx: &Context<'_>) -> std::io::Result<()> {
     if cx.output.json {
-        return cx.output.json(&lines);
+        return cx.output.json_rows(&lines);
     }
     let mut text = String::new();
     for NicAddress { mac, ip, source } in lines {
@@ -212,7 +218,7 @@ fn none(name: &str, macs: &[String], seconds: u64) -> anyhow::Error {
         let hint = format!(
             "`gpuvm console {name}` needs no network; `gpuvm create --network NAME` gives a NIC"
         );
-        return hinted(format!("domain `{name}` has no NIC"), hint);
+        return classed(Class::NotFound, format!("domain `{name}` has no NIC"), hint);
     }
     let after = if seconds == 0 { String::new() } else { format!(" after {seconds} s") };
     let hint = format!(
@@ -220,7 +226,7 @@ fn none(name: &str, macs: &[String], seconds: u64) -> anyhow::Error {
          console {name}` shows",
         name = word(name)
     );
-    hinted(format!("domain `{name}` has no address{after}"), hint)
+    classed(Class::Timeout, format!("domain `{name}` has no address{after}"), hint)
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub fn run(args: &ListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         false => rows(files.into_iter().map(of_file).collect(), cx),
     };
     if cx.output.json {
-        cx.output.json(&rows)?;
+        cx.output.json_rows(&rows)?;
     } else if rows.is_empty() {
         cx.output.progress("no domain is defined");
     } else {

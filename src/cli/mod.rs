@@ -1,6 +1,7 @@
 //! The command: one file per verb. Only this module prints.
 
 pub mod args;
+pub mod codes;
 pub mod error;
 pub mod options;
 pub mod output;
@@ -20,6 +21,7 @@ pub mod diff;
 pub mod disks;
 pub mod drive;
 pub mod export;
+pub mod failure;
 pub mod gone;
 mod gpu;
 pub mod guest;
@@ -61,27 +63,24 @@ use clap::parser::ValueSource;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use context::Context;
 use error::{EXIT_BUG, EXIT_DONE, EXIT_USAGE};
+use failure::Failure;
 use std::ffi::OsString;
 
 /// Runs a command line, the program's name first, and returns the exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     #[cfg(feature = "libvirt")]
     crate::hypervisor::lazy::find_programs();
-    let cli = match parse(args) {
+    let words: Vec<OsString> = args.into_iter().collect();
+    let cli = match parse(&words) {
         Ok(cli) => cli,
-        Err(error) => {
-            let code = if error.use_stderr() { EXIT_USAGE } else { EXIT_DONE };
-            // Help is ours, and may have colours; an error repeats what was typed, which others may have made up.
-            if code == EXIT_USAGE {
-                output::tell(&error.render().to_string());
-            } else if error.print().is_err() {
-                return EXIT_DONE;
-            }
-            return code;
-        }
+        Err(error) => return unreadable(&error, failure::wants_json(&words)),
     };
-    std::panic::set_hook(Box::new(|panic| output::tell(&format!("internal error: {panic}"))));
-    if cli.global.json {
+    let json = cli.global.json;
+    std::panic::set_hook(Box::new(move |panic| match json {
+        true => Failure::internal(&panic.to_string()).print(),
+        false => output::tell(&format!("internal error: {panic}")),
+    }));
+    if json {
         colour::set(ColorArg::Never);
     }
     let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&cli)));
@@ -89,8 +88,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => {
             let code = error::exit_code(&error);
-            if code != EXIT_DONE {
-                output::tell(&error::report(&error));
+            match json {
+                _ if code == EXIT_DONE => {}
+                true => Failure::of(&error).print(),
+                false => output::tell(&error::report(&error)),
             }
             code
         }
@@ -98,11 +99,25 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
+/// Answers a command line that cannot be read, or that asks for help.
+fn unreadable(error: &clap::Error, json: bool) -> u8 {
+    if !error.use_stderr() {
+        // A reader that goes away has read enough.
+        let _ = error.print();
+        return EXIT_DONE;
+    }
+    match json {
+        true => Failure::of_usage(error).print(),
+        // Help is ours, and may have colours; an error repeats what was typed, which others may have made up.
+        false => output::tell(&error.render().to_string()),
+    }
+    EXIT_USAGE
+}
+
 /// Reads a command line.
-fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
-    let words: Vec<OsString> = words.into_iter().collect();
-    colour::choose(&words);
-    let read = |command: clap::Command| command.try_get_matches_from(&words);
+fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
+    colour::choose(words);
+    let read = |command: clap::Command| command.try_get_matches_from(words);
     let matches = match read(Cli::command()) {
         // What only help needs takes half as long to make as all else that reads arguments.
         Err(error) if asks_for_help(&error) => read(args::command())?,

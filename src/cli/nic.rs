@@ -54,7 +54,7 @@ fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     }
     if cx.output.json {
-        cx.output.json(&steps)?;
+        cx.output.json_rows(&steps)?;
     }
     Ok(EXIT_DONE)
 }

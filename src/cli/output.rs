@@ -16,6 +16,9 @@ use terminal_size::terminal_size_of;
 /// Bytes of an answer that are read.
 const MOST_TYPED: u64 = 4096;
 
+/// Version of the JSON documents.
+const VERSION: u32 = 1;
+
 /// How a command begins that is offered, where the connection is of another machine.
 static AWAY: OnceLock<String> = OnceLock::new();
 
@@ -26,6 +29,25 @@ pub struct Output {
     pub json: bool,
     /// Print no progress and no warnings.
     pub quiet: bool,
+}
+
+/// A JSON document: its name and version, then the answer's own fields.
+#[derive(Debug, Serialize)]
+pub struct Document<'a, T> {
+    /// Its name.
+    format: &'static str,
+    /// The version of its fields; new ones are no new version.
+    version: u32,
+    /// The answer, which is a JSON object.
+    #[serde(flatten)]
+    answer: &'a T,
+}
+
+impl<'a, T> Document<'a, T> {
+    /// Takes an answer that is a JSON object.
+    pub fn new(format: &'static str, answer: &'a T) -> Document<'a, T> {
+        Document { format, version: VERSION, answer }
+    }
 }
 
 impl Output {
@@ -63,15 +85,21 @@ impl Output {
         print(&colour::marked(&text, colour::is_on(&std::io::stdout())))
     }
 
-    /// Prints the answer as JSON.
-    pub fn json<T: Serialize>(self, value: &T) -> std::io::Result<()> {
+    /// Prints the answer as a JSON document of this name.
+    pub fn json<T: Serialize>(self, format: &'static str, value: &T) -> std::io::Result<()> {
+        self.json_rows(&Document::new(format, value))
+    }
+
+    /// Prints an answer that is a JSON array.
+    pub fn json_rows<T: Serialize>(self, value: &T) -> std::io::Result<()> {
         let text = serde_json::to_string_pretty(value).map_err(std::io::Error::other)?;
         print(&escaped(&offered_in_json(redacted(&text)), Form::Json))
     }
 
-    /// Prints one of several answers as JSON in one line.
-    pub fn json_line<T: Serialize>(self, value: &T) -> std::io::Result<()> {
-        let text = serde_json::to_string(value).map_err(std::io::Error::other)?;
+    /// Prints one of several answers as a JSON document in one line.
+    pub fn json_line<T: Serialize>(self, format: &'static str, value: &T) -> std::io::Result<()> {
+        let document = Document::new(format, value);
+        let text = serde_json::to_string(&document).map_err(std::io::Error::other)?;
         print(&escaped(&offered_in_json(redacted(&text)), Form::Json))
     }
 
@@ -81,8 +109,13 @@ impl Output {
     }
 
     /// The same in an answer as JSON.
-    pub fn json_document<T: Serialize>(self, value: &T) -> std::io::Result<()> {
-        let text = serde_json::to_string_pretty(value).map_err(std::io::Error::other)?;
+    pub fn json_document<T: Serialize>(
+        self,
+        format: &'static str,
+        value: &T,
+    ) -> std::io::Result<()> {
+        let document = Document::new(format, value);
+        let text = serde_json::to_string_pretty(&document).map_err(std::io::Error::other)?;
         print(&escaped(&text, Form::Json))
     }
 
@@ -120,6 +153,11 @@ fn print(text: &str) -> std::io::Result<()> {
 pub fn leads_away(uri: &str) {
     // There is one connection in a run.
     let _ = AWAY.set(format!("`gpuvm --connect {} ", word(uri)));
+}
+
+/// A text with the commands that can be run as they are, without secrets.
+pub fn offered_text(text: &str) -> String {
+    offered(redacted(text)).into_owned()
 }
 
 /// A text whose commands can be run as they are: about the host that was asked about, on the machine that it is about.

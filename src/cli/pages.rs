@@ -4,8 +4,9 @@
 //! boot of the machine: no pool outlives that, so that after it there is nothing to give back. What `start` reserves then
 //! stands in the domain's history, as what `tune` does.
 
+use super::codes::Class;
 use super::context::Context;
-use super::error::{hinted, usage};
+use super::error::{classed, hinted, usage};
 use super::guest::Planned;
 use crate::apply::Step;
 use crate::apply::pages::PagesStep;
@@ -237,7 +238,8 @@ pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>>
         let message = format!(
             "domain `{name}` has huge pages reserved on machine `{host}`, to be given back"
         );
-        return Err(hinted(
+        return Err(classed(
+            Class::OtherMachine,
             message,
             format!("`{}`", command_there(host, &format!("delete {}", word(&name)))),
         ));

@@ -43,7 +43,7 @@ pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         let Planned { name, request, placement, .. } = &planned;
         let warnings = cx.unseen().into_iter().collect();
-        cx.output.json(&Answer { name, request, placement, warnings })?;
+        cx.output.json("gpuvm-plan", &Answer { name, request, placement, warnings })?;
     } else {
         let mut text = describe(&planned);
         text += &reasons(&planned.placement.reasons, args.explain);

@@ -3,7 +3,7 @@
 use super::args::RecoverArgs;
 use super::change::Reporter;
 use super::context::Context;
-use super::error::{EXIT_DONE, hinted, usage};
+use super::error::{EXIT_DONE, Hinted, hinted, usage};
 use super::gone;
 use super::output::ask;
 use crate::apply::identity::uuid_of;
@@ -160,7 +160,7 @@ fn tell(
     cx: &Context<'_>,
 ) -> std::io::Result<()> {
     if cx.output.json {
-        cx.output.json(&answers)?;
+        cx.output.json_rows(&answers)?;
     } else if answers.is_empty() && all {
         cx.output.progress("no change was killed half way");
     } else if !args.discard {
@@ -294,11 +294,7 @@ fn unfinished(error: ApplyError, answer: &Answer) -> anyhow::Error {
     let hint = "remove the cause and run `gpuvm recover` again; `gpuvm recover --discard` forgets the \
                 change and leaves what it made";
     let message = format!("{} is neither finished nor undone", answer.name());
-    anyhow::Error::from(error).context(super::error::Hinted {
-        message,
-        hint: hint.into(),
-        exit: super::error::EXIT_FAILED,
-    })
+    anyhow::Error::from(error).context(Hinted::around(message, hint))
 }
 
 /// Forgets a change, naming what stays.

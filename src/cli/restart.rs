@@ -4,7 +4,7 @@
 use super::args::StopArgs;
 use super::change::{Reporter, journal, print_steps};
 use super::context::Context;
-use super::error::{EXIT_DONE, EXIT_FAILED, Hinted, dump_and_define, hinted};
+use super::error::{EXIT_DONE, Hinted, dump_and_define, hinted};
 use super::show::find;
 use super::stop;
 use crate::apply::{ApplyError, Step, apply};
@@ -68,11 +68,7 @@ fn told(
         true => "remove the cause, then `gpuvm recover`, which starts it".into(),
         false => format!("remove the cause, then `gpuvm start {}`", word(name)),
     };
-    anyhow::Error::from(error).context(Hinted {
-        message: format!(
-            "domain `{name}` is stopped, which cannot be undone, and is not started again"
-        ),
-        hint,
-        exit: EXIT_FAILED,
-    })
+    let message =
+        format!("domain `{name}` is stopped, which cannot be undone, and is not started again");
+    anyhow::Error::from(error).context(Hinted::around(message, hint))
 }

@@ -2,8 +2,9 @@
 
 use super::args::{SeedDropArgs, SeedVerb};
 use super::change::{Reporter, journal, print_steps, refuse_unfinished};
+use super::codes::Class;
 use super::context::Context;
-use super::error::{EXIT_DONE, hinted};
+use super::error::{EXIT_DONE, classed, hinted};
 use super::made::{Fate, Proof};
 use super::show::find;
 use crate::apply::{ApplyError, Observer, Step, StepError, apply};
@@ -72,7 +73,7 @@ pub fn run(verb: &SeedVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         }
     };
     if cx.output.json {
-        cx.output.json(&Dropped { name: args.name.clone(), dropped })?;
+        cx.output.json("gpuvm-dropped-seed", &Dropped { name: args.name.clone(), dropped })?;
     }
     Ok(EXIT_DONE)
 }
@@ -90,7 +91,8 @@ fn refuse_early(ended: &FirstBoot, args: &SeedDropArgs) -> anyhow::Result<()> {
     let now = format!("`gpuvm seed drop {} --now` does not ask", word(&args.name));
     match ended {
         FirstBoot::Done => Ok(()),
-        FirstBoot::Over(said) => Err(hinted(
+        FirstBoot::Over(said) => Err(classed(
+            Class::Timeout,
             format!("cloud-init of `{}` is not done after {} s: {said}", args.name, args.wait),
             format!("--wait SECONDS waits longer; {now}"),
         )),

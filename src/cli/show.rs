@@ -46,7 +46,7 @@ pub fn run(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let autostart = hypervisor.autostart(&args.name).ok();
     let shown = Shown { summary, view, autostart, addresses };
     if cx.output.json {
-        cx.output.json(&shown)?;
+        cx.output.json("gpuvm-domain", &shown)?;
     } else {
         cx.output.text(&text(&shown))?;
     }

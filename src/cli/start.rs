@@ -11,6 +11,7 @@ use super::show::find;
 use crate::apply::{Step, Transaction};
 use crate::domain::DomainXml;
 use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
+use serde::Serialize;
 
 /// Is what a start takes.
 #[derive(Default)]
@@ -21,6 +22,15 @@ struct Plan {
     pages: Vec<Step>,
     /// All else, the start itself at last; nothing where it runs.
     steps: Vec<Step>,
+}
+
+/// The answer as JSON.
+#[derive(Serialize)]
+struct Started<'a> {
+    /// Name of the domain.
+    name: &'a str,
+    /// Whether it ran before.
+    already: bool,
 }
 
 /// Runs the verb.
@@ -60,12 +70,16 @@ pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     let before = steps.len().saturating_sub(1);
     transaction.run(&steps[..before])?;
-    if steps.is_empty() {
+    let already = steps.is_empty();
+    if already {
         cx.output.progress(&format!("domain `{}` runs already", args.name));
     }
     transaction.run(&steps[before..])?;
     transaction.complete()?;
     transaction.close()?;
+    if cx.output.json {
+        cx.output.json("gpuvm-started", &Started { name: &args.name, already })?;
+    }
     Ok(EXIT_DONE)
 }
 

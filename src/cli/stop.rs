@@ -3,7 +3,7 @@
 use super::args::{DownArgs, StopArgs};
 use super::change::{Reporter, print_steps, refuse_unfinished};
 use super::context::Context;
-use super::error::EXIT_DONE;
+use super::error::{EXIT_DONE, coded};
 use super::output::ask_yes;
 use super::show::find;
 use super::view::{AgentState, View};
@@ -92,5 +92,5 @@ pub fn hinted(error: ApplyError, name: &str, verb: &str) -> anyhow::Error {
         "it may be slow (--wait SECONDS) or not listen; `gpuvm {verb} --force {name}` cuts its power and may lose data",
         name = word(name)
     );
-    super::error::hinted(format!("{still}{left}"), hint)
+    coded(still.into(), format!("{still}{left}"), hint)
 }

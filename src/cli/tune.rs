@@ -66,7 +66,10 @@ pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.warning(&warning);
     }
     if cx.output.json {
-        cx.output.json_document(&Domain::of(subject, Ok(tuned), args.explain).with_xml(tuned))?;
+        cx.output.json_document(
+            "gpuvm-tuned-domain",
+            &Domain::of(subject, Ok(tuned), args.explain).with_xml(tuned),
+        )?;
     } else {
         cx.output.document(tuned.after.text())?;
     }

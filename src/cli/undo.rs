@@ -2,9 +2,10 @@
 
 use super::args::UndoArgs;
 use super::change::{Agreed, Reporter, agree, journal, print_steps, refuse_unfinished};
+use super::codes::Class;
 use super::context::Context;
 use super::diff::Diff;
-use super::error::{EXIT_DONE, EXIT_FAILED, Hinted, hinted};
+use super::error::{EXIT_DONE, Hinted, classed, hinted};
 use super::history::{boot, refuse_elsewhere, tell_saved, when};
 use super::made::said;
 use super::show::find;
@@ -93,7 +94,7 @@ pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         waits_for_start: waits,
     };
     if cx.output.json {
-        cx.output.json(&answer)?;
+        cx.output.json("gpuvm-undone", &answer)?;
     } else {
         let name = &args.name;
         cx.output.progress(&format!("{} of domain `{name}` is undone", named(&undo.entry)));
@@ -120,7 +121,11 @@ fn plan(hypervisor: &dyn Hypervisor, args: &UndoArgs, force: bool) -> anyhow::Re
     let Some(entry) = history.entries.last() else {
         let hint =
             format!("`gpuvm delete {name}` takes away what `create` made", name = word(name));
-        return Err(hinted(format!("there is no change of domain `{name}` to undo"), hint));
+        return Err(classed(
+            Class::NotFound,
+            format!("there is no change of domain `{name}` to undo"),
+            hint,
+        ));
     };
     if entry.domain != *name {
         let renamed =
@@ -224,7 +229,7 @@ fn written_since(error: ApplyError, args: &UndoArgs) -> anyhow::Error {
     }
     let message = format!("domain `{}` has written on its new disk", args.name);
     let hint = "--force goes back to the old image, and leaves the new one as it is".to_owned();
-    error.context(Hinted { message, hint, exit: EXIT_FAILED })
+    error.context(Hinted::around(message, hint))
 }
 
 /// Warns where the definition is not what it was.

@@ -7,7 +7,7 @@ mod watch;
 use super::args::VerifyArgs;
 use super::change::name_unfinished;
 use super::context::Context;
-use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, hinted, usage};
+use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, coded, usage};
 use super::gone;
 use crate::check::Severity;
 use crate::discover::{files, process, tuning};
@@ -85,8 +85,8 @@ pub fn run(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         }
     }
     match (cx.output.json, answers.as_slice()) {
-        (true, [answer]) if !args.all => cx.output.json(answer)?,
-        (true, answers) => cx.output.json(&answers)?,
+        (true, [answer]) if !args.all => cx.output.json("gpuvm-verify", answer)?,
+        (true, answers) => cx.output.json_rows(&answers)?,
         (false, []) => cx.output.progress("no domain is defined"),
         (false, answers) => cx.output.text(&answers.iter().map(text).collect::<String>())?,
     }
@@ -113,7 +113,11 @@ fn round(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Answer>> {
     }
     if let Some(name) = args.name.as_ref().filter(|_| answers.is_empty()) {
         let hint = "`gpuvm list` shows the domains that are there";
-        return Err(hinted(format!("there is no domain `{name}`"), hint));
+        return Err(coded(
+            HypervisorErrorKind::NoDomain.into(),
+            format!("there is no domain `{name}`"),
+            hint,
+        ));
     }
     if let Some(path) = &args.metrics {
         metrics::write(path, &answers, begun.elapsed())

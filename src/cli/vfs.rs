@@ -4,8 +4,9 @@
 //! device, which has to be up. Trust and spoof check it does not know: our steps set them before the guest starts, and
 //! `delete` brings them back to what they were when the guest was made, as its metadata tells.
 
+use super::codes::Class;
 use super::context::Context;
-use super::error::hinted;
+use super::error::{classed, hinted};
 use super::nic::{functions_of, link_up};
 use crate::apply::nic::{NicStep, boot, guard};
 use crate::apply::{Step, owner};
@@ -90,7 +91,11 @@ fn refuse_there(name: &str, bdf: Option<Bdf>, verb: &str, cx: &Context<'_>) -> a
         format!("what virtual function {bdf} may do is set by gpuvm on its machine `{host}`");
     let name = if name.is_empty() { "".into() } else { word(name) };
     let command = format!("{verb} {name}");
-    Err(hinted(message, format!("`{}`", command_there(&host, command.trim_end()))))
+    Err(classed(
+        Class::OtherMachine,
+        message,
+        format!("`{}`", command_there(&host, command.trim_end())),
+    ))
 }
 
 /// The step that brings a virtual function from what it may do to what it shall; none where it is so already. `back`:

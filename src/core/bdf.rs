@@ -23,7 +23,10 @@ pub struct Bdf {
 }
 
 /// Says why a text or a number is no PCI address.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "pci-address-")]
 pub enum BdfError {
     /// The text does not have the form of an address.
     #[error("`{text}` is not a PCI address such as 0000:34:00.0")]

@@ -80,7 +80,10 @@ pub struct IdSet<I> {
 }
 
 /// Says why a text is no set.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "list-")]
 pub enum IdSetError {
     /// A part is neither a number nor a range, or the range runs backwards.
     #[error("`{part}` in {kind} list `{text}` is not a number or a range such as 0-23")]

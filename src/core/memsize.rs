@@ -17,7 +17,10 @@ const MOST_DECIMALS: usize = 9;
 pub struct MemSize(u64);
 
 /// Says why a text is no amount of memory.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "size-")]
 pub enum MemSizeError {
     /// Not a number with a unit that is known.
     #[error("`{text}` is not a size such as 180G, 1.5T or 4194304K (powers of 1024)")]

@@ -19,7 +19,10 @@ pub const MAX_NAME: usize = 128;
 pub struct DomainName(String);
 
 /// Says why a request cannot be meant.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "request-")]
 pub enum RequestError {
     /// The name is empty or too long.
     #[error("a domain name has 1 to {MAX_NAME} characters, this one has {length}")]
@@ -54,6 +57,7 @@ pub enum RequestError {
     },
     /// The same GPU twice.
     #[error("GPU {index} is asked for twice")]
+    #[strum(to_string = "gpu-twice")]
     IndexTwice {
         /// Its index.
         index: u32,

@@ -37,7 +37,8 @@ fn longest(path: &str) -> usize {
 const RETRIES: usize = 1000;
 
 /// Says why a file of a host cannot be used. The path is as seen below the root, the root itself in front.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "host-file-")]
 pub enum FsError {
     /// The system says no.
     #[error("cannot read {path}: {source}")]

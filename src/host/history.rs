@@ -62,7 +62,8 @@ pub struct History {
 }
 
 /// Says why a history cannot be read.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "history-")]
 pub enum HistoryError {
     /// The file system could not.
     #[error("history {}: {source}", path.display())]

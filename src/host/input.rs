@@ -40,7 +40,8 @@ const PSEUDO: [(i64, &str); 14] = [
 ];
 
 /// Says why a file that a user has named is not read.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "input-")]
 pub enum InputError {
     /// The system says no.
     #[error("cannot read {}: {source}", path.display())]
@@ -52,6 +53,7 @@ pub enum InputError {
     },
     /// It is something that is not read.
     #[error("{} is {kind}, not a regular file", path.display())]
+    #[strum(to_string = "type")]
     Kind {
         /// The path as it was given.
         path: PathBuf,
@@ -60,6 +62,7 @@ pub enum InputError {
     },
     /// It is longer than its kind is.
     #[error("{} has {}, more than the limit of {limit} bytes", path.display(), size_text(*bytes))]
+    #[strum(to_string = "length")]
     Long {
         /// The path as it was given.
         path: PathBuf,

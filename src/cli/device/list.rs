@@ -59,7 +59,7 @@ pub fn run(args: &DeviceListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let row = |device: &&PciDevice| row(device, &topology, &held, &uses, &at_boot);
     let rows: Vec<Row> = devices.iter().map(row).collect();
     if cx.output.json {
-        cx.output.json(&rows)?;
+        cx.output.json_rows(&rows)?;
     } else if rows.is_empty() {
         cx.output.progress(&topology.without("GPU, NVSwitch, NIC or NVMe drive"));
     } else {

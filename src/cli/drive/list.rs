@@ -116,7 +116,7 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let state = State::read(cx, cx.taken(args)?)?;
     let rows = rows(&state);
     if cx.output.json {
-        cx.output.json(&rows)?;
+        cx.output.json_rows(&rows)?;
     } else if rows.is_empty() {
         cx.output.progress("this host has no drive");
     } else {

@@ -10,8 +10,9 @@ use crate::apply::{Step, apply};
 use crate::blockdev::signatures::foreign;
 use crate::cli::args::RestoreArrayArgs;
 use crate::cli::change::{Agreed, Reporter, journal, print_steps, refuse_unfinished};
+use crate::cli::codes::Class;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, hinted, usage};
+use crate::cli::error::{EXIT_DONE, classed, hinted, usage};
 use crate::discover::arrays::array;
 use crate::discover::drives::kernel_name;
 use crate::discover::holders::Uses;
@@ -82,7 +83,7 @@ fn plan(
     let Some(record) = record else {
         let names = released::names(&root)?.join(", ");
         let hint = if names.is_empty() { String::new() } else { format!("released: {names}") };
-        return Err(hinted(format!("no array `{name}` was released"), hint));
+        return Err(classed(Class::NotFound, format!("no array `{name}` was released"), hint));
     };
     if args.mkfs {
         refuse_unmakeable(&record)?;

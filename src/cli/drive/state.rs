@@ -1,8 +1,9 @@
 //! Whether a drive or a partition of this host can be given to a guest: free, or who uses it and for what.
 
 use crate::bdf::Bdf;
+use crate::cli::codes::Class;
 use crate::cli::context::Context;
-use crate::cli::error::hinted;
+use crate::cli::error::{classed, hinted};
 use crate::cli::image::uses::Uses as Disks;
 use crate::discover::discover_identified;
 use crate::discover::drives::{best_id, kernel_name};
@@ -224,7 +225,7 @@ impl State {
             Some(uuid) => {
                 hinted(format!("{text} is a partition, not a drive"), format!("--partition {uuid}"))
             }
-            None => hinted(format!("this host has no drive {text}"), NAMES_HINT),
+            None => classed(Class::NotFound, format!("this host has no drive {text}"), NAMES_HINT),
         })
     }
 

@@ -8,8 +8,9 @@ use crate::bdf::Bdf;
 use crate::blockdev::Known;
 use crate::cli::args::WipeArgs;
 use crate::cli::change::{Agreed, Reporter, journal, print_steps, refuse_unfinished};
+use crate::cli::codes::Class;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, hinted};
+use crate::cli::error::{EXIT_DONE, classed, hinted};
 use crate::fsroot::FsRoot;
 use crate::shell::word;
 use crate::topology::{Drive, DriveUse};
@@ -56,7 +57,7 @@ pub fn run(args: &WipeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     let told = format!("drive {name} ({}) is erased", path.display());
     if cx.output.json {
-        cx.output.json(&Wiped { name, path, bytes, content })?;
+        cx.output.json("gpuvm-wiped-drive", &Wiped { name, path, bytes, content })?;
     }
     cx.output.progress(&told);
     Ok(EXIT_DONE)
@@ -79,7 +80,11 @@ fn plan(id: &str, cx: &Context<'_>) -> anyhow::Result<(String, WipeStep)> {
             }
             _ => "free it first; `gpuvm drive list` shows who uses what",
         };
-        return Err(hinted(format!("drive {id} is not erased: it is in use{lines}"), hint));
+        return Err(classed(
+            Class::InUse,
+            format!("drive {id} is not erased: it is in use{lines}"),
+            hint,
+        ));
     }
     let mut content = drive.remains();
     content.extend(marks.iter().map(ToString::to_string));

@@ -56,7 +56,7 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let uses = uses(cx, &topology, &held, &functions)?;
     let rows = rows(&topology, &held, &devices, &uses, &uuids);
     if cx.output.json {
-        cx.output.json(&rows)?;
+        cx.output.json_rows(&rows)?;
     } else if rows.is_empty() {
         cx.output.progress(&topology.without("GPU"));
     } else {

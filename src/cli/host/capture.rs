@@ -2,8 +2,9 @@
 
 use super::checked;
 use crate::cli::args::CaptureArgs;
+use crate::cli::codes::Class;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, hinted, usage};
+use crate::cli::error::{EXIT_DONE, classed, hinted, usage};
 use crate::discover::topo::{Topo, TopoError};
 use crate::discover::{discover, discover_identified};
 use crate::fsroot::FsRoot;
@@ -127,7 +128,7 @@ pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> anyhow::Result<()> {
     // Looked at first for its clear text; the move below is what decides.
     let exists = || {
         let hint = "name another file, or replace it with --overwrite";
-        hinted(format!("{shown} is there already"), hint)
+        classed(Class::Exists, format!("{shown} is there already"), hint)
     };
     match file.symlink_metadata() {
         // Moving a file over /dev/null would take it away from everybody.

@@ -4,8 +4,9 @@ use crate::apply::text::TextStep;
 use crate::apply::{Journal, Step, Transaction, apply, now_s};
 use crate::cli::args::{ConfirmWithinArgs, HostBridgeDeleteArgs, HostUndoArgs, LockArgs};
 use crate::cli::change::{Agreed, Reporter, agree, print_steps, refuse_unfinished};
+use crate::cli::codes::Class;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, hinted};
+use crate::cli::error::{EXIT_DONE, classed, hinted};
 use crate::cli::history::{boot, when};
 use crate::cli::network::{delete_bridge, made_bridge};
 use crate::discover::tuning::value;
@@ -124,7 +125,7 @@ fn back(discard: bool) -> anyhow::Result<(Entry, Vec<Step>)> {
     let history = History::of(HOST)?;
     let Some(entry) = history.entries.last() else {
         let hint = "`gpuvm host files` and `gpuvm host tuning` say how it is";
-        return Err(hinted("there is no change of the host to undo", hint));
+        return Err(classed(Class::NotFound, "there is no change of the host to undo", hint));
     };
     let root = FsRoot::live()?;
     let mut steps = Vec::new();

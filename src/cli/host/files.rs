@@ -124,7 +124,7 @@ fn show(root: &FsRoot, cx: &Context<'_>) -> anyhow::Result<u8> {
         guests.extend(limit(root, pid).map(|limit| Guest { uuid, pid, limit }));
     }
     if cx.output.json {
-        cx.output.json(&Shown { files, guests })?;
+        cx.output.json("gpuvm-host-files", &Shown { files, guests })?;
         return Ok(EXIT_DONE);
     }
     let set = files.set.map_or("the daemon's own limit".to_owned(), |set| set.to_string());

@@ -47,7 +47,7 @@ pub fn run(args: &MatrixArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let topology = cx.topology()?;
     let matrix = Matrix::of(&topology, args.nvme);
     if cx.output.json {
-        cx.output.json(&matrix)?;
+        cx.output.json("gpuvm-matrix", &matrix)?;
     } else if args.tsv {
         cx.output.verbatim(&matrix.tsv())?;
     } else if matrix.devices.is_empty() {

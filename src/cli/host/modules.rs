@@ -47,7 +47,7 @@ pub fn run(args: &ModulesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     };
     let rows = rows(&topology, &modules, &other);
     if cx.output.json {
-        cx.output.json(&rows)?;
+        cx.output.json_rows(&rows)?;
     } else {
         match rows.is_empty() {
             true => cx.output.text("no GPU on this host")?,

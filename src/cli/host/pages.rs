@@ -54,7 +54,7 @@ pub fn run(args: &HostPagesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn show(args: &HostPagesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let rows = rows(args, cx)?;
     if cx.output.json {
-        cx.output.json(&rows)?;
+        cx.output.json_rows(&rows)?;
     } else if rows.is_empty() {
         cx.output.text("no pools of huge pages")?;
     } else {
@@ -164,7 +164,7 @@ fn set(args: &HostPagesArgs, count: u64, cx: &Context<'_>) -> anyhow::Result<u8>
         tell(page, &root, cx)?;
     }
     if cx.output.json {
-        cx.output.json(&steps)?;
+        cx.output.json_rows(&steps)?;
     }
     Ok(EXIT_DONE)
 }

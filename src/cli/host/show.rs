@@ -40,12 +40,15 @@ pub fn run(args: &HostShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     };
     let degraded = degraded(&topology, &cx.excluded()?);
     if cx.output.json {
-        cx.output.json(&Shown {
-            host: topology.parts(),
-            gpus: topology.gpus().map(|gpu| gpu.bdf).collect(),
-            kinds: topology.devices().iter().map(|d| (d.bdf, d.kind())).collect(),
-            degraded,
-        })?;
+        cx.output.json(
+            "gpuvm-host-show",
+            &Shown {
+                host: topology.parts(),
+                gpus: topology.gpus().map(|gpu| gpu.bdf).collect(),
+                kinds: topology.devices().iter().map(|d| (d.bdf, d.kind())).collect(),
+                degraded,
+            },
+        )?;
     } else {
         cx.output.marked(&text(&topology, &degraded, args.all, width().unwrap_or(WIDTH)))?;
     }

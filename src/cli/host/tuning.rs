@@ -56,7 +56,7 @@ pub fn run(args: &HostTuningArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let steps = || steps(&wishes, args.at_boot);
     let made = change("host tuning", (&args.lock, args.dry_run), steps, cx)?;
     if cx.output.json && !args.dry_run {
-        cx.output.json(&made)?;
+        cx.output.json_rows(&made)?;
     }
     Ok(EXIT_DONE)
 }
@@ -189,7 +189,7 @@ fn show(cx: &Context<'_>) -> anyhow::Result<u8> {
     };
     let settings = settings(&root, nodes)?;
     if cx.output.json {
-        cx.output.json(&settings)?;
+        cx.output.json_rows(&settings)?;
         return Ok(EXIT_DONE);
     }
     let head = ["OPTION", "NOW", "AT BOOT", "ADVISED", "WHY"];

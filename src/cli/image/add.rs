@@ -195,7 +195,7 @@ fn answer(
         verified: word,
     };
     if output.json {
-        return output.json(&added);
+        return output.json_rows(&added);
     }
     let Added { name, pool, format, virtual_bytes, .. } = &added;
     let size = MemSize::from_kib(virtual_bytes / 1024);

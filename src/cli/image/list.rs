@@ -34,7 +34,7 @@ pub fn run(args: &ImageListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     };
     let rows: Vec<Row> = images.into_iter().map(row).collect();
     if cx.output.json {
-        cx.output.json(&rows)?;
+        cx.output.json_rows(&rows)?;
     } else if rows.is_empty() {
         cx.output.progress("there is no image; `gpuvm image add FILE` adds one");
     } else {

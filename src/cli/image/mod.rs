@@ -17,8 +17,9 @@ mod source;
 pub mod uses;
 
 use super::args::ImageVerb;
+use super::codes::Class;
 use super::context::Context;
-use super::error::hinted;
+use super::error::{classed, hinted};
 use super::storage::file_pool;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::{Storage, Volume};
@@ -133,7 +134,7 @@ pub fn resolve(
         let sound = images.into_iter().find(|image| image.fault.is_none());
         return sound.ok_or_else(|| {
             let message = format!("pool `{pool}` holds no image that a guest can be made from");
-            hinted(message, "`gpuvm image add FILE` adds one")
+            classed(Class::NotFound, message, "`gpuvm image add FILE` adds one")
         });
     };
     let image = find(images, pool, name)?;
@@ -160,7 +161,7 @@ fn find(images: Vec<Image>, pool: &str, name: &ImageName) -> anyhow::Result<Imag
             true => "`gpuvm image add FILE` adds one".to_owned(),
             false => format!("there are: {}", there.join(", ")),
         };
-        hinted(format!("pool `{pool}` has no image `{name}`"), hint)
+        classed(Class::NotFound, format!("pool `{pool}` has no image `{name}`"), hint)
     })
 }
 

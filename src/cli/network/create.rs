@@ -92,7 +92,7 @@ pub(super) fn answer(
     let (_, network) = find(hypervisor, name)?;
     let created = Created { changed, reach: Reach::of(network.kind), network };
     if cx.output.json {
-        cx.output.json(&created)?;
+        cx.output.json("gpuvm-network-created", &created)?;
     } else {
         cx.output.text(&(facts(&created.network) + &reach(created.reach)))?;
     }
@@ -113,7 +113,8 @@ fn preview(args: &NetworkCreateArgs, first: &Prepared, cx: &Context<'_>) -> anyh
     }
     let reach = Reach::of(network.kind);
     if cx.output.json {
-        cx.output.json(&Preview { network, xml, steps, lost, notes, reach })?;
+        cx.output
+            .json("gpuvm-network-preview", &Preview { network, xml, steps, lost, notes, reach })?;
         return Ok(());
     }
     for line in lost {

@@ -4,8 +4,9 @@
 mod filter;
 
 use super::super::args::NetworkDoctorArgs;
+use super::super::codes::Class;
 use super::super::context::Context;
-use super::super::error::{EXIT_DONE, EXIT_FOUND, hinted};
+use super::super::error::{EXIT_DONE, EXIT_FOUND, classed};
 use super::super::show::find;
 use super::super::verify::agent::Agent;
 use super::super::verify::has_agent;
@@ -67,7 +68,7 @@ pub fn run(args: &NetworkDoctorArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             "`gpuvm console {}` needs no network; `gpuvm create --network NAME` gives a NIC",
             word(name)
         );
-        return Err(hinted(format!("domain `{name}` has no NIC"), hint));
+        return Err(classed(Class::NotFound, format!("domain `{name}` has no NIC"), hint));
     }
     let root = if cx.has_guests_here()? { Some(FsRoot::live()?) } else { None };
     let host = root.as_ref().map(|root| path::read(root, filter::read(root)));
@@ -85,7 +86,7 @@ pub fn run(args: &NetworkDoctorArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let broken = looked.iter().any(|nic| nic.diagnosis.is_broken());
     let answer = Answer { domain: name.to_owned(), running, broken, nics: looked };
     if cx.output.json {
-        cx.output.json(&answer)?;
+        cx.output.json("gpuvm-network-doctor", &answer)?;
     } else {
         cx.output.text(&text(&answer))?;
     }

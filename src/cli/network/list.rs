@@ -43,7 +43,7 @@ pub fn run(cx: &Context<'_>) -> anyhow::Result<u8> {
         rows.push(Row { network, active, autostart, persistent, guests, leases });
     }
     if cx.output.json {
-        cx.output.json(&rows)?;
+        cx.output.json_rows(&rows)?;
     } else if rows.is_empty() {
         cx.output.progress("there is no network; `gpuvm network create default` makes one");
     } else {

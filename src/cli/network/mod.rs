@@ -19,8 +19,9 @@ pub use demand::on_demand;
 pub use wishes::refuse_unfit;
 
 use super::args::NetworkVerb;
+use super::codes::Class;
 use super::context::Context;
-use super::error::hinted;
+use super::error::{classed, hinted};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::network::NetworkState;
 use crate::network::Network;
@@ -43,7 +44,11 @@ pub fn run(verb: &NetworkVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn find(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<(NetworkState, Network)> {
     let Some(state) = hypervisor.networks().network(name)? else {
         let message = format!("{} has no network `{name}`", hypervisor.uri());
-        return Err(hinted(message, "`gpuvm network list` shows those that are there"));
+        return Err(classed(
+            Class::NotFound,
+            message,
+            "`gpuvm network list` shows those that are there",
+        ));
     };
     let network = read(&state)?;
     Ok((state, network))

@@ -2,8 +2,9 @@
 //! steps.
 
 use super::super::args::{NetworkCreateArgs, NetworkKindArg, PfName, StaticArg, VfsArgs, Who};
+use super::super::codes::Class;
 use super::super::context::Context;
-use super::super::error::{hinted, usage};
+use super::super::error::{coded, hinted, usage};
 use super::super::nic::plan_vfs;
 use super::guests::{Guests, told};
 use super::kept::keep_before;
@@ -82,7 +83,8 @@ pub fn prepare(
 pub fn refusal(refused: Refused) -> anyhow::Error {
     let hints = refused.problems.iter().map(Problem::hint);
     let hint = hints.into_iter().find(|hint| !hint.is_empty()).unwrap_or_default();
-    hinted(refused.to_string(), hint)
+    let code = refused.problems.first().map_or(Class::Refused.into(), Into::into);
+    coded(code, refused.to_string(), hint)
 }
 
 /// The NIC of a network whose name says it: the replaced tool's was the one that the host itself goes out by.

@@ -49,7 +49,7 @@ pub fn run(args: &NetworkShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let reach = Reach::of(network.kind);
     let shown = Shown { network, active, autostart, persistent, leases, guests, reach, xml };
     if cx.output.json {
-        cx.output.json(&shown)?;
+        cx.output.json("gpuvm-network", &shown)?;
     } else {
         cx.output.text(&text(&shown))?;
     }

@@ -2,9 +2,10 @@
 
 use super::super::args::NetworkUndoArgs;
 use super::super::change::{Agreed, Reporter, agree, journal, print_steps, refuse_unfinished};
+use super::super::codes::Class;
 use super::super::context::Context;
 use super::super::diff::Diff;
-use super::super::error::{EXIT_DONE, hinted};
+use super::super::error::{EXIT_DONE, classed, hinted};
 use super::super::history::when;
 use super::create::answer;
 use super::guests::{Guests, told};
@@ -79,7 +80,11 @@ fn plan(hypervisor: &dyn Hypervisor, name: &str, force: bool) -> anyhow::Result<
     let Some(record) = kept::find(hypervisor.uri(), name)? else {
         let hint = "`network create --replace` and `network delete` keep what they change; what `create` made goes with \
                     `network delete`";
-        return Err(hinted(format!("there is no change of network `{name}` to undo"), hint));
+        return Err(classed(
+            Class::NotFound,
+            format!("there is no change of network `{name}` to undo"),
+            hint,
+        ));
     };
     let kept = &record.kept;
     let state = hypervisor.networks().network(name)?;

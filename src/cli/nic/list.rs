@@ -101,7 +101,7 @@ pub fn run(args: &NicListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         nics.iter().filter(is_card).map(|nic| host.card(nic)).collect();
     let cards = cards?;
     if cx.output.json {
-        cx.output.json(&cards)?;
+        cx.output.json_rows(&cards)?;
     } else if cards.is_empty() {
         cx.output.progress(&topology.without("network card"));
     } else {

@@ -2,8 +2,9 @@
 //! the container of its disk in place of the disk destroys it with its first write
 //! (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T20).
 
+use super::super::codes::Class;
 use super::super::disks::of_host;
-use super::super::error::hinted;
+use super::super::error::{classed, hinted};
 use super::super::render::path_text;
 use super::Disks;
 use crate::blockdev::{signatures, used_by};
@@ -123,7 +124,11 @@ fn refuse_used(path: &Path) -> anyhow::Result<()> {
             word(&path.to_string_lossy())
         ),
     };
-    Err(hinted(format!("disk `{}` cannot be given to the guest{lines}", path.display()), hint))
+    Err(classed(
+        Class::InUse,
+        format!("disk `{}` cannot be given to the guest{lines}", path.display()),
+        hint,
+    ))
 }
 
 /// What lies on a block device that a guest is to boot from and may overwrite. A partition table is what it boots by.

@@ -3,9 +3,10 @@
 
 use super::{Disks, Place};
 use crate::cli::args::StorageArgs;
+use crate::cli::codes::Class;
 use crate::cli::context::Context;
 use crate::cli::drive::state::{NAMES_HINT as HINT, Reason, State};
-use crate::cli::error::hinted;
+use crate::cli::error::{classed, hinted};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};
 use crate::topology::{Drive, PartitionTableEntry};
 use std::collections::BTreeSet;
@@ -94,7 +95,7 @@ fn refuse(what: &str, reasons: &[Reason]) -> anyhow::Result<()> {
         Reason::Disk { .. } | Reason::Function { .. } => "`gpuvm list` shows what each guest has",
         _ => "free it first; `gpuvm drive list` shows what can be given away",
     };
-    Err(hinted(format!("{what} cannot be given to the guest{lines}"), hint))
+    Err(classed(Class::InUse, format!("{what} cannot be given to the guest{lines}"), hint))
 }
 
 /// Refuses a drive whose PCI function the same guest gets.
@@ -122,9 +123,11 @@ fn find_partition<'s>(
     let mut found = all.by_ref().filter(|(_, part)| has(part));
     match (found.next(), found.next()) {
         (Some(one), None) => Ok(one),
-        (None, _) => {
-            Err(hinted(format!("this host has no partition with the PARTUUID {text}"), HINT))
-        }
+        (None, _) => Err(classed(
+            Class::NotFound,
+            format!("this host has no partition with the PARTUUID {text}"),
+            HINT,
+        )),
         (Some((_, a)), Some((_, b))) => Err(hinted(
             format!("{} and {} both have the PARTUUID {text}", a.name, b.name),
             "a drive was copied: `sgdisk --partition-guid` gives one of them another",

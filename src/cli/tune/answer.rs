@@ -162,7 +162,7 @@ impl Answer {
     /// Prints it; `done`: the changes are made.
     pub fn print(&self, output: Output, steps: &[Step], done: bool) -> std::io::Result<()> {
         if output.json {
-            return output.json(&WithSteps { domains: &self.domains, steps });
+            return output.json("gpuvm-tune", &WithSteps { domains: &self.domains, steps });
         }
         let lines = self.domains.iter().flat_map(|domain| {
             let why = domain.reasons.iter().map(|reason| {

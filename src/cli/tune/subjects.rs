@@ -3,8 +3,9 @@
 use super::convert::{self, Conversion, Ground};
 use crate::cli::args::{AllowArg, ItemArgs, TuneArgs};
 use crate::cli::check::{is_file, read_file};
+use crate::cli::codes::Class;
 use crate::cli::context::{Context, xml_files};
-use crate::cli::error::{EXIT_FAILED, Hinted, dump_and_define, hinted, usage};
+use crate::cli::error::{Hinted, classed, dump_and_define, hinted, usage};
 use crate::cli::network;
 use crate::cli::storage::{abilities, best_io};
 use crate::domain::guest::{Abilities, DiskIo};
@@ -122,7 +123,11 @@ fn networks(
     let there = hypervisor.networks().all_networks()?;
     if let Some(wish) = wishes.iter().find(|wish| there.iter().all(|n| n.name != wish.network)) {
         let message = format!("{} has no network `{}`", hypervisor.uri(), wish.network);
-        return Err(hinted(message, "`gpuvm network list` shows those that are there"));
+        return Err(classed(
+            Class::NotFound,
+            message,
+            "`gpuvm network list` shows those that are there",
+        ));
     }
     let pools = hypervisor.vf_pools()?;
     let is_pool = |wish: &NicWish| pools.iter().any(|pool| pool.name == wish.network);
@@ -157,7 +162,11 @@ fn of_hypervisor(
         let summary = there.iter().find(|summary| summary.name == *name);
         let Some(summary) = summary else {
             let message = format!("there is no domain `{name}`");
-            return Err(hinted(message, "`gpuvm list` shows the domains that are there"));
+            return Err(classed(
+                Class::NotFound,
+                message,
+                "`gpuvm list` shows the domains that are there",
+            ));
         };
         if !summary.persistent {
             return Err(hinted(
@@ -324,7 +333,7 @@ fn refused(subject: &Subject, error: &TuneError, floats: impl Fn() -> bool) -> a
         }
     };
     let message = format!("domain `{}` cannot be tuned", subject.name);
-    anyhow::Error::from(error.clone()).context(Hinted { message, hint, exit: EXIT_FAILED })
+    anyhow::Error::from(error.clone()).context(Hinted::around(message, hint))
 }
 
 /// What becomes of each thing: all things where none is named, else what is named.

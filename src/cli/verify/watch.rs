@@ -90,7 +90,7 @@ fn changes<'a>(before: &'a [Answer], now: &'a [Answer]) -> Vec<Change<'a>> {
 /// Prints one change; as JSON in one line, for programs that read lines.
 fn tell(change: &Change<'_>, cx: &Context<'_>) -> anyhow::Result<()> {
     if cx.output.json {
-        return Ok(cx.output.json_line(change)?);
+        return Ok(cx.output.json_line("gpuvm-verify-change", change)?);
     }
     let mut text = String::new();
     for finding in &change.appeared {

@@ -45,7 +45,10 @@ pub struct DomainXml {
 }
 
 /// Says why a text is no domain XML, or why an edit cannot be made.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "xml-")]
 pub enum DomainXmlError {
     /// Not well-formed, or what is refused on purpose (DOCTYPE).
     #[error("domain XML, line {line}: {message}")]

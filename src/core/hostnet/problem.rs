@@ -6,7 +6,10 @@ use std::fmt;
 use std::net::Ipv4Addr;
 
 /// Is one reason.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "host-bridge-")]
 pub enum Problem {
     /// Its name cannot be had.
     #[error("{name} cannot be its name: {why}")]
@@ -24,6 +27,7 @@ pub enum Problem {
     },
     /// Not a NIC.
     #[error("{name} is no NIC but {what}")]
+    #[strum(to_string = "not-nic")]
     NoNic {
         /// Its name.
         name: String,
@@ -42,6 +46,7 @@ pub enum Problem {
     #[error(
         "{upper}, a {kind}, stands on {name}, which cannot become a port of a bridge or bond with it"
     )]
+    #[strum(to_string = "upper-device")]
     Under {
         /// The NIC.
         name: String,
@@ -52,6 +57,7 @@ pub enum Problem {
     },
     /// A NIC that is named twice.
     #[error("{name} is named twice")]
+    #[strum(to_string = "nic-twice")]
     Twice {
         /// Its name.
         name: String,
@@ -112,18 +118,21 @@ pub enum Problem {
     },
     /// A gateway that is the host itself.
     #[error("gateway {gateway} is the host's own address")]
+    #[strum(to_string = "gateway-host")]
     GatewayOwn {
         /// The gateway.
         gateway: Ipv4Addr,
     },
     /// A VLAN that cannot be.
     #[error("VLAN {id} cannot be had: it has to be 1 to 4094")]
+    #[strum(to_string = "vlan-range")]
     VlanBounds {
         /// Its number.
         id: u32,
     },
     /// A VLAN that the NIC has already.
     #[error("{name}, VLAN {id} of {nic}, is there already")]
+    #[strum(to_string = "vlan-exists")]
     VlanTaken {
         /// Its network device.
         name: String,
@@ -134,6 +143,7 @@ pub enum Problem {
     },
     /// An MTU that no link has.
     #[error("an MTU of {mtu} bytes cannot be had: it has to be 576 to 65535")]
+    #[strum(to_string = "mtu-range")]
     MtuBounds {
         /// The MTU.
         mtu: u32,
@@ -160,6 +170,7 @@ pub enum Problem {
     },
     /// Netplan makes something else of the file.
     #[error("{file}, as netplan makes it, does not say {wanted}")]
+    #[strum(to_string = "netplan-output")]
     NotSaid {
         /// The unit.
         file: String,
@@ -178,6 +189,7 @@ pub enum Problem {
     #[error(
         "netplan configures {nic} as `{id}`, and {other} with it, so the VLAN would be on either"
     )]
+    #[strum(to_string = "netplan-shared")]
     Shared {
         /// The NIC.
         nic: String,

@@ -23,10 +23,12 @@ pub struct Below {
 }
 
 /// Says why it cannot be told what lies below an image.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "backing-file-")]
 pub enum BelowError {
     /// It cannot be read.
     #[error("{0}")]
+    #[strum(to_string = "unreadable")]
     Read(#[from] io::Error),
     /// It names something that cannot be understood.
     #[error("{0}")]

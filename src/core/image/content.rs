@@ -36,13 +36,16 @@ pub struct Content {
 }
 
 /// Says why an image is not taken.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "image-")]
 pub enum ContentError {
     /// It cannot be read.
     #[error("cannot be read: {0}")]
+    #[strum(to_string = "unreadable")]
     Read(#[from] io::Error),
     /// It is another kind of file.
     #[error("is {kind}; raw and qcow2 are taken")]
+    #[strum(to_string = "type")]
     Other {
         /// What it is.
         kind: &'static str,

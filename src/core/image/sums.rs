@@ -60,10 +60,14 @@ impl<W: Write> Write for Summing<W> {
 }
 
 /// Says what is wrong with a sum or a list.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "checksum-")]
 pub enum SumError {
     /// Not 64 hexadecimal digits.
     #[error("{text:?} is no SHA-256: 64 hexadecimal digits are")]
+    #[strum(to_string = "form")]
     NoSum {
         /// The text, shortened.
         text: String,

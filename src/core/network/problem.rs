@@ -5,13 +5,17 @@ use std::fmt;
 use std::net::Ipv4Addr;
 
 /// Is one reason.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "network-")]
 pub enum Problem {
     /// The name is taken.
     #[error("there is a network of this name")]
     Exists,
     /// An option is of another kind of network.
     #[error("{option} is of {of} networks, and this one is {kind}")]
+    #[strum(to_string = "option")]
     Unfit {
         /// The option.
         option: &'static str,
@@ -22,6 +26,7 @@ pub enum Problem {
     },
     /// An option is missing.
     #[error("a {kind} network needs {option}")]
+    #[strum(to_string = "option-missing")]
     Missing {
         /// The option.
         option: &'static str,
@@ -58,6 +63,7 @@ pub enum Problem {
     },
     /// A device that a guest of another network may have for itself.
     #[error("{name} is given away whole by network `{network}`")]
+    #[strum(to_string = "device-passed")]
     GivenAway {
         /// Its name.
         name: String,
@@ -106,6 +112,7 @@ pub enum Problem {
     },
     /// The host's address is not one that a host can have.
     #[error("{ip} cannot be the host's address: it is the {end} of {range}")]
+    #[strum(to_string = "host-address")]
     Own {
         /// The address.
         ip: Ipv4Addr,
@@ -161,6 +168,7 @@ pub enum Problem {
     },
     /// DHCP would hand out the host's address.
     #[error("DHCP cannot hand out {span}: {ip} is the host's own address")]
+    #[strum(to_string = "dhcp-host")]
     DhcpOwn {
         /// What it is to hand out.
         span: Span,
@@ -185,6 +193,7 @@ pub enum Problem {
     },
     /// A static address is the host's.
     #[error("static address {ip} is the host's own")]
+    #[strum(to_string = "static-host")]
     StaticOwn {
         /// The address.
         ip: Ipv4Addr,
@@ -219,6 +228,7 @@ pub enum Problem {
     },
     /// An MTU that no link has.
     #[error("an MTU of {mtu} bytes cannot be had: it has to be 576 to 65535")]
+    #[strum(to_string = "mtu-range")]
     MtuBounds {
         /// The MTU.
         mtu: u32,

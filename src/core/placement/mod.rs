@@ -286,10 +286,14 @@ impl Placement {
 }
 
 /// Says why no place was found, with what would help.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "plan-")]
 pub enum PlanError {
     /// The request contradicts itself.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     Request(#[from] RequestError),
     /// The request cannot be had on this host, even if it were empty.
     #[error("{what}")]

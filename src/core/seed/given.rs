@@ -4,7 +4,10 @@
 pub const MAX_BYTES: usize = 512 << 10;
 
 /// Says what is wrong with what was handed over.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "seed-")]
 pub enum SeedError {
     /// A line is no public key.
     #[error("SSH key, line {line}: {reason}")]

@@ -30,7 +30,8 @@ struct Header {
 }
 
 /// Says why a text is no recorded host.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "record-")]
 pub enum FileError {
     /// Not JSON, or a field is missing, unknown or of the wrong kind. The source names line and column.
     #[error("not a recorded host: {source}")]
@@ -55,6 +56,7 @@ pub enum FileError {
     #[error(
         "line {line}, column {column}: a string of {bytes} bytes, more than the limit of {MOST_STRING}"
     )]
+    #[strum(to_string = "string-length")]
     Long {
         /// Its line.
         line: usize,
@@ -65,6 +67,7 @@ pub enum FileError {
     },
     /// The data contradicts itself.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     Topology(#[from] TopologyError),
 }
 

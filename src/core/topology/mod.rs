@@ -115,7 +115,10 @@ pub struct Parts {
 }
 
 /// Says which part of a host's data contradicts another.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "topology-")]
 pub enum TopologyError {
     /// The same thing stands twice.
     #[error("{kind} {id} stands twice")]

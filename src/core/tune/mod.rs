@@ -77,22 +77,29 @@ pub struct Tuned {
 }
 
 /// Says why a domain cannot be tuned.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "tune-")]
 pub enum TuneError {
     /// It runs on something else than QEMU.
     #[error("it is of type `{kind}`, and only `kvm` and `qemu` run on QEMU")]
+    #[strum(to_string = "hypervisor-type")]
     Kind {
         /// The type.
         kind: String,
     },
     /// It cannot be understood, or an edit cannot be made.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     Xml(#[from] DomainXmlError),
     /// There is no place for it.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     Plan(#[from] PlanError),
     /// What is asked for cannot be had.
     #[error("--{item}: {message}")]
+    #[strum(to_string = "setting")]
     Item {
         /// The thing.
         item: ItemName,

@@ -116,10 +116,12 @@ pub struct Assembly {
 }
 
 /// Says why a step on an array was not possible.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "array-")]
 pub enum ArrayError {
     /// A command could not.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Command(#[from] CommandError),
     /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
@@ -131,6 +133,7 @@ pub enum ArrayError {
     },
     /// A file is not what it was when the change was planned.
     #[error("{} was changed by somebody else meanwhile", path.display())]
+    #[strum(to_string = "file-changed")]
     Changed {
         /// The file.
         path: PathBuf,
@@ -147,6 +150,7 @@ pub enum ArrayError {
     },
     /// Something lies on a drive that was not there when the change was planned.
     #[error("{found}, which was not so when this was planned")]
+    #[strum(to_string = "drive-changed")]
     Become {
         /// What is seen.
         found: String,
@@ -163,15 +167,18 @@ pub enum ArrayError {
     #[error(
         "whether {device} is the array that was meant cannot be told: no UUID of it was written down"
     )]
+    #[strum(to_string = "uuid-unknown")]
     Unproven {
         /// The device.
         device: String,
     },
     /// An array that it builds on was left as it is.
     #[error("a step before it was left out")]
+    #[strum(to_string = "skipped")]
     Left,
     /// A kind of file system that is not made here.
     #[error("a file system of kind `{kind}` cannot be made here")]
+    #[strum(to_string = "file-system-type")]
     UnknownKind {
         /// The kind.
         kind: String,

@@ -38,10 +38,12 @@ const RESET_S: u64 = 90;
 const LOOKS: u32 = 50;
 
 /// Says why a function is not bound as wanted.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "driver-")]
 pub enum BindError {
     /// The host's files.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     File(#[from] FsError),
     /// There is no such function.
     #[error("{bdf} is not there")]
@@ -79,6 +81,7 @@ pub enum BindError {
     },
     /// The kernel does not answer in time.
     #[error("{path} does not answer within {seconds} s")]
+    #[strum(to_string = "timeout")]
     Hangs {
         /// The file.
         path: String,
@@ -125,6 +128,7 @@ pub enum BindError {
     },
     /// Whether somebody has a function cannot be told, so it is left as it is.
     #[error("cannot tell whether {bdf} is in use: {why}")]
+    #[strum(to_string = "use-unknown")]
     Untold {
         /// The function.
         bdf: Bdf,
@@ -141,6 +145,7 @@ pub enum BindError {
     },
     /// It failed, and what it was before could not be restored.
     #[error("{first}; and it is not as it was: {second}")]
+    #[strum(to_string = "not-restored")]
     Twice {
         /// What failed.
         first: Box<BindError>,

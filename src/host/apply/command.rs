@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 const LARGEST: u64 = 16 << 20;
 
 /// Says why a command did not do what it was to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "program-")]
 pub enum CommandError {
     /// It could not be started.
     #[error("cannot run `{program}`: {source}")]
+    #[strum(to_string = "not-started")]
     Unstarted {
         /// The program.
         program: String,
@@ -33,6 +35,7 @@ pub enum CommandError {
     },
     /// It did not end in time.
     #[error("`{command}` did not end within {seconds} s")]
+    #[strum(to_string = "timeout")]
     Late {
         /// The command.
         command: String,

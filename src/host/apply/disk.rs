@@ -16,7 +16,8 @@ use std::os::unix::fs::{DirBuilderExt, FileExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Says what could not be done with an image.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "disk-")]
 pub enum DiskError {
     /// The file is there already.
     #[error("{} is there already and is not replaced", path.display())]
@@ -59,6 +60,7 @@ pub enum DiskError {
     },
     /// It cannot be removed.
     #[error("{} cannot be removed: {source}", path.display())]
+    #[strum(to_string = "not-removed")]
     Kept {
         /// The file.
         path: PathBuf,
@@ -67,6 +69,7 @@ pub enum DiskError {
     },
     /// The journal could not be written, so that it would not be known whose the file is.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     Journal(#[from] JournalError),
     /// Not a file, so not one of ours.
     #[error("{} is not a regular file and is left alone", path.display())]
@@ -76,9 +79,11 @@ pub enum DiskError {
     },
     /// A source that is not read.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Input(#[source] InputError),
     /// Anything else.
     #[error("{}: {source}", path.display())]
+    #[strum(to_string = "io")]
     Other {
         /// The file.
         path: PathBuf,

@@ -124,7 +124,8 @@ pub struct Story {
 }
 
 /// Says what is wrong with a journal.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "journal-")]
 pub enum JournalError {
     /// The file system could not.
     #[error("journal {}: {source}", path.display())]

@@ -38,7 +38,8 @@ pub struct HostLock {
 }
 
 /// Says why the lock was not had.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "lock-")]
 pub enum LockError {
     /// Another process holds it.
     #[error("{} is held by {}", path.display(), holder_text(*holder))]

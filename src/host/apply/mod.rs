@@ -66,10 +66,12 @@ impl fmt::Display for Left {
 }
 
 /// Says where a run of steps ended.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "change-")]
 pub enum ApplyError {
     /// A step was not possible.
     #[error("cannot {step}{}", aftermath)]
+    #[strum(to_string = "")]
     Failed {
         /// The step.
         step: Box<Step>,
@@ -88,6 +90,7 @@ pub enum ApplyError {
     },
     /// The journal could not be written or removed.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     Journal(#[from] JournalError),
 }
 

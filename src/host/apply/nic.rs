@@ -65,16 +65,20 @@ pub enum NicStep {
 }
 
 /// Says why a step on a network card was not possible.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "nic-")]
 pub enum NicError {
     /// The host's files.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     File(#[from] FsError),
     /// The kernel refuses a write, or does not answer.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     Write(#[from] BindError),
     /// The kernel's routing socket.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     Link(#[from] LinkError),
     /// There is no such PF, or it has no SR-IOV.
     #[error("{pf} has no SR-IOV, or is not there")]
@@ -104,6 +108,7 @@ pub enum NicError {
     },
     /// It failed, and what it was before could not be restored.
     #[error("{first}; and it is not as it was: {second}")]
+    #[strum(to_string = "not-restored")]
     Twice {
         /// What failed.
         first: Box<NicError>,

@@ -58,13 +58,16 @@ impl fmt::Display for PagesStep {
 }
 
 /// Says why the pages are not as wanted.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "pages-")]
 pub enum PagesError {
     /// The host's files.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     File(#[from] FsError),
     /// The number cannot be written.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     Write(#[from] BindError),
     /// There is no such node.
     #[error("node {node} is not there")]

@@ -23,13 +23,16 @@ pub struct SettingStep {
 }
 
 /// Says why a setting is not as wanted.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "setting-")]
 pub enum SettingError {
     /// The host's files.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     File(#[from] FsError),
     /// It cannot be written.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     Write(#[from] BindError),
     /// It is not what it was when the change was planned.
     #[error("/{path} is {now} now, and was {was} when this was planned")]

@@ -104,7 +104,8 @@ fn is_held_now(path: &Path) -> bool {
 }
 
 /// Says who has a block device that a step is about to give away or to overwrite.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "drive-")]
 pub enum BlockError {
     /// Somebody uses it.
     #[error("{} is in use: {by}", path.display())]
@@ -116,9 +117,11 @@ pub enum BlockError {
     },
     /// The host could not be read, so nothing is proven.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     File(#[from] FsError),
     /// It is not the device that was meant.
     #[error("{} is not the drive that was planned: {seen}", path.display())]
+    #[strum(to_string = "changed")]
     Other {
         /// Its path.
         path: PathBuf,
@@ -127,6 +130,7 @@ pub enum BlockError {
     },
     /// A program that erases it could not.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Command(#[from] CommandError),
     /// Something can still be read from it after it was erased.
     #[error("{} is not blank after it was erased: {left}", path.display())]

@@ -46,7 +46,10 @@ pub struct Files {
 }
 
 /// Says why the configuration cannot be understood or must not be changed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "qemu-conf-")]
 pub enum ConfError {
     /// The key is there twice.
     #[error("/{CONF} sets {MAX_FILES} in lines {first} and {second}")]

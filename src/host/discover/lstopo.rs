@@ -19,7 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 
 /// Says why a text is no lstopo record that can be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "lstopo-")]
 pub enum LstopoError {
     /// Longer than any host's.
     #[error("lstopo record of {bytes} bytes; at most {most} are read")]
@@ -103,6 +104,7 @@ pub enum LstopoError {
     },
     /// The objects contradict each other.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     Topology(#[from] TopologyError),
 }
 

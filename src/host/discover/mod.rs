@@ -37,10 +37,12 @@ use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::{Parts, Topology, TopologyError};
 
 /// Says why a host cannot be read.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "discovery-")]
 pub enum DiscoverError {
     /// A file of the host.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     File(#[from] FsError),
     /// There is nothing to read.
     #[error("{path} holds no sys/devices/system/cpu with an online pcpu")]
@@ -50,6 +52,7 @@ pub enum DiscoverError {
     },
     /// The files contradict each other.
     #[error("the files below {path} contradict each other: {source}")]
+    #[strum(to_string = "")]
     Contradiction {
         /// The root directory.
         path: String,

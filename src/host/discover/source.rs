@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 const LARGEST: u64 = 64 << 20;
 
 /// Says why a path is no recorded host.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "host-")]
 pub enum LoadError {
     /// The system says no.
     #[error("cannot read {path}: {source}")]
@@ -33,6 +34,7 @@ pub enum LoadError {
     },
     /// The file is JSON, but not a good one.
     #[error("{path}: {source}")]
+    #[strum(to_string = "")]
     Json {
         /// The path.
         path: String,
@@ -41,6 +43,7 @@ pub enum LoadError {
     },
     /// The file is XML, but no lstopo record that is read.
     #[error("{path}: {source}")]
+    #[strum(to_string = "")]
     Lstopo {
         /// The path.
         path: String,
@@ -49,9 +52,11 @@ pub enum LoadError {
     },
     /// The file is not read.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Input(#[from] InputError),
     /// The directory cannot be read as a host.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     Discover(#[from] DiscoverError),
 }
 

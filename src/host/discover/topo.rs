@@ -12,7 +12,10 @@ use gpuvm_core::words;
 const SHOWN: usize = 4;
 
 /// Says why a text is no table of `nvidia-smi topo -m` for this host.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "gpu-table-")]
 pub enum TopoError {
     /// There is no table.
     #[error("no row of column names that begins with `GPU0`")]
@@ -45,6 +48,7 @@ pub enum TopoError {
     },
     /// The record would contradict itself.
     #[error(transparent)]
+    #[strum(transparent, to_string = "")]
     Topology(#[from] TopologyError),
 }
 

@@ -104,7 +104,8 @@ pub struct Lease {
 }
 
 /// Is what went wrong, by what the caller can do about it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "libvirt-")]
 pub enum HypervisorErrorKind {
     /// `libvirt.so.0` is not installed, or the program was built without it.
     NoLibrary,
@@ -119,6 +120,7 @@ pub enum HypervisorErrorKind {
     /// The domain is not in the state for it.
     WrongState,
     /// The console is somebody else's now.
+    #[strum(to_string = "console-busy")]
     Busy,
     /// No storage pool or volume of that name.
     NoVolume,
@@ -127,6 +129,7 @@ pub enum HypervisorErrorKind {
     /// The definition is refused.
     BadXml,
     /// Anything else.
+    #[strum(to_string = "error")]
     Other,
 }
 
@@ -143,6 +146,22 @@ pub struct HypervisorError {
     pub doing: String,
     /// What libvirt says, one line.
     pub message: String,
+}
+
+impl strum::VariantNames for HypervisorError {
+    const VARIANTS: &'static [&'static str] = HypervisorErrorKind::VARIANTS;
+}
+
+impl From<&HypervisorError> for &'static str {
+    fn from(error: &HypervisorError) -> &'static str {
+        error.kind.into()
+    }
+}
+
+impl From<HypervisorError> for &'static str {
+    fn from(error: HypervisorError) -> &'static str {
+        error.kind.into()
+    }
 }
 
 impl HypervisorError {

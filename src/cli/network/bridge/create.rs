@@ -75,7 +75,7 @@ fn guarded(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
 fn preview(planned: &Planned, made: &Made, cx: &Context<'_>) -> anyhow::Result<u8> {
     let Made { text, steps } = made;
     if cx.output.json {
-        cx.output.json(&Preview { planned, file: text, steps })?;
+        cx.output.json("gpuvm-host-bridge-preview", &Preview { planned, file: text, steps })?;
         return Ok(EXIT_DONE);
     }
     for line in &planned.lost {
@@ -91,7 +91,10 @@ fn elsewhere(prepared: &Prepared, cx: &Context<'_>) -> anyhow::Result<anyhow::Er
     let Prepared { planned, manager, .. } = prepared;
     let script = script(&planned.bridge, *manager);
     if cx.output.json {
-        cx.output.json(&serde_json::json!({ "manager": manager, "script": script }))?;
+        cx.output.json(
+            "gpuvm-host-bridge-script",
+            &serde_json::json!({ "manager": manager, "script": script }),
+        )?;
     } else {
         cx.output.verbatim(&script)?;
     }

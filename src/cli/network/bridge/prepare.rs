@@ -1,7 +1,8 @@
 //! What making a bridge needs: the plan, who configures the host, netplan's file and what netplan makes of it, the steps.
 
 use super::super::super::args::HostBridgeCreateArgs;
-use super::super::super::error::hinted;
+use super::super::super::codes::Class;
+use super::super::super::error::coded;
 use super::super::prepare::host;
 use super::paths;
 use crate::apply::Step;
@@ -69,7 +70,8 @@ pub fn prepare(args: &HostBridgeCreateArgs) -> anyhow::Result<Prepared> {
 fn refusal(refused: Refused) -> anyhow::Error {
     let hints = refused.problems.iter().map(Problem::hint);
     let hint = hints.into_iter().find(|hint| !hint.is_empty()).unwrap_or_default();
-    hinted(refused.to_string(), hint)
+    let code = refused.problems.first().map_or(Class::Refused.into(), Into::into);
+    coded(code, refused.to_string(), hint)
 }
 
 /// What the arguments ask for.

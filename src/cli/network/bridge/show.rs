@@ -1,8 +1,9 @@
 //! `network host-bridge show`: the bridges of the host, whoever made them.
 
 use super::super::super::args::HostBridgeShowArgs;
+use super::super::super::codes::Class;
 use super::super::super::context::Context;
-use super::super::super::error::{EXIT_DONE, hinted};
+use super::super::super::error::{EXIT_DONE, classed};
 use super::super::super::table::Table;
 use super::super::prepare::host;
 use super::paths;
@@ -60,11 +61,15 @@ pub fn print(name: Option<&str>, cx: &Context<'_>) -> anyhow::Result<()> {
         rows.retain(|row| row.name == name);
         if rows.is_empty() {
             let message = format!("this host has no bridge {name}");
-            return Err(hinted(message, "`gpuvm network host-bridge show` says which it has"));
+            return Err(classed(
+                Class::NotFound,
+                message,
+                "`gpuvm network host-bridge show` says which it has",
+            ));
         }
     }
     if cx.output.json {
-        cx.output.json(&rows)?;
+        cx.output.json_rows(&rows)?;
     } else if rows.is_empty() {
         cx.output.progress("this host has no bridge");
     } else {

@@ -12,7 +12,8 @@ use netlink_packet_route::link::{
 use std::io;
 
 /// Says why a network device could not be read or set.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "link-")]
 pub enum LinkError {
     /// There is no such network device.
     #[error("network device {netdev} is not there")]

@@ -16,16 +16,20 @@ use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use std::path::PathBuf;
 
 /// Says why one step, or its undoing, was not possible.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "step-")]
 pub enum StepError {
     /// The hypervisor could not.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Hypervisor(#[from] HypervisorError),
     /// The file system could not.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Disk(#[from] DiskError),
     /// The kernel could not.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Bind(#[source] BindError),
     /// Somebody has by now what was to be taken, reset or given back, so it is left to him.
     #[error("{what} is in use by {by}")]
@@ -37,6 +41,7 @@ pub enum StepError {
     },
     /// Somebody has a disk of a domain that is to be defined or started.
     #[error("disk {} of it is not free any more: {by}", path.display())]
+    #[strum(to_string = "disk-in-use")]
     Taken {
         /// The disk, or what it lies over.
         path: PathBuf,
@@ -45,6 +50,7 @@ pub enum StepError {
     },
     /// Whether somebody has what was to be taken, reset or given back cannot be told, so it is left as it is.
     #[error("cannot tell whether {what} is in use: {why}")]
+    #[strum(to_string = "use-unknown")]
     Untold {
         /// What it is: the address of a function.
         what: String,
@@ -53,24 +59,31 @@ pub enum StepError {
     },
     /// A drive is in use, or could not be erased.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Block(#[from] BlockError),
     /// An array, or what speaks of it, could not be changed.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Array(#[from] ArrayError),
     /// A network card could not be changed.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Nic(#[source] NicError),
     /// The number of huge pages could not be set.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Pages(#[from] PagesError),
     /// A setting of the kernel could not be changed.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Setting(#[from] SettingError),
     /// The host's network could not be changed, or is not as it is to be.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     HostNet(#[from] HostNetError),
     /// The journal could not be written, so the step was not begun.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Journal(#[from] JournalError),
     /// The guest did not shut down in time.
     #[error("domain `{name}` still runs after {wait_s} s")]
@@ -94,6 +107,7 @@ pub enum StepError {
     },
     /// A file was not what it had been when the change was planned.
     #[error("{} changed while it was copied: {what}", path.display())]
+    #[strum(to_string = "file-changed")]
     Changed {
         /// The file.
         path: PathBuf,
@@ -102,6 +116,7 @@ pub enum StepError {
     },
     /// A definition was not what it had been when the change was planned.
     #[error("the definition of domain `{name}` was changed by somebody else meanwhile")]
+    #[strum(to_string = "domain-edited")]
     Edited {
         /// The domain's name.
         name: String,
@@ -118,6 +133,7 @@ pub enum StepError {
     },
     /// Something of the name is there, and it is not what the step made.
     #[error("{what} is not the one that was made: {why}")]
+    #[strum(to_string = "not-made-here")]
     NotOurs {
         /// What is there.
         what: String,
@@ -126,6 +142,7 @@ pub enum StepError {
     },
     /// Another change of the host goes on, and what it takes a guest that is started now would take, too.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Lock(#[from] LockError),
     /// A guest runs that this run has not started.
     #[error("domain `{name}` runs, and was not started by this change")]
@@ -164,9 +181,11 @@ pub enum StepError {
     },
     /// Two disks could not be compared.
     #[error("{0}")]
+    #[strum(transparent, to_string = "")]
     Command(#[from] CommandError),
     /// It is of the machine of the hypervisor's domains, and that is another one.
     #[error("it is on machine `{host}`, and gpuvm runs on another")]
+    #[strum(to_string = "other-machine")]
     Elsewhere {
         /// That machine.
         host: String,

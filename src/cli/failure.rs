@@ -1,0 +1,100 @@
+//! Errors as programs read them: with `--json` an error is the one document on standard output, and standard error says
+//! nothing of it.
+
+use super::codes::{Class, code};
+use super::error::Told;
+use super::output::{self, Output};
+use clap::error::ErrorKind;
+use serde::Serialize;
+use std::ffi::OsString;
+
+/// Name of the document.
+const FORMAT: &str = "gpuvm-error";
+
+/// An error as a document.
+#[derive(Debug, Serialize)]
+pub struct Failure {
+    /// Its stable name, as gpuvm-codes(7) lists it.
+    pub code: &'static str,
+    /// What failed, with the value and its place.
+    pub message: String,
+    /// Why, level by level, and what it names.
+    pub causes: Vec<String>,
+    /// What would help.
+    pub hint: Option<String>,
+    /// The commands of the hint, which can be run as they are.
+    pub commands: Vec<String>,
+}
+
+impl Failure {
+    /// The document of an error.
+    pub fn of(error: &anyhow::Error) -> Failure {
+        Failure::told(code(error), Told::of(error))
+    }
+
+    /// The document of a command line that cannot be read.
+    pub fn of_usage(error: &clap::Error) -> Failure {
+        let text = error.render().to_string();
+        let shows_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+        let (text, usage) = text.split_once("\nUsage: ").unwrap_or((&text, ""));
+        let message = if shows_help { "error: no verb" } else { text };
+        let (message, tips) = message.split_once("\n\n").unwrap_or((message, ""));
+        let usage = usage.lines().next().filter(|line| !line.is_empty());
+        let says = |line: &&str| !line.is_empty() && !line.starts_with("For more information");
+        let tips = tips.lines().map(str::trim).filter(says);
+        let tips = tips.map(|line| line.strip_prefix("tip: ").unwrap_or(line).to_owned());
+        let hints: Vec<String> = tips.chain(usage.map(|line| format!("usage: {line}"))).collect();
+        let told = Told {
+            message: message.strip_prefix("error: ").unwrap_or(message).trim_end().to_owned(),
+            causes: Vec::new(),
+            hint: Some(hints.join("; ")).filter(|hint| !hint.is_empty()),
+            command: None,
+        };
+        Failure::told(Class::Usage.into(), told)
+    }
+
+    /// The document of a defect of this program.
+    pub fn internal(message: &str) -> Failure {
+        let message = format!("internal error: {message}");
+        let told = Told { message, causes: Vec::new(), hint: None, command: None };
+        Failure::told(Class::Internal.into(), told)
+    }
+
+    /// The document of the parts of an error.
+    fn told(code: &'static str, told: Told) -> Failure {
+        let offered = |text: &str| output::offered_text(text);
+        let mut lines = told.message.lines().map(str::trim);
+        let message = lines.next().unwrap_or_default().to_owned();
+        let named = lines.map(str::to_owned);
+        let causes = told.causes.iter().flat_map(|cause| cause.lines()).map(str::trim);
+        let causes = named.chain(causes.map(str::to_owned)).filter(|cause| !cause.is_empty());
+        let hint = told.hint.map(|hint| offered(&hint));
+        let command = told.command.map(|command| offered(&format!("`{command}`")));
+        let texts = [command.as_deref(), hint.as_deref()];
+        let mut commands: Vec<String> = Vec::new();
+        for found in texts.into_iter().flatten().flat_map(commands_in) {
+            if !commands.contains(&found) {
+                commands.push(found);
+            }
+        }
+        Failure { code, message, causes: causes.collect(), hint, commands }
+    }
+
+    /// Prints it. What cannot be printed is not said: the exit code tells of the error.
+    pub fn print(&self) {
+        let _ = Output { json: true, quiet: true }.json(FORMAT, self);
+    }
+}
+
+/// The commands of a hint: what stands between grave accents and begins with a program's name.
+fn commands_in(hint: &str) -> Vec<String> {
+    let quoted = hint.split('`').skip(1).step_by(2);
+    // A name alone is a thing that is named, and capital letters stand for what the caller knows.
+    let is_command = |text: &&str| text.contains(' ') && !text.contains("...");
+    quoted.filter(is_command).map(str::to_owned).collect()
+}
+
+/// Whether a command line that cannot be read asks for JSON.
+pub fn wants_json(words: &[OsString]) -> bool {
+    words.iter().skip(1).take_while(|word| *word != "--").any(|word| word == "--json")
+}
