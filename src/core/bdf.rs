@@ -57,6 +57,12 @@ impl Bdf {
         Ok(Bdf { segment, bus, device, function })
     }
 
+    /// A number in the order of addresses: for looking them up.
+    pub fn key(self) -> u64 {
+        let [bus, device, function] = [self.bus, self.device, self.function].map(u64::from);
+        u64::from(self.segment) << 24 | bus << 16 | device << 8 | function
+    }
+
     /// PCI segment, libvirt's `domain=`.
     pub fn segment(self) -> u32 {
         self.segment

@@ -9,7 +9,8 @@ pub fn count(number: impl TryInto<u64>, noun: &str) -> String {
 /// A noun as it stands after this number: `GPU` after 1, `GPUs` after all others.
 pub fn nouns(number: impl TryInto<u64>, noun: &str) -> String {
     // Of a group of words the first is counted: `page of 2 MiB`.
-    let end = [" of ", " to ", " off "].iter().filter_map(|word| noun.find(word)).min();
+    let groups: &[&str] = if noun.contains(' ') { &[" of ", " to ", " off "] } else { &[] };
+    let end = groups.iter().filter_map(|word| noun.find(word)).min();
     let (first, rest) = noun.split_at(end.unwrap_or(noun.len()));
     let ending = match number.try_into().unwrap_or(u64::MAX) {
         1 => "",

@@ -161,7 +161,7 @@ pub struct Topology {
     /// The data.
     parts: Parts,
     /// Index into `parts.devices` by address.
-    device_index: BTreeMap<Bdf, usize>,
+    device_index: Vec<(u64, usize)>,
     /// Places in `parts.cores` by pcpu number; [`NO_CORE`] for numbers that no online pcpu has.
     core_index: Vec<u32>,
     /// IOMMU groups, by number.
@@ -224,6 +224,7 @@ impl Topology {
         }
         check_devices(&parts, &device_index, &nodes)?;
         let groups = groups(&parts);
+        let device_index = device_index.into_iter().map(|(bdf, at)| (bdf.key(), at)).collect();
         let mut host = Topology { parts, device_index, core_index, groups, counted: Vec::new() };
         let counts = |(_, gpu): &(usize, &PciDevice)| {
             gpu.kind() == DeviceKind::Gpu && host.set_aside(gpu).is_none()
@@ -297,12 +298,16 @@ impl Topology {
 
     /// A PCI function.
     pub fn device(&self, bdf: Bdf) -> Option<&PciDevice> {
-        self.device_index.get(&bdf).map(|&position| &self.parts.devices[position])
+        let found = self.device_index.binary_search_by_key(&bdf.key(), |&(key, _)| key).ok()?;
+        Some(&self.parts.devices[self.device_index[found].1])
     }
 
     /// Functions of a range of addresses, by address.
     fn in_order(&self, range: RangeInclusive<Bdf>) -> impl Iterator<Item = &PciDevice> {
-        self.device_index.range(range).map(|(_, &position)| &self.parts.devices[position])
+        let (first, last) = (range.start().key(), range.end().key());
+        let from = self.device_index.partition_point(|&(key, _)| key < first);
+        let until = self.device_index[from..].iter().take_while(move |&&(key, _)| key <= last);
+        until.map(|&(_, position)| &self.parts.devices[position])
     }
 
     /// GPUs that guests are given, by address: the index of a GPU (`--gpu-index`) is its place in this order, as in the
