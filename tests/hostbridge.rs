@@ -81,7 +81,7 @@ pub fn script(text: &str) -> Option<String> {
     shell.args(["--mount", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     shell.args(["--propagation", "private", "bash", "-c", &format!("{BEGIN}{text}")]);
     shell.arg(env!("CARGO_BIN_EXE_gpuvm")).env("networkd", networkd).stdin(Stdio::null());
-    shell.env("LC_ALL", "C").env("COLUMNS", "120").env_remove("SSH_CONNECTION");
+    shell.env("LC_ALL", "C").env_remove("COLUMNS").env_remove("SSH_CONNECTION");
     let (code, out, err) = run(&mut shell);
     assert_eq!(code, 0, "{out}{err}");
     Some(out + &err)

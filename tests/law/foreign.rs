@@ -151,3 +151,20 @@ fn too_few_cores_are_named_only_where_they_are_too_few() {
     assert_eq!(code, 1);
     assert!(said.contains("--vcpus 4 at least; `--allow remote`"), "{said}");
 }
+
+#[test]
+fn a_guest_that_has_lost_the_functions_of_a_node_loses_the_bus_of_its_cell() {
+    let topology = host("dual-socket");
+    let (_, xml) = guest(&topology, "--gpus 2 --vcpus 8 --memory 8G");
+    let mut text = xml.text().to_owned();
+    let far = "<address domain='0x0000' bus='0x86'";
+    while let Some(at) = text.find(far) {
+        let (from, end) = (text[..at].rfind("<hostdev").unwrap(), "</hostdev>");
+        let to = at + text[at..].find(end).unwrap() + end.len();
+        text.replace_range(from..to, "");
+    }
+    assert!(text.contains("<node>1</node>") && text.contains("<hostdev"), "{text}");
+    let tuned = tune_all(&DomainXml::parse(&text).unwrap(), &topology).unwrap();
+    assert!(!tuned.text().contains("<node>1</node>"), "{}", tuned.text());
+    assert_eq!(tune_all(&tuned, &topology).unwrap().text(), tuned.text());
+}

@@ -82,7 +82,7 @@ pub fn unseat_edits(
     placement: &Placement,
 ) -> Result<Vec<DomainEdit>, DomainXmlError> {
     let mut seats = Seats::new(current, placement)?;
-    seats.drop_expanders();
+    seats.drop_expanders(|_, _| true);
     if seats.dropped.is_empty() {
         return Ok(Vec::new());
     }

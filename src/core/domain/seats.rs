@@ -53,8 +53,15 @@ impl<'a> Seats<'a> {
         groups: &[(Option<u32>, Vec<Bdf>)],
     ) -> Option<BTreeMap<Bdf, PciAddress>> {
         let kept = self.kept_addresses(groups);
-        if kept.is_none() {
-            self.drop_expanders();
+        match kept {
+            None => self.drop_expanders(|_, _| true),
+            // Those of cells that the guest has lost, with nothing below them.
+            Some(_) => {
+                let cells = self.placement.cells.len();
+                self.drop_expanders(|cell, idle| {
+                    idle && cell.is_some_and(|cell| cell as usize >= cells)
+                });
+            }
         }
         kept
     }
@@ -131,22 +138,32 @@ impl<'a> Seats<'a> {
         (all && self.buses.bus_numbers_fit()).then_some(found)
     }
 
-    /// Removes expander buses that carry nothing but functions of the plan or of an earlier one.
-    pub fn drop_expanders(&mut self) {
+    /// Removes expander buses that carry nothing but functions of the plan or of an earlier one, of those that `goes` takes by
+    /// the cell and by whether nothing is below.
+    pub fn drop_expanders(&mut self, goes: impl Fn(Option<u32>, bool) -> bool) {
         let expanders: Vec<u8> = self.buses.bridges.keys().copied().collect();
         for index in expanders {
             if self.buses.expander_above(index) != Some(index) {
                 continue;
             }
             let below = self.buses.below(index);
+            let is_bridge = |device: Element<'_>| {
+                device.name() == "controller" && device.attr("type").as_deref() == Some("pci")
+            };
+            let sits = |device: Element<'_>| {
+                pci_address(device).is_some_and(|address| below.contains(&address.bus))
+            };
+            let idle = !self.elements().any(|device| !is_bridge(device) && sits(device));
+            if !goes(self.buses.bridges.get(&index).and_then(|bridge| bridge.cell), idle) {
+                continue;
+            }
             let is_foreign = |device: Element<'_>| {
-                let is_bridge = device.attr("type").as_deref() == Some("pci");
                 let ours = match device.name() {
-                    "controller" => is_bridge,
+                    "controller" => is_bridge(device),
                     "hostdev" | "interface" => self.is_planned(device),
                     _ => false,
                 };
-                !ours && pci_address(device).is_some_and(|address| below.contains(&address.bus))
+                !ours && sits(device)
             };
             if !self.elements().any(is_foreign) {
                 for &index in below.iter().rev() {

@@ -285,7 +285,7 @@ pub trait Hypervisor {
     /// Attaches to the first console of a running guest; `force` takes it from whoever has it.
     fn console(&self, name: &str, force: bool) -> Result<Box<dyn Console>, HypervisorError>;
     /// Addresses of a running guest that its hypervisor knows now; none known is not an error. Of each interface those
-    /// of the first source that knows any, in the order of [`AddressSource`], in which sources are asked until each of
+    /// of the first source that knows any, in the order of [`AddressSource`](gpuvm_core::network::AddressSource), in which sources are asked until each of
     /// these interfaces has an address; all of them where none is named. None that is older than the guest's start, where
     /// that can be told. An agent may take seconds to say nothing.
     fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError>;
