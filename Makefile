@@ -22,7 +22,7 @@ demo:
 	$(CARGO) build --profile $(PROFILE) --locked
 	tests/demo $(GPUVM)
 
-# Every test. Those that need root run the whole test binary with sudo where the caller is not root.
+# The tests. Those that need root run the whole test binary with sudo where the caller is not root.
 test:
 	tests/setup test
 	tests/with-root $(CARGO) test --locked --workspace
@@ -33,7 +33,7 @@ test-nightly:
 	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_TEST_LIMIT_S=3600 tests/with-root $(CARGO) test --locked --workspace
 
 # Passthrough by gpuvm on virtual hosts with real VFIO; needs root. What is kept of the runs lies in target/vdgx-out.
-# All of it takes the program as it is installed: emulated, the unoptimized one needs half as much time again.
+# All of it takes an optimized program: emulated, the unoptimized one needs half as much time again.
 # VDGX_SET=short leaves out what takes longest, and takes the one that the other tests have built; VDGX_SET=reboot is about
 # reboots, VDGX_SET=abuse about others in the middle of a change, which the others leave out.
 test-vdgx:

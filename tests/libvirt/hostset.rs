@@ -48,7 +48,7 @@ fn one_line_of_qemu_conf_comes_and_goes() {
     for words in [
         "let guests have 4096 files open: max_files = 4096 (/etc/libvirt/qemu.conf)",
         "mode 640\n3a4\n> max_files = 4096\n",
-        "so already\n",
+        "already set; nothing to do\n",
         "`systemctl restart libvirtd`; guests that run go on with the limit that they have",
         "take back: let guests have 4096 files open",
         "undone\n",

@@ -157,7 +157,7 @@ fn changed(place: &Place) {
     }
     assert!(!xml.contains("<mtu"), "{xml}");
     let (code, _, err) = gpuvm(place, lab);
-    assert!(code == 0 && err.contains("so already"), "{err}");
+    assert!(code == 0 && err.contains("already set; nothing to do"), "{err}");
     undone(place, lab);
     let (code, _, err) = gpuvm(place, "network delete lab");
     assert_eq!(code, 2, "{err}");

@@ -293,7 +293,7 @@ fn the_pages_of_a_node_are_set_now_and_at_boot() {
     assert_eq!(set(&count, &[]).0, 0);
     assert_eq!(total().to_string(), count);
     let (code, _, err) = set(&count, &[]);
-    assert!(code == 0 && err.contains("so already"), "{err}");
+    assert!(code == 0 && err.contains("already set; nothing to do"), "{err}");
     // Giving back is asked for.
     let (code, _, err) = set(&less, &[]);
     assert!(code == 2 && err.contains("--yes"), "{code}: {err}");

@@ -88,7 +88,7 @@ pub enum HostVerb {
     /// `host undo` reverts it.
     #[command(after_long_help = TUNING)]
     Tuning(HostTuningArgs),
-    /// Revert the last change of `host files` or `host tuning`
+    /// Revert the last change of files, tuning or a bridge of the host
     ///
     /// Restores files to the byte; later edits of other lines stay, and so do settings that somebody else has changed since. Run
     /// again, it reverts the change before.

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 pub const PLAN: &str = "Examples:
   gpuvm plan --gpus 2 --explain
   gpuvm plan --gpus 4 --nic 2 --nic-near switch --nvme 1
-  gpuvm plan --gpu 3 --gpu 5 --vcpus 12 --memory 64G --huge-pages 1G
+  gpuvm plan --gpu 2 --gpu 3 --vcpus 12 --memory 64G --huge-pages 1G
   gpuvm plan --host topologies/dgx-2.json --gpus 8 --gpu-index 8 --json";
 /// Of `export`.
 pub const EXPORT: &str = "Examples:
@@ -20,9 +20,9 @@ pub const EXPORT: &str = "Examples:
   gpuvm export --host topologies/dgx-a100.json --gpus 8 --name train-a";
 /// Of `create`.
 pub const CREATE: &str = "Examples:
-  gpuvm create --gpus 2 --name train-a
+  gpuvm create --gpus 1 --name train-a
   gpuvm create --domain testme --gpu-count 8 --gpu-index 8
-  gpuvm create --gpus 4 --name train-b --huge-pages 2M --reserve-pages
+  gpuvm create --gpus 8 --name train-b --huge-pages 2M --reserve-pages
   gpuvm create --gpus 1 --name try --dry-run";
 
 /// Arguments of `plan`.

@@ -119,7 +119,7 @@ pub fn is_about_records(verb: &clap::Command) -> bool {
 /// Plan, create, tune, verify and undo GPU virtual machines on libvirt
 ///
 /// Reads the host's NUMA, SMT, PCIe and NVLink layout, plans where a GPU guest goes, writes the libvirt domain, and
-/// creates and deletes it. Commands that change nothing also run on a recorded host (--host FILE).
+/// creates and deletes it. Commands that read only the host, and previews (--dry-run, --diff), also run on a recorded host (--host FILE).
 #[derive(Debug, Parser)]
 #[command(name = "gpuvm", version, max_term_width = 100, propagate_version = true)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
@@ -299,8 +299,8 @@ pub enum Verb {
     /// the guest stays on its cores if these are as good. Naming settings tunes only those; with --all, named settings
     /// override the defaults.
     ///
-    /// Settings are the options that take on or off: on as `create` would set it, off for libvirt's default, keep for no
-    /// change. Everything that the answer does not name stays byte for byte. Running guests get the changes at their next start, unless --live is given.
+    /// Settings are the options that take on or off: on as `create` would set it, off for libvirt's default (balloon: none), keep for
+    /// no change. Everything that the answer does not name stays byte for byte. Running guests get the changes at their next start, unless --live is given.
     #[command(after_long_help = tune::EXAMPLES)]
     #[command(group = about_records())]
     Tune(Box<TuneArgs>),
@@ -324,7 +324,7 @@ pub enum Verb {
     Verify(VerifyArgs),
     /// List the changes of a domain
     ///
-    /// Before each change gpuvm saves the whole definition in /var/lib/gpuvm/history, which only root can read. `undo` reverts
+    /// Before each change by `tune`, or by `start` that reserves pages, gpuvm saves the whole definition in /var/lib/gpuvm/history, which only root can read. `undo` reverts
     /// the last change.
     #[command(after_long_help = undo::HISTORY)]
     History(HistoryArgs),

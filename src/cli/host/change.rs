@@ -38,7 +38,7 @@ pub fn change(
     refuse_unfinished(&NoHypervisor, cx.output)?;
     let steps = steps()?;
     if steps.is_empty() {
-        cx.output.progress("so already");
+        cx.output.progress("already set; nothing to do");
         return Ok(steps);
     }
     let history = History::of(HOST)?;

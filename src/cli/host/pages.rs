@@ -155,7 +155,10 @@ fn set(args: &HostPagesArgs, count: u64, cx: &Context<'_>) -> anyhow::Result<u8>
     }
     let subject = format!("of {page} on node {node}");
     if steps.is_empty() {
-        cx.output.progress(&format!("{} {subject}: so already", words::count(count, "page")));
+        cx.output.progress(&format!(
+            "{} {subject}: already set; nothing to do",
+            words::count(count, "page")
+        ));
     } else {
         let journal = Journal::begin("host pages", &subject, URI)?;
         apply(&steps, &NoHypervisor, &mut reporter, Some(journal))?;

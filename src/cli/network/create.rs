@@ -73,7 +73,7 @@ pub fn run(args: &NetworkCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let again = format!("gpuvm network create {} --replace --dry-run", word(&args.name));
     agreed.covers([], &lost, &again)?;
     if steps.is_empty() {
-        cx.output.progress(&format!("network `{}`: so already", args.name));
+        cx.output.progress(&format!("network `{}`: already set; nothing to do", args.name));
     } else {
         let journal = journal("network create", &args.name, &*hypervisor)?;
         apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
