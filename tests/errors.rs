@@ -116,3 +116,24 @@ fn every_error_enum_has_codes() {
     }
     assert!(seen >= 35, "{seen} enums are found");
 }
+
+#[test]
+fn what_looks_like_a_secret_leaves_the_document_whole() {
+    for gpus in ["<cookie>", "<entry>secret", "passwd='x"] {
+        let (code, out, err) =
+            run(&mut gpuvm(&["plan", "--host", "topologies/dgx-2.json", "--gpus", gpus, "--json"]));
+        let said: Result<Value, _> = serde_json::from_str(&out);
+        assert!(code == 2 && err.is_empty() && said.is_ok(), "{gpus}: {out}{err}");
+    }
+}
+
+#[test]
+fn commands_of_an_error_are_commands() {
+    let args = ["console", "test", "--json", "--connect", "test:///default"];
+    let (code, out, _) = run(&mut gpuvm(&args));
+    let said: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 1, "{out}");
+    let commands: Vec<&str> =
+        said["commands"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    assert!(commands.iter().all(|command| !command.starts_with(['<', '-'])), "{commands:?}");
+}

@@ -395,8 +395,8 @@ fn answer(created: &Created, output: Output) -> std::io::Result<()> {
     let Created { name, started, mac, ip, .. } = created;
     let mac = mac.as_deref().unwrap_or("-");
     if !started {
-        return output.text(&format!("{name}: create mac: {mac}"));
+        return output.verbatim(&format!("{name}: create mac: {mac}"));
     }
     let ip = ip.map_or("-".to_owned(), |ip| ip.to_string());
-    output.text(&format!("{name}: create start mac: {mac} ip: {ip}"))
+    output.verbatim(&format!("{name}: create start mac: {mac} ip: {ip}"))
 }

@@ -90,7 +90,10 @@ impl Failure {
 fn commands_in(hint: &str) -> Vec<String> {
     let quoted = hint.split('`').skip(1).step_by(2);
     // A name alone is a thing that is named, and capital letters stand for what the caller knows.
-    let is_command = |text: &&str| text.contains(' ') && !text.contains("...");
+    let is_command = |text: &&str| {
+        let is_name = text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '/');
+        is_name && text.contains(' ') && !text.contains("...")
+    };
     quoted.filter(is_command).map(str::to_owned).collect()
 }
 

@@ -200,7 +200,7 @@ fn all(lines: Vec<NicAddress>, cx: &Context<'_>) -> std::io::Result<()> {
         let ip = ip.map_or("-".to_owned(), |ip| ip.to_string());
         text += &format!("{mac} {ip} {}\n", source.map_or("-", source_word));
     }
-    cx.output.text(&text)
+    cx.output.verbatim(&text)
 }
 
 /// Where an address was found, in a word.

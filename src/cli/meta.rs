@@ -34,8 +34,10 @@ pub fn man(args: &ManArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     let wanted = match &args.verb {
-        Some(verb) => format!("gpuvm-{}.1", verb.replace(' ', "-")),
-        None => "gpuvm.1".to_owned(),
+        Some(verb) if verb != "gpuvm" => {
+            format!("gpuvm-{}.1", verb.trim_start_matches("gpuvm-").replace(' ', "-"))
+        }
+        _ => "gpuvm.1".to_owned(),
     };
     match pages.iter().find(|(name, _)| *name == wanted) {
         Some((_, page)) => cx.output.verbatim(page)?,

@@ -71,18 +71,13 @@ impl Output {
 
     /// Prints a list.
     pub fn table(self, table: &Table) -> std::io::Result<()> {
-        self.marked(&table.text(width()))
+        // Its cells have been looked through for secrets, each by itself.
+        print_marked(&offered(table.text(width()).into()))
     }
 
     /// Prints text that fits the terminal already and has marks, which the texts of others in it have not.
     pub fn marked(self, text: &str) -> std::io::Result<()> {
-        let text = offered(redacted(text));
-        let parts = text.split_inclusive(colour::is_mark).map(|part| {
-            let own = part.strip_suffix(colour::is_mark).unwrap_or(part);
-            format!("{}{}", escaped(own, Form::Text), &part[own.len()..])
-        });
-        let text: String = parts.collect();
-        print(&colour::marked(&text, colour::is_on(&std::io::stdout())))
+        print_marked(&offered(redacted(text)))
     }
 
     /// Prints the answer as a JSON document of this name.
@@ -93,14 +88,14 @@ impl Output {
     /// Prints an answer that is a JSON array.
     pub fn json_rows<T: Serialize>(self, value: &T) -> std::io::Result<()> {
         let text = serde_json::to_string_pretty(value).map_err(std::io::Error::other)?;
-        print(&escaped(&offered_in_json(redacted(&text)), Form::Json))
+        print(&escaped(&shown_in_json(&text), Form::Json))
     }
 
     /// Prints one of several answers as a JSON document in one line.
     pub fn json_line<T: Serialize>(self, format: &'static str, value: &T) -> std::io::Result<()> {
         let document = Document::new(format, value);
         let text = serde_json::to_string(&document).map_err(std::io::Error::other)?;
-        print(&escaped(&offered_in_json(redacted(&text)), Form::Json))
+        print(&escaped(&shown_in_json(&text), Form::Json))
     }
 
     /// Prints a definition that the caller goes on using, made of what the caller gave: whole, with what is secret in it.
@@ -160,18 +155,29 @@ pub fn offered_text(text: &str) -> String {
     offered(redacted(text)).into_owned()
 }
 
+/// Prints text with marks.
+fn print_marked(text: &str) -> std::io::Result<()> {
+    let parts = text.split_inclusive(colour::is_mark).map(|part| {
+        let own = part.strip_suffix(colour::is_mark).unwrap_or(part);
+        format!("{}{}", escaped(own, Form::Text), &part[own.len()..])
+    });
+    let text: String = parts.collect();
+    print(&colour::marked(&text, colour::is_on(&std::io::stdout())))
+}
+
 /// A text whose commands can be run as they are: about the host that was asked about, on the machine that it is about.
 fn offered(text: Cow<'_, str>) -> Cow<'_, str> {
     led(offer::carried(text))
 }
 
-/// The same in the strings of a JSON document.
-fn offered_in_json(text: Cow<'_, str>) -> Cow<'_, str> {
-    if !text.contains(offer::OURS) {
-        return text;
+/// A JSON document with what is secret in its strings hidden, and with their commands as they can be run. Each string by
+/// itself: one that begins as a secret does and does not end so would hide the rest of the document.
+fn shown_in_json(text: &str) -> Cow<'_, str> {
+    if !text.contains(offer::OURS) && matches!(redacted(text), Cow::Borrowed(_)) {
+        return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 256);
-    let mut rest = &*text;
+    let mut rest = text;
     while let Some(begin) = rest.find('"') {
         let mut bytes = rest.bytes().enumerate().skip(begin + 1);
         let mut end = rest.len();
@@ -187,9 +193,11 @@ fn offered_in_json(text: Cow<'_, str>) -> Cow<'_, str> {
         }
         let (string, after) = (&rest[begin..end], &rest[end..]);
         shown.push_str(&rest[..begin]);
-        let plain = serde_json::from_str(string).ok().filter(|_| string.contains(offer::OURS));
-        let made =
-            plain.and_then(|plain: String| serde_json::to_string(&offered(Cow::Owned(plain))).ok());
+        let made = serde_json::from_str(string).ok().and_then(|plain: String| {
+            let told = redacted(&plain);
+            let told = if told.contains(offer::OURS) { offered(told) } else { told };
+            if told == plain { None } else { serde_json::to_string(&told).ok() }
+        });
         shown.push_str(made.as_deref().unwrap_or(string));
         rest = after;
     }
@@ -240,8 +248,8 @@ pub fn ask_yes(question: &str) -> std::io::Result<bool> {
     Ok(matches!(answer.to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Columns of the terminal that answers go to: `COLUMNS`, else what it says; none: it is no terminal, and no line is
-/// broken, so that a program that reads them gets a record a line.
+/// Columns of the terminal that answers go to: `COLUMNS`, else what it says; none: `COLUMNS` is not set and it is no terminal,
+/// and no line is broken, so that a program that reads them gets a record a line.
 pub fn width() -> Option<usize> {
     columns(std::io::stdout())
 }
@@ -249,6 +257,7 @@ pub fn width() -> Option<usize> {
 /// Columns of a stream.
 fn columns(stream: impl AsFd) -> Option<usize> {
     let asked = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let asked = asked.filter(|columns| *columns > 0);
     let told = || terminal_size_of(stream).map(|(width, _)| usize::from(width.0));
     asked.or_else(told)
 }

@@ -60,7 +60,9 @@ fn broken(text: &str, first: usize, others: usize) -> Vec<String> {
     let mut used = 0;
     let mut is_first_word = true;
     for word in words(text) {
-        let pieces: Vec<&str> = match columns(word) > others && !word.contains('`') {
+        // What may be pasted is not broken.
+        let breaks = columns(word) > others && !word.contains('`') && !word.starts_with("--");
+        let pieces: Vec<&str> = match breaks {
             true => word.split_inclusive(',').collect(),
             false => vec![word],
         };

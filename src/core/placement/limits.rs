@@ -39,8 +39,9 @@ pub(super) fn within(
         let what = format!(
             "{vcpus} vCPUs are more than the {MOST_VCPUS} of a guest without an IOMMU that remaps interrupts"
         );
+        let fewer = if most > 0 { format!("--vcpus {most}, or ") } else { String::new() };
         let hint = format!(
-            "--vcpus {most}, or --template FILE with <iommu model='intel'> and intremap='on', eim='on' and \
+            "{fewer}--template FILE with <iommu model='intel'> and intremap='on', eim='on' and \
              caching_mode='on' on its driver"
         );
         return Err(PlanError::Impossible { what, hint });

@@ -4,11 +4,14 @@
 use crate::program::{command, for_caller};
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Bytes of a command's output that are kept.
-const LARGEST: u64 = 16 << 20;
+const LARGEST: usize = 16 << 20;
+/// How long a stream is waited for whose program has ended.
+const LEFT_OPEN: Duration = Duration::from_secs(2);
 
 /// Says why a command did not do what it was to do.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -91,7 +94,7 @@ fn run(
         }
         std::thread::sleep(Duration::from_millis(10));
     };
-    let (out, err) = (read(out), read(err));
+    let (out, err) = (read(&out), read(&err));
     if status.success() {
         return Ok(Some(out));
     }
@@ -105,21 +108,44 @@ fn run(
     Err(CommandError::Failed { command: shown, status: status.code(), message })
 }
 
-/// Reads a stream of a child as it comes, so that the child never waits for a reader.
-fn reader<R: Read + Send + 'static>(stream: Option<R>) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut stream) = stream {
-            let _ = stream.by_ref().take(LARGEST).read_to_end(&mut bytes);
-            let _ = io::copy(&mut stream, &mut io::sink());
-        }
-        bytes
-    })
+/// What a stream of a child has brought, and who reads it.
+struct Stream {
+    /// The bytes so far.
+    bytes: Arc<Mutex<Vec<u8>>>,
+    /// The reader, until the stream ends.
+    reader: JoinHandle<()>,
 }
 
-/// What a reader has read.
-fn read(reader: JoinHandle<Vec<u8>>) -> String {
-    String::from_utf8_lossy(&reader.join().unwrap_or_default()).into_owned()
+/// Reads a stream of a child as it comes, so that the child never waits for a reader.
+fn reader<R: Read + Send + 'static>(stream: Option<R>) -> Stream {
+    let bytes = Arc::new(Mutex::new(Vec::new()));
+    let into = Arc::clone(&bytes);
+    let reader = std::thread::spawn(move || {
+        let Some(mut stream) = stream else { return };
+        let mut part = vec![0; 64 << 10];
+        loop {
+            let got = match stream.read(&mut part) {
+                Ok(got @ 1..) => got,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                _ => return,
+            };
+            let mut bytes = into.lock().unwrap_or_else(PoisonError::into_inner);
+            let room = LARGEST.saturating_sub(bytes.len());
+            bytes.extend_from_slice(&part[..got.min(room)]);
+        }
+    });
+    Stream { bytes, reader }
+}
+
+/// What a stream has brought by its end. A process that the child has left behind may hold it open for longer than
+/// anybody waits; then it is what came until now.
+fn read(stream: &Stream) -> String {
+    let until = Instant::now() + LEFT_OPEN;
+    while !stream.reader.is_finished() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let bytes = stream.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
@@ -139,5 +165,12 @@ mod tests {
         let error = output(&["sleep", "60"], 0).unwrap_err().to_string();
         assert_eq!(error, "`sleep 60` did not end within 0 s");
         assert_eq!(output(&["echo", "a b", "$HOME"], 60).unwrap(), "a b $HOME\n");
+    }
+
+    #[test]
+    fn what_a_program_leaves_behind_is_not_waited_for() {
+        let begun = Instant::now();
+        let said = output(&["sh", "-c", "sleep 60 & echo done"], 60).unwrap();
+        assert!(said == "done\n" && begun.elapsed() < Duration::from_secs(45), "{said}");
     }
 }

@@ -7,9 +7,15 @@ use gpuvm_core::domain::guest::Abilities;
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use virt::error::ErrorNumber;
 use virt::storage_pool::StoragePool;
 use virt::storage_vol::StorageVol;
 use virt::stream::Stream;
+
+/// How long libvirt may take to let go of a volume that somebody has filled: it looks at the pool after the stream's end, and
+/// refuses meanwhile to delete the volume (storageVolUploadFDStreamClosed, libvirt 11).
+const STILL_IN_USE: Duration = Duration::from_secs(10);
 
 /// Bytes of one message of a stream; libvirt's own limit is 4 MiB.
 const CHUNK: usize = 256 << 10;
@@ -176,7 +182,19 @@ impl Storage for Libvirt {
     fn delete_volume(&self, pool: &str, name: &str) -> Result<(), HypervisorError> {
         let doing = format!("delete volume `{name}` of pool `{pool}`");
         self.may_change()?;
-        self.volume(&doing, pool, name)?.delete(0).map_err(|e| error(&doing, &e))
+        let volume = self.volume(&doing, pool, name)?;
+        let until = Instant::now() + STILL_IN_USE;
+        loop {
+            match volume.delete(0) {
+                Err(e)
+                    if e.code().known() == Some(ErrorNumber::OperationInvalid)
+                        && Instant::now() < until =>
+                {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                done => return done.map_err(|e| error(&doing, &e)),
+            }
+        }
     }
 
     fn upload(
