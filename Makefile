@@ -25,12 +25,12 @@ demo:
 # The tests. Those that need root run the whole test binary with sudo where the caller is not root.
 test:
 	tests/setup test
-	tests/with-root $(CARGO) test --locked --workspace
+	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
 
 # What `make test` samples, whole: every host and size (tests/law), and the arrays of every level.
 test-nightly:
 	tests/setup test
-	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_TEST_LIMIT_S=3600 tests/with-root $(CARGO) test --locked --workspace
+	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_TEST_LIMIT_S=3600 tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
 
 # Passthrough by gpuvm on virtual hosts with real VFIO; needs root. What is kept of the runs lies in target/vdgx-out.
 # All of it takes an optimized program: emulated, the unoptimized one needs half as much time again.

@@ -33,6 +33,9 @@ if [ -n "$name" ]; then
   echo 'host_uuid = "5f2a1c7e-9b3d-4e6f-8a1b-2c3d4e5f6a7b"' >>/etc/libvirt/libvirtd.conf
 fi
 ln -s "$dir/libvirt-sock" "$dir/libvirt-sock-ro" /run/libvirt/
+# Control groups are those of the whole machine, where guests of the same name and number of two libvirts would share one, and
+# the one that ends takes it from the other.
+if [ -n "$host" ]; then echo 'cgroup_controllers = []' >/etc/libvirt/qemu.conf; fi
 virtlogd --pid-file $dir/virtlogd.pid &
 daemon() { libvirtd --config /etc/libvirt/libvirtd.conf --pid-file $dir/libvirtd.pid; }
 if [ -n "$host" ]; then while :; do daemon; sleep 0.1; done & else daemon & fi

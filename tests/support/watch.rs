@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::Once;
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 /// How long a program that a test has started may run; the longest takes two minutes on two busy cores.
@@ -13,16 +13,25 @@ const WHOLE: u32 = 3;
 /// How often it is looked.
 const PERIOD: Duration = Duration::from_secs(10);
 
+/// How much is told of a process that runs for too long, and of all processes together, in bytes.
+const TOLD: (usize, usize) = (300, 6000);
+
+/// What tests have failed of so far.
+static FAILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
 /// Starts to look after this test run, once.
 pub fn begin() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
+        remember_failures();
         std::thread::spawn(|| {
             let begun = Instant::now();
             loop {
                 std::thread::sleep(PERIOD);
                 if begun.elapsed() > limit() * WHOLE {
-                    let _ = std::io::stderr().write_all(shown(&[]).as_bytes());
+                    let failed = FAILED.lock().map(|all| all.join("\n")).unwrap_or_default();
+                    let text = format!("{}== failed until then:\n{failed}\n", shown(&[]));
+                    let _ = std::io::stderr().write_all(text.as_bytes());
                     std::process::exit(101);
                 }
                 let late = late();
@@ -34,6 +43,25 @@ pub fn begin() {
             }
         });
     });
+}
+
+/// Keeps why tests fail, since a run that has to be ended never comes to tell it.
+fn remember_failures() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current().name().unwrap_or("?").to_owned();
+        let text = cut(&format!("{thread}: {panic}"), 2000);
+        if let Ok(mut failed) = FAILED.lock() {
+            failed.push(text);
+        }
+        before(panic);
+    }));
+}
+
+/// The beginning of a text.
+fn cut(text: &str, bytes: usize) -> String {
+    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text[..end.unwrap_or(0)].to_owned()
 }
 
 /// The limit; GPUVM_TEST_LIMIT_S sets another one.
@@ -87,20 +115,19 @@ fn shown(late: &[u32]) -> String {
     let mut text =
         format!("== {late:?} run for more than {} s; all that runs:\n", limit().as_secs());
     show(std::process::id(), 0, &mut text);
-    text
+    cut(&text, TOLD.1) + "\n"
 }
 
 /// Adds a process, where the kernel holds each of its threads, and all that it has started.
 fn show(pid: u32, depth: usize, text: &mut String) {
     let indent = "  ".repeat(depth);
-    let age = age(pid).unwrap_or_default().as_secs();
-    let command: String = command_of(pid).chars().take(300).collect();
-    *text += &format!("{indent}{pid} ({age} s) {command}\n");
+    // One that has ended and that nobody has asked for its end has no age.
+    let Some(age) = age(pid) else { return };
+    let command = cut(&command_of(pid).replace('\n', " "), TOLD.0);
+    *text += &format!("{indent}{pid} ({} s) {command}\n", age.as_secs());
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
         let said = |name: &str| read(&task.path().join(name));
-        let stack = said("stack").lines().take(4).collect::<Vec<_>>().join(" ");
-        *text +=
-            &format!("{indent}  {}: {} {} {stack}\n", said("comm"), said("wchan"), said("syscall"));
+        *text += &format!("{indent}  {}: {}\n", said("comm"), said("wchan"));
     }
     children(pid).into_iter().for_each(|child| show(child, depth + 1, text));
 }
