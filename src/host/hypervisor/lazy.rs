@@ -2,7 +2,8 @@
 //!
 //! Loading `libvirt.so.0` with its 50 libraries costs about 12 ms and 16 MiB, and a program linked to it does not
 //! start where it is not installed. `plan`, `export` and `host` need none of it. So the functions that the binding
-//! calls are jump stubs (`build.rs` makes them from `libvirt.symbols`), and [`load`] fills in where they lead.
+//! calls are jump stubs (`build.rs` makes them from `libvirt.symbols`, for x86-64 and aarch64), and [`load`] fills in where
+//! they lead. Tables of `libloading` cannot do it: `virt` calls the functions by name.
 #![allow(unsafe_code)] // a table of code addresses, written once before the first call; two environment variables; one
 // function that not every libvirt has
 
