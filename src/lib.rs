@@ -12,8 +12,8 @@
 //! and prints. Imports point down only.
 
 pub use gpuvm_core::{
-    bdf, check, cpuset, domain, hostnet, image, memsize, network, placement, request, seed, shell,
-    topology, tune, verify, versions, words,
+    bdf, check, cpuset, domain, finding, hostnet, image, memsize, network, placement, request,
+    seed, shell, topology, tune, verify, versions, words,
 };
 pub use gpuvm_host::{
     apply, blockdev, discover, fsroot, history, holders, hypervisor, input, kept, netlink, program,

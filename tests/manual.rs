@@ -4,11 +4,12 @@
 use crate::hints::{parses, shell_words};
 use crate::support::{gpuvm, project, run, skip};
 use clap::CommandFactory as _;
-use gpuvm::check::{Rule, Severity};
+use gpuvm::check;
 use gpuvm::cli::args::Cli;
 use gpuvm::cli::error::{EXIT_BUG, EXIT_DONE, EXIT_FAILED, EXIT_FOUND, EXIT_USAGE};
 use gpuvm::cli::manual;
 use gpuvm::cli::offer::reads_records;
+use gpuvm::finding::{Rule, Says, Severity};
 use gpuvm::network::doctor;
 use gpuvm::verify;
 use std::collections::{BTreeMap, BTreeSet};
@@ -297,12 +298,12 @@ fn as_listed<'r>(rules: impl Iterator<Item = &'r Rule>) -> BTreeMap<String, bool
 #[test]
 fn gpuvm_codes_lists_every_rule_and_no_other() {
     let page = &pages()["gpuvm-codes.7"];
-    let check = as_listed(gpuvm::check::rules());
+    let check = as_listed(check::InXml::rules());
     assert_eq!(listed(page, "CHECK"), check);
-    let mut only_verify = as_listed(verify::rules());
+    let mut only_verify = as_listed(verify::Differs::rules());
     only_verify.retain(|rule, _| !check.contains_key(rule));
     assert_eq!(listed(page, "VERIFY"), only_verify);
-    assert_eq!(listed(page, "NETWORK DOCTOR"), as_listed(doctor::RULES.iter()));
+    assert_eq!(listed(page, "NETWORK DOCTOR"), as_listed(doctor::OfHop::rules()));
 }
 
 /// The names that a section of gpuvm-codes(7) lists, each with a sentence.

@@ -4,8 +4,9 @@ use super::args::CheckArgs;
 use super::context::Context;
 use super::disks;
 use super::error::{EXIT_DONE, EXIT_FOUND, coded, hinted};
-use crate::check::{self, Finding, Note, Severity};
+use crate::check::{self, Finding, InXml, Note};
 use crate::domain::DomainXml;
+use crate::finding::Severity;
 use crate::hypervisor::{DomainState, XmlOf};
 use crate::input::{self, DOMAIN_BYTES};
 use crate::placement::Occupancy;
@@ -62,7 +63,7 @@ pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         Ok(found) => findings.extend(found),
         Err(why) => not_checked.push(format!("whose the disks are ({why})")),
     }
-    findings.sort_by_key(|finding| (finding.severity, finding.line));
+    findings.sort_by_key(|finding| (finding.severity, finding.says.line));
     if running {
         findings.retain(|finding| finding.rule != check::HUGE_PAGES_SHORT);
         not_checked.push("free huge pages (the domain runs and holds its own)".to_owned());
@@ -128,11 +129,8 @@ pub fn read_file(target: &str) -> anyhow::Result<String> {
 /// The answer for people.
 fn text(answer: &Answer) -> String {
     let mut text = String::new();
-    for Finding { rule, severity, path, line, message, hint } in &answer.findings {
-        let severity = match severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        };
+    for Finding { rule, severity, says, hint } in &answer.findings {
+        let InXml { path, line, message } = says;
         writeln!(text, "{severity}: {message}").expect("text");
         writeln!(text, "  {path}, line {line} ({rule})").expect("text");
         writeln!(text, "  hint: {hint}").expect("text");

@@ -20,9 +20,10 @@ use super::vfs;
 use super::view::View;
 use crate::apply::identity::random_uuid;
 use crate::apply::{ApplyError, Step, Transaction};
-use crate::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, Severity, check};
+use crate::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, check};
 use crate::domain::edit::DomainEdit;
 use crate::domain::{DomainXml, differences};
+use crate::finding::Severity;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::kept::Kept;
 use crate::shell::word;
@@ -286,12 +287,12 @@ fn judge(
     let (errors, warnings): (Vec<Finding>, Vec<Finding>) =
         findings.into_iter().partition(|finding| finding.severity == Severity::Error);
     for warning in warnings {
-        output.warning(&format!("{}: {}", warning.path, warning.message));
+        output.warning(&format!("{}: {}", warning.says.path, warning.says.message));
     }
     let Some(first) = errors.first() else { return Ok(()) };
     let mut message = format!("domain `{}` would not be sound, so it is not created", planned.name);
     for error in &errors {
-        message += &format!("\n  {}: {}", error.path, error.message);
+        message += &format!("\n  {}: {}", error.says.path, error.says.message);
     }
     Err(classed(Class::Unsound, message, first.hint.clone()))
 }

@@ -9,7 +9,6 @@ use super::change::name_unfinished;
 use super::context::Context;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, coded, usage};
 use super::gone;
-use crate::check::Severity;
 use crate::discover::{files, process, tuning};
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
@@ -20,7 +19,7 @@ use crate::hypervisor::{
 };
 use crate::placement::Occupancy;
 use crate::topology::Topology;
-use crate::verify::{self, Finding, Subject};
+use crate::verify::{self, Differs, Finding, Subject};
 use crate::versions::Versions;
 use anyhow::Context as _;
 use serde::Serialize;
@@ -262,11 +261,8 @@ pub fn has_agent(live: &DomainXml) -> bool {
 
 /// One finding for people.
 fn finding_text(finding: &Finding) -> String {
-    let Finding { rule, severity, message, at, hint, .. } = finding;
-    let severity = match severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-    };
+    let Finding { rule, severity, says, hint } = finding;
+    let Differs { message, at, .. } = says;
     format!("{severity}: {message}\n  {at} ({rule})\n  hint: {hint}\n")
 }
 

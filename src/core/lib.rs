@@ -13,6 +13,7 @@
 
 pub mod bdf;
 pub mod cpuset;
+pub mod finding;
 pub mod memsize;
 pub mod shell;
 pub mod versions;

@@ -10,8 +10,9 @@ mod sound;
 
 use crate::support;
 use defects::{DEFECTS, Defect};
-use gpuvm::check::{self, Finding};
+use gpuvm::check::{self, Finding, InXml};
 use gpuvm::domain::DomainXml;
+use gpuvm::finding::Severity;
 use gpuvm::placement::Occupancy;
 use gpuvm::topology::{Topology, file};
 use gpuvm::versions::Versions;
@@ -55,10 +56,8 @@ fn found(edits: &[(&str, &str)], change: fn(&mut Setting)) -> Vec<Finding> {
     // What cannot be mended in the domain is a note, and found where it is all the same.
     found.extend(notes.into_iter().map(|note| Finding {
         rule: note.rule,
-        severity: check::Severity::Warning,
-        path: note.path,
-        line: note.line,
-        message: note.message,
+        severity: Severity::Warning,
+        says: InXml { path: note.path, line: note.line, message: note.message },
         hint: "none".into(),
     }));
     found
@@ -68,14 +67,14 @@ fn found(edits: &[(&str, &str)], change: fn(&mut Setting)) -> Vec<Finding> {
 fn every_defect_is_found_where_it_is_and_nothing_else() {
     for Defect { rule, path, also, edits, setting, .. } in DEFECTS.iter().chain(OLD) {
         let findings = found(edits, *setting);
-        let here = findings.iter().any(|f| f.rule == *rule && f.path == *path);
+        let here = findings.iter().any(|f| f.rule == *rule && f.says.path == *path);
         assert!(here, "{rule} at {path} is missing in {findings:#?}");
         let rules: BTreeSet<&str> = findings.iter().map(|finding| finding.rule).collect();
         let wanted: BTreeSet<&str> = also.iter().copied().chain([*rule]).collect();
         assert_eq!(rules, wanted, "{findings:#?}");
         for finding in &findings {
-            assert!(finding.line > 0 && !finding.hint.is_empty(), "{finding:?}");
-            assert!(!finding.message.ends_with('.'), "{finding:?}");
+            assert!(finding.says.line > 0 && !finding.hint.is_empty(), "{finding:?}");
+            assert!(!finding.says.message.ends_with('.'), "{finding:?}");
         }
     }
 }
@@ -93,8 +92,8 @@ fn every_rule_has_a_defect_and_a_name_of_its_own() {
         let fact = |nth| check::DiskFact { nth, of_host, why: "/a: why".into() };
         let findings = check::disks(&domain, &[fact(1), fact(7)]);
         let [finding] = &findings[..] else { panic!("{findings:?}") };
-        assert_eq!(finding.path, "/domain/devices/disk[2]/source");
-        assert_eq!((finding.line, &*finding.message), (2, "/a: why"));
+        assert_eq!(finding.says.path, "/domain/devices/disk[2]/source");
+        assert_eq!((finding.says.line, &*finding.says.message), (2, "/a: why"));
         tried.insert(finding.rule);
     }
     assert_eq!(tried, unique);

@@ -3,11 +3,12 @@
 
 use crate::support;
 use clap::Parser;
-use gpuvm::check::{self, Finding, Severity};
+use gpuvm::check::{self, Finding};
 use gpuvm::cli::args::{Cli, GuestArgs, Verb};
 use gpuvm::cli::guest::{Planned, request};
 use gpuvm::cli::render::{Extra, render};
 use gpuvm::domain::DomainXml;
+use gpuvm::finding::Severity;
 use gpuvm::placement::{Occupancy, plan};
 use gpuvm::topology::{Topology, file};
 use gpuvm::versions::Versions;

@@ -6,6 +6,7 @@ use gpuvm::check::{self, HUGE_PAGES_NOT_MOUNTED, HUGE_PAGES_SHORT};
 use gpuvm::cpuset::CpuSet;
 use gpuvm::domain::claims::Claims;
 use gpuvm::domain::{DomainXml, Element};
+use gpuvm::finding::Severity;
 use gpuvm::placement::{Placement, capacity};
 use gpuvm::request::{GpuWish, Request};
 use gpuvm::tune::{Given, Items, tune};
@@ -169,14 +170,14 @@ fn buses(xml: &DomainXml) -> Vec<String> {
 
 /// What `create` refuses although the plan has named nothing of it.
 fn created(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Vec<String> {
-    let errors = found(asked, placement, xml).filter(|f| f.severity == check::Severity::Error);
-    errors.map(|finding| format!("{} ({})", finding.message, finding.rule)).collect()
+    let errors = found(asked, placement, xml).filter(|f| f.severity == Severity::Error);
+    errors.map(|finding| format!("{} ({})", finding.says.message, finding.rule)).collect()
 }
 
 /// What `check` finds.
 pub fn checked(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Vec<String> {
     let findings = found(asked, placement, xml);
-    findings.map(|finding| format!("{} ({})", finding.message, finding.rule)).collect()
+    findings.map(|finding| format!("{} ({})", finding.says.message, finding.rule)).collect()
 }
 
 /// What our checker finds but for what the host lacks before a start and the plan has named, with the command that mends

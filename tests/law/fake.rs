@@ -41,7 +41,7 @@ pub fn verified(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Ve
         }),
     };
     let findings = verify(&subject).into_iter();
-    findings.map(|finding| format!("{} ({})", finding.message, finding.rule)).collect()
+    findings.map(|finding| format!("{} ({})", finding.says.message, finding.rule)).collect()
 }
 
 /// The host once the guest has started: its functions are bound.

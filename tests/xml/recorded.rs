@@ -4,8 +4,9 @@
 use super::tools::{as_host, guests_of, has, invalid};
 use crate::support::shared::{Recorded, each_shared_host};
 use crate::support::skip;
-use gpuvm::check::{Severity, check};
+use gpuvm::check::check;
 use gpuvm::domain::DomainXml;
+use gpuvm::finding::Severity;
 use gpuvm::placement::Occupancy;
 use gpuvm::versions::Versions;
 use std::fs;
@@ -24,7 +25,7 @@ fn wrong(host: &Recorded<'_>, xml: &DomainXml) -> Vec<String> {
     check(xml, host.topology, &Occupancy::default(), &Versions::default())
         .into_iter()
         .filter(|finding| finding.severity == Severity::Error)
-        .map(|finding| format!("{}: {}: {}", host.name, finding.path, finding.message))
+        .map(|finding| format!("{}: {}: {}", host.name, finding.says.path, finding.says.message))
         .collect()
 }
 

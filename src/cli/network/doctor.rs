@@ -11,7 +11,6 @@ use super::super::show::find;
 use super::super::verify::agent::Agent;
 use super::super::verify::has_agent;
 use super::read;
-use crate::check::Severity;
 use crate::discover::path;
 use crate::domain::DomainXml;
 use crate::fsroot::FsRoot;
@@ -19,7 +18,8 @@ use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
 use crate::network::GuestAddress;
 use crate::network::Network;
 use crate::network::doctor::{
-    Attached, Behind, Case, Diagnosis, Finding, Hop, HostSide, Inside, Nic, On, Verdict, examine,
+    Attached, Behind, Case, Diagnosis, Finding, Hop, HostSide, Inside, Nic, OfHop, On, Verdict,
+    examine,
 };
 use crate::shell::word;
 use anyhow::Context as _;
@@ -231,11 +231,8 @@ fn hop_text(hop: &Hop, width: usize) -> String {
     };
     let line = format!("  {verdict:<12} {name:<width$}  {says}");
     let mut text = line.trim_end().to_owned() + "\n";
-    for Finding { rule, severity, what, expected, found, at, hint } in findings {
-        let severity = match severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        };
+    for Finding { rule, severity, says, hint } in findings {
+        let OfHop { what, expected, found, at } = says;
         writeln!(text, "    {severity}: {what} {found}, expected {expected}").expect("text");
         writeln!(text, "      {at} ({rule})\n      hint: {hint}").expect("text");
     }

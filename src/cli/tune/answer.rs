@@ -169,7 +169,8 @@ impl Answer {
                 let mark = if reason.compromise { '!' } else { ' ' };
                 format!("  {mark} {}: {}", reason.choice, reason.because)
             });
-            let found = domain.findings.iter().map(|f| format!("  ! {}: {}", f.path, f.message));
+            let found =
+                domain.findings.iter().map(|f| format!("  ! {}: {}", f.says.path, f.says.message));
             let more: Vec<String> = if done { Vec::new() } else { why.chain(found).collect() };
             domain.lines(done).into_iter().chain(more)
         });
@@ -196,5 +197,5 @@ pub fn warnings(subject: &Subject, tuned: &Tuned, explain: bool) -> Vec<String> 
     let reasons = said(subject, tuned, explain).into_iter();
     let reasons = reasons.map(|reason| format!("{}: {}", reason.choice, reason.because));
     let findings = found(subject, tuned).into_iter();
-    reasons.chain(findings.map(|f| format!("{}: {}", f.path, f.message))).collect()
+    reasons.chain(findings.map(|f| format!("{}: {}", f.says.path, f.says.message))).collect()
 }

@@ -66,19 +66,21 @@ fn label(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::Severity;
-    use crate::verify::{Between, Finding};
+    use crate::finding::Severity;
+    use crate::verify::{Between, Differs, Finding};
 
     #[test]
     fn every_rule_of_every_domain_has_a_number_and_labels_are_escaped() {
         let finding = Finding {
             rule: "vcpu-affinity",
             severity: Severity::Error,
-            between: Between::Reality,
-            message: "m".into(),
-            expected: None,
-            found: None,
-            at: "a".into(),
+            says: Differs {
+                between: Between::Reality,
+                message: "m".into(),
+                expected: None,
+                found: None,
+                at: "a".into(),
+            },
             hint: "h".into(),
         };
         let answer = |domain: &str, findings| Answer {

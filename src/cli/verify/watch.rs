@@ -97,7 +97,7 @@ fn tell(change: &Change<'_>, cx: &Context<'_>) -> anyhow::Result<()> {
         text += &format!("{}: {}", change.domain, finding_text(finding));
     }
     for finding in &change.gone {
-        text += &format!("{}: gone: {} ({})\n", change.domain, finding.message, finding.rule);
+        text += &format!("{}: gone: {} ({})\n", change.domain, finding.says.message, finding.rule);
     }
     Ok(cx.output.text(&text)?)
 }
@@ -105,19 +105,21 @@ fn tell(change: &Change<'_>, cx: &Context<'_>) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::Severity;
-    use crate::verify::Between;
+    use crate::finding::Severity;
+    use crate::verify::{Between, Differs};
 
     /// A domain with findings of these messages.
     fn answer(domain: &str, messages: &[&str]) -> Answer {
         let finding = |message: &&str| Finding {
             rule: "vcpu-affinity",
             severity: Severity::Error,
-            between: Between::Reality,
-            message: (*message).into(),
-            expected: None,
-            found: None,
-            at: "somewhere".into(),
+            says: Differs {
+                between: Between::Reality,
+                message: (*message).into(),
+                expected: None,
+                found: None,
+                at: "somewhere".into(),
+            },
             hint: String::new(),
         };
         let findings = messages.iter().map(finding).collect();
@@ -129,7 +131,7 @@ mod tests {
         let before = [answer("a", &["x", "y"]), answer("b", &["x"]), answer("c", &["z"])];
         let now = [answer("a", &["y", "w"]), answer("b", &["x"]), answer("d", &["v"])];
         let text = |findings: &[&Finding]| -> Vec<String> {
-            findings.iter().map(|finding| finding.message.clone()).collect()
+            findings.iter().map(|finding| finding.says.message.clone()).collect()
         };
         let changes: Vec<_> = changes(&before, &now)
             .iter()
@@ -152,7 +154,7 @@ mod tests {
         keep(&before, &mut now);
         let first = changes(&before, &now);
         assert_eq!((first[0].appeared.len(), first[0].gone.len()), (1, 0));
-        assert_eq!(first[0].appeared[0].message, "why");
+        assert_eq!(first[0].appeared[0].says.message, "why");
         let after = [answer("a", &["x"])];
         let then = changes(&now, &after);
         assert_eq!((then[0].appeared.len(), then[0].gone.len()), (0, 1));

@@ -1,10 +1,11 @@
 //! Rules on pins and on what the guest sees as its CPU.
 
 use super::guest::Guest;
-use super::report::{Report, Rule};
+use super::report::Report;
 use crate::cpuset::{CpuSet, NodeSet, PcpuId};
 use crate::domain::claims::Pin;
 use crate::domain::read::At;
+use crate::finding::Rule;
 use crate::placement::{Occupancy, idle_cores};
 use crate::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,9 @@
 //! Rules on disks that are somebody else's. What is whose is told by the machine and given here as facts.
 
-use super::report::{Finding, Report, Rule};
+use super::report::{Finding, Report};
 use crate::domain::DomainXml;
 use crate::domain::read::Spot;
+use crate::finding::Rule;
 
 /// Two guests that write one disk destroy what is on it; libvirt defines both.
 const HELD: Rule = Rule::error(

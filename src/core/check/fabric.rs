@@ -1,9 +1,10 @@
 //! Rules on sets of GPUs and the NVSwitches that go with them.
 
 use super::guest::Guest;
-use super::report::{Report, Rule};
+use super::report::Report;
 use crate::bdf::Bdf;
 use crate::domain::claims::Passed;
+use crate::finding::Rule;
 use crate::topology::{DeviceKind, FabricModel, HOW_MODULES, NoPartition, Partition, Topology};
 use crate::words;
 use std::collections::BTreeSet;

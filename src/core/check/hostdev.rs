@@ -1,10 +1,11 @@
 //! Rules on the host's PCI functions that are passed to the guest.
 
 use super::guest::Guest;
-use super::report::{Report, Rule};
+use super::report::Report;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeSet;
 use crate::domain::claims::Passed;
+use crate::finding::Rule;
 use crate::topology::{DeviceKind, Isolated, PciDevice, Topology, Weakness};
 use std::collections::BTreeMap;
 

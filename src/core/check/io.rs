@@ -1,7 +1,8 @@
 //! Rules on I/O threads and queues.
 
 use super::guest::Guest;
-use super::report::{Report, Rule};
+use super::report::Report;
+use crate::finding::Rule;
 use crate::words;
 use std::collections::BTreeSet;
 

@@ -1,9 +1,10 @@
 //! Rules on the amount of memory and its pages.
 
 use super::guest::{Bank, Guest};
-use super::report::{Report, Rule};
+use super::report::Report;
 use crate::cpuset::NodeSet;
 use crate::domain::read::Spot;
+use crate::finding::Rule;
 use crate::memsize::MemSize;
 use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::topology::{HugePagePool, NumaNode, Topology};

@@ -20,17 +20,19 @@ pub(crate) use cpu::helper_pins;
 pub use disks::{DiskFact, disks};
 pub use memory::NOT_MOUNTED_ID as HUGE_PAGES_NOT_MOUNTED;
 pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
-pub use report::{Finding, Note, Rule, Severity};
+pub use report::{Finding, InXml, Note};
 
 use crate::domain::DomainXml;
+use crate::finding::Rule;
 use crate::placement::Occupancy;
 use crate::topology::{FabricModel, Isolated, Topology};
 use crate::versions::Versions;
 use guest::Guest;
-use report::{Report, Rule as R};
+use report::Report;
 
 /// A value that cannot be understood, so that no rule can judge it.
-const UNREADABLE: R = R::error("unreadable-value", "a value is none that libvirt allows there");
+const UNREADABLE: Rule =
+    Rule::error("unreadable-value", "a value is none that libvirt allows there");
 
 /// Every rule, in the order of its findings.
 pub const RULES: &[&[Rule]] = &[

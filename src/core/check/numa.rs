@@ -1,9 +1,10 @@
 //! Rules on guest NUMA cells and the host nodes behind them.
 
 use super::guest::{Bank, Guest};
-use super::report::{Report, Rule};
+use super::report::Report;
 use crate::cpuset::{NodeId, NodeSet};
 use crate::domain::claims::{Binding, VcpuId, VcpuSet};
+use crate::finding::Rule;
 use crate::placement::memory_node;
 use crate::topology::Topology;
 

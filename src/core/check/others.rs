@@ -2,10 +2,11 @@
 
 use super::cpu::{cores_of, helper_pins, live_pins};
 use super::guest::Guest;
-use super::report::{Report, Rule};
+use super::report::Report;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::claims::Pin;
 use crate::domain::read::At;
+use crate::finding::Rule;
 use crate::memsize::MemSize;
 use crate::placement::{Held, Occupancy, floats};
 use crate::topology::Topology;

@@ -1,9 +1,10 @@
 //! Rules on the guest's own PCI tree. Does not know what the host's devices are, but for which of them are GPUs.
 
 use super::guest::{Controller, Guest};
-use super::report::{Report, Rule};
+use super::report::Report;
 use crate::domain::claims::Passed;
 use crate::domain::read::{At, GuestAddress, Spot};
+use crate::finding::Rule;
 use crate::topology::{DeviceKind, Topology};
 use std::collections::BTreeMap;
 

@@ -2,7 +2,8 @@
 //! with its source. A version that is not known is not judged.
 
 use super::guest::Guest;
-use super::report::{Report, Rule};
+use super::report::Report;
+use crate::finding::Rule;
 use crate::topology::{DeviceKind, Topology};
 use crate::versions::{Version, Versions};
 

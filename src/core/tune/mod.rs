@@ -22,9 +22,10 @@ mod work;
 
 pub use items::{Item, ItemName, Items};
 
-use crate::check::{Finding, Severity, check};
+use crate::check::{Finding, check};
 use crate::domain::guest::{Abilities, DiskIo};
 use crate::domain::{DomainXml, DomainXmlError};
+use crate::finding::Severity;
 use crate::placement::{Occupancy, Placement, PlanError, Reason};
 use crate::topology::Topology;
 use crate::versions::Versions;
@@ -115,7 +116,7 @@ pub enum TuneError {
 
 /// Findings, one line each.
 fn lines(findings: &[Finding]) -> String {
-    findings.iter().map(|f| format!("\n  {}: {}", f.path, f.message)).collect()
+    findings.iter().map(|f| format!("\n  {}: {}", f.says.path, f.says.message)).collect()
 }
 
 impl TuneError {

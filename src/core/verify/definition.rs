@@ -2,9 +2,9 @@
 //! what runs; it ends with the next start, for better or worse.
 
 use super::report::{Between, Report, Wrong};
-use crate::check::Rule;
 use crate::domain::DomainXml;
 use crate::domain::{Difference, differences};
+use crate::finding::Rule;
 use crate::shell::word;
 
 /// vcpupin, emulatorpin, iothreadpin, shares and quotas.

@@ -1,9 +1,9 @@
 //! What a guest's process has open, and the drivers of passed functions, against the XML it runs by.
 
 use super::report::{Between, Report, Wrong};
-use crate::check::Rule;
 use crate::check::guest::Guest;
 use crate::domain::Element;
+use crate::finding::Rule;
 use crate::shell::word;
 use crate::topology::{Topology, is_vfio};
 use crate::verify::process::{Opened, Process};

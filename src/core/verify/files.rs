@@ -10,9 +10,9 @@
 use super::Subject;
 use super::report::{Between, Report, Wrong};
 use super::tuning::{CONF, MAX_FILES};
-use crate::check::Rule;
 use crate::check::guest::Guest;
 use crate::domain::{DomainXml, Element};
+use crate::finding::Rule;
 
 /// It does not start, or its queues are not used.
 const FEW: Rule = Rule::warning("open-files", "fewer open files allowed than the guest may need");

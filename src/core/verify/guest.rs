@@ -2,11 +2,11 @@
 //! guest: it can make a difference seen, and hide one.
 
 use super::report::{Between, Report, Wrong};
-use crate::check::Rule;
 use crate::check::guest::Guest;
 use crate::domain::Element;
 use crate::domain::claims::{VcpuId, VcpuSet};
 use crate::domain::read::GuestAddress;
+use crate::finding::Rule;
 use crate::topology::Topology;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,9 +1,9 @@
 //! How the host is set, where that costs this guest.
 
 use super::report::{Between, Report, Wrong};
-use crate::check::Rule;
 use crate::check::guest::Guest;
 use crate::cpuset::CpuSet;
+use crate::finding::Rule;
 use crate::topology::Topology;
 use crate::verify::tuning::Tuning;
 

@@ -3,10 +3,10 @@
 
 use super::Host;
 use super::report::{Between, Report, Wrong};
-use crate::check::Rule;
 use crate::check::guest::{Bank, Guest};
 use crate::check::memory::{page_size, wanted_pages};
 use crate::cpuset::NodeSet;
+use crate::finding::Rule;
 use crate::memsize::MemSize;
 use crate::shell::word;
 use crate::topology::Topology;

@@ -15,10 +15,11 @@ mod report;
 mod threads;
 pub mod tuning;
 
-pub use report::{Between, Finding};
+pub use report::{Between, Differs, Finding};
 
-use crate::check::{self, Rule, Severity};
+use crate::check;
 use crate::domain::DomainXml;
+use crate::finding::{Rule, Severity};
 use crate::placement::Occupancy;
 use crate::shell::word;
 use crate::topology::Topology;
@@ -103,16 +104,10 @@ pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
 
 /// The finding that a domain could not be compared, and why.
 pub fn not_compared(name: &str, why: String) -> Finding {
-    Finding {
-        rule: NOT_COMPARED.id,
-        severity: NOT_COMPARED.severity,
-        between: Between::Rule,
-        message: why,
-        expected: None,
-        found: None,
-        at: format!("domain `{name}`"),
-        hint: format!("`virsh dumpxml {name}` shows what libvirt has of it", name = word(name)),
-    }
+    let at = format!("domain `{name}`");
+    let says = Differs { between: Between::Rule, message: why, expected: None, found: None, at };
+    let hint = format!("`virsh dumpxml {name}` shows what libvirt has of it", name = word(name));
+    Finding::by(&NOT_COMPARED, says, hint)
 }
 
 /// What `check` finds in the running XML, and in the definition beyond that. What other domains hold that do not run is
@@ -131,21 +126,21 @@ fn by_rules(subject: &Subject<'_>, host: Host<'_>) -> Vec<Finding> {
                 // Of a guest that runs, what it holds tells more.
                 let of_start = [check::HUGE_PAGES_SHORT, check::HUGE_PAGES_NOT_MOUNTED];
                 let pages = of_start.contains(&finding.rule) && subject.live.is_some();
-                if pages || !seen.insert((finding.rule, finding.message.clone())) {
+                if pages || !seen.insert((finding.rule, finding.says.message.clone())) {
                     continue;
                 }
                 let defined_only = all && check::is_on_others(finding.rule);
                 let severity = if defined_only { Severity::Warning } else { finding.severity };
-                findings.push(Finding {
-                    rule: finding.rule,
-                    severity,
+                let check::Finding { rule, says, hint, .. } = finding;
+                let at = format!("{} {name}, line {}", says.path, says.line);
+                let says = Differs {
                     between: Between::Rule,
-                    message: finding.message,
+                    message: says.message,
                     expected: None,
                     found: None,
-                    at: format!("{} {name}, line {}", finding.path, finding.line),
-                    hint: finding.hint,
-                });
+                    at,
+                };
+                findings.push(Finding { rule, severity, says, hint });
             }
         }
     }

@@ -2,9 +2,9 @@
 //! remembered, and not judged.
 
 use super::report::{Between, Report, Wrong};
-use crate::check::Rule;
 use crate::check::guest::Guest;
 use crate::domain::DomainXml;
+use crate::finding::Rule;
 use crate::request::{CellWish, GpuWish, PageSize, PinPolicy, Request};
 use crate::shell::word;
 use crate::topology::{DeviceKind, Sriov, Topology};

@@ -1,11 +1,7 @@
 //! Findings of a comparison. Knows no rule.
 
-use crate::check::{Rule, Severity};
+use crate::finding::{self, Rule, Says};
 use serde::Serialize;
-use std::collections::BTreeMap;
-
-/// The most findings of one rule that are shown; the last one says how many more there are.
-const MOST_OF_ONE_RULE: usize = 20;
 
 /// Is which two things differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -25,13 +21,9 @@ pub enum Between {
     Rule,
 }
 
-/// Is one difference.
+/// What differs, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// Id of the rule.
-    pub rule: &'static str,
-    /// How bad it is.
-    pub severity: Severity,
+pub struct Differs {
     /// Which two things differ.
     pub between: Between,
     /// What is wrong, with expected and found in it.
@@ -42,14 +34,27 @@ pub struct Finding {
     pub found: Option<String>,
     /// Where: a path in the XML, a thread, a node, a file.
     pub at: String,
-    /// What to do.
-    pub hint: String,
 }
+
+impl Says for Differs {
+    const MOST_OF_ONE_RULE: usize = 20;
+
+    fn rules() -> impl Iterator<Item = &'static Rule> {
+        super::rules()
+    }
+
+    fn say_more(&mut self, text: &str) {
+        self.message += text;
+    }
+}
+
+/// One difference.
+pub type Finding = finding::Finding<Differs>;
 
 impl Finding {
     /// Whether two findings are the same one, seen at two times: ids of processes change, places do not.
     pub fn is_same(&self, other: &Finding) -> bool {
-        (self.rule, &self.message) == (other.rule, &other.message)
+        (self.rule, &self.says.message) == (other.rule, &other.says.message)
     }
 
     /// Whether it says that the domain could not be compared at all.
@@ -84,16 +89,9 @@ impl Report {
     pub fn differs(&mut self, rule: &'static Rule, between: Between, wrong: Wrong<'_>) {
         let Wrong { what, expected, found, at, hint } = wrong;
         let message = format!("{what}: expected {expected}, found {found}");
-        self.found.push(Finding {
-            rule: rule.id,
-            severity: rule.severity,
-            between,
-            message,
-            expected: Some(expected),
-            found: Some(found),
-            at,
-            hint: hint.to_owned(),
-        });
+        let (expected, found) = (Some(expected), Some(found));
+        let says = Differs { between, message, expected, found, at };
+        self.found.push(Finding::by(rule, says, hint));
     }
 
     /// Adds findings of another kind.
@@ -103,22 +101,7 @@ impl Report {
 
     /// The findings, errors first, then by what differs; of one rule not more than anybody reads.
     pub fn finish(mut self) -> Vec<Finding> {
-        self.found.sort_by_key(|finding| (finding.severity, finding.between));
-        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut findings: Vec<Finding> = Vec::new();
-        for finding in self.found {
-            let count = counts.entry(finding.rule).or_default();
-            *count += 1;
-            if *count <= MOST_OF_ONE_RULE {
-                findings.push(finding);
-            }
-        }
-        for (rule, count) in counts.into_iter().filter(|&(_, count)| count > MOST_OF_ONE_RULE) {
-            let last = findings.iter_mut().rev().find(|finding| finding.rule == rule);
-            if let Some(last) = last {
-                last.message += &format!(" (and {} more like it)", count - MOST_OF_ONE_RULE);
-            }
-        }
-        findings
+        self.found.sort_by_key(|finding| (finding.severity, finding.says.between));
+        finding::capped(self.found)
     }
 }

@@ -128,8 +128,9 @@ impl Case {
             guest: runs.then_some(&self.view),
             host: Some(Host { topology: &topology, tuning, others: &others, versions: &versions }),
         };
-        let own = verify(&subject).into_iter().filter(|finding| finding.between != Between::Rule);
-        own.map(|finding| (finding.rule, finding.message)).collect()
+        let own =
+            verify(&subject).into_iter().filter(|finding| finding.says.between != Between::Rule);
+        own.map(|finding| (finding.rule, finding.says.message)).collect()
     }
 
     /// A thread by its name.

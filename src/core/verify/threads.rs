@@ -2,10 +2,10 @@
 //! anywhere, and is not judged.
 
 use super::report::{Between, Report, Wrong};
-use crate::check::Rule;
 use crate::check::guest::Guest;
 use crate::cpuset::CpuSet;
 use crate::domain::claims::VcpuId;
+use crate::finding::Rule;
 use crate::shell::word;
 use crate::topology::Topology;
 use crate::verify::process::{Process, Thread};

@@ -17,7 +17,7 @@ mod wires;
 
 pub use host::{Device, HostSide, Kernel, Neighbour, PortState, Vf};
 pub use nic::{Attached, Nic};
-pub use report::{Diagnosis, Finding, Hop, Verdict};
+pub use report::{Diagnosis, Finding, Hop, OfHop, Verdict};
 pub use rules::RULES;
 
 use super::Network;

@@ -2,7 +2,7 @@
 
 use super::report::Hop;
 use super::{Case, Device, rules};
-use crate::check::Rule;
+use crate::finding::Rule;
 use crate::shell::word;
 
 /// The largest packet that the guest may send, in bytes, by what says it first: the guest itself, where that is more, its

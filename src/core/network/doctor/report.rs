@@ -1,6 +1,6 @@
 //! Hops with their verdicts and findings. Knows no rule.
 
-use crate::check::{Rule, Severity};
+use crate::finding::{self, Rule, Says, Severity};
 use serde::Serialize;
 
 /// Is how a hop was found.
@@ -15,13 +15,9 @@ pub enum Verdict {
     NotChecked,
 }
 
-/// Is one thing that is not as it should be.
+/// What of a hop is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// Id of the rule.
-    pub rule: &'static str,
-    /// How bad it is: an error breaks the path.
-    pub severity: Severity,
+pub struct OfHop {
     /// What it is about: `the tap is`.
     pub what: String,
     /// What should be.
@@ -30,9 +26,23 @@ pub struct Finding {
     pub found: String,
     /// Where.
     pub at: String,
-    /// What to do.
-    pub hint: String,
 }
+
+impl Says for OfHop {
+    /// A hop has a handful of rules, each for itself.
+    const MOST_OF_ONE_RULE: usize = usize::MAX;
+
+    fn rules() -> impl Iterator<Item = &'static Rule> {
+        super::RULES.iter()
+    }
+
+    fn say_more(&mut self, text: &str) {
+        self.found += text;
+    }
+}
+
+/// One thing that is not as it should be: an error breaks the path.
+pub type Finding = finding::Finding<OfHop>;
 
 /// Is a stage of the path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -65,19 +75,12 @@ impl Hop {
         at: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        let Rule { id, severity, .. } = *rule;
-        if severity == Severity::Error {
+        if rule.severity == Severity::Error {
             self.verdict = Verdict::Broken;
         }
-        self.findings.push(Finding {
-            rule: id,
-            severity,
-            what: what.into(),
-            expected: expected.to_string(),
-            found: found.to_string(),
-            at: at.into(),
-            hint: hint.into(),
-        });
+        let (expected, found) = (expected.to_string(), found.to_string());
+        let says = OfHop { what: what.into(), expected, found, at: at.into() };
+        self.findings.push(Finding::by(rule, says, hint));
     }
 }
 

@@ -1,6 +1,6 @@
 //! What breaks a path, by name; the names never change.
 
-use crate::check::Rule;
+use crate::finding::Rule;
 
 /// As an unplugged cable, set in the domain.
 pub const NIC_LINK: Rule =

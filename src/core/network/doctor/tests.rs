@@ -174,7 +174,7 @@ fn each_break_is_named_at_its_hop() {
         let broken = place.look().is_broken();
         assert_eq!(
             broken,
-            severe.severity == crate::check::Severity::Error,
+            severe.severity == crate::finding::Severity::Error,
             "{number}: {rule}: {all:?}"
         );
     }

@@ -159,6 +159,10 @@ fn of_one_rule_no_more_is_shown_than_anybody_reads() {
     }
     let findings = report.finish();
     assert_eq!(findings.len(), 20);
-    assert!(findings[19].message.ends_with(" (and 5 more like it)"), "{}", findings[19].message);
-    assert!(findings[..19].iter().all(|finding| !finding.message.contains("more like it")));
+    assert!(
+        findings[19].says.message.ends_with(" (and 5 more like it)"),
+        "{}",
+        findings[19].says.message
+    );
+    assert!(findings[..19].iter().all(|finding| !finding.says.message.contains("more like it")));
 }

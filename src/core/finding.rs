@@ -1,0 +1,142 @@
+//! Findings, how bad they are, and the rules they come from: the same for `check`, `verify` and `network doctor`. Knows no
+//! rule; each of these families has its own, and what it says of a finding beside the rule and the hint.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display)]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
+pub enum Severity {
+    /// It does not start, or takes what is another's, or does not do what it says.
+    Error,
+    /// It works, but worse than it could.
+    Warning,
+}
+
+/// One thing that is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Rule {
+    /// Its name; never changes, so that scripts can name it.
+    pub id: &'static str,
+    /// How bad its findings are.
+    pub severity: Severity,
+    /// What it refuses, half a sentence.
+    pub refuses: &'static str,
+}
+
+impl Rule {
+    /// Makes a rule whose findings are errors.
+    pub const fn error(id: &'static str, refuses: &'static str) -> Rule {
+        Rule { id, severity: Severity::Error, refuses }
+    }
+
+    /// Makes a rule whose findings are warnings.
+    pub const fn warning(id: &'static str, refuses: &'static str) -> Rule {
+        Rule { id, severity: Severity::Warning, refuses }
+    }
+}
+
+/// What a family of rules says of a finding: where it is, what should be and what is.
+pub trait Says: Serialize {
+    /// The most findings of one rule that are shown; the last one says how many more there are.
+    const MOST_OF_ONE_RULE: usize;
+
+    /// The family's rules, in the order of its findings; gpuvm-codes(7) lists them.
+    fn rules() -> impl Iterator<Item = &'static Rule>;
+
+    /// Adds to the end of what it says.
+    fn say_more(&mut self, text: &str);
+}
+
+/// Something that a rule refuses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding<S> {
+    /// Id of the rule.
+    pub rule: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is wrong and where, as the family of the rule says it.
+    #[serde(flatten)]
+    pub says: S,
+    /// What to change or do.
+    pub hint: String,
+}
+
+impl<S: Says> Finding<S> {
+    /// A finding of a rule.
+    pub fn by(rule: &Rule, says: S, hint: impl Into<String>) -> Finding<S> {
+        Finding { rule: rule.id, severity: rule.severity, says, hint: hint.into() }
+    }
+}
+
+/// Of each rule not more findings than anybody reads, in their order.
+pub(crate) fn capped<S: Says>(found: impl IntoIterator<Item = Finding<S>>) -> Vec<Finding<S>> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut findings: Vec<Finding<S>> = Vec::new();
+    for finding in found {
+        let count = counts.entry(finding.rule).or_default();
+        *count += 1;
+        if *count <= S::MOST_OF_ONE_RULE {
+            findings.push(finding);
+        }
+    }
+    for (rule, count) in counts {
+        let more = count.saturating_sub(S::MOST_OF_ONE_RULE);
+        let last = findings.iter_mut().rev().find(|finding| finding.rule == rule);
+        if let Some(last) = last.filter(|_| more > 0) {
+            last.says.say_more(&format!(" (and {more} more like it)"));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Rule = Rule::error("first", "the first");
+    const SECOND: Rule = Rule::warning("second", "the second");
+
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+    struct Text {
+        message: String,
+    }
+
+    impl Says for Text {
+        const MOST_OF_ONE_RULE: usize = 2;
+
+        fn rules() -> impl Iterator<Item = &'static Rule> {
+            [&FIRST, &SECOND].into_iter()
+        }
+
+        fn say_more(&mut self, text: &str) {
+            self.message += text;
+        }
+    }
+
+    fn finding(rule: &Rule, message: &str) -> Finding<Text> {
+        Finding::by(rule, Text { message: message.to_owned() }, "mend it")
+    }
+
+    #[test]
+    fn what_is_too_much_of_one_rule_is_counted_at_its_last() {
+        let of = |rules: &[&Rule]| {
+            let all = rules.iter().zip('a'..).map(|(rule, name)| finding(rule, &name.to_string()));
+            let told = capped(all).into_iter().map(|finding| finding.says.message);
+            told.collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[&FIRST, &SECOND, &FIRST]), ["a", "b", "c"]);
+        let told = of(&[&FIRST, &SECOND, &FIRST, &SECOND, &FIRST, &FIRST]);
+        assert_eq!(told, ["a", "b", "c (and 2 more like it)", "d"]);
+    }
+
+    #[test]
+    fn a_finding_is_one_flat_object() {
+        let said = serde_json::to_string(&finding(&SECOND, "a")).unwrap();
+        let flat = r#"{"rule":"second","severity":"warning","message":"a","hint":"mend it"}"#;
+        assert_eq!(said, flat);
+        assert_eq!(Severity::Error.to_string(), "error");
+    }
+}
