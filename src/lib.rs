@@ -17,6 +17,7 @@ pub use gpuvm_core::{
 };
 pub use gpuvm_host::{
     apply, blockdev, discover, fsroot, history, holders, hypervisor, input, kept, netlink, program,
+    trace,
 };
 
 pub mod cli;

@@ -30,4 +30,5 @@ mod rooms;
 mod screen;
 mod traps;
 mod tune;
+mod verbose;
 mod xml;

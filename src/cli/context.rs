@@ -426,8 +426,9 @@ pub fn xml_files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
 #[cfg(feature = "libvirt")]
 fn open(uri: &str, console: bool) -> Result<Rc<dyn Hypervisor>, HypervisorError> {
     use crate::hypervisor::libvirt::Libvirt;
-    let opened = if console { Libvirt::open_for_console(uri) } else { Libvirt::open(uri) };
-    Ok(Rc::new(opened?))
+    use crate::hypervisor::traced;
+    let open = if console { Libvirt::open_for_console } else { Libvirt::open };
+    traced::open(uri, || open(uri))
 }
 
 /// Says that this program has no hypervisor.

@@ -74,7 +74,7 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Writes a file so that it is complete or as before. What is no regular file, such as a pipe, is written as it is.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     if path.exists() && !path.is_file() {
-        return std::fs::write(path, text);
+        return std::fs::write(path, text).map(|()| crate::trace::wrote(path));
     }
     // A link's target is replaced, not the link.
     let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -88,5 +88,6 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
         file.as_file().set_permissions(there.permissions())?;
     }
     file.persist(path)?;
+    crate::trace::wrote(path);
     Ok(())
 }

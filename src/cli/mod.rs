@@ -52,6 +52,7 @@ pub mod storage;
 mod table;
 pub mod tune;
 pub mod undo;
+mod verbose;
 pub mod verify;
 pub mod vfs;
 pub mod view;
@@ -83,6 +84,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     if json {
         colour::set(ColorArg::Never);
     }
+    verbose::listen(cli.global.verbose);
     let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&cli)));
     match run {
         Ok(Ok(code)) => code,

@@ -2,7 +2,7 @@
 //! `console`, which is the guest's own terminal, write there; what others may have put into a text is made harmless here.
 
 use super::args::Global;
-use super::printable::{Form, escaped, redacted};
+use super::printable::{Form, escaped, redacted, redacted_urls};
 use super::table::Table;
 use super::{colour, offer, wrap};
 use crate::shell::word;
@@ -230,6 +230,13 @@ pub fn tell(text: &str) {
     let end = if text.ends_with('\n') { "" } else { "\n" };
     // Who reads nothing is told nothing.
     let _ = write!(std::io::stderr(), "{text}{end}");
+}
+
+/// Writes a line of what is done to standard error: never broken, and without secrets.
+pub fn trace(line: &str) {
+    let line = redacted(line);
+    let line = escaped(redacted_urls(&line).as_ref(), Form::Text).into_owned();
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// Asks a question at the terminal; what is typed, without the white space around it.

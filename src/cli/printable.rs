@@ -76,6 +76,38 @@ pub fn redacted(text: &str) -> Cow<'_, str> {
     arguments(kernel_arguments(text))
 }
 
+/// A text without the secrets of its URLs: the password beside a user, and the values of parameters, of which those of a
+/// download carry signatures and tokens under many names.
+pub fn redacted_urls(text: &str) -> Cow<'_, str> {
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, url) = rest.split_at(at + "://".len());
+        shown.push_str(before);
+        let ends = |c: char| c.is_whitespace() || matches!(c, '`' | '\'' | '"' | '<' | '>');
+        let (url, after) = url.split_at(url.find(ends).unwrap_or(url.len()));
+        let (place, more) = url.split_at(url.find('?').unwrap_or(url.len()));
+        let host = place.find('/').unwrap_or(place.len());
+        match place[..host].rsplit_once('@') {
+            Some((user, _)) if user.contains(':') => {
+                let name = user.split(':').next().unwrap_or_default();
+                shown.extend([name, ":", HIDDEN, &place[user.len()..]]);
+            }
+            _ => shown.push_str(place),
+        }
+        let parts = more.split_inclusive(['?', '&']).map(|part| match part.split_once('=') {
+            None => part.to_owned(),
+            Some((name, value)) => {
+                let end = if value.ends_with('&') { "&" } else { "" };
+                format!("{name}={HIDDEN}{end}")
+            }
+        });
+        shown.extend(parts);
+        rest = after;
+    }
+    if shown.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(shown + rest) }
+}
+
 /// Whether a text speaks of a secret.
 fn is_secret(text: &str) -> bool {
     let small = text.to_ascii_lowercase();
@@ -193,6 +225,19 @@ mod tests {
         assert_eq!(escaped("<a>\u{85}\u{202e}</a>\r\n", Form::Xml), "<a>&#x85;&#x202e;</a>\n");
         let plain = "name\tö 漢字 👩‍🚀\n";
         assert!(matches!(escaped(plain, Form::Text), Cow::Borrowed(text) if text == plain));
+    }
+
+    #[test]
+    fn urls_are_shown_without_passwords_and_parameters() {
+        for (url, shown) in [
+            ("`get https://ann:hunter2@x.org/a?b` and", "`get https://ann:***@x.org/a?b` and"),
+            ("https://x.org/a?sig=hunter2&X-Amz-T=2 c", "https://x.org/a?sig=***&X-Amz-T=*** c"),
+            ("qemu+ssh://ann@host/system a=b", "qemu+ssh://ann@host/system a=b"),
+            ("http://x/@a:b@c http://a:p@@x/?k='v'", "http://x/@a:b@c http://a:***@x/?k=***'v'"),
+            ("a: b", "a: b"),
+        ] {
+            assert_eq!(redacted_urls(url), shown);
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::sys::stat::Mode;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use tracing::debug;
 
 /// Bytes that a sysfs attribute has at most; what is longer is read in pieces.
 const PAGE: usize = 4096;
@@ -167,6 +168,7 @@ impl FsRoot {
     pub fn read_head(&self, path: &str) -> Result<Option<String>, FsError> {
         let fd = absent(self.open(path, OFlag::O_RDONLY)).map_err(|e| self.unreadable(path, e))?;
         let Some(fd) = fd else { return Ok(None) };
+        self.reads(path);
         let mut page = [0; PAGE];
         let length = nix::unistd::read(&fd, &mut page).map_err(|e| self.unreadable(path, e))?;
         let end = match page[..length].iter().rposition(|&byte| byte == b'\n') {
@@ -214,6 +216,7 @@ impl FsRoot {
 
     /// Reads an open file to its end.
     fn text(&self, fd: &OwnedFd, path: &str, ends: Ends) -> Result<String, FsError> {
+        self.reads(path);
         let mut page = [0; PAGE];
         let mut bytes = Vec::new();
         loop {
@@ -259,6 +262,11 @@ impl FsRoot {
     /// Makes the error for a text that is not what should stand there; `line` counts from 1.
     pub fn malformed(&self, path: &str, line: usize, reason: impl ToString) -> FsError {
         FsError::Malformed { path: self.shown(path), line, reason: reason.to_string() }
+    }
+
+    /// Tells who listens that a file or a directory is read.
+    fn reads(&self, path: &str) {
+        debug!("read {}", self.shown(path));
     }
 
     /// A path as error texts show it.
@@ -354,6 +362,7 @@ impl<'r> Dir<'r> {
 
     /// Names in it, sorted.
     pub fn names(&self) -> Result<Vec<String>, FsError> {
+        self.root.reads(&self.path);
         let unreadable = |errno| self.root.unreadable(&self.path, errno);
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut listing =

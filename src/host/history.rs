@@ -108,6 +108,7 @@ impl History {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
+            crate::trace::reads(&path);
             let text = std::fs::read_to_string(&path).map_err(failed(&path))?;
             entries.push(entry(&path, &text)?);
         }

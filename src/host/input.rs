@@ -122,6 +122,7 @@ pub fn open(path: &Path) -> Result<File, InputError> {
     // Some devices act on being opened; one that takes the file's place meanwhile is still not waited for.
     is_known(&path.metadata().map_err(unreadable)?)?;
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    crate::trace::reads(path);
     let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
     let file = file.map_err(unreadable)?;
     is_known(&file.metadata().map_err(unreadable)?)?;

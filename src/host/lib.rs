@@ -5,6 +5,7 @@ pub mod fsroot;
 pub mod input;
 pub mod netlink;
 pub mod program;
+pub mod trace;
 
 pub mod discover;
 

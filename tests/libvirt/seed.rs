@@ -101,8 +101,13 @@ fn a_seed_is_readable_by_root_and_qemu_alone_and_its_content_shows_nowhere() {
         assert_silent("--dry-run", &(out + &err));
     }
     assert_eq!(files(&place.volumes), [""; 0]);
-    let (code, out, err) = place.gpuvm(&[&create[..], &["--no-start".into()]].concat());
+    let (code, out, err) =
+        place.gpuvm(&[&create[..], &["--no-start".into(), "-vv".into()]].concat());
     assert_eq!(code, 0, "{err}");
+    // All that is done is told, and the seed is named only.
+    for told in ["libvirt: upload volume `sealed.seed`", "libvirt: define a domain", "wrote /"] {
+        assert!(err.contains(told), "{told}: {err}");
+    }
     assert_silent("the answer", &(out + &err));
     let seed = place.volumes.join("sealed.seed");
     assert_eq!(rights(&seed), (0, 0o600), "before the start");

@@ -165,11 +165,19 @@ pub struct Global {
     /// Suppress progress and warnings
     #[arg(short, long, global = true, display_order = 103, help_heading = GLOBAL)]
     pub quiet: bool,
+    /// Print what is done to stderr (-vv: everything)
+    ///
+    /// Each line begins with the seconds since the start. Once: programs that run, files written, and libvirt calls that change
+    /// something or take longer than 1 s, each with its duration. Twice: also every file read and every libvirt call. The
+    /// content of files and definitions is never printed; passwords and tokens in arguments and URLs are replaced with `***`.
+    #[arg(short, long, global = true, display_order = 104, help_heading = GLOBAL)]
+    #[arg(action = ArgAction::Count)]
+    pub verbose: u8,
     /// When to use colors
     #[arg(
         long,
         global = true,
-        display_order = 104,
+        display_order = 105,
         help_heading = GLOBAL,
         value_name = "WHEN",
         hide_short_help = true,

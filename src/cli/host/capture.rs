@@ -149,7 +149,10 @@ pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> anyhow::Result<()> {
     scratch.as_file().sync_all().map_err(|error| failed(error, "write"))?;
     let moved = if overwrite { scratch.persist(file) } else { scratch.persist_noclobber(file) };
     match moved {
-        Ok(_) => Ok(()),
+        Ok(_) => {
+            crate::trace::wrote(file);
+            Ok(())
+        }
         Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Err(exists()),
         Err(error) => Err(failed(error.error, "replace")),
     }

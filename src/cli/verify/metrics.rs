@@ -17,7 +17,9 @@ pub fn write(path: &Path, answers: &[Answer], took: Duration) -> std::io::Result
     file.write_all(text(answers, now, took).as_bytes())?;
     // The exporter runs as a user of its own.
     file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
-    file.persist(path).map(drop).map_err(|error| error.error)
+    file.persist(path).map_err(|error| error.error)?;
+    crate::trace::wrote(path);
+    Ok(())
 }
 
 /// The numbers of one run that ended at `now`, since 1970.

@@ -2,6 +2,7 @@
 //! for ever, and one that reads a whole disk is broken off by a signal.
 
 use crate::program::{command, for_caller};
+use crate::trace::Running;
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -81,7 +82,14 @@ fn run(
     command.args(argv.get(1..).unwrap_or_default());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let unstarted = |source| CommandError::Unstarted { program: program.to_owned(), source };
-    let mut child = command.spawn().map_err(unstarted)?;
+    let running = Running::begins(&command);
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            running.failed(&error);
+            return Err(unstarted(error));
+        }
+    };
     let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
     let status = loop {
         if let Some(status) = child.try_wait().map_err(unstarted)? {
@@ -94,6 +102,7 @@ fn run(
         }
         std::thread::sleep(Duration::from_millis(10));
     };
+    running.ended(status);
     let (out, err) = (read(&out), read(&err));
     if status.success() {
         return Ok(Some(out));

@@ -4,6 +4,7 @@ use super::identity::FileId;
 use super::journal::JournalError;
 use crate::hypervisor::storage::Progress;
 use crate::input::{InputError, open_regular};
+use crate::trace;
 use gpuvm_core::shell::word;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FallocateFlags, OFlag, RenameFlags, fallocate, renameat2};
@@ -164,6 +165,8 @@ pub fn create(
     if named.is_err() {
         // The file is of this call, so nobody else can miss it; the first error is the one to tell.
         let _ = std::fs::remove_file(&unfinished);
+    } else {
+        trace::wrote(path);
     }
     named
 }
@@ -281,6 +284,8 @@ pub fn create_directory(path: &Path, making: &mut Making<'_>) -> Result<(), Disk
     if named.is_err() {
         // It is of this call; the first error is the one to tell.
         let _ = std::fs::remove_dir(&unfinished);
+    } else {
+        trace::wrote(path);
     }
     named
 }
@@ -289,7 +294,7 @@ pub fn create_directory(path: &Path, making: &mut Making<'_>) -> Result<(), Disk
 pub fn delete_directory(path: &Path) -> Result<(), DiskError> {
     match std::fs::remove_dir(path) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => Ok(()),
-        removed => removed.map_err(|e| error(path, e)),
+        removed => removed.map(|()| trace::removed(path)).map_err(|e| error(path, e)),
     }
 }
 
@@ -319,7 +324,8 @@ pub fn delete(path: &Path) -> Result<(), DiskError> {
         }
         Ok(_) => {}
     }
-    std::fs::remove_file(path).map_err(|source| DiskError::Kept { path: path.to_owned(), source })
+    let removed = std::fs::remove_file(path).map(|()| trace::removed(path));
+    removed.map_err(|source| DiskError::Kept { path: path.to_owned(), source })
 }
 
 /// Our error for one of the system's.

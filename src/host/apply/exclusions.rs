@@ -31,6 +31,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     file.as_file().set_permissions(Permissions::from_mode(0o644))?;
     file.as_file().sync_all()?;
     file.persist(path)?;
+    crate::trace::wrote(path);
     std::fs::File::open(dir)?.sync_all()
 }
 

@@ -13,6 +13,7 @@ pub use orphan::{Damaged, Orphan, Orphans};
 use super::Step;
 use super::identity::{Identity, boot_id, now_ns, random_uuid};
 use crate::hypervisor::machine;
+use crate::trace;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -253,6 +254,7 @@ impl Journal {
                 let _ = std::fs::remove_file(&journal.path);
                 return Err(error);
             }
+            trace::wrote(&journal.path);
             return Ok(journal);
         }
         unreachable!("some number is free")
@@ -267,6 +269,7 @@ impl Journal {
         }
         let before = self.file.metadata().map_err(failed(&self.path))?.len();
         let written = self.file.write_all(lines.as_bytes());
+        trace::appended(&self.path);
         written.and_then(|()| self.file.sync_data()).map_err(|error| {
             // What was written of it, on a full disk, would spoil the line that comes next; the first error is the one
             // to tell.
@@ -333,6 +336,7 @@ impl Journal {
         // On a full disk the removal alone has to do.
         let _ = self.write(&Record::Over);
         std::fs::remove_file(&self.path).map_err(failed(&self.path))?;
+        trace::removed(&self.path);
         sync_parent(&self.path)
     }
 }

@@ -27,6 +27,7 @@ fn help(program: &Path, device: &str) -> Option<String> {
     let mut command = crate::program::command(program);
     command.args(["-device", &format!("{device},help")]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let running = crate::trace::Running::begins(&command);
     let mut child = command.spawn().ok()?;
     let mut pipe = child.stdout.take()?;
     // Shorter than a pipe, so QEMU ends whether somebody reads or not.
@@ -35,6 +36,10 @@ fn help(program: &Path, device: &str) -> Option<String> {
         let _ = child.kill();
         let _ = child.wait();
         return None;
+    }
+    // It has ended.
+    if let Ok(status) = child.wait() {
+        running.ended(status);
     }
     let mut text = String::new();
     pipe.by_ref().take(MOST_BYTES).read_to_string(&mut text).ok()?;

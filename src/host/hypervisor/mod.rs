@@ -2,6 +2,7 @@
 //! that speaks to libvirt is in `libvirt`, the only file that knows the binding.
 
 pub mod emulator;
+mod kvm;
 #[cfg(feature = "libvirt")]
 pub mod lazy;
 #[cfg(feature = "libvirt")]
@@ -10,6 +11,7 @@ pub mod machine;
 pub mod network;
 pub mod none;
 pub mod storage;
+pub mod traced;
 pub mod uses;
 
 use gpuvm_core::bdf::Bdf;

@@ -68,7 +68,9 @@ fn start(words: &[OsString]) -> std::io::Result<Child> {
         }
         false => for_caller(program),
     };
-    command.args(words).stdin(Stdio::null()).spawn()
+    let child = command.args(words).stdin(Stdio::null()).spawn()?;
+    tracing::info!("runs {command:?}");
+    Ok(child)
 }
 
 /// Waits for its end. A signal that asks to stop asks it to take all back; the end of the terminal ends only this process.

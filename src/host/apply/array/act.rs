@@ -4,6 +4,7 @@ use super::{ArrayError, Assembly, CommandError, Mounting, output};
 use crate::blockdev::signatures::foreign;
 use crate::discover::drives::kernel_name;
 use crate::discover::released::{FileSystem, Released, plain};
+use crate::trace;
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
@@ -20,6 +21,7 @@ const INITRAMFS_S: u64 = 1800;
 
 /// Reads a text file; none where it is missing.
 pub fn content(path: &Path) -> Result<Option<String>, ArrayError> {
+    trace::reads(path);
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -50,13 +52,14 @@ pub(in crate::apply) fn replace(
         }
         file.as_file().sync_all()?;
         file.persist(&real)?;
+        trace::wrote(&real);
         fs::File::open(dir)?.sync_all()
     };
     match text {
         Some(text) => write(text).map_err(failed)?,
         None => match fs::remove_file(&real) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
+            removed => removed.iter().for_each(|()| trace::removed(&real)),
         },
     }
     // systemd makes units of fstab, and mounts again by itself what an old unit wants.

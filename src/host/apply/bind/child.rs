@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use tracing::info;
 
 /// How long loading a module may take, in seconds.
 const LOAD_S: u64 = 60;
@@ -29,7 +30,10 @@ impl Kernel for Live {
         let done = run("tee", &[&path], text, Duration::from_secs(seconds))?;
         match done {
             None => Err(BindError::Hangs { path, seconds }),
-            Some((status, _)) if status.success() => Ok(()),
+            Some((status, _)) if status.success() => {
+                info!("wrote {path}: {}", text.trim());
+                Ok(())
+            }
             Some((_, said)) => {
                 // `tee: FILE: No such device`
                 let reason = said.rsplit(": ").next().unwrap_or_default().to_owned();
@@ -76,6 +80,7 @@ fn run(
     command.args(args).stdin(Stdio::piped());
     // A group of its own: Ctrl-C at the terminal is ours to hear.
     command.stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+    let running = crate::trace::Running::begins(&command);
     let mut child = command.spawn().map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
         // A program that does not read has said why, or will.
@@ -85,6 +90,7 @@ fn run(
         let _ = child.kill();
         return Ok(None);
     };
+    running.ended(status);
     let mut said = String::new();
     if let Some(mut stderr) = child.stderr.take() {
         let _ = stderr.read_to_string(&mut said);

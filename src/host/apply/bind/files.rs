@@ -1,6 +1,7 @@
 //! Files of configuration that are ours alone: complete or not there.
 
 use super::BindError;
+use crate::trace;
 use std::fs::{DirBuilder, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -47,7 +48,7 @@ fn set(path: &Path, text: Option<&str>, modes: &Modes) -> io::Result<()> {
     let Some(text) = text else {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+            removed => removed.iter().for_each(|()| trace::removed(path)),
         }
         // A drop-in directory says nothing without its files; one that holds others' stays, as it is not empty.
         if dir.extension().is_some_and(|end| end == "d") && is_drop_in(dir) {
@@ -61,6 +62,7 @@ fn set(path: &Path, text: Option<&str>, modes: &Modes) -> io::Result<()> {
     file.as_file().set_permissions(Permissions::from_mode(modes.file))?;
     file.as_file().sync_all()?;
     file.persist(path)?;
+    trace::wrote(path);
     std::fs::File::open(dir)?.sync_all()
 }
 

@@ -91,7 +91,9 @@ fn private_directory() -> Result<tempfile::TempDir, HostNetError> {
 /// Writes a new file that only its owner reads.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let mut new = OpenOptions::new();
-    new.write(true).create_new(true).mode(0o600).open(path)?.write_all(text.as_bytes())
+    new.write(true).create_new(true).mode(0o600).open(path)?.write_all(text.as_bytes())?;
+    crate::trace::wrote(path);
+    Ok(())
 }
 
 /// The files of a directory whose names end so, with their texts; empty where it is not there.

@@ -102,6 +102,7 @@ pub(super) fn wait(
         .map_err(|(_, errno)| failed(&wait)(errno.into()))?;
     let text = serde_json::to_string(&waiting).expect("plain values");
     fs::write(&wait, text).map_err(failed(&wait))?;
+    crate::trace::wrote(&wait);
     let until = Instant::now() + Duration::from_secs(within_s);
     loop {
         match fs::read_to_string(&answer).as_deref() {
@@ -163,6 +164,7 @@ pub(super) fn sweep() {
 pub fn answer(bridge: &str, answer: Answer, limit: Duration) -> Result<bool, HostNetError> {
     let path = file(bridge, ANSWER);
     fs::write(&path, answer.word()).map_err(failed(&path))?;
+    crate::trace::wrote(&path);
     let until = Instant::now() + limit;
     while waiting()?.iter().any(|waiting| waiting.bridge == bridge) {
         if Instant::now() >= until {

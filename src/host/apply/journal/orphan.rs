@@ -53,6 +53,7 @@ impl Damaged {
         name.push(format!(".{PUT_AWAY}"));
         let away = PathBuf::from(name);
         std::fs::rename(&self.path, &away).map_err(failed(&self.path))?;
+        crate::trace::wrote(&away);
         sync_parent(&self.path)?;
         Ok(away)
     }

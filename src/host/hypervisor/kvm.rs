@@ -1,0 +1,121 @@
+//! Why a define takes long. libvirt keeps what a QEMU program can do, and takes that for outdated where it was asked with
+//! KVM and the user that QEMU runs as cannot open /dev/kvm, so that QEMU is probed at every define: 14 to 113 s were seen
+//! (libvirt, `virQEMUCapsIsValid` of src/qemu/qemu_capabilities.c).
+
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
+use std::ffi::CString;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+
+/// The node of the kernel's KVM.
+const NODE: &str = "/dev/kvm";
+/// Where an admin says which user QEMU runs as.
+const CONFIGURATION: &str = "/etc/libvirt/qemu.conf";
+/// Users that distributions have QEMU run as: Debian and Ubuntu, Fedora and SUSE.
+const USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
+
+/// Who may open /dev/kvm.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Owner and group of the node, and its permissions; none: there is no KVM.
+    pub node: Option<(u32, u32, u32)>,
+    /// The user that QEMU runs as, its number and its groups; none: not known.
+    pub user: Option<(String, u32, Vec<u32>)>,
+}
+
+impl Node {
+    /// Those of this machine.
+    pub fn of_this_machine() -> Node {
+        let meta = std::fs::metadata(NODE).ok().filter(|meta| meta.file_type().is_char_device());
+        let node = meta.map(|meta| (meta.uid(), meta.gid(), meta.mode() & 0o777));
+        let configured = std::fs::read_to_string(CONFIGURATION).unwrap_or_default();
+        let names = configured_user(&configured).into_iter().chain(USERS);
+        let user = names.filter_map(|name| User::from_name(name).ok().flatten()).next();
+        let user = user.map(|user| {
+            let name = CString::new(user.name.clone()).unwrap_or_default();
+            let groups = getgrouplist(&name, user.gid).unwrap_or_default();
+            (user.name, user.uid.as_raw(), groups.into_iter().map(Gid::as_raw).collect())
+        });
+        Node { node, user }
+    }
+
+    /// Whether that user can open the node for reading and writing; none: not known.
+    fn opens(&self) -> Option<bool> {
+        let (owner, group, mode) = self.node?;
+        let (_, uid, groups) = self.user.as_ref()?;
+        let is_root = Uid::from_raw(*uid).is_root();
+        // The first class that fits decides, as in the kernel.
+        let shift = if owner == *uid {
+            6
+        } else if groups.contains(&group) {
+            3
+        } else {
+            0
+        };
+        Some(is_root || (mode >> shift) & 0o6 == 0o6)
+    }
+}
+
+/// The user of a configuration of libvirt's QEMU driver; none: it says none.
+fn configured_user(text: &str) -> Option<&str> {
+    let values = text.lines().filter_map(|line| {
+        let (name, value) = line.split_once('=')?;
+        (name.trim() == "user").then_some(value.trim().trim_matches('"').trim_start_matches('+'))
+    });
+    values.last()
+}
+
+/// Why a define took long, and what to do.
+pub fn why_slow(kvm: &Node) -> String {
+    const LONG: &str = "libvirt took long to define it";
+    let once = "libvirt probes QEMU at the first define after QEMU, libvirt or the kernel changed";
+    let (Some((_, group, mode)), Some((user, ..)), Some(false)) =
+        (kvm.node, &kvm.user, kvm.opens())
+    else {
+        return format!("{LONG}: {once}; the next one is quick");
+    };
+    let name = Group::from_gid(Gid::from_raw(group)).ok().flatten().map(|group| group.name);
+    let name = name.unwrap_or_else(|| group.to_string());
+    // A group that may not open it is of no use.
+    let command = match mode & 0o060 {
+        0o060 => format!("sudo usermod -aG {name} {user}"),
+        _ => format!(
+            "sudo chown root:kvm {NODE} && sudo chmod 660 {NODE} && sudo usermod -aG kvm {user}"
+        ),
+    };
+    format!(
+        "{LONG}: it probes QEMU anew at every define, because user `{user}` of QEMU cannot open {NODE} (group {name}, mode \
+         {mode:03o})\nhint: `{command}`, then `sudo systemctl restart libvirtd`"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is told of a node of this group and these permissions, for a user of group 107.
+    fn told(group: u32, mode: u32) -> String {
+        let user = Some(("qemu".to_owned(), 64055, vec![107]));
+        why_slow(&Node { node: Some((0, group, mode)), user })
+    }
+
+    #[test]
+    fn a_node_that_qemu_cannot_open_is_told_with_what_to_do() {
+        let at_first = "the next one is quick";
+        assert!(told(107, 0o660).ends_with(at_first) && told(0, 0o666).ends_with(at_first));
+        let shut = told(0, 0o660);
+        assert!(shut.contains("user `qemu` of QEMU cannot open /dev/kvm (group root, mode 660)"));
+        assert!(shut.contains("`sudo usermod -aG root qemu`"), "{shut}");
+        // The group may not either: joining it is no way.
+        assert!(told(107, 0o600).contains("chmod 660 /dev/kvm"), "{}", told(107, 0o600));
+        assert!(why_slow(&Node { node: None, user: None }).ends_with(at_first));
+    }
+
+    #[test]
+    fn the_user_of_the_configuration_is_read() {
+        assert_eq!(
+            configured_user("#user = \"x\"\nuser = \"+1000\"\n group=\"g\"\n"),
+            Some("1000")
+        );
+        assert_eq!(configured_user("# user\n"), None);
+    }
+}
