@@ -38,15 +38,13 @@ pub struct Call {
 impl Call {
     /// Takes the verb and what was given of a command line that was read.
     pub fn new(matches: &ArgMatches) -> Call {
-        let mut command = Cli::command();
-        command.build();
-        let (mut verb, mut given) = (Vec::new(), matches);
+        let (mut verb, mut command, mut given) = (Vec::new(), built(), matches);
         while let Some((name, below)) = given.subcommand() {
-            let Some(next) = command.find_subcommand(name).cloned() else { break };
+            let Some(next) = command.find_subcommand(name) else { break };
             (command, given) = (next, below);
             verb.push(name.to_owned());
         }
-        Call { verb, command, given: given.clone() }
+        Call { verb, command: command.clone(), given: given.clone() }
     }
 
     /// The call with other options: a command that can be pasted.
@@ -136,9 +134,7 @@ impl Call {
     /// The words of a command after `gpuvm` with those of the caller's options that it takes and does not have; `here`:
     /// it is for the machine itself.
     fn about(&self, command: &str, here: bool) -> String {
-        let mut root = Cli::command();
-        root.build();
-        let (mut verb, mut target) = (Vec::new(), &root);
+        let (mut verb, mut target) = (Vec::new(), built());
         for name in command.split_whitespace() {
             let Some(next) = target.find_subcommand(name) else { break };
             target = next;
@@ -183,6 +179,16 @@ impl Call {
         let fits = |part: &&str| bare_options(part).iter().all(|flag| has(flag));
         hint.split("; ").filter(fits).collect::<Vec<_>>().join("; ")
     }
+}
+
+/// Every verb with all its arguments; made once, as that takes longer than a plan.
+fn built() -> &'static Command {
+    static BUILT: OnceLock<Command> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let mut command = Cli::command();
+        command.build();
+        command
+    })
 }
 
 /// Whether a command answers about a recorded host, by the words of its verb, which come first.
