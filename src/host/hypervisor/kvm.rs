@@ -57,11 +57,11 @@ impl Node {
 
 /// The user of a configuration of libvirt's QEMU driver; none: it says none.
 fn configured_user(text: &str) -> Option<&str> {
-    let values = text.lines().filter_map(|line| {
+    let mut values = text.lines().filter_map(|line| {
         let (name, value) = line.split_once('=')?;
         (name.trim() == "user").then_some(value.trim().trim_matches('"').trim_start_matches('+'))
     });
-    values.last()
+    values.next_back()
 }
 
 /// Why a define took long, and what to do.
