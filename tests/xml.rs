@@ -1,12 +1,18 @@
 //! Domain XML: what edits do, and what libvirt says to the result.
 
-mod corpus;
 mod disks;
-mod edits;
-mod examples;
 mod export;
-mod functions;
+#[path = "../src/core/domain/tests/guests.rs"]
 pub mod guests;
 mod recorded;
-mod settings;
 pub mod tools;
+
+#[test]
+fn guests_are_made_on_every_recorded_host() {
+    let dir = std::fs::read_dir(crate::support::project().join("topologies")).unwrap();
+    let mut files: Vec<_> =
+        dir.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    files.sort();
+    let hosts: Vec<_> = guests::hosts().into_iter().map(|(name, _)| name + ".json").collect();
+    assert_eq!(files, hosts);
+}

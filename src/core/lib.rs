@@ -36,3 +36,7 @@ pub mod verify;
 
 pub mod image;
 pub mod seed;
+
+// Tables of tests that the integration tests read, too, name the crate.
+#[cfg(test)]
+extern crate self as gpuvm_core;

@@ -124,3 +124,6 @@ pub fn unchecked(topology: &Topology) -> Vec<&'static str> {
     missing.push("image formats");
     missing
 }
+
+#[cfg(test)]
+mod tests;

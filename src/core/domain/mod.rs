@@ -157,3 +157,6 @@ impl std::fmt::Debug for DomainXml {
         f.write_str(self.text())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,12 @@
 //! One example of each setting: what `tune` switches, and the lines that go and come.
 
-use gpuvm::cpuset::CpuSet;
-use gpuvm::domain::edit::{DomainEdit, IoThread};
-use gpuvm::domain::guest::{Made, Role};
-use gpuvm::domain::setting::{AddressBits, DiskTuning, NicTuning, Put, Rate, Setting};
-use gpuvm::memsize::MemSize;
-use gpuvm::placement::{GuestCell, GuestTopology};
-use gpuvm::request::{PageSize, Request};
+use crate::cpuset::CpuSet;
+use crate::domain::edit::{DomainEdit, IoThread};
+use crate::domain::guest::{Made, Role};
+use crate::domain::setting::{AddressBits, DiskTuning, NicTuning, Put, Rate, Setting};
+use crate::memsize::MemSize;
+use crate::placement::{GuestCell, GuestTopology};
+use crate::request::{PageSize, Request};
 
 /// How many kinds of settings there are.
 pub const VARIANTS: usize = 20;

@@ -1,16 +1,17 @@
 //! One example of each edit: what it is made on, and the lines that go and come.
 
-use gpuvm::cpuset::{CpuSet, NodeSet};
-use gpuvm::domain::Override;
-use gpuvm::domain::edit::{
+use super::guests::made;
+use crate::cpuset::{CpuSet, NodeSet};
+use crate::domain::Override;
+use crate::domain::edit::{
     CpuModel, DevicePlace, DiskSeat, DomainEdit, HostdevSeat, IoThread, NicSeat,
 };
-use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Made, Record, Role, VirtType};
-use gpuvm::domain::pci::{Controller, PciAddress};
-use gpuvm::memsize::MemSize;
-use gpuvm::placement::{GuestCell, GuestTopology};
-use gpuvm::request::{PageSize, Request};
-use gpuvm::topology::PartitionId;
+use crate::domain::guest::{Disk, DiskFormat, DiskKind, Record, VirtType};
+use crate::domain::pci::{Controller, PciAddress};
+use crate::memsize::MemSize;
+use crate::placement::{GuestCell, GuestTopology};
+use crate::request::{PageSize, Request};
+use crate::topology::PartitionId;
 
 /// A document that a person wrote: mixed quotes, odd spaces, comments, elements that nobody knows.
 pub const HAND: &str = include_str!("hand.xml");
@@ -399,9 +400,4 @@ fn bus_examples() -> Vec<(DomainEdit, &'static str)> {
 +    </qemu:device>"#,
         ),
     ]
-}
-
-/// A boot disk at a path, as our metadata remembers it.
-pub fn made(path: &str) -> Made {
-    Made { role: Role::Os, path: path.into(), volume: None }
 }

@@ -1,12 +1,13 @@
 //! What each edit does to a document: the lines that go and the lines that come, and nothing else.
 
-use super::examples::{HAND, disk, examples, made, variant};
-use gpuvm::cpuset::NodeId;
-use gpuvm::domain::edit::{DiskSeat, DomainEdit};
-use gpuvm::domain::guest::{Made, Record, Reserved};
-use gpuvm::domain::{DomainXml, DomainXmlError};
-use gpuvm::memsize::MemSize;
-use gpuvm::request::Request;
+use super::examples::{HAND, disk, examples, variant};
+use super::guests::made;
+use crate::cpuset::NodeId;
+use crate::domain::edit::{DiskSeat, DomainEdit};
+use crate::domain::guest::{Made, Record, Reserved};
+use crate::domain::{DomainXml, DomainXmlError};
+use crate::memsize::MemSize;
+use crate::request::Request;
 use std::collections::BTreeSet;
 
 /// The lines that differ: `-` gone, `+` come, in order.

@@ -2,7 +2,7 @@
 
 use super::defects::{Defect, setting};
 use super::setting::{CLIQUE, GIB_PAGES, bars_on, pages};
-use gpuvm::versions::Version;
+use gpuvm_core::versions::Version;
 
 /// The defects.
 pub const OLD: &[Defect] = &[

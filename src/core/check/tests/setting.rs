@@ -1,9 +1,9 @@
 //! What defects are made of: the host and the other domains that a domain is checked against, and changes of them.
 
-use gpuvm::cpuset::{CpuSet, NodeId, PcpuId};
-use gpuvm::placement::{Held, Occupancy};
-use gpuvm::topology::{Bar, Isolation, Parts};
-use gpuvm::versions::Versions;
+use gpuvm_core::cpuset::{CpuSet, NodeId, PcpuId};
+use gpuvm_core::placement::{Held, Occupancy};
+use gpuvm_core::topology::{Bar, Isolation, Parts};
+use gpuvm_core::versions::Versions;
 
 /// Is the host and the other domains that a case is checked against.
 pub struct Setting {

@@ -1,8 +1,8 @@
 //! Changes of the correct domain that look like defects and are none.
 
 use super::setting::{GIB_PAGES, NIC_35, Setting, large_bars, other, pages, set};
-use gpuvm::cpuset::NodeSet;
-use gpuvm::memsize::MemSize;
+use gpuvm_core::cpuset::NodeSet;
+use gpuvm_core::memsize::MemSize;
 
 /// Is a change of the domain and a change of the host and of the other domains.
 type Change = (&'static [(&'static str, &'static str)], fn(&mut Setting));

@@ -1,88 +1,13 @@
 //! Whole guests: planned on each recorded host, made from each template.
 
-use super::examples::made;
-use gpuvm::domain::guest::{Abilities, Disk, DiskFormat, DiskKind, Guest, Record, VirtType, mac};
-use gpuvm::domain::{DomainXml, Element, edits};
-use gpuvm::placement::{GuestTopology, Occupancy, Placement, plan};
-use gpuvm::request::{DeviceWish, DomainName, GpuWish, PageSize, PinPolicy, Request};
-use gpuvm::topology::{Topology, file};
+use super::guests::{TEMPLATES, guest, host, hosts, render, requests};
+use crate::domain::guest::{Guest, VirtType, mac};
+use crate::domain::{DomainXml, Element, edits};
+use crate::placement::{GuestTopology, Occupancy, Placement, plan};
+use crate::request::{DeviceWish, PageSize, Request};
+use crate::topology::Topology;
 use std::collections::BTreeSet;
-use std::fs;
 use std::sync::LazyLock;
-
-/// The built-in template, one for direct kernel boot, and one with every kind of PCI device that a template may have.
-pub const TEMPLATES: [(&str, &str); 3] = [
-    ("gpu-guest", include_str!("../../templates/gpu-guest.xml")),
-    ("tiny", include_str!("../tiny/domain.xml")),
-    ("crowded", include_str!("crowded.xml")),
-];
-
-/// A recorded host of `topologies`.
-pub fn host(name: &str) -> Topology {
-    let path = crate::support::project().join(format!("topologies/{name}.json"));
-    file::from_json(&fs::read_to_string(path).unwrap()).unwrap()
-}
-
-/// Every recorded host, by name.
-pub fn hosts() -> Vec<(String, Topology)> {
-    let dir = fs::read_dir(crate::support::project().join("topologies")).unwrap();
-    let stem = |entry: fs::DirEntry| entry.path().file_stem().unwrap().to_str().unwrap().to_owned();
-    let mut names: Vec<String> = dir.map(|entry| stem(entry.unwrap())).collect();
-    names.sort();
-    names.into_iter().map(|name| (name.clone(), host(&name))).collect()
-}
-
-/// What is asked for on a host: every number of GPUs, huge pages, no pins, NICs and drives.
-pub fn requests(topology: &Topology) -> Vec<(String, Request)> {
-    let gpus = u32::try_from(topology.gpus().count()).unwrap();
-    let mut requests: Vec<_> =
-        (0..=gpus).map(|n| (format!("g{n}"), Request::for_gpus(n))).collect();
-    let most = Request::for_gpus(gpus);
-    requests
-        .push(("huge-2m".into(), Request { huge_pages: Some(PageSize::TwoMib), ..most.clone() }));
-    requests
-        .push(("huge-1g".into(), Request { huge_pages: Some(PageSize::OneGib), ..most.clone() }));
-    let floating = Request { pins: PinPolicy::None, vcpus: Some(4), threads: Some(2), ..most };
-    requests.push(("floating".into(), Request { gpus: GpuWish::Count(0), ..floating.clone() }));
-    requests.push(("floating-gpus".into(), floating));
-    for (name, gpus, nics) in [("beside", 1, 1), ("beside-all", gpus, gpus.max(1)), ("alone", 0, 1)]
-    {
-        let mut request = Request::for_gpus(gpus);
-        request.extras.nics = DeviceWish::Count(nics);
-        request.extras.nvmes = DeviceWish::Count(1);
-        requests.push((name.into(), request));
-    }
-    requests
-}
-
-/// A guest of this name with two disks.
-pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
-    let disk = |path: &str, kind| Disk::new(path, DiskFormat::Raw, kind);
-    Guest {
-        name: DomainName::new(name).unwrap(),
-        virt,
-        disks: vec![disk("/images/a.raw", DiskKind::File), disk("/dev/vg/b", DiskKind::Block)],
-        networks: Vec::new(),
-        added_networks: vec!["private-net".into()],
-        vf_pools: Vec::new(),
-        abilities: Abilities::default(),
-        record: Record {
-            request: request.clone(),
-            made: vec![made("/images/a.raw")],
-            bound: Vec::new(),
-            reserved: Vec::new(),
-            guarded: Vec::new(),
-        },
-    }
-}
-
-/// Makes a guest from a template.
-pub fn render(template: &str, guest: &Guest, place: &Placement, host: &Topology) -> DomainXml {
-    let mut xml = DomainXml::parse(template).unwrap();
-    let edits = edits(&xml, guest, place, host).unwrap();
-    xml.apply_all(&edits).unwrap();
-    xml
-}
 
 /// Is a guest of a test.
 struct Made {

@@ -1,15 +1,15 @@
 //! Documents of every shape: read and written back they are the same bytes, and no edit makes one malformed.
 
-use super::examples::made;
-use gpuvm::cpuset::{CpuSet, NodeId, PcpuId};
-use gpuvm::domain::DomainXml;
-use gpuvm::domain::edit::{CpuModel, DevicePlace, DiskSeat, DomainEdit, IoThread, NicSeat};
-use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind, Record, Reserved, VirtType};
-use gpuvm::domain::pci::{Controller, PciAddress};
-use gpuvm::domain::wish::NicSettings;
-use gpuvm::memsize::MemSize;
-use gpuvm::placement::GuestTopology;
-use gpuvm::request::{PageSize, Request};
+use super::guests::made;
+use crate::cpuset::{CpuSet, NodeId, PcpuId};
+use crate::domain::DomainXml;
+use crate::domain::edit::{CpuModel, DevicePlace, DiskSeat, DomainEdit, IoThread, NicSeat};
+use crate::domain::guest::{Disk, DiskFormat, DiskKind, Record, Reserved, VirtType};
+use crate::domain::pci::{Controller, PciAddress};
+use crate::domain::wish::NicSettings;
+use crate::memsize::MemSize;
+use crate::placement::GuestTopology;
+use crate::request::{PageSize, Request};
 use proptest::prelude::*;
 
 /// Documents that are awkward to keep as they are.

@@ -4,8 +4,8 @@ use super::setting::{
     BALLOON, BRIDGE_33, GIB_PAGES, NIC_35, NIC_B8, SWITCH_62, Setting, isolation, large_bars,
     offline, other, pages, set,
 };
-use gpuvm::memsize::MemSize;
-use gpuvm::topology::{DriveUse, FabricModel, NetFace};
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::topology::{DriveUse, FabricModel, NetFace};
 
 /// Is one defect.
 pub struct Defect {

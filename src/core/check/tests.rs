@@ -1,0 +1,130 @@
+//! `check`: every rule finds its defects, nothing else, and nothing in a correct domain. What libvirt says to the same
+//! defects is asked by the integration tests.
+
+mod defects;
+mod old;
+mod setting;
+mod sound;
+
+use crate::check::{self, Finding, InXml};
+use crate::domain::DomainXml;
+use crate::finding::Severity;
+use crate::placement::Occupancy;
+use crate::topology::{Topology, file};
+use crate::versions::Versions;
+use defects::{DEFECTS, Defect};
+use old::OLD;
+use proptest::prelude::*;
+use setting::Setting;
+use sound::SOUND;
+use std::collections::BTreeSet;
+
+/// The correct domain: 2 GPUs of a DGX-2.
+const GOOD: &str = include_str!("../../../tests/golden/check/good.xml");
+
+/// The recorded DGX-2.
+fn dgx2() -> Topology {
+    file::from_json(include_str!("../../../topologies/dgx-2.json")).unwrap()
+}
+
+/// The correct domain with edits, each of which must find its place.
+fn edited(edits: &[(&str, &str)]) -> String {
+    edits.iter().fold(GOOD.to_owned(), |text, (from, to)| {
+        assert!(text.contains(from), "the correct domain has no `{from}`");
+        text.replace(from, to)
+    })
+}
+
+/// What is found in an edited domain.
+fn found(edits: &[(&str, &str)], change: fn(&mut Setting)) -> Vec<Finding> {
+    let mut setting = Setting {
+        host: dgx2().parts().clone(),
+        others: Occupancy::default(),
+        versions: Versions::default(),
+    };
+    change(&mut setting);
+    let domain = DomainXml::parse(&edited(edits)).unwrap();
+    let host = Topology::new(setting.host).unwrap();
+    let (mut found, notes) = check::judge(&domain, &host, &setting.others, &setting.versions);
+    // What cannot be mended in the domain is a note, and found where it is all the same.
+    found.extend(notes.into_iter().map(|note| Finding {
+        rule: note.rule,
+        severity: Severity::Warning,
+        says: InXml { path: note.path, line: note.line, message: note.message },
+        hint: "none".into(),
+    }));
+    found
+}
+
+#[test]
+fn every_defect_is_found_where_it_is_and_nothing_else() {
+    for Defect { rule, path, also, edits, setting, .. } in DEFECTS.iter().chain(OLD) {
+        let findings = found(edits, *setting);
+        let here = findings.iter().any(|f| f.rule == *rule && f.says.path == *path);
+        assert!(here, "{rule} at {path} is missing in {findings:#?}");
+        let rules: BTreeSet<&str> = findings.iter().map(|finding| finding.rule).collect();
+        let wanted: BTreeSet<&str> = also.iter().copied().chain([*rule]).collect();
+        assert_eq!(rules, wanted, "{findings:#?}");
+        for finding in &findings {
+            assert!(finding.says.line > 0 && !finding.hint.is_empty(), "{finding:?}");
+            assert!(!finding.says.message.ends_with('.'), "{finding:?}");
+        }
+    }
+}
+
+#[test]
+fn every_rule_has_a_defect_and_a_name_of_its_own() {
+    let ids: Vec<&str> = check::rules().map(|rule| rule.id).collect();
+    let unique: BTreeSet<&str> = ids.iter().copied().collect();
+    assert_eq!(ids.len(), unique.len(), "a name stands twice in {ids:?}");
+    let mut tried: BTreeSet<&str> = DEFECTS.iter().chain(OLD).map(|defect| defect.rule).collect();
+    // Whose a disk is does not stand in its definition.
+    let text = "<domain><devices><disk/>\n<disk><source file='/a'/></disk></devices></domain>";
+    let domain = DomainXml::parse(text).unwrap();
+    for of_host in [false, true] {
+        let fact = |nth| check::DiskFact { nth, of_host, why: "/a: why".into() };
+        let findings = check::disks(&domain, &[fact(1), fact(7)]);
+        let [finding] = &findings[..] else { panic!("{findings:?}") };
+        assert_eq!(finding.says.path, "/domain/devices/disk[2]/source");
+        assert_eq!((finding.says.line, &*finding.says.message), (2, "/a: why"));
+        tried.insert(finding.rule);
+    }
+    assert_eq!(tried, unique);
+}
+
+#[test]
+fn nothing_is_found_in_what_is_correct() {
+    for (edits, setting) in SOUND {
+        let findings = found(edits, *setting);
+        assert!(findings.is_empty(), "{edits:?}: {findings:#?}");
+    }
+}
+
+/// The correct domain with values between quotes, and some texts, exchanged: each a place and what comes there.
+fn garbled(changes: &[(usize, String)]) -> String {
+    let text = GOOD;
+    let mut pieces: Vec<&str> = text.split('\'').collect();
+    let values: Vec<usize> = (1..pieces.len()).step_by(2).collect();
+    for (place, value) in changes {
+        pieces[values[place % values.len()]] = value;
+    }
+    pieces.join("'")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn no_value_makes_it_panic(
+        changes in proptest::collection::vec(
+            (0usize..400, "[-0-9a-fx,^ ]{0,8}|1|65535|4294967295|18446744073709551615|pcie-[a-z-]*"),
+            1..6,
+        ),
+    ) {
+        if let Ok(domain) = DomainXml::parse(&garbled(&changes)) {
+            let host = dgx2();
+            let mut others = Occupancy::default();
+            others.domains.extend(domain.held(true));
+            check::check(&domain, &host, &others, &Versions::default());
+        }
+    }
+}
