@@ -1,7 +1,7 @@
 //! Stable names of errors, for programs; gpuvm-codes(7) lists them. Those of the modules' error enums are made from the
 //! names of variants; those of verbs are the classes of [`Class`].
 
-use super::error::{Hinted, Refused};
+use super::error::{Hinted, Refused, told_by};
 use crate::apply::array::ArrayError;
 use crate::apply::bind::BindError;
 use crate::apply::command::CommandError;
@@ -32,42 +32,10 @@ use crate::topology::TopologyError;
 use crate::topology::file::FileError;
 use crate::tune::TuneError;
 use crate::{hostnet, network};
+pub use gpuvm_ops::error::Class;
+use gpuvm_ops::error::Error as OpsError;
 use std::error::Error;
 use strum::VariantNames;
-
-/// What a verb itself refuses, by what the caller can do about it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantNames)]
-#[strum(serialize_all = "kebab-case")]
-pub enum Class {
-    /// The command line is wrong.
-    Usage,
-    /// What is asked for cannot be done; the message says why.
-    Refused,
-    /// Something that is named does not exist.
-    NotFound,
-    /// Something that is to be made exists.
-    Exists,
-    /// Something that is needed is in use.
-    InUse,
-    /// Something is not what it was when the change was planned, or made.
-    Changed,
-    /// The domain is not in a state that allows it.
-    WrongState,
-    /// An earlier change has to be finished or undone first.
-    Unfinished,
-    /// A question was not answered by yes.
-    Declined,
-    /// It has to be run on another machine.
-    OtherMachine,
-    /// The domain would fail `check`.
-    Unsound,
-    /// Something did not happen in time.
-    Timeout,
-    /// An error of the system that no module has a name for.
-    System,
-    /// A defect of this program.
-    Internal,
-}
 
 /// Is an error type whose values have codes.
 struct Known {
@@ -87,7 +55,14 @@ where
 }
 
 /// The error types that are met as causes.
-static KNOWN: [Known; 38] = [
+static KNOWN: [Known; 39] = [
+    Known {
+        codes: gpuvm_ops::error::Error::VARIANTS,
+        of: |error| match error.downcast_ref() {
+            Some(OpsError::Changed { .. }) => Some(Class::Changed.into()),
+            _ => None,
+        },
+    },
     known::<ApplyError>(),
     known::<ArrayError>(),
     known::<BdfError>(),
@@ -136,7 +111,7 @@ static KNOWN: [Known; 38] = [
 
 /// The code of an error: the one that the verb gave, else that of the first cause that has one, else that of its class.
 pub fn code(error: &anyhow::Error) -> &'static str {
-    let verb = error.downcast_ref::<Hinted>().map(|hinted| hinted.code);
+    let verb = told_by(error).map(|hinted| hinted.code);
     let plain = <&str>::from(Class::Refused);
     if let Some(code) = verb.filter(|code| *code != plain) {
         return code;

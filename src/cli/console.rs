@@ -4,15 +4,15 @@ use super::args::ConsoleArgs;
 use super::codes::Class;
 use super::context::Context;
 use super::error::{EXIT_DONE, classed, hinted};
-use super::show::find;
-use super::view::View;
 use crate::apply::Interrupt;
 use crate::domain::DomainXml;
+use crate::domain::view::View;
 use crate::hypervisor::{
     Console, ConsoleRead, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
 };
 use crate::shell::word;
 use anyhow::Context as _;
+use gpuvm_ops::guest::find;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};

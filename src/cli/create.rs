@@ -1,27 +1,24 @@
 //! `create`: plan, check, define and start a guest, and say where it answers. It is done, or nothing is left.
 
 use super::args::CreateArgs;
-use super::change::{Reporter, journal, keep_links, print_steps, refuse_unfinished};
-use super::claim::claim;
+use super::change::{Watch, journal, print_steps, refuse_unfinished, watch};
 use super::codes::Class;
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FOUND, classed, hinted, usage};
-use super::guest::{Planned, resolve};
+use super::guest::resolve;
 use super::host::files;
 use super::ip::{Waited, wait_for};
 use super::network;
 use super::output::{Output, ask_yes, tell};
-use super::pages;
 use super::render::{Extra, render};
 use super::seed::{self, FirstBoot};
 use super::storage::{self, Disks, remains, room};
-use super::vfs;
-use super::view::View;
 use crate::apply::identity::random_uuid;
 use crate::apply::{ApplyError, Step, Transaction};
 use crate::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, check};
 use crate::domain::edit::DomainEdit;
+use crate::domain::view::View;
 use crate::domain::{DomainXml, differences};
 use crate::finding::Severity;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
@@ -29,6 +26,11 @@ use crate::kept::Kept;
 use crate::shell::word;
 use crate::versions::Versions;
 use anyhow::Context as _;
+use gpuvm_ops::claim::claim;
+use gpuvm_ops::guest::Planned;
+use gpuvm_ops::links;
+use gpuvm_ops::pages;
+use gpuvm_ops::vfs;
 use serde::Serialize;
 use std::io::IsTerminal as _;
 use std::net::IpAddr;
@@ -74,8 +76,8 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return preview(args, cx);
     }
     cx.refuse_recorded("create")?;
-    let mut reporter = Reporter::new(cx.output)?;
-    let lock = reporter.lock(&args.lock)?;
+    let mut reporter = watch(cx.output)?;
+    let lock = reporter.lock(args.lock.wait())?;
     let hypervisor = cx.hypervisor()?;
     refuse_unfinished(&*hypervisor, cx.output)?;
     if let Some(name) = &args.guest.name {
@@ -83,11 +85,11 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     let Prepared { name, xml, steps, losses } = prepare(args, cx, Some(&*hypervisor))?;
     if !args.accept_data_loss {
-        reporter.ask(|| accept(&losses, &name))?;
+        accept(&losses, &name)?;
     }
     let start = [start_step(&name, xml.uuid())];
     if cx.has_guests_here()? && !xml.held(false)?.devices.is_empty() {
-        keep_links(false, cx.output)?;
+        links::keep(false, cx)?;
     }
     let journal = journal("create", &name, &*hypervisor)?;
     let mut transaction = Transaction::new(&*hypervisor, &mut reporter, Some(journal));
@@ -366,7 +368,7 @@ fn drop_seed(
     name: &str,
     waited: &FirstBoot,
     hypervisor: &dyn Hypervisor,
-    reporter: &mut Reporter,
+    reporter: &mut Watch,
     cx: &Context<'_>,
 ) -> bool {
     let stays = |why: &str| {
@@ -383,7 +385,7 @@ fn drop_seed(
             return stays(&format!("the agent may not tell whether cloud-init is done ({why})"));
         }
     }
-    let lock = reporter.lock(&args.lock).map_err(anyhow::Error::from);
+    let lock = reporter.lock(args.lock.wait()).map_err(anyhow::Error::from);
     let dropped = lock.and_then(|_lock| seed::drop_it(hypervisor, name, reporter, cx));
     dropped.unwrap_or_else(|error| stays(&error.to_string()))
 }

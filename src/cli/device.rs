@@ -6,7 +6,7 @@ mod plan;
 pub use list::uses;
 
 use super::args::{BindArgs, DeviceVerb, Early, ReleaseArgs};
-use super::change::{Reporter, agree, keep_links, print_steps, refuse_unfinished};
+use super::change::{Watch, agree, print_steps, refuse_unfinished, watch};
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted};
 use crate::apply::bind::{boot, on_this_machine};
@@ -15,6 +15,7 @@ use crate::bdf::Bdf;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::none::{NoHypervisor, URI};
 use crate::topology::{Binding, is_vfio};
+use gpuvm_ops::links;
 use std::path::Path;
 
 /// Runs the verb.
@@ -31,20 +32,20 @@ pub fn run(verb: &DeviceVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn bind(args: &BindArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("device bind")?;
     cx.refuse_elsewhere("device bind")?;
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     if args.dry_run {
         print_steps(&plan::bind(args, cx)?, cx)?;
         return Ok(EXIT_DONE);
     }
-    let _lock = reporter.lock(&args.lock)?;
+    let _lock = reporter.lock(args.lock.wait())?;
     refuse_unfinished(&NoHypervisor, cx.output)?;
     let steps = plan::bind(args, cx)?;
     let taken: Vec<&Step> = steps.iter().filter(|step| takes(step)).collect();
     if !taken.is_empty() && !args.yes {
         let question = "take them from the host?";
-        reporter.ask(|| agree(&taken, question, "taking devices from the host"))?;
+        agree(&taken, question, "taking devices from the host")?;
     }
-    keep_links(false, cx.output)?;
+    links::keep(false, cx)?;
     change("device bind", &args.devices, &steps, reporter, cx)
 }
 
@@ -52,12 +53,12 @@ fn bind(args: &BindArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn release(args: &ReleaseArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("device release")?;
     cx.refuse_elsewhere("device release")?;
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     if args.dry_run {
         print_steps(&plan::release(args, cx)?, cx)?;
         return Ok(EXIT_DONE);
     }
-    let _lock = reporter.lock(&args.lock)?;
+    let _lock = reporter.lock(args.lock.wait())?;
     refuse_unfinished(&NoHypervisor, cx.output)?;
     let steps = plan::release(args, cx)?;
     change("device release", &args.devices, &steps, reporter, cx)
@@ -68,7 +69,7 @@ fn change(
     verb: &str,
     devices: &[Bdf],
     steps: &[Step],
-    mut reporter: Reporter,
+    mut reporter: Watch,
     cx: &Context<'_>,
 ) -> anyhow::Result<u8> {
     let names: Vec<String> = devices.iter().map(Bdf::to_string).collect();

@@ -11,6 +11,8 @@ use crate::input::InputError;
 use crate::placement::PlanError;
 use crate::placement::explain::NOTHING_LEFT;
 use crate::shell::word;
+use gpuvm_ops::error::Error as OpsError;
+pub use gpuvm_ops::error::{Refusal as Hinted, dump_and_define};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -24,28 +26,6 @@ pub const EXIT_USAGE: u8 = 2;
 pub const EXIT_FOUND: u8 = 3;
 /// Internal error.
 pub const EXIT_BUG: u8 = 70;
-
-/// Is an error with a hint of the place that raised it.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct Hinted {
-    /// What went wrong.
-    pub message: String,
-    /// A command to run, or what to change.
-    pub hint: String,
-    /// Its stable name, as gpuvm-codes(7) lists it.
-    pub code: &'static str,
-    /// Exit code.
-    pub exit: u8,
-}
-
-impl Hinted {
-    /// What stands around a cause, whose code it has.
-    pub fn around(message: impl Into<String>, hint: impl Into<String>) -> Hinted {
-        let code = Class::Refused.into();
-        Hinted { message: message.into(), hint: hint.into(), code, exit: EXIT_FAILED }
-    }
-}
 
 /// Makes an error with a hint that ends the program with [`EXIT_FAILED`].
 pub fn hinted(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
@@ -63,23 +43,25 @@ pub fn coded(
     message: impl Into<String>,
     hint: impl Into<String>,
 ) -> anyhow::Error {
-    Hinted { message: message.into(), hint: hint.into(), code, exit: EXIT_FAILED }.into()
+    Hinted::coded(code, message, hint).into()
 }
 
 /// Makes an error with a hint that ends the program with [`EXIT_USAGE`].
 pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
-    let code = Class::Usage.into();
-    Hinted { message: message.into(), hint: hint.into(), code, exit: EXIT_USAGE }.into()
+    classed(Class::Usage, message, hint)
 }
 
-/// The commands that give a domain that only runs a definition.
-pub fn dump_and_define(name: &str) -> String {
-    let file = format!("{name}.xml");
-    let file = word(&file);
-    format!(
-        "`virsh dumpxml {name} >{file}` and `virsh define {file}` give it one",
-        name = word(name)
-    )
+/// What was said at the place that raised an error, or around its cause.
+pub fn told_by(error: &anyhow::Error) -> Option<&Hinted> {
+    let of_operation = || error.downcast_ref::<gpuvm_ops::error::Error>()?.refusal();
+    error.downcast_ref::<Hinted>().or_else(of_operation)
+}
+
+/// An error with all of its causes in one line, each once.
+pub fn whole(error: &anyhow::Error) -> String {
+    let told = error.chain().map(ToString::to_string);
+    told.reduce(|text, cause| if text.contains(&cause) { text } else { format!("{text}: {cause}") })
+        .unwrap_or_default()
 }
 
 /// Is a request that the planner refuses, with the nearest ones that it does not.
@@ -130,7 +112,7 @@ impl Told {
         let refused = error.chain().find_map(|cause| cause.downcast_ref::<Refused>());
         let nearest = refused.map_or(&[][..], |refused| &refused.nearest);
         // What stands around a cause as its context is seen through the whole error only.
-        let around = error.downcast_ref::<Hinted>().map(|hinted| hinted.hint.clone());
+        let around = told_by(error).map(|hinted| hinted.hint.clone());
         let around = around.filter(|hint| !hint.is_empty());
         let hint = around.or_else(|| error.chain().find_map(hint)).map(offer::fitting);
         Told {
@@ -187,7 +169,8 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         return EXIT_DONE;
     }
     let below = || error.chain().find_map(|cause| cause.downcast_ref::<Hinted>());
-    error.downcast_ref::<Hinted>().or_else(below).map_or(EXIT_FAILED, |hinted| hinted.exit)
+    let is_usage = told_by(error).or_else(below).is_some_and(Hinted::is_usage);
+    if is_usage { EXIT_USAGE } else { EXIT_FAILED }
 }
 
 /// The hint that one cause carries.
@@ -201,6 +184,11 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     }
     if applied.is_some_and(ApplyError::needs_recovery) {
         return Some("remove the cause, then `gpuvm recover`".into());
+    }
+    if let Some(OpsError::Changed { again, .. }) = cause.downcast_ref::<OpsError>() {
+        // With the caller's own options: without them it might do more.
+        let again = offer::instead(&[]).unwrap_or_else(|| again.clone());
+        return Some(format!("`{again}` asks for what there is to do now"));
     }
     if let Some(hinted) = cause.downcast_ref::<Hinted>() {
         return Some(hinted.hint.clone()).filter(|hint| !hint.is_empty());

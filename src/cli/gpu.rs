@@ -3,7 +3,7 @@
 mod list;
 
 use super::args::{Device, ExcludeArgs, GpuVerb, IncludeArgs, LockArgs};
-use super::change::{Reporter, refuse_unfinished_at};
+use super::change::{refuse_unfinished_at, watch};
 use super::codes::Class;
 use super::context::Context;
 use super::error::{EXIT_DONE, classed, hinted};
@@ -161,8 +161,8 @@ fn change(
 ) -> anyhow::Result<u8> {
     cx.refuse_recorded(verb)?;
     cx.refuse_elsewhere(verb)?;
-    let mut reporter = Reporter::new(cx.output)?;
-    let _lock = if dry_run { None } else { Some(reporter.lock(lock)?) };
+    let mut reporter = watch(cx.output)?;
+    let _lock = if dry_run { None } else { Some(reporter.lock(lock.wait())?) };
     if !dry_run {
         refuse_unfinished_at(&cx.global.connect, cx.output)?;
     }

@@ -12,28 +12,15 @@ use super::render::{refuse_foreign, template_file};
 use super::storage::refuse_unfit;
 use crate::apply::now_s;
 use crate::bdf::Bdf;
+use crate::domain::view::gpu_indexes;
 use crate::placement::{Occupancy, Placement, nearest, plan};
 use crate::request::{
     Allow, DeviceWish, DomainName, Extras, GpuWish, Prefer, Request, RequestError, Reserve,
     Template,
 };
 use crate::topology::Topology;
+use gpuvm_ops::guest::Planned;
 use std::path::Path;
-
-/// Is a guest with its place and its name, and what they were made from.
-#[derive(Debug, Clone)]
-pub struct Planned {
-    /// The host.
-    pub topology: Topology,
-    /// What was wanted.
-    pub request: Request,
-    /// Where it goes.
-    pub placement: Placement,
-    /// Its name.
-    pub name: DomainName,
-    /// What was taken on the host.
-    pub occupancy: Occupancy,
-}
 
 /// Reads the host and what is taken on it, and finds the guest's place and name. `disks`: those of a guest whose
 /// definition is written; none where it is only planned.
@@ -209,12 +196,6 @@ fn contradictions(gpus: &GpuWish, extras: &Extras, shape: &ShapeArgs) -> anyhow:
         ));
     }
     Ok(())
-}
-
-/// Indexes of the GPUs among these devices, by PCI address from 0; ascending.
-pub fn gpu_indexes(topology: &Topology, devices: &[Bdf]) -> Vec<usize> {
-    let gpus = topology.gpus().enumerate();
-    gpus.filter(|(_, gpu)| devices.contains(&gpu.bdf)).map(|(index, _)| index).collect()
 }
 
 /// Displays that a guest gets, as its name has them: they have an address and no index.

@@ -3,9 +3,9 @@
 use super::args::ListArgs;
 use super::context::{Context, is_active};
 use super::error::{EXIT_DONE, usage};
-use super::guest::gpu_indexes;
 use super::table::Table;
-use super::view::View;
+use crate::domain::view::View;
+use crate::domain::view::gpu_indexes;
 use crate::domain::{DomainXml, DomainXmlError};
 use crate::hypervisor::{DomainState, DomainSummary, HypervisorErrorKind, XmlOf};
 use serde::Serialize;

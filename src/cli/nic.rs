@@ -6,7 +6,7 @@ mod plan;
 pub use plan::{functions_of, link_up, vfs as plan_vfs};
 
 use super::args::{EarlyVfs, NicVerb, VfsArgs};
-use super::change::{Reporter, agree, print_steps, refuse_unfinished};
+use super::change::{agree, print_steps, refuse_unfinished, watch};
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted};
 use crate::apply::nic::NicStep;
@@ -36,15 +36,15 @@ fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     cx.refuse_recorded("nic vfs")?;
     cx.refuse_elsewhere("nic vfs")?;
-    let mut reporter = Reporter::new(cx.output)?;
-    let _lock = reporter.lock(&args.lock)?;
+    let mut reporter = watch(cx.output)?;
+    let _lock = reporter.lock(args.lock.wait())?;
     refuse_unfinished(&NoHypervisor, cx.output)?;
     let plan::Change { pf, steps } = plan::vfs(args, cx)?;
     let gone = |step: &&Step| matches!(step, Step::Nic(NicStep::SetCount { was: 1.., .. }));
     let gone: Vec<&Step> = steps.iter().filter(gone).collect();
     if !gone.is_empty() && !args.yes {
         let what = format!("taking the virtual functions of {pf} away");
-        reporter.ask(|| agree(&gone, "take them away?", &what))?;
+        agree(&gone, "take them away?", &what)?;
     }
     if steps.is_empty() {
         cx.output.progress(&format!("{pf}: so already"));
@@ -74,7 +74,7 @@ fn early(cards: &[EarlyVfs], cx: &Context<'_>) -> anyhow::Result<u8> {
                 cx.output
                     .progress(&format!("{pf} has {}", words::count(count, "virtual function")));
             }
-            Err(error) => failed.push(format!("{error:#}")),
+            Err(error) => failed.push(super::error::whole(&error)),
         }
     }
     if failed.is_empty() {

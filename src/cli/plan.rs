@@ -3,7 +3,7 @@
 use super::args::PlanArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
-use super::guest::{self, Planned};
+use super::guest;
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::disks::used_iothreads;
@@ -12,6 +12,7 @@ use crate::placement::{Placement, Reason, window_reason};
 use crate::request::{DomainName, Request};
 use crate::topology::{DeviceKind, Sriov, Topology};
 use crate::words::count;
+use gpuvm_ops::guest::Planned;
 use serde::Serialize;
 use std::fmt::Write as _;
 

@@ -1,10 +1,9 @@
 //! `recover`: finishes or undoes what a killed run left.
 
 use super::args::RecoverArgs;
-use super::change::Reporter;
+use super::change::{Watch, watch};
 use super::context::Context;
 use super::error::{EXIT_DONE, Hinted, hinted, usage};
-use super::gone;
 use super::output::ask;
 use crate::apply::identity::uuid_of;
 use crate::apply::{
@@ -12,6 +11,7 @@ use crate::apply::{
 };
 use crate::hypervisor::{DomainState, Hypervisor};
 use crate::shell::word;
+use gpuvm_ops::gone;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
@@ -98,8 +98,8 @@ impl Answer {
 /// Runs the verb.
 pub fn run(args: &RecoverArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("recover")?;
-    let mut reporter = Reporter::new(cx.output)?;
-    let _lock = if args.dry_run { None } else { Some(reporter.lock(&args.lock)?) };
+    let mut reporter = watch(cx.output)?;
+    let _lock = if args.dry_run { None } else { Some(reporter.lock(args.lock.wait())?) };
     let Orphans { readable, damaged } = Orphan::all()?;
     let (mut answers, mut failed) = (Vec::new(), Vec::new());
     for orphan in readable {
@@ -127,12 +127,12 @@ pub fn run(args: &RecoverArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     tell(args, &answers, failed.is_empty(), cx)?;
     let mut failed = failed.into_iter();
     let Some(first) = failed.next() else { return Ok(EXIT_DONE) };
-    failed.for_each(|error| cx.output.warning(&format!("{error:#}")));
+    failed.for_each(|error| cx.output.warning(&super::error::whole(&error)));
     Err(first)
 }
 
 /// Names what is left of guests that are gone, and gives it back where that is asked for.
-fn leftovers(args: &RecoverArgs, reporter: &mut Reporter, cx: &Context<'_>) -> anyhow::Result<()> {
+fn leftovers(args: &RecoverArgs, reporter: &mut Watch, cx: &Context<'_>) -> anyhow::Result<()> {
     let all = if args.gone { gone::left(cx)? } else { gone::left_or_warn(cx) };
     for left in all {
         let text = left.text();
@@ -175,7 +175,7 @@ fn one(
     args: &RecoverArgs,
     orphan: Orphan,
     mut answer: Answer,
-    reporter: &mut Reporter,
+    reporter: &mut Watch,
     cx: &Context<'_>,
 ) -> anyhow::Result<Answer> {
     let Some(hypervisor) = hypervisor(&answer, cx)? else {
@@ -190,7 +190,7 @@ fn one(
         return Ok(answer);
     }
     for name in answer.runs.iter().filter(|name| !args.end.contains(name)) {
-        reporter.ask(|| confirm_end(name, &answer))?;
+        confirm_end(name, &answer)?;
         ends.push(name.clone());
     }
     let done = recover(orphan, &*hypervisor, reporter, &ends);

@@ -2,7 +2,6 @@
 
 use super::args::{GuestArgs, VirtTypeArg};
 use super::error::hinted;
-use super::guest::Planned;
 use crate::domain::guest::{
     Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, VirtType,
 };
@@ -11,6 +10,7 @@ use crate::domain::{DomainXml, check_architecture, edits};
 use crate::input::{self, DOMAIN_BYTES};
 use crate::topology::Topology;
 use anyhow::Context as _;
+use gpuvm_ops::guest::Planned;
 use std::path::Path;
 
 /// The template for x86 hosts where the admin names none.

@@ -1,12 +1,10 @@
 //! `seed drop`, and `create --drop-seed`: what a guest was told goes once it has read it.
 
 use super::args::{SeedDropArgs, SeedVerb};
-use super::change::{Reporter, journal, print_steps, refuse_unfinished};
+use super::change::{Watch, journal, print_steps, refuse_unfinished, watch};
 use super::codes::Class;
 use super::context::Context;
 use super::error::{EXIT_DONE, classed, hinted};
-use super::made::{Fate, Proof};
-use super::show::find;
 use crate::apply::{ApplyError, Observer, Step, StepError, apply};
 use crate::domain::DomainXml;
 use crate::domain::edit::DomainEdit;
@@ -14,6 +12,8 @@ use crate::domain::guest::{Made, Role};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, XmlOf};
 use crate::shell::word;
+use gpuvm_ops::guest::find;
+use gpuvm_ops::made::{Fate, Proof};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ pub enum FirstBoot {
 pub fn run(verb: &SeedVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
     let SeedVerb::Drop(args) = verb;
     cx.refuse_recorded("seed drop")?;
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     let hypervisor = cx.hypervisor()?;
     let seed = Seed::of(&*hypervisor, &args.name)?;
     if args.dry_run {
@@ -68,7 +68,7 @@ pub fn run(verb: &SeedVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
                 let ended = wait_for(&*hypervisor, &args.name, wait, || go_on(&mut reporter))?;
                 refuse_early(&ended, args)?;
             }
-            let _lock = reporter.lock(&args.lock)?;
+            let _lock = reporter.lock(args.lock.wait())?;
             drop_it(&*hypervisor, &args.name, &mut reporter, cx)?
         }
     };
@@ -79,7 +79,7 @@ pub fn run(verb: &SeedVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 }
 
 /// Ends the program where a signal has come; nothing is changed yet.
-fn go_on(reporter: &mut Reporter) -> anyhow::Result<()> {
+fn go_on(reporter: &mut Watch) -> anyhow::Result<()> {
     match reporter.interrupted() {
         None => Ok(()),
         Some(signal) => Err(hinted(format!("interrupted by {signal}; the seed is left"), "")),
@@ -227,7 +227,7 @@ impl Seed {
 pub fn drop_it(
     hypervisor: &dyn Hypervisor,
     name: &str,
-    reporter: &mut Reporter,
+    reporter: &mut Watch,
     cx: &Context<'_>,
 ) -> anyhow::Result<bool> {
     refuse_unfinished(hypervisor, cx.output)?;

@@ -4,12 +4,11 @@ use super::args::NameArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::list::state_text;
-use super::view::{AgentState, View, remembered};
 use crate::domain::DomainXml;
-use crate::hypervisor::{
-    DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
-};
+use crate::domain::view::{AgentState, View, remembered};
+use crate::hypervisor::{DomainState, DomainSummary, XmlOf};
 use crate::network::{AddressSource, GuestAddress};
+use gpuvm_ops::guest::find;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -51,16 +50,6 @@ pub fn run(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.text(&text(&shown))?;
     }
     Ok(EXIT_DONE)
-}
-
-/// The domain of this name among those that are there.
-pub fn find(hypervisor: &dyn Hypervisor, name: &str) -> Result<DomainSummary, HypervisorError> {
-    let found = hypervisor.domains()?.into_iter().find(|row| row.name == name);
-    found.ok_or_else(|| HypervisorError {
-        kind: HypervisorErrorKind::NoDomain,
-        doing: format!("find domain `{name}`"),
-        message: format!("{} has no domain of this name", hypervisor.uri()),
-    })
 }
 
 /// A domain for people, one fact a line.

@@ -6,17 +6,18 @@ mod extra;
 mod subjects;
 
 use super::args::TuneArgs;
-use super::change::{Agreed, Reporter, agree, journal, print_steps, refuse_unfinished};
+use super::change::{Agreed, agree, journal, print_steps, refuse_unfinished, watch};
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
-use super::history::{DomainChange, change_domain};
 use super::host::files;
-use super::pages;
 use crate::apply::{Step, Transaction};
 use crate::tune::{Change, TuneError, Tuned};
 use answer::{Answer, Domain};
 use extra::Extra;
+use gpuvm_ops::change::DomainChange;
+use gpuvm_ops::domain_history::change_domain;
+use gpuvm_ops::pages;
 use subjects::Subjects;
 
 /// Runs the verb.
@@ -79,7 +80,7 @@ pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Changes domains of the hypervisor.
 fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("tune")?;
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     let hypervisor = cx.hypervisor()?;
     refuse_unfinished(&*hypervisor, cx.output)?;
     let mut agreed = Agreed::default();
@@ -90,14 +91,14 @@ fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let answer = answer(&subjects, &tuned, &extras, args);
         if answer.changes() {
             let lines = answer.lines();
-            reporter.ask(|| agree(&lines, "change the definitions?", "the change"))?;
+            agree(&lines, "change the definitions?", "the change")?;
         }
         // Where nothing was to be changed, nothing was agreed to.
         let steps = changes(&subjects, &tuned, &extras);
         let steps: Vec<Step> = steps.iter().flat_map(DomainChange::steps).collect();
         agreed = Agreed::to(&steps);
     }
-    let lock = reporter.lock(&args.lock)?;
+    let lock = reporter.lock(args.lock.wait())?;
     // Once more, and with the lock: others may have been there while the question stood.
     let subjects = subjects::read(args, cx)?;
     let tuned = subjects.tune(args, cx)?;
@@ -106,11 +107,11 @@ fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let steps: Vec<Step> = changes.iter().flat_map(DomainChange::steps).collect();
     agreed.covers(&steps, &[], "gpuvm tune")?;
     if !changes.is_empty() {
-        let names: Vec<&str> = changes.iter().map(|change| change.name).collect();
+        let names: Vec<&str> = changes.iter().map(|change| change.name.as_str()).collect();
         let journal = journal("tune", &names.join(" "), &*hypervisor)?;
         let mut transaction = Transaction::new(&*hypervisor, &mut reporter, Some(journal));
         for change in &changes {
-            change_domain(change, &*hypervisor, &mut transaction, cx.output)?;
+            change_domain(change, &*hypervisor, &mut transaction, cx)?;
         }
         transaction.close()?;
     }
@@ -129,11 +130,11 @@ fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 }
 
 /// The changes that make domains what they are tuned to; files are never changed.
-fn changes<'a>(
-    subjects: &'a Subjects,
-    tuned: &'a [Result<Tuned, TuneError>],
+fn changes(
+    subjects: &Subjects,
+    tuned: &[Result<Tuned, TuneError>],
     extras: &[Extra],
-) -> Vec<DomainChange<'a>> {
+) -> Vec<DomainChange> {
     let mut changes = Vec::new();
     for ((subject, tuned), extra) in subjects.all.iter().zip(tuned).zip(extras) {
         let Ok(tuned) = tuned else { continue };
@@ -144,10 +145,10 @@ fn changes<'a>(
         let beside = extra.first.iter().chain(&extra.last).map(Step::to_string);
         changes.push(DomainChange {
             verb: "tune",
-            name: &subject.name,
+            name: subject.name.clone(),
             what: tuned.changes.iter().map(line).chain(beside).collect(),
-            before: subject.text(),
-            after: &tuned.after,
+            before: subject.text().to_owned(),
+            after: tuned.after.clone(),
             first: extra.first.clone(),
             last: extra.last.clone(),
         });

@@ -1,14 +1,11 @@
 //! `undo`: the last change of a domain is taken back, if nobody has edited the domain since.
 
 use super::args::UndoArgs;
-use super::change::{Agreed, Reporter, agree, journal, print_steps, refuse_unfinished};
+use super::change::{Agreed, agree, journal, print_steps, refuse_unfinished, watch};
 use super::codes::Class;
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, Hinted, classed, hinted};
-use super::history::{boot, refuse_elsewhere, tell_saved, when};
-use super::made::said;
-use super::show::find;
 use crate::apply::{ApplyError, Step, StepError, apply};
 use crate::domain::guest::VolumeRef;
 use crate::domain::{DomainXml, differences};
@@ -16,6 +13,9 @@ use crate::history::{DiskCopy, Entry, History};
 use crate::hypervisor::uses::{Conflict, Uses, files_of};
 use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
 use crate::shell::word;
+use gpuvm_ops::domain_history::{boot, refuse_elsewhere, tell_saved, when};
+use gpuvm_ops::guest::find;
+use gpuvm_ops::made::said;
 use serde::Serialize;
 
 /// Is an undoing that can be done.
@@ -48,7 +48,7 @@ struct Undone {
 /// Runs the verb.
 pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("undo")?;
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     let hypervisor = cx.hypervisor()?;
     refuse_elsewhere("undo", &args.name, &*hypervisor)?;
     if args.diff || args.dry_run {
@@ -66,10 +66,10 @@ pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if !args.yes {
         let undo = plan(&*hypervisor, args, args.force)?;
         let what = format!("undoing {} of domain `{}`", named(&undo.entry), args.name);
-        reporter.ask(|| agree(&undo.steps, "undo it?", &what))?;
+        agree(&undo.steps, "undo it?", &what)?;
         agreed = Agreed::to(&undo.steps);
     }
-    let _lock = reporter.lock(&args.lock)?;
+    let _lock = reporter.lock(args.lock.wait())?;
     // Once more: it may have been changed while the question stood.
     let undo = plan(&*hypervisor, args, args.force)?;
     agreed.covers(&undo.steps, &[], &format!("gpuvm undo {}", word(&args.name)))?;
@@ -234,7 +234,7 @@ fn written_since(error: ApplyError, args: &UndoArgs) -> anyhow::Error {
 
 /// Warns where the definition is not what it was.
 fn read_back(hypervisor: &dyn Hypervisor, undo: &Undo, cx: &Context<'_>) {
-    tell_saved(hypervisor, &undo.entry.domain, cx.output);
+    tell_saved(hypervisor, &undo.entry.domain, cx);
     let was = &undo.entry.before;
     let read = hypervisor.xml(&undo.entry.domain, XmlOf::Inactive).unwrap_or_default();
     if read == *was {

@@ -8,7 +8,6 @@ use super::args::VerifyArgs;
 use super::change::name_unfinished;
 use super::context::Context;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, coded, usage};
-use super::gone;
 use crate::discover::{files, process, tuning};
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
@@ -22,6 +21,7 @@ use crate::topology::Topology;
 use crate::verify::{self, Differs, Finding, Subject};
 use crate::versions::Versions;
 use anyhow::Context as _;
+use gpuvm_ops::gone;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -48,7 +48,7 @@ impl Answer {
         Answer {
             domain: summary.name.clone(),
             running: is_running(summary),
-            findings: vec![verify::not_compared(&summary.name, format!("{error:#}"))],
+            findings: vec![verify::not_compared(&summary.name, super::error::whole(&error))],
             rules: 0,
             not_checked: Vec::new(),
         }
@@ -196,7 +196,7 @@ impl Machine {
             machine.here = Some(Here { topology: cx.topology()?, root, tuning, processes });
             match cx.occupancy(false) {
                 Ok(all) => machine.all = all,
-                Err(error) => machine.untold.push(format!("other domains ({error:#})")),
+                Err(error) => machine.untold.push(format!("other domains ({})", error.whole())),
             }
         }
         Ok(machine)

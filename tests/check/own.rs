@@ -5,13 +5,14 @@ use crate::support;
 use clap::Parser;
 use gpuvm::check::{self, Finding};
 use gpuvm::cli::args::{Cli, GuestArgs, Verb};
-use gpuvm::cli::guest::{Planned, request};
+use gpuvm::cli::guest::request;
 use gpuvm::cli::render::{Extra, render};
 use gpuvm::domain::DomainXml;
 use gpuvm::finding::Severity;
 use gpuvm::placement::{Occupancy, plan};
 use gpuvm::topology::{Topology, file};
 use gpuvm::versions::Versions;
+use gpuvm_ops::guest::Planned;
 
 /// The recorded hosts with their names.
 fn hosts() -> Vec<(String, Topology)> {

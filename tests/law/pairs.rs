@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use gpuvm::cli::args::{Cli, GuestArgs, Verb};
-use gpuvm::cli::guest::{Planned, request};
+use gpuvm::cli::guest::request;
 use gpuvm::cli::plan::with_one_disk;
 use gpuvm::cli::render::{Extra, render};
 use gpuvm::domain::DomainXml;
@@ -10,6 +10,7 @@ use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind};
 use gpuvm::placement::{Occupancy, Placement, PlanError, plan};
 use gpuvm::request::Request;
 use gpuvm::topology::Topology;
+use gpuvm_ops::guest::Planned;
 use std::collections::BTreeSet;
 
 /// The sizes that a host is asked for, as options.

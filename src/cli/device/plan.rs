@@ -5,13 +5,13 @@ use crate::apply::bind::boot;
 use crate::bdf::Bdf;
 use crate::cli::args::{BindArgs, ReleaseArgs};
 use crate::cli::change::{file_steps, program};
-use crate::cli::claim::bound_to;
 use crate::cli::context::Context;
 use crate::cli::error::hinted;
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Hindrance, Take, Use, UseKind};
 use crate::placement::Occupancy;
 use crate::topology::{Binding, Topology, is_vfio};
+use gpuvm_ops::claim::bound_to;
 use std::collections::BTreeSet;
 
 /// Is the host that devices are bound on.

@@ -6,7 +6,7 @@ use crate::apply::array::{
 };
 use crate::apply::{Step, apply};
 use crate::cli::args::ReleaseArrayArgs;
-use crate::cli::change::{Agreed, Reporter, journal, print_steps, refuse_unfinished};
+use crate::cli::change::{Agreed, journal, print_steps, refuse_unfinished, watch};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
 use crate::cli::image::uses::Uses as Disks;
@@ -41,7 +41,7 @@ pub fn run(args: &ReleaseArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         )
     })?;
     let common = &args.common;
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     let hypervisor = cx.hypervisor()?;
     if common.change.dry_run {
         print_steps(&plan(args, &name, &*hypervisor)?, cx)?;
@@ -51,10 +51,10 @@ pub fn run(args: &ReleaseArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut agreed = Agreed::default();
     if !common.change.yes {
         let steps = plan(args, &name, &*hypervisor)?;
-        reporter.ask(|| confirm(&steps, "releasing", "array", &name))?;
+        confirm(&steps, "releasing", "array", &name)?;
         agreed = Agreed::to(&steps);
     }
-    let _lock = reporter.lock(&common.change.lock)?;
+    let _lock = reporter.lock(common.change.lock.wait())?;
     // Once more: something may have come to use it while the question stood.
     let steps = plan(args, &name, &*hypervisor)?;
     agreed.covers(

@@ -9,7 +9,7 @@ use crate::apply::array::{
 use crate::apply::{Step, apply};
 use crate::blockdev::signatures::foreign;
 use crate::cli::args::RestoreArrayArgs;
-use crate::cli::change::{Agreed, Reporter, journal, print_steps, refuse_unfinished};
+use crate::cli::change::{Agreed, journal, print_steps, refuse_unfinished, watch};
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, classed, hinted, usage};
@@ -30,7 +30,7 @@ pub fn run(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("drive restore-array")?;
     cx.refuse_elsewhere("drive restore-array")?;
     let (common, name) = (&args.common, args.name.trim_start_matches("/dev/"));
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     let hypervisor = cx.hypervisor()?;
     if common.change.dry_run {
         print_steps(&plan(args, name, cx)?.1, cx)?;
@@ -40,10 +40,10 @@ pub fn run(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut agreed = Agreed::default();
     if !common.change.yes {
         let steps = plan(args, name, cx)?.1;
-        reporter.ask(|| confirm(&steps, "restoring", "array", name))?;
+        confirm(&steps, "restoring", "array", name)?;
         agreed = Agreed::to(&steps);
     }
-    let _lock = reporter.lock(&common.change.lock)?;
+    let _lock = reporter.lock(common.change.lock.wait())?;
     // Once more: a guest may have been given a drive while the question stood.
     let (record, steps) = plan(args, name, cx)?;
     agreed.covers(&steps, &[], &format!("gpuvm drive restore-array {}", word(name)))?;

@@ -7,7 +7,7 @@ use crate::apply::{Step, apply};
 use crate::bdf::Bdf;
 use crate::blockdev::Known;
 use crate::cli::args::WipeArgs;
-use crate::cli::change::{Agreed, Reporter, journal, print_steps, refuse_unfinished};
+use crate::cli::change::{Agreed, journal, print_steps, refuse_unfinished, watch};
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, classed, hinted};
@@ -33,7 +33,7 @@ struct Wiped {
 /// Runs the verb.
 pub fn run(args: &WipeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("drive wipe")?;
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     cx.refuse_elsewhere("drive wipe")?;
     let hypervisor = cx.hypervisor()?;
     if args.change.dry_run {
@@ -44,10 +44,10 @@ pub fn run(args: &WipeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut agreed = Agreed::default();
     if !args.change.yes {
         let steps = [Step::WipeDrive(plan(&args.id, cx)?.1)];
-        reporter.ask(|| confirm(&steps, "erasing", "drive", &args.id))?;
+        confirm(&steps, "erasing", "drive", &args.id)?;
         agreed = Agreed::to(&steps);
     }
-    let _lock = reporter.lock(&args.change.lock)?;
+    let _lock = reporter.lock(args.change.lock.wait())?;
     // Once more: it may have come into use while the question stood.
     let (name, step) = plan(&args.id, cx)?;
     let steps = [Step::WipeDrive(step.clone())];

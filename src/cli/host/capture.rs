@@ -2,16 +2,15 @@
 
 use super::checked;
 use crate::cli::args::CaptureArgs;
-use crate::cli::codes::Class;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, classed, hinted, usage};
+use crate::cli::error::{EXIT_DONE, hinted, usage};
 use crate::discover::topo::{Topo, TopoError};
 use crate::discover::{discover, discover_identified};
 use crate::fsroot::FsRoot;
 use crate::input;
 use crate::topology::file::to_json;
 use crate::topology::{Parts, Topology};
-use std::io::{ErrorKind, Write};
+use gpuvm_ops::files::write;
 use std::path::Path;
 
 /// Bytes that a text of `nvidia-smi topo -m` may have; one of 16 GPUs and 32 NICs has some 20 KiB.
@@ -44,7 +43,7 @@ fn read(args: &CaptureArgs, cx: &Context<'_>) -> anyhow::Result<Topology> {
     if cx.global.host.is_none() && cx.global.connect_is_given && !cx.is_here()? {
         // It is recorded there: without what identifies it.
         refuse_identified(args)?;
-        return cx.topology();
+        return Ok(cx.topology()?);
     }
     match (&cx.global.host, args.identify) {
         (None, false) => Ok(checked(discover(&FsRoot::live()?)?)?),
@@ -52,7 +51,7 @@ fn read(args: &CaptureArgs, cx: &Context<'_>) -> anyhow::Result<Topology> {
         (Some(dir), true) if dir.join("sys").is_dir() => {
             Ok(discover_identified(&FsRoot::at(dir)?)?)
         }
-        (Some(_), true) => cx.topology(),
+        (Some(_), true) => Ok(cx.topology()?),
         (Some(_), false) => Ok(Topology::new(redacted(cx.topology()?.parts().clone()))?),
     }
 }
@@ -97,67 +96,6 @@ fn redacted(mut parts: Parts) -> Parts {
     parts
 }
 
-/// Writes a file so that nobody ever sees a part of it: beside its place first, then moved there.
-pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> anyhow::Result<()> {
-    let shown = file.display();
-    let dir = match file.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
-    };
-    if file.is_dir() {
-        let hint = format!("name a file in it: {}", file.join("host.json").display());
-        return Err(hinted(format!("{shown} is a directory"), hint));
-    }
-    let failed = |error: std::io::Error, what: &str| {
-        let reason = error.to_string();
-        // The scratch file's name, which `tempfile` adds, would only puzzle.
-        let reason = reason.split(" at path ").next().unwrap_or_default();
-        let hint = match error.kind() {
-            ErrorKind::NotFound => format!("make the directory first: mkdir -p {}", dir.display()),
-            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-                "name a file in a directory that you may write to, or `-` for standard output"
-                    .into()
-            }
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                "make room, or name a file on another file system; nothing was left behind".into()
-            }
-            _ => String::new(),
-        };
-        hinted(format!("cannot {what} {shown}: {reason}"), hint)
-    };
-    // Looked at first for its clear text; the move below is what decides.
-    let exists = || {
-        let hint = "name another file, or replace it with --overwrite";
-        classed(Class::Exists, format!("{shown} is there already"), hint)
-    };
-    match file.symlink_metadata() {
-        // Moving a file over /dev/null would take it away from everybody.
-        Ok(meta) if !meta.is_file() && !meta.is_symlink() => {
-            let hint = "name a regular file, or `-` for standard output";
-            return Err(hinted(format!("{shown} is not a regular file"), hint));
-        }
-        Ok(_) if !overwrite => return Err(exists()),
-        _ => {}
-    }
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-    let mut scratch = tempfile::Builder::new()
-        .prefix(".gpuvm-")
-        .permissions(mode)
-        .tempfile_in(dir)
-        .map_err(|error| failed(error, "write"))?;
-    scratch.write_all(bytes).map_err(|error| failed(error, "write"))?;
-    scratch.as_file().sync_all().map_err(|error| failed(error, "write"))?;
-    let moved = if overwrite { scratch.persist(file) } else { scratch.persist_noclobber(file) };
-    match moved {
-        Ok(_) => {
-            crate::trace::wrote(file);
-            Ok(())
-        }
-        Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Err(exists()),
-        Err(error) => Err(failed(error.error, "replace")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,7 +106,7 @@ mod tests {
         let file = dir.path().join("host.json");
         write(&file, false, b"one").unwrap();
         let again = write(&file, false, b"two").unwrap_err();
-        assert!(crate::cli::error::report(&again).contains("--overwrite"));
+        assert!(crate::cli::error::report(&again.into()).contains("--overwrite"));
         assert!(write(dir.path(), true, b"two").is_err());
         assert!(write(&dir.path().join("none/host.json"), true, b"two").is_err());
         assert_eq!(std::fs::read(&file).unwrap(), b"one");

@@ -3,17 +3,17 @@
 use crate::apply::text::TextStep;
 use crate::apply::{Journal, Step, Transaction, apply, now_s};
 use crate::cli::args::{ConfirmWithinArgs, HostBridgeDeleteArgs, HostUndoArgs, LockArgs};
-use crate::cli::change::{Agreed, Reporter, agree, print_steps, refuse_unfinished};
+use crate::cli::change::{Agreed, Watch, agree, print_steps, refuse_unfinished, watch};
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, classed, hinted};
-use crate::cli::history::{boot, when};
 use crate::cli::network::{delete_bridge, made_bridge};
 use crate::discover::tuning::value;
 use crate::fsroot::FsRoot;
 use crate::history::{Entry, History};
 use crate::hypervisor::none::{NoHypervisor, URI};
 use anyhow::Context as _;
+use gpuvm_ops::domain_history::{boot, when};
 
 /// Where changes of the host are kept, in place of a domain's UUID.
 pub const HOST: &str = "host";
@@ -33,8 +33,8 @@ pub fn change(
         print_steps(&steps()?, cx)?;
         return Ok(Vec::new());
     }
-    let mut reporter = Reporter::new(cx.output)?;
-    let _lock = reporter.lock(lock)?;
+    let mut reporter = watch(cx.output)?;
+    let _lock = reporter.lock(lock.wait())?;
     refuse_unfinished(&NoHypervisor, cx.output)?;
     let steps = steps()?;
     if steps.is_empty() {
@@ -63,14 +63,14 @@ pub fn take_back(
     steps: impl Fn() -> anyhow::Result<Vec<Step>>,
     cx: &Context<'_>,
 ) -> anyhow::Result<()> {
-    let mut reporter = Reporter::new(cx.output)?;
-    let _lock = reporter.lock(lock)?;
+    let mut reporter = watch(cx.output)?;
+    let _lock = reporter.lock(lock.wait())?;
     refuse_unfinished(&NoHypervisor, cx.output)?;
     through(verb, &steps()?, &mut reporter)
 }
 
 /// Does steps, or none of them.
-fn through(verb: &str, steps: &[Step], reporter: &mut Reporter) -> anyhow::Result<()> {
+fn through(verb: &str, steps: &[Step], reporter: &mut Watch) -> anyhow::Result<()> {
     let journal = Journal::begin(verb, "", URI)?;
     Ok(apply(steps, &NoHypervisor, reporter, Some(journal))?)
 }
@@ -90,15 +90,15 @@ pub fn undo(args: &HostUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         print_steps(&plan()?.1, cx)?;
         return Ok(EXIT_DONE);
     }
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     refuse_unfinished(&NoHypervisor, cx.output)?;
     let mut agreed = Agreed::default();
     if !args.yes {
         let (entry, steps) = plan()?;
-        reporter.ask(|| agree(&steps, "undo it?", &format!("undoing {}", named(&entry))))?;
+        agree(&steps, "undo it?", &format!("undoing {}", named(&entry)))?;
         agreed = Agreed::to(&steps);
     }
-    let _lock = reporter.lock(&args.lock)?;
+    let _lock = reporter.lock(args.lock.wait())?;
     // Once more: it may have been changed while the question stood.
     let (entry, steps) = plan()?;
     agreed.covers(&steps, &[], "gpuvm host undo")?;

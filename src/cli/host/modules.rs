@@ -1,10 +1,8 @@
 //! `host modules`: which GPU is which module of its board, and the file that keeps that for GPUs that the NVIDIA driver
 //! no longer has. What a publication says about a product is shown, but never written.
 
-use super::capture;
 use crate::bdf::Bdf;
 use crate::cli::args::ModulesArgs;
-use crate::cli::change::keep_links;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
 use crate::cli::table::Table;
@@ -13,6 +11,7 @@ use crate::discover::fabric::modules::{Modules, PATH, Source};
 use crate::discover::fabric::modules_now;
 use crate::fsroot::FsRoot;
 use crate::topology::Topology;
+use gpuvm_ops::files;
 use serde::Serialize;
 use std::path::Path;
 
@@ -96,7 +95,7 @@ fn write(
 ) -> anyhow::Result<()> {
     let renewed = match dry_run {
         true => links::to_keep(&FsRoot::live()?, true)?.is_some(),
-        false => keep_links(true, cx.output)?,
+        false => gpuvm_ops::links::keep(true, cx)?,
     };
     if renewed {
         let would = if dry_run { "would write " } else { "" };
@@ -129,7 +128,7 @@ fn write(
     std::fs::create_dir_all(dir).map_err(|error| {
         hinted(format!("cannot make {}: {error}", dir.display()), "run it as root")
     })?;
-    capture::write(file, true, text.as_bytes())?;
+    files::write(file, true, text.as_bytes())?;
     cx.output.progress(&format!("{PATH}: {number} module ids"));
     Ok(())
 }

@@ -3,10 +3,9 @@
 use crate::apply::pages::{PagesError, PagesStep, boot};
 use crate::apply::{Journal, Step, apply};
 use crate::cli::args::HostPagesArgs;
-use crate::cli::change::{Reporter, agree, file_steps, print_steps, refuse_unfinished};
+use crate::cli::change::{agree, file_steps, print_steps, refuse_unfinished, watch};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
-use crate::cli::pages::refuse_full;
 use crate::cli::table::Table;
 use crate::cpuset::NodeId;
 use crate::discover::hugetlb;
@@ -16,6 +15,7 @@ use crate::memsize::MemSize;
 use crate::request::PageSize;
 use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::words;
+use gpuvm_ops::pages::refuse_full;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -139,19 +139,19 @@ fn set(args: &HostPagesArgs, count: u64, cx: &Context<'_>) -> anyhow::Result<u8>
     // clap asks for both with --count.
     let (Some(node), Some(size)) = (args.node, args.size) else { return show(args, cx) };
     let (node, page) = (NodeId(node), PageSize::from(size).size());
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     let root = FsRoot::live()?;
     if args.dry_run {
         print_steps(&steps(args, (node, page, count), &root)?, cx)?;
         return Ok(EXIT_DONE);
     }
-    let _lock = reporter.lock(&args.lock)?;
+    let _lock = reporter.lock(args.lock.wait())?;
     refuse_unfinished(&NoHypervisor, cx.output)?;
     let steps = steps(args, (node, page, count), &root)?;
     let lowers = |step: &&Step| matches!(step, Step::SetPages(step) if step.to < step.was);
     let lowered: Vec<&Step> = steps.iter().filter(lowers).collect();
     if !lowered.is_empty() && !args.yes {
-        reporter.ask(|| agree(&lowered, "give them back?", "giving pages back"))?;
+        agree(&lowered, "give them back?", "giving pages back")?;
     }
     let subject = format!("of {page} on node {node}");
     if steps.is_empty() {

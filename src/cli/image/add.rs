@@ -1,7 +1,7 @@
 //! `image add`: read the file, check it, copy it into the pool, and see what libvirt makes of it.
 
 use super::super::args::ImageAddArgs;
-use super::super::change::{Reporter, journal, print_steps, refuse_unfinished};
+use super::super::change::{Watch, journal, print_steps, refuse_unfinished, watch};
 use super::super::context::Context;
 use super::super::error::{EXIT_DONE, hinted};
 use super::super::output::Output;
@@ -43,7 +43,7 @@ struct Added {
 /// Runs the verb.
 pub fn run(args: &ImageAddArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("image add")?;
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     let mut source = Source::open(args)?;
     let hypervisor = cx.hypervisor()?;
     // What stands in the way is told before a long file is read.
@@ -57,7 +57,7 @@ pub fn run(args: &ImageAddArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         print_steps(&plan(&*hypervisor, &args.pool.pool, &source, sha256)?, cx)?;
         return Ok(EXIT_DONE);
     }
-    let lock = reporter.lock(&args.lock)?;
+    let lock = reporter.lock(args.lock.wait())?;
     let steps = plan(&*hypervisor, &args.pool.pool, &source, sha256)?;
     let journal = journal("image add", source.name.as_str(), &*hypervisor)?;
     let mut transaction = Transaction::new(&*hypervisor, &mut reporter, Some(journal));
@@ -73,7 +73,7 @@ pub fn run(args: &ImageAddArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 }
 
 /// Sums the file, with a bar. Nothing is begun, so a signal ends the program.
-fn sum(source: &mut Source, reporter: &mut Reporter, output: Output) -> anyhow::Result<Sha256> {
+fn sum(source: &mut Source, reporter: &mut Watch, output: Output) -> anyhow::Result<Sha256> {
     output.progress(&format!("sum {}", source.path.display()));
     let bytes = source.bytes;
     let summed = source.sum(&mut |through| {

@@ -1,7 +1,7 @@
 //! `image remove`: an image that nothing uses.
 
 use super::super::args::ImageRemoveArgs;
-use super::super::change::{Agreed, Reporter, confirm, journal, print_steps, refuse_unfinished};
+use super::super::change::{Agreed, confirm, journal, print_steps, refuse_unfinished, watch};
 use super::super::context::Context;
 use super::super::error::{EXIT_DONE, hinted};
 use super::super::storage::file_pool;
@@ -15,7 +15,7 @@ use crate::hypervisor::Hypervisor;
 pub fn run(args: &ImageRemoveArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("image remove")?;
     let name = args.name.as_str();
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     let hypervisor = cx.hypervisor()?;
     if args.dry_run {
         print_steps(&plan(&*hypervisor, args)?, cx)?;
@@ -25,10 +25,10 @@ pub fn run(args: &ImageRemoveArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut agreed = Agreed::default();
     if !args.yes {
         let steps = plan(&*hypervisor, args)?;
-        reporter.ask(|| confirm(&steps, "image", name))?;
+        confirm(&steps, "image", name)?;
         agreed = Agreed::to(&steps);
     }
-    let _lock = reporter.lock(&args.lock)?;
+    let _lock = reporter.lock(args.lock.wait())?;
     // Once more: a guest may have been made from it while the question stood.
     let steps = plan(&*hypervisor, args)?;
     agreed.covers(&steps, &[], &format!("gpuvm image remove {name}"))?;

@@ -1,7 +1,7 @@
 //! `network create`: plan a network, define it, start it, read it back, and say who reaches whom.
 
 use super::super::args::NetworkCreateArgs;
-use super::super::change::{Agreed, Reporter, agree, journal, print_steps, refuse_unfinished};
+use super::super::change::{Agreed, agree, journal, print_steps, refuse_unfinished, watch};
 use super::super::context::Context;
 use super::super::diff::Diff;
 use super::super::error::EXIT_DONE;
@@ -46,7 +46,7 @@ struct Preview<'a> {
 /// Runs the verb.
 pub fn run(args: &NetworkCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("network create")?;
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     let hypervisor = cx.hypervisor()?;
     if !cx.has_guests_here()? {
         let told = "links, addresses and routes of that host are not known here, so nothing is checked against them";
@@ -64,10 +64,10 @@ pub fn run(args: &NetworkCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut agreed = Agreed::default();
     if !first.lost.is_empty() && !args.yes {
         let what = format!("changing network `{}`", args.name);
-        reporter.ask(|| agree(&first.lost, "change it?", &what))?;
+        agree(&first.lost, "change it?", &what)?;
         agreed = Agreed::to([]).and(&first.lost);
     }
-    let _lock = reporter.lock(&args.lock)?;
+    let _lock = reporter.lock(args.lock.wait())?;
     // Once more: it may have been changed while the question stood.
     let Prepared { steps, lost, .. } = prepare(args, &*hypervisor, cx)?;
     let again = format!("gpuvm network create {} --replace --dry-run", word(&args.name));

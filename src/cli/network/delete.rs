@@ -1,7 +1,7 @@
 //! `network delete`: a network goes, after the guests on it are named.
 
 use super::super::args::NetworkDeleteArgs;
-use super::super::change::{Agreed, Reporter, confirm, journal, print_steps, refuse_unfinished};
+use super::super::change::{Agreed, confirm, journal, print_steps, refuse_unfinished, watch};
 use super::super::context::Context;
 use super::super::error::EXIT_DONE;
 use super::find;
@@ -26,7 +26,7 @@ struct Deletion {
 pub fn run(args: &NetworkDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("network delete")?;
     let name = args.name.as_str();
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     let hypervisor = cx.hypervisor()?;
     let Deletion { steps, guests, card } = plan(&*hypervisor, name)?;
     if args.dry_run {
@@ -42,10 +42,10 @@ pub fn run(args: &NetworkDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         for line in &guests {
             cx.output.warning(&format!("this will {line}"));
         }
-        reporter.ask(|| confirm(&steps, "network", name))?;
+        confirm(&steps, "network", name)?;
         agreed = Agreed::to(&steps).and(&guests);
     }
-    let _lock = reporter.lock(&args.lock)?;
+    let _lock = reporter.lock(args.lock.wait())?;
     // Once more: it may have been changed while the question stood.
     let Deletion { steps, guests, .. } = plan(&*hypervisor, name)?;
     agreed.covers(&steps, &guests, &format!("gpuvm network delete {}", word(name)))?;

@@ -7,7 +7,6 @@ use super::super::args::NetworkDoctorArgs;
 use super::super::codes::Class;
 use super::super::context::Context;
 use super::super::error::{EXIT_DONE, EXIT_FOUND, classed};
-use super::super::show::find;
 use super::super::verify::agent::Agent;
 use super::super::verify::has_agent;
 use super::read;
@@ -23,6 +22,7 @@ use crate::network::doctor::{
 };
 use crate::shell::word;
 use anyhow::Context as _;
+use gpuvm_ops::guest::find;
 use serde::Serialize;
 use serde_json::json;
 use std::fmt::Write as _;

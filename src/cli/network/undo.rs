@@ -1,12 +1,11 @@
 //! `network undo`: the last change or the deletion of a network is taken back, if nobody has edited it since.
 
 use super::super::args::NetworkUndoArgs;
-use super::super::change::{Agreed, Reporter, agree, journal, print_steps, refuse_unfinished};
+use super::super::change::{Agreed, agree, journal, print_steps, refuse_unfinished, watch};
 use super::super::codes::Class;
 use super::super::context::Context;
 use super::super::diff::Diff;
 use super::super::error::{EXIT_DONE, classed, hinted};
-use super::super::history::when;
 use super::create::answer;
 use super::guests::{Guests, told};
 use super::kept::{self, Kept, Record};
@@ -15,6 +14,7 @@ use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::command_there;
 use crate::network::Network;
 use crate::shell::word;
+use gpuvm_ops::domain_history::when;
 
 /// Is an undoing that can be done.
 struct Undo {
@@ -32,7 +32,7 @@ struct Undo {
 pub fn run(args: &NetworkUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("network undo")?;
     let name = args.name.as_str();
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     let hypervisor = cx.hypervisor()?;
     if let Some(host) = hypervisor.machine().elsewhere() {
         let there = command_there(host, &format!("network undo {}", word(name)));
@@ -55,10 +55,10 @@ pub fn run(args: &NetworkUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     refuse_unfinished(&*hypervisor, cx.output)?;
     let mut agreed = Agreed::default();
     if !lost.is_empty() && !args.yes {
-        reporter.ask(|| agree(&lost, "undo it?", &format!("undoing {}", named(&kept))))?;
+        agree(&lost, "undo it?", &format!("undoing {}", named(&kept)))?;
         agreed = Agreed::to(&steps).and(&lost);
     }
-    let _lock = reporter.lock(&args.lock)?;
+    let _lock = reporter.lock(args.lock.wait())?;
     // Once more: it may have been changed while the question stood.
     let Undo { steps, lost, .. } = plan(&*hypervisor, name, args.force)?;
     agreed.covers(&steps, &lost, &format!("gpuvm network undo {}", word(name)))?;

@@ -13,6 +13,7 @@ use crate::holders::{self, Use};
 use crate::topology::{PciDevice, Sriov, Topology, is_vfio};
 use crate::versions::Version;
 use anyhow::bail;
+pub use gpuvm_ops::cards::{functions_of, is_up, link_up};
 use std::time::{Duration, Instant};
 
 /// Is what has to be done for a card.
@@ -26,13 +27,6 @@ pub struct Change {
 /// The error that a card cannot have virtual functions, and where to look.
 fn refused(message: String) -> anyhow::Error {
     hinted(message, "`gpuvm nic list` shows the cards and their virtual functions")
-}
-
-/// The virtual functions of a card, by number.
-pub fn functions_of(topology: &Topology, pf: Bdf) -> Vec<&PciDevice> {
-    let is_its = |device: &&PciDevice| device.sriov == Some(Sriov::Vf { pf });
-    // The kernel gives them ascending addresses.
-    topology.devices().iter().filter(is_its).collect()
 }
 
 /// Finds a card, which has to be able to have virtual functions, with how many it can have and has.
@@ -180,22 +174,6 @@ fn autoprobe(
     let was = now.map(|text| text.trim() != "0");
     let differs = was.filter(|was| *was != on);
     Ok(differs.map(|was| Step::Nic(NicStep::SetAutoprobe { pf, on, was })))
-}
-
-/// The step that takes a card's network device up; none where it is up, or the card has none.
-pub fn link_up(device: &PciDevice, root: Option<&FsRoot>) -> anyhow::Result<Option<Step>> {
-    let netdev = device.net.as_ref().and_then(|net| net.netdevs.first());
-    let (Some(netdev), Some(root)) = (netdev, root) else { return Ok(None) };
-    let up = is_up(root, netdev)?;
-    Ok((up == Some(false)).then(|| Step::Nic(NicStep::LinkUp { netdev: netdev.clone() })))
-}
-
-/// Whether a network device is up; none where it is not told.
-pub fn is_up(root: &FsRoot, netdev: &str) -> anyhow::Result<Option<bool>> {
-    /// `IFF_UP` of netdevice(7).
-    const UP: u32 = 1;
-    let Some(dir) = root.dir(&format!("sys/class/net/{netdev}"))? else { return Ok(None) };
-    Ok(dir.hex::<u32>("flags")?.map(|flags| flags & UP != 0))
 }
 
 /// The steps that give a card its virtual functions at boot, once its driver has it and its network device has its name.

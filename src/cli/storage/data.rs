@@ -205,12 +205,12 @@ fn is_mount_point(directory: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::super::args::{Cli, Verb};
-    use super::super::super::guest::Planned;
     use super::*;
     use crate::placement::{Occupancy, plan};
     use crate::request::{DomainName, Request};
     use crate::skip::skip;
     use clap::Parser as _;
+    use gpuvm_ops::guest::Planned;
 
     /// What comes of the options of a guest with so many GPUs of a DGX-2, with this array.
     fn planned(array: &Path, gpus: u32, options: &str, recorded: bool) -> anyhow::Result<Disks> {

@@ -17,7 +17,6 @@ use super::args::{SeedArgs, StorageArgs};
 use super::context::Context;
 use super::drive::state::State;
 use super::error::hinted;
-use super::guest::Planned;
 use crate::apply::Step;
 use crate::bdf::Bdf;
 use crate::domain::guest::{Abilities, Disk, Made};
@@ -27,6 +26,7 @@ use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::placement::Occupancy;
 use crate::shell::word;
 use crate::topology::Topology;
+use gpuvm_ops::guest::Planned;
 
 /// The pool of the guests' boot disks and seeds, which is made when the first guest comes.
 pub const POOL: &str = "gpuvm-guests";

@@ -6,7 +6,6 @@ use crate::apply::Step;
 use crate::cli::args::TuneArgs;
 use crate::cli::context::Context;
 use crate::cli::live;
-use crate::cli::pages::{self, Pools};
 use crate::domain::guest::Made;
 use crate::domain::live::live_changes;
 use crate::fsroot::FsRoot;
@@ -14,6 +13,7 @@ use crate::kept;
 use crate::request::PageSize;
 use crate::shell::word;
 use crate::tune::{TuneError, Tuned};
+use gpuvm_ops::pages::{self, Pools};
 
 /// Is what is changed beside a definition.
 #[derive(Debug, Default)]

@@ -303,7 +303,7 @@ impl Subjects {
             if !args.all_domains {
                 return Err(error);
             }
-            cx.output.warning(&format!("{error:#}"));
+            cx.output.warning(&crate::cli::error::whole(&error));
         }
         Ok(tuned)
     }

@@ -23,6 +23,7 @@ pub mod setting;
 mod shape;
 mod splice;
 mod tree;
+pub mod view;
 mod window;
 pub mod wish;
 

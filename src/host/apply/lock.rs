@@ -94,6 +94,16 @@ impl HostLock {
         };
         lock(path, file, wait, waiting)
     }
+
+    /// Takes the lock of a directory of the caller's own.
+    pub fn take_in(
+        dir: &Path,
+        wait: Duration,
+        waiting: impl FnMut(Option<i32>) -> ControlFlow<()>,
+    ) -> Result<HostLock, LockError> {
+        let (path, file) = made(dir, geteuid(), false)?;
+        lock(path, file, wait, waiting)
+    }
 }
 
 /// Locks an open file.

@@ -1,7 +1,7 @@
 //! `network host-bridge create`: plan a bridge, say what the NICs lose, and make it, or print what makes it.
 
 use super::super::super::args::HostBridgeCreateArgs;
-use super::super::super::change::{Reporter, agree, print_steps, refuse_unfinished};
+use super::super::super::change::{agree, print_steps, refuse_unfinished, watch};
 use super::super::super::context::Context;
 use super::super::super::error::{EXIT_DONE, hinted};
 use super::super::super::host::change;
@@ -49,9 +49,9 @@ pub fn run(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
         return preview(planned, made, cx);
     }
     if !args.yes && !planned.lost.is_empty() {
-        let reporter = Reporter::new(cx.output)?;
+        let _reporter = watch(cx.output)?;
         let what = format!("making bridge {}", args.name);
-        reporter.ask(|| agree(&planned.lost, "make it?", &what))?;
+        agree(&planned.lost, "make it?", &what)?;
     }
     guard::follow(std::env::args_os().skip(1).collect(), cx)
 }

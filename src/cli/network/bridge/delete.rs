@@ -1,7 +1,7 @@
 //! `network host-bridge delete`: a bridge that `create` made goes, and its NICs get back what other files say.
 
 use super::super::super::args::HostBridgeDeleteArgs;
-use super::super::super::change::{Reporter, agree, print_steps, refuse_unfinished};
+use super::super::super::change::{agree, print_steps, refuse_unfinished, watch};
 use super::super::super::context::Context;
 use super::super::super::error::{EXIT_DONE, hinted};
 use super::super::super::host::change;
@@ -50,9 +50,9 @@ pub fn run(args: &HostBridgeDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
     }
     refuse_unfinished(&NoHypervisor, cx.output)?;
     if !args.yes {
-        let reporter = Reporter::new(cx.output)?;
+        let _reporter = watch(cx.output)?;
         let what = format!("taking bridge {name} away");
-        reporter.ask(|| agree(&lost, "take it away?", &what))?;
+        agree(&lost, "take it away?", &what)?;
     }
     let mut words: Vec<String> = DELETED.split(' ').map(str::to_owned).collect();
     words.push(name.clone());

@@ -2,8 +2,7 @@
 //! that started it, so that it lives on when the login is cut off. The one watches the other: where the guard is killed,
 //! what it began is undone by the program that waits for it.
 
-use super::super::super::args::LockArgs;
-use super::super::super::change::Reporter;
+use super::super::super::change::{Watch, watch};
 use super::super::super::context::Context;
 use super::super::super::error::hinted;
 use super::{CREATED, DELETED};
@@ -37,7 +36,7 @@ pub fn leave_terminal() {
 /// Runs the guard with the words of its command line and waits for its end; its exit code.
 pub fn follow(mut words: Vec<OsString>, cx: &Context<'_>) -> anyhow::Result<u8> {
     words.push("--guard".into());
-    let mut reporter = Reporter::new(cx.output)?;
+    let mut reporter = watch(cx.output)?;
     reporter.hold_at_once();
     let mut guard = start(&words).context("cannot start the process that makes the change")?;
     let status = wait(&mut guard, &mut reporter)?;
@@ -74,7 +73,7 @@ fn start(words: &[OsString]) -> std::io::Result<Child> {
 }
 
 /// Waits for its end. A signal that asks to stop asks it to take all back; the end of the terminal ends only this process.
-fn wait(guard: &mut Child, reporter: &mut Reporter) -> anyhow::Result<ExitStatus> {
+fn wait(guard: &mut Child, reporter: &mut Watch) -> anyhow::Result<ExitStatus> {
     let mut told = false;
     loop {
         if let Some(status) = guard.try_wait()? {
@@ -97,8 +96,8 @@ fn wait(guard: &mut Child, reporter: &mut Reporter) -> anyhow::Result<ExitStatus
 }
 
 /// Undoes what a killed guard has begun.
-fn take_back(reporter: &mut Reporter) -> anyhow::Result<()> {
-    let _lock = reporter.lock(&LockArgs { lock_wait: LOCK_S })?;
+fn take_back(reporter: &mut Watch) -> anyhow::Result<()> {
+    let _lock = reporter.lock(Duration::from_secs(LOCK_S))?;
     for orphan in Orphan::all()?.readable {
         let verb = orphan.story.as_ref().map_or("", |story| story.change.verb.as_str());
         if [CREATED, DELETED].contains(&verb) {

@@ -1,15 +1,17 @@
 //! What is left of guests that were undefined behind our back: named by `verify --all` and `recover`, given back by
 //! `recover --gone`. A guest is gone where the hypervisor that it was made on has no domain of its UUID.
 
-use super::context::Context;
-use super::history::boot;
-use super::made::removal;
-use super::{pages, vfs};
 use crate::apply::Step;
 use crate::domain::guest::{Made, VolumeRef};
+use crate::domain_history::boot;
+use crate::error::Result;
 use crate::hypervisor::uses::Uses;
 use crate::kept::{self, Known};
+use crate::made::removal;
+use crate::pages;
+use crate::vfs;
 use crate::words;
+use crate::world::World;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -34,20 +36,23 @@ impl Left {
 }
 
 /// The same for a verb that is about something else: where it cannot be told, that is a warning.
-pub fn left_or_warn(cx: &Context<'_>) -> Vec<Left> {
-    left(cx).unwrap_or_else(|error| {
-        cx.output.warning(&format!("not checked: what is left of guests that are gone: {error:#}"));
+pub fn left_or_warn(world: &World) -> Vec<Left> {
+    left(world).unwrap_or_else(|error| {
+        world.warning(&format!(
+            "not checked: what is left of guests that are gone: {}",
+            error.whole()
+        ));
         Vec::new()
     })
 }
 
 /// What is left of guests of a hypervisor that it does not have any more.
-pub fn left(cx: &Context<'_>) -> anyhow::Result<Vec<Left>> {
+pub fn left(world: &World) -> Result<Vec<Left>> {
     let known = kept::all()?;
     if known.is_empty() {
         return Ok(Vec::new());
     }
-    let hypervisor = cx.hypervisor()?;
+    let hypervisor = world.hypervisor()?;
     if !hypervisor.machine().is_here() {
         return Ok(Vec::new());
     }
@@ -59,17 +64,17 @@ pub fn left(cx: &Context<'_>) -> anyhow::Result<Vec<Left>> {
         return Ok(Vec::new());
     }
     let uses = Uses::read(&*hypervisor)?;
-    let all = gone.iter().map(|known| left_of(known, &uses, cx));
+    let all = gone.iter().map(|known| left_of(known, &uses, world));
     all.filter(|left| left.as_ref().map_or(true, |left| !left.what.is_empty())).collect()
 }
 
 /// What is left of one guest.
-fn left_of(known: &Known, uses: &Uses, cx: &Context<'_>) -> anyhow::Result<Left> {
+fn left_of(known: &Known, uses: &Uses, world: &World) -> Result<Left> {
     let (mut what, mut steps, boot) = (Vec::new(), Vec::new(), boot()?);
     if let Some(kept) = &known.kept {
         steps.extend(pages::give_back_these(kept.reserved.clone())?);
         if !kept.guarded.is_empty() {
-            steps.extend(vfs::give_back_of_gone(&kept.uuid, &kept.guarded, cx)?);
+            steps.extend(vfs::give_back_of_gone(&kept.uuid, &kept.guarded, world)?);
         }
     }
     if let Some(history) = &known.history {

@@ -4,16 +4,14 @@
 //! device, which has to be up. Trust and spoof check it does not know: our steps set them before the guest starts, and
 //! `delete` brings them back to what they were when the guest was made, as its metadata tells.
 
-use super::codes::Class;
-use super::context::Context;
-use super::error::{classed, hinted};
-use super::nic::{functions_of, link_up};
 use crate::apply::nic::{NicStep, boot, guard};
 use crate::apply::{Step, owner};
 use crate::bdf::Bdf;
+use crate::cards::{functions_of, link_up};
 use crate::domain::guest::Guarded;
 use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, pf_of_nic};
+use crate::error::{Class, Result, classed, hinted};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{Hypervisor, VfPool};
@@ -21,6 +19,7 @@ use crate::placement::Occupancy;
 use crate::request::{Guard, Request, VfSettings};
 use crate::shell::word;
 use crate::topology::{PciDevice, Sriov, Topology};
+use crate::world::World;
 use std::collections::BTreeSet;
 
 /// Is what has to be done for a guest's virtual functions before it starts.
@@ -46,8 +45,8 @@ pub fn claim(
     devices: &[Bdf],
     request: &Request,
     topology: &Topology,
-    cx: &Context<'_>,
-) -> anyhow::Result<VfClaim> {
+    world: &World,
+) -> Result<VfClaim> {
     let mut claim = VfClaim::default();
     let mut wishes = Vec::new();
     for &bdf in devices {
@@ -64,10 +63,10 @@ pub fn claim(
         wishes.push((bdf, settings.guard));
     }
     let set = wishes.iter().find(|(_, guard)| !guard.is_empty()).map(|(bdf, _)| *bdf);
-    refuse_there("", set, "create ...", cx)?;
-    claim.steps = cards_up(wishes.iter().map(|(bdf, _)| *bdf), topology, cx)?;
+    refuse_there("", set, "create ...", world)?;
+    claim.steps = cards_up(wishes.iter().map(|(bdf, _)| *bdf), topology, world)?;
     for (bdf, to) in wishes.into_iter().filter(|(_, guard)| !guard.is_empty()) {
-        let was = now(bdf, topology, cx)?.within(to);
+        let was = now(bdf, topology, world)?.within(to);
         claim.steps.extend(step(bdf, to, was, false, topology));
         claim.guarded.push(Guarded { bdf, to, was });
     }
@@ -75,8 +74,9 @@ pub fn claim(
 }
 
 /// What the card of a virtual function lets it do now; nothing is known of a recorded host.
-fn now(bdf: Bdf, topology: &Topology, cx: &Context<'_>) -> anyhow::Result<Guard> {
-    match place(topology, bdf).filter(|_| cx.global.host.is_none() && cx.is_here().unwrap_or(false))
+fn now(bdf: Bdf, topology: &Topology, world: &World) -> Result<Guard> {
+    match place(topology, bdf)
+        .filter(|_| world.settings.host.is_none() && world.is_here().unwrap_or(false))
     {
         Some((netdev, number)) => Ok(guard(&netdev, number)?),
         None => Ok(Guard::default()),
@@ -84,9 +84,9 @@ fn now(bdf: Bdf, topology: &Topology, cx: &Context<'_>) -> anyhow::Result<Guard>
 }
 
 /// Refuses to set, on another machine, what a virtual function may do.
-fn refuse_there(name: &str, bdf: Option<Bdf>, verb: &str, cx: &Context<'_>) -> anyhow::Result<()> {
-    let Some(bdf) = bdf.filter(|_| !cx.is_recorded()) else { return Ok(()) };
-    let Some(host) = cx.machine()?.elsewhere().map(str::to_owned) else { return Ok(()) };
+fn refuse_there(name: &str, bdf: Option<Bdf>, verb: &str, world: &World) -> Result<()> {
+    let Some(bdf) = bdf.filter(|_| !world.is_recorded()) else { return Ok(()) };
+    let Some(host) = world.machine()?.elsewhere().map(str::to_owned) else { return Ok(()) };
     let message =
         format!("what virtual function {bdf} may do is set by gpuvm on its machine `{host}`");
     let name = if name.is_empty() { "".into() } else { word(name) };
@@ -110,85 +110,69 @@ fn step(bdf: Bdf, to: Guard, was: Guard, back: bool, topology: &Topology) -> Opt
 fn cards_up(
     functions: impl Iterator<Item = Bdf>,
     topology: &Topology,
-    cx: &Context<'_>,
-) -> anyhow::Result<Vec<Step>> {
-    let root = cx.root()?.filter(|root| root.is_live());
+    world: &World,
+) -> Result<Vec<Step>> {
+    let root = world.root()?.filter(|root| root.is_live());
     let cards: BTreeSet<Bdf> =
         functions.filter_map(|bdf| Some(pf_of_nic(topology, bdf)?.bdf)).collect();
     let cards = cards.into_iter().filter_map(|pf| topology.device(pf));
     let steps = cards.map(|card: &PciDevice| link_up(card, root.as_ref()));
-    Ok(steps.collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
+    Ok(steps.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 /// The steps that a defined guest's virtual functions need before it starts.
-pub fn claim_of(
-    xml: &DomainXml,
-    topology: &Topology,
-    cx: &Context<'_>,
-) -> anyhow::Result<Vec<Step>> {
-    refuse_there(&xml.name(), xml.guarded()?.first().map(|first| first.bdf), "start", cx)?;
-    let mut steps = cards_up(xml.held(false)?.devices.into_iter(), topology, cx)?;
+pub fn claim_of(xml: &DomainXml, topology: &Topology, world: &World) -> Result<Vec<Step>> {
+    refuse_there(&xml.name(), xml.guarded()?.first().map(|first| first.bdf), "start", world)?;
+    let mut steps = cards_up(xml.held(false)?.devices.into_iter(), topology, world)?;
     for Guarded { bdf, to, .. } in xml.guarded()? {
-        steps.extend(step(bdf, to, now(bdf, topology, cx)?.within(to), false, topology));
+        steps.extend(step(bdf, to, now(bdf, topology, world)?.within(to), false, topology));
     }
     Ok(steps)
 }
 
 /// The steps that a guest's virtual functions need once it is gone.
-pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
+pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let guarded = xml.guarded()?;
-    refuse_there(&xml.name(), guarded.first().map(|first| first.bdf), "delete", cx)?;
-    give_back_these(&xml.uuid().unwrap_or_default(), guarded, cx)
+    refuse_there(&xml.name(), guarded.first().map(|first| first.bdf), "delete", world)?;
+    give_back_these(&xml.uuid().unwrap_or_default(), guarded, world)
 }
 
 /// The steps that bring these functions of the guest of a UUID back to what they were.
-pub fn give_back_these(
-    uuid: &str,
-    guarded: Vec<Guarded>,
-    cx: &Context<'_>,
-) -> anyhow::Result<Vec<Step>> {
-    if guarded.is_empty() || !cx.has_guests_here()? {
+pub fn give_back_these(uuid: &str, guarded: Vec<Guarded>, world: &World) -> Result<Vec<Step>> {
+    if guarded.is_empty() || !world.has_guests_here()? {
         return Ok(Vec::new());
     }
-    let topology = cx.topology()?;
+    let topology = world.topology()?;
     let mut steps = Vec::new();
     let all: Vec<Bdf> = guarded.iter().map(|guarded| guarded.bdf).collect();
-    let others = owner::runs_with(&*cx.hypervisor()?, uuid, &all);
+    let others = owner::runs_with(&*world.hypervisor()?, uuid, &all);
     for Guarded { bdf, was, .. } in guarded {
         if let Some((_, name)) = others.iter().find(|(other, _)| *other == bdf) {
             let told = format!(
                 "{bdf} is in use by domain `{name}`, which runs, so its settings are left as they are"
             );
-            cx.output.warning(&told);
+            world.warning(&told);
             continue;
         }
-        steps.extend(step(bdf, was, now(bdf, &topology, cx)?.within(was), true, &topology));
+        steps.extend(step(bdf, was, now(bdf, &topology, world)?.within(was), true, &topology));
     }
     Ok(steps)
 }
 
 /// The same for a guest that is gone: what somebody has set otherwise since is left to him.
-pub fn give_back_of_gone(
-    uuid: &str,
-    guarded: &[Guarded],
-    cx: &Context<'_>,
-) -> anyhow::Result<Vec<Step>> {
-    let topology = cx.topology()?;
+pub fn give_back_of_gone(uuid: &str, guarded: &[Guarded], world: &World) -> Result<Vec<Step>> {
+    let topology = world.topology()?;
     let mut ours = Vec::new();
     for one in guarded {
-        if now(one.bdf, &topology, cx)?.within(one.to) == one.to {
+        if now(one.bdf, &topology, world)?.within(one.to) == one.to {
             ours.push(one.clone());
         }
     }
-    give_back_these(uuid, ours, cx)
+    give_back_these(uuid, ours, world)
 }
 
 /// What makes functions again that are not there, as a hint.
-pub fn made_by(
-    root: &FsRoot,
-    topology: &Topology,
-    mut absent: BTreeSet<Bdf>,
-) -> anyhow::Result<String> {
+pub fn made_by(root: &FsRoot, topology: &Topology, mut absent: BTreeSet<Bdf>) -> Result<String> {
     let at_boot = boot::functions(root)?;
     let mut commands = Vec::new();
     for card in topology.devices() {
@@ -219,7 +203,7 @@ pub fn made_by(
 
 /// Which number a virtual function of this address has on a card; none: it cannot be one of it. The kernel computes the
 /// addresses so (PCI Express Base Specification, SR-IOV: First VF Offset, VF Stride).
-fn number_of(root: &FsRoot, pf: Bdf, vf: Bdf) -> anyhow::Result<Option<u32>> {
+fn number_of(root: &FsRoot, pf: Bdf, vf: Bdf) -> Result<Option<u32>> {
     let Some(dir) = root.dir(&format!("sys/bus/pci/devices/{pf}"))? else { return Ok(None) };
     let place = dir.number::<u32>("sriov_offset")?.zip(dir.number::<u32>("sriov_stride")?);
     let Some((offset, stride)) = place.filter(|(_, stride)| *stride > 0) else { return Ok(None) };
@@ -236,7 +220,7 @@ pub fn pools(
     held: &Occupancy,
     starts: bool,
     hypervisor: &dyn Hypervisor,
-) -> anyhow::Result<Vec<String>> {
+) -> Result<Vec<String>> {
     if networks.is_empty() {
         return Ok(Vec::new());
     }

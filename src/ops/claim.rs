@@ -9,21 +9,20 @@
 //!
 //! On a recorded host the steps are told by the record, which has no `driver_override`.
 
-use super::codes::Class;
-use super::context::Context;
-use super::error::{classed, hinted};
 use super::vfs;
 use crate::apply::{Step, bind, owner};
 use crate::bdf::Bdf;
 use crate::discover::binding::binding;
 use crate::domain::guest::Bound;
 use crate::domain::{DomainXml, is_bound_by_us};
+use crate::error::{Class, Result, classed, hinted};
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Take, UseKind};
 use crate::hypervisor::machine::{Machine, command_there};
 use crate::placement::Occupancy;
 use crate::shell::word;
 use crate::topology::{Binding, DeviceKind, Topology, is_vfio};
+use crate::world::World;
 use std::collections::BTreeSet;
 
 /// Is what has to be done for a guest's devices before it starts.
@@ -36,7 +35,7 @@ pub struct Claim {
 }
 
 /// Reads what functions are bound to, from the machine or from its record; none for one that is not there.
-fn now(root: Option<&FsRoot>, topology: &Topology, bdf: Bdf) -> anyhow::Result<Option<Binding>> {
+fn now(root: Option<&FsRoot>, topology: &Topology, bdf: Bdf) -> Result<Option<Binding>> {
     let Some(root) = root else {
         let device = topology.device(bdf);
         let driver = device.map(|d| Binding { driver: d.driver.clone(), driver_override: None });
@@ -50,7 +49,7 @@ fn now(root: Option<&FsRoot>, topology: &Topology, bdf: Bdf) -> anyhow::Result<O
 }
 
 /// What a function is bound to on this machine.
-pub fn bound_to(topology: &Topology, bdf: Bdf) -> anyhow::Result<Option<Binding>> {
+pub fn bound_to(topology: &Topology, bdf: Bdf) -> Result<Option<Binding>> {
     now(Some(&FsRoot::live()?), topology, bdf)
 }
 
@@ -61,11 +60,11 @@ pub fn claim(
     devices: &[Bdf],
     topology: &Topology,
     held: &Occupancy,
-    cx: &Context<'_>,
-) -> anyhow::Result<Claim> {
+    world: &World,
+) -> Result<Claim> {
     let ours = devices.iter().copied().filter(|&bdf| is_bound_by_us(topology, bdf));
     let ours: Vec<Bdf> = ours.collect();
-    claim_these(name, (devices, &ours), topology, held, cx)
+    claim_these(name, (devices, &ours), topology, held, world)
 }
 
 /// The same, where `ours` are those that libvirt does not bind.
@@ -74,15 +73,15 @@ fn claim_these(
     (devices, ours): (&[Bdf], &[Bdf]),
     topology: &Topology,
     held: &Occupancy,
-    cx: &Context<'_>,
-) -> anyhow::Result<Claim> {
-    let recorded = cx.is_recorded();
-    if devices.is_empty() || (!recorded && cx.is_test()) {
+    world: &World,
+) -> Result<Claim> {
+    let recorded = world.is_recorded();
+    if devices.is_empty() || (!recorded && world.is_test()) {
         return Ok(Claim::default());
     }
     let root = if recorded { None } else { Some(FsRoot::live()?) };
     if let Some(root) = &root {
-        refuse_used(name, devices, (topology, held), root, cx)?;
+        refuse_used(name, devices, (topology, held), root, world)?;
     }
     let mut claim = Claim::default();
     for &bdf in ours {
@@ -113,8 +112,8 @@ fn refuse_used(
     devices: &[Bdf],
     (topology, held): (&Topology, &Occupancy),
     root: &FsRoot,
-    cx: &Context<'_>,
-) -> anyhow::Result<()> {
+    world: &World,
+) -> Result<()> {
     let all = holders::with_groups(topology, devices);
     let mut others = held.clone();
     others.domains.retain(|domain| domain.domain != name);
@@ -127,7 +126,7 @@ fn refuse_used(
         .filter(|hindrance| hindrance.kind.is_some())
         .partition(|hindrance| hindrance.kind == Some(UseKind::Address));
     for hindrance in light {
-        cx.output.warning(&format!("{} {}", hindrance.bdf, hindrance.why));
+        world.warning(&format!("{} {}", hindrance.bdf, hindrance.why));
     }
     let Some(first) = heavy.first() else { return Ok(()) };
     let mut message = format!("domain `{name}` cannot have {}", first.bdf);
@@ -138,8 +137,8 @@ fn refuse_used(
 }
 
 /// Refuses what needs functions bound or given back on another machine, which only the gpuvm there can do.
-fn refuse_unbound(name: &str, ours: &[Bdf], verb: &str, cx: &Context<'_>) -> anyhow::Result<()> {
-    let (Some(first), Machine::Elsewhere { host }) = (ours.first(), cx.machine()?) else {
+fn refuse_unbound(name: &str, ours: &[Bdf], verb: &str, world: &World) -> Result<()> {
+    let (Some(first), Machine::Elsewhere { host }) = (ours.first(), world.machine()?) else {
         return Ok(());
     };
     let message = format!(
@@ -153,26 +152,26 @@ fn refuse_unbound(name: &str, ours: &[Bdf], verb: &str, cx: &Context<'_>) -> any
 }
 
 /// The steps that a defined guest's devices need before it starts.
-pub fn claim_of(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
+pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let devices = xml.held(false)?.devices;
-    if devices.is_empty() || cx.is_test() {
+    if devices.is_empty() || world.is_test() {
         return Ok(Vec::new());
     }
-    refuse_unbound(&xml.name(), &xml.unmanaged(), "start", cx)?;
-    if !cx.is_here()? {
+    refuse_unbound(&xml.name(), &xml.unmanaged(), "start", world)?;
+    if !world.is_here()? {
         return Ok(Vec::new());
     }
-    let (topology, held) = (cx.topology()?, cx.occupancy(false)?);
+    let (topology, held) = (world.topology()?, world.occupancy(false)?);
     refuse_absent(xml, &devices, &topology)?;
     let ours = xml.unmanaged();
-    let mut steps = claim_these(&xml.name(), (&devices, &ours), &topology, &held, cx)?.steps;
-    steps.extend(vfs::claim_of(xml, &topology, cx)?);
+    let mut steps = claim_these(&xml.name(), (&devices, &ours), &topology, &held, world)?.steps;
+    steps.extend(vfs::claim_of(xml, &topology, world)?);
     Ok(steps)
 }
 
 /// Refuses to start a guest with functions that are not there, before anything is done for the others; says what makes
 /// them again.
-fn refuse_absent(xml: &DomainXml, devices: &[Bdf], topology: &Topology) -> anyhow::Result<()> {
+fn refuse_absent(xml: &DomainXml, devices: &[Bdf], topology: &Topology) -> Result<()> {
     let absent = devices.iter().copied().filter(|&bdf| topology.device(bdf).is_none());
     let absent: BTreeSet<Bdf> = absent.collect();
     if absent.is_empty() {
@@ -187,25 +186,25 @@ fn refuse_absent(xml: &DomainXml, devices: &[Bdf], topology: &Topology) -> anyho
 
 /// The steps that a guest's devices need once it is gone. What another guest runs with by now is his: it is named, and
 /// nothing is done with it.
-pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
+pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let ours = xml.unmanaged();
-    refuse_unbound(&xml.name(), &ours, "delete", cx)?;
-    let mut steps = vfs::give_back(xml, cx)?;
-    if ours.is_empty() || !cx.has_guests_here()? {
+    refuse_unbound(&xml.name(), &ours, "delete", world)?;
+    let mut steps = vfs::give_back(xml, world)?;
+    if ours.is_empty() || !world.has_guests_here()? {
         return Ok(steps);
     }
-    let topology = cx.topology()?;
-    let excluded = cx.excluded()?;
+    let topology = world.topology()?;
+    let excluded = world.excluded()?;
     let root = FsRoot::live()?;
     let mut back = Vec::new();
     let bound = xml.bound()?;
-    let others = cx.hypervisor()?;
+    let others = world.hypervisor()?;
     let others = owner::runs_with(&*others, &xml.uuid().unwrap_or_default(), &ours);
     for bdf in ours {
         if let Some((_, name)) = others.iter().find(|(other, _)| *other == bdf) {
             let told =
                 format!("{bdf} is in use by domain `{name}`, which runs: it is left as it is");
-            cx.output.warning(&told);
+            world.warning(&told);
             continue;
         }
         let Some(was) = now(Some(&root), &topology, bdf)? else { continue };

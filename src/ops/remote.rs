@@ -1,8 +1,8 @@
 //! The host of a connection that leads to another machine: read by the gpuvm that is there, by ssh, as the same user and at
 //! the same port as libvirt's connection. Nothing is asked of anybody, and nothing of this machine takes its place.
 
-use super::error::hinted;
 use crate::apply::command::{CommandError, output_for_caller};
+use crate::error::{Error, Result, hinted};
 use crate::hypervisor::machine::{Uri, command_there};
 use crate::topology::Topology;
 use crate::topology::file::from_json;
@@ -15,7 +15,7 @@ const ALL_S: u64 = 60;
 const CAPTURE: [&str; 4] = ["gpuvm", "host", "capture", "-"];
 
 /// Reads the host named `host` that the connection at `uri` leads to.
-pub fn topology(uri: &str, host: &str) -> anyhow::Result<Topology> {
+pub fn topology(uri: &str, host: &str) -> Result<Topology> {
     let parsed = Uri::parse(uri);
     let Some(argv) = parsed.as_ref().and_then(command) else {
         let why = format!("{uri} leads to machine `{host}`, whose layout is not known here");
@@ -33,7 +33,7 @@ pub fn topology(uri: &str, host: &str) -> anyhow::Result<Topology> {
 }
 
 /// Why the host could not be read by ssh.
-fn failed(error: &CommandError, host: &str) -> anyhow::Error {
+fn failed(error: &CommandError, host: &str) -> Error {
     let why = match error {
         CommandError::Failed { status: Some(127), .. } => {
             format!("gpuvm is not installed on machine `{host}`, so its layout is not known")

@@ -1,6 +1,5 @@
 //! A domain as `list`, `show`, `create` and `delete` need it: read from its XML, whoever made it. Asks no hypervisor.
 
-use super::guest::gpu_indexes;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::claims::Claims;
@@ -133,6 +132,12 @@ impl View {
             devices => devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
         }
     }
+}
+
+/// Indexes of the GPUs among these devices, by PCI address from 0; ascending.
+pub fn gpu_indexes(topology: &Topology, devices: &[Bdf]) -> Vec<usize> {
+    let gpus = topology.gpus().enumerate();
+    gpus.filter(|(_, gpu)| devices.contains(&gpu.bdf)).map(|(index, _)| index).collect()
 }
 
 /// Every pcpu that a domain is pinned to.

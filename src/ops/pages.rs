@@ -4,10 +4,6 @@
 //! boot of the machine: no pool outlives that, so that after it there is nothing to give back. What `start` reserves then
 //! stands in the domain's history, as what `tune` does.
 
-use super::codes::Class;
-use super::context::Context;
-use super::error::{classed, hinted, usage};
-use super::guest::Planned;
 use crate::apply::Step;
 use crate::apply::pages::PagesStep;
 use crate::check::guest::Guest;
@@ -16,7 +12,9 @@ use crate::cpuset::NodeId;
 use crate::discover::hugetlb;
 use crate::domain::DomainXml;
 use crate::domain::guest::Reserved;
+use crate::error::{Class, Error, Result, classed, hinted, usage};
 use crate::fsroot::FsRoot;
+use crate::guest::Planned;
 use crate::hypervisor::machine::command_there;
 use crate::memsize::MemSize;
 use crate::placement::NodePages;
@@ -24,6 +22,7 @@ use crate::request::PageSize;
 use crate::shell::word;
 use crate::topology::Topology;
 use crate::words;
+use crate::world::World;
 use std::collections::BTreeMap;
 
 /// Where the kernel numbers the boots of the machine.
@@ -44,22 +43,22 @@ pub fn reserve(
     planned: &Planned,
     reserve: bool,
     starts: bool,
-    cx: &Context<'_>,
-) -> anyhow::Result<Reservation> {
+    world: &World,
+) -> Result<Reservation> {
     let placement = &planned.placement;
     let Some(page) = placement.huge_pages.map(PageSize::size) else {
         return Ok(Reservation::default());
     };
     let missing = placement.node_pages.iter().filter(|pages| pages.missing() > 0);
     let missing: Vec<(MemSize, NodePages)> = missing.map(|pages| (page, pages.clone())).collect();
-    let lacks = starts && cx.global.host.is_none() && cx.has_guests_here()?;
+    let lacks = starts && world.settings.host.is_none() && world.has_guests_here()?;
     if missing.is_empty() || !(reserve || lacks) {
         return Ok(Reservation::default());
     }
     if !reserve {
         return Err(short(planned.name.as_str(), &missing, false));
     }
-    let root = root(cx)?;
+    let root = root(world)?;
     let boot = match &root {
         Some(root) => root.read(BOOT)?.unwrap_or_default(),
         None => String::new(),
@@ -80,7 +79,7 @@ pub fn missing(
     xml: &DomainXml,
     topology: &Topology,
     root: &FsRoot,
-) -> anyhow::Result<Vec<(MemSize, NodePages)>> {
+) -> Result<Vec<(MemSize, NodePages)>> {
     let guest = Guest::read(xml);
     if guest.huge_pages.is_none() {
         return Ok(Vec::new());
@@ -122,17 +121,12 @@ fn grows(root: &FsRoot, page: MemSize) -> bool {
 }
 
 /// The steps that reserve what a domain is missing to start; refused, with what would help, where they are not asked for.
-pub fn to_start(
-    name: &str,
-    xml: &DomainXml,
-    reserve: bool,
-    cx: &Context<'_>,
-) -> anyhow::Result<Vec<Step>> {
-    let root = cx.has_guests_here()?.then(FsRoot::live).transpose()?;
+pub fn to_start(name: &str, xml: &DomainXml, reserve: bool, world: &World) -> Result<Vec<Step>> {
+    let root = world.has_guests_here()?.then(FsRoot::live).transpose()?;
     let Some(root) = root.filter(|_| Guest::read(xml).huge_pages.is_some()) else {
         return Ok(Vec::new());
     };
-    let missing = missing(xml, &cx.topology()?, &root)?;
+    let missing = missing(xml, &world.topology()?, &root)?;
     if !reserve && !missing.is_empty() {
         return Err(short(name, &missing, true));
     }
@@ -147,20 +141,20 @@ pub fn to_start(
 pub type Pools = BTreeMap<(NodeId, MemSize), u64>;
 
 /// Refuses to reserve pages on another machine.
-pub fn refuse_elsewhere(verb: &str, cx: &Context<'_>) -> anyhow::Result<()> {
+pub fn refuse_elsewhere(verb: &str, world: &World) -> Result<()> {
     // One that cannot be reached is not proven to be this machine.
-    if cx.is_recorded() || cx.has_guests_here().unwrap_or(false) {
+    if world.is_recorded() || world.has_guests_here().unwrap_or(false) {
         return Ok(());
     }
     Err(usage(
-        format!("pages cannot be reserved on the machine of {}", cx.global.connect),
+        format!("pages cannot be reserved on the machine of {}", world.settings.connect),
         format!("`gpuvm {verb} ... --reserve-pages` there, or leave --reserve-pages out"),
     ))
 }
 
 /// The machine that pages are reserved on; none: a recorded one, on which nothing is.
-pub fn root(cx: &Context<'_>) -> anyhow::Result<Option<FsRoot>> {
-    cx.root().map(|root| root.filter(FsRoot::is_live))
+pub fn root(world: &World) -> Result<Option<FsRoot>> {
+    world.root().map(|root| root.filter(FsRoot::is_live))
 }
 
 /// The steps that reserve what is missing of a guest's pages. Of several guests the plan of each knows what those before
@@ -170,7 +164,7 @@ pub fn steps(
     page_kib: MemSize,
     pools: &mut Pools,
     root: Option<&FsRoot>,
-) -> anyhow::Result<Vec<PagesStep>> {
+) -> Result<Vec<PagesStep>> {
     let mut steps = Vec::new();
     for pages in pages.iter().filter(|pages| pages.missing() > 0) {
         let NodePages { node, needed, reserved, .. } = *pages;
@@ -186,7 +180,7 @@ pub fn steps(
 }
 
 /// The error that a guest has fewer pages than it needs, defined or to be made.
-fn short(name: &str, missing: &[(MemSize, NodePages)], defined: bool) -> anyhow::Error {
+fn short(name: &str, missing: &[(MemSize, NodePages)], defined: bool) -> Error {
     let mut message = format!("domain `{name}` could not start: huge pages are missing");
     let mut commands = Vec::new();
     for (page, pages) in missing {
@@ -215,7 +209,7 @@ fn short(name: &str, missing: &[(MemSize, NodePages)], defined: bool) -> anyhow:
 }
 
 /// Refuses to reserve more than the memory that a node has left.
-pub fn refuse_full(root: &FsRoot, node: NodeId, page: MemSize, count: u64) -> anyhow::Result<()> {
+pub fn refuse_full(root: &FsRoot, node: NodeId, page: MemSize, count: u64) -> Result<()> {
     let Some(left) = hugetlb::available(root, node)? else { return Ok(()) };
     let wanted = MemSize::from_kib(page.kib().saturating_mul(count));
     if wanted <= left {
@@ -231,9 +225,9 @@ pub fn refuse_full(root: &FsRoot, node: NodeId, page: MemSize, count: u64) -> an
 }
 
 /// The steps that give back what was reserved for a guest that goes. What was reserved before the machine booted is gone.
-pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
+pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let reserved = xml.reserved()?;
-    if let (false, Some(host)) = (reserved.is_empty(), cx.machine()?.elsewhere()) {
+    if let (false, Some(host)) = (reserved.is_empty(), world.machine()?.elsewhere()) {
         let name = xml.name();
         let message = format!(
             "domain `{name}` has huge pages reserved on machine `{host}`, to be given back"
@@ -244,14 +238,14 @@ pub fn give_back(xml: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Step>>
             format!("`{}`", command_there(host, &format!("delete {}", word(&name)))),
         ));
     }
-    if reserved.is_empty() || !cx.has_guests_here()? {
+    if reserved.is_empty() || !world.has_guests_here()? {
         return Ok(Vec::new());
     }
     give_back_these(reserved)
 }
 
 /// The steps that give these pages back, as far as they were reserved in this boot of the machine.
-pub fn give_back_these(reserved: Vec<Reserved>) -> anyhow::Result<Vec<Step>> {
+pub fn give_back_these(reserved: Vec<Reserved>) -> Result<Vec<Step>> {
     let root = FsRoot::live()?;
     let boot = root.read(BOOT)?;
     let mut steps = Vec::new();

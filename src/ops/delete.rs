@@ -1,0 +1,131 @@
+//! `delete`: the domain, its NVRAM and saved state, and the disks that were made for it.
+
+use crate::apply::{Step, is_of_this_machine};
+use crate::change::Change;
+use crate::claim::give_back;
+use crate::domain::DomainXml;
+use crate::domain::guest::{Made, Role};
+use crate::domain::view::View;
+use crate::domain_history::boot;
+use crate::drives;
+use crate::error::Result;
+use crate::guest::find;
+use crate::history::History;
+use crate::hypervisor::uses::Uses;
+use crate::hypervisor::{DomainState, Hypervisor, Lease, XmlOf};
+use crate::kept;
+use crate::made::{self, Fate, Proof};
+use crate::pages;
+use crate::reporter::Question;
+use crate::shell::word;
+use crate::world::World;
+
+/// What is to be deleted.
+#[derive(Debug, Clone)]
+pub struct Delete {
+    /// The domain.
+    pub name: String,
+    /// Whether its data disks stay.
+    pub keep_data: bool,
+}
+
+/// Plans a deletion; what is left on drives that stay, a line each.
+pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
+    let Delete { name, keep_data } = wanted;
+    let hypervisor = &*world.hypervisor()?;
+    let summary = find(hypervisor, name)?;
+    let xml = hypervisor.xml(name, XmlOf::Inactive)?;
+    let parsed = DomainXml::parse(&xml)?;
+    let has_nvram = parsed.root().child("os").is_some_and(|os| os.child("nvram").is_some());
+    let view = View::of(&parsed, None)?;
+    let mut steps = Vec::new();
+    if !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed) {
+        steps.push(Step::EndDomain { name: name.clone(), uuid: Some(summary.uuid.clone()) });
+    }
+    if summary.persistent {
+        steps.push(Step::UndefineDomain { name: name.clone(), xml: xml.clone() });
+    }
+    let here = hypervisor.machine().is_here();
+    // What another hypervisor of this machine has made for a domain of this UUID is that one's.
+    let made_on = here.then(|| kept::elsewhere(&summary.uuid, hypervisor)).flatten();
+    if made_on.is_none() {
+        steps.extend(give_back(&parsed, world)?);
+        steps.extend(pages::give_back(&parsed, world)?);
+    }
+    // An address of a network there may be one of this machine by chance.
+    if here {
+        steps.extend(leases(hypervisor, &view, world));
+    }
+    let drops_nvram = summary.persistent && has_nvram && made_on.is_none();
+    let mut made = parsed.made();
+    // Images that a conversion has left behind, which no definition names any more.
+    let left = kept::made(&summary.uuid).into_iter().filter(|_| here);
+    let is_known = |old: &Made| made.iter().any(|known| known.path == old.path);
+    let left: Vec<Made> = left.filter(|old| old.volume.is_some() && !is_known(old)).collect();
+    made.extend(left);
+    let mut stays: Vec<String> = made_on.iter().map(|uri| others(name, uri)).collect();
+    let uses = match made.is_empty() && !drops_nvram && !parsed.is_copy() {
+        true => Uses::default(),
+        false => Uses::read(hypervisor)?,
+    };
+    let proof = Proof::of(&parsed, &summary.uuid, &uses, hypervisor);
+    for disk in made.iter().filter(|disk| !(*keep_data && disk.role == Role::Data)) {
+        match proof.fate(disk) {
+            Fate::Goes(step) => steps.push(step),
+            Fate::Gone => {}
+            Fate::Stays(why) => stays.push(why),
+        }
+    }
+    stays.extend(made::of_copy(&parsed, &summary.uuid, &uses));
+    // A guest there may have been one of this machine once.
+    if here && made_on.is_none() {
+        steps.extend(kept::forget(&summary.uuid)?);
+        // What it was is nobody's concern any more, and may hold passwords.
+        let history = History::of(&summary.uuid)?;
+        if !history.entries.is_empty() {
+            steps.extend(history.give_back_pages(&boot()?));
+            steps.extend(history.forget_all());
+        }
+    }
+    if drops_nvram {
+        match made::nvram_stays(&parsed, &summary.uuid, &uses, hypervisor) {
+            Some(why) => stays.push(why),
+            None => steps.push(Step::DropNvram { name: name.clone(), xml }),
+        }
+    }
+    let question = Some(Question::Delete { kind: "domain", name: name.clone() });
+    let again = format!("gpuvm delete {}", word(name));
+    let on_drives = drives::kept(&parsed, hypervisor)?;
+    let change = Change::new("delete", name, steps, on_drives);
+    Ok(Change { warnings: stays, question, again, ..change })
+}
+
+/// What is said where another hypervisor of this machine has made what this domain's metadata is about.
+fn others(name: &str, uri: &str) -> String {
+    format!(
+        "disks, devices, pages and history of domain `{name}` stay: they are of the domain of this UUID at {uri}; \
+         `gpuvm delete {} --connect {}` gives them back",
+        word(name),
+        word(uri)
+    )
+}
+
+/// The steps that give the addresses of a guest back. What keeps its lease keeps no guest from going: leases end.
+fn leases(hypervisor: &dyn Hypervisor, view: &View, world: &World) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for nic in &view.nics {
+        let given = hypervisor.leases(&nic.source, &nic.mac).unwrap_or_else(|error| {
+            world.warning(&error.to_string());
+            Vec::new()
+        });
+        for Lease { server, ip, mac } in given {
+            if is_of_this_machine(server) {
+                steps.push(Step::ReleaseLease { server, ip, mac });
+            } else {
+                let what = "its network's DHCP server is not on this machine";
+                world.note(&format!("the lease of {ip} stays until it ends: {what}"));
+            }
+        }
+    }
+    steps
+}

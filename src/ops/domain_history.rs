@@ -1,0 +1,158 @@
+//! The keeping of changes, so that they can be undone: every change of a definition goes through [`change_domain`].
+
+use crate::apply::{Step, Transaction, now_s};
+use crate::change::DomainChange;
+use crate::domain::{DomainXml, differences};
+use crate::error::{Class, Error, Result, classed, hinted};
+use crate::fsroot::FsRoot;
+use crate::guest::find;
+use crate::history::History;
+use crate::hypervisor::machine::{Machine, command_there};
+use crate::hypervisor::{Hypervisor, XmlOf, none};
+use crate::kept;
+use crate::pages::BOOT;
+use crate::shell::word;
+use crate::world::World;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Where changes of the host are kept, in place of a domain's UUID.
+pub const HOST: &str = "host";
+
+/// Refuses what needs the history of a domain of another machine, which is there.
+pub fn refuse_elsewhere(verb: &str, name: &str, on: &dyn Hypervisor) -> Result<()> {
+    let Machine::Elsewhere { host } = on.machine() else { return refuse_other(verb, name, on) };
+    let message = format!("the history of domain `{name}` is on its machine `{host}`");
+    Err(classed(
+        Class::OtherMachine,
+        message,
+        format!("`{}`", command_there(&host, &format!("{verb} {}", word(name)))),
+    ))
+}
+
+/// Refuses what needs the history of a domain of another hypervisor of this machine that has one of the same UUID.
+fn refuse_other(verb: &str, name: &str, on: &dyn Hypervisor) -> Result<()> {
+    let Some(uri) = kept::elsewhere(&find(on, name)?.uuid, on) else { return Ok(()) };
+    let message = format!(
+        "the history of domain `{name}` is of the domain of the same UUID at {uri}, not of this one"
+    );
+    Err(hinted(message, format!("`gpuvm {verb} {} --connect {}`", word(name), word(&uri))))
+}
+
+/// A time as `2026-11-21T19:00:00Z`.
+pub fn when(at_s: u64) -> String {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(at_s)).to_string()
+}
+
+/// Changes a domain and keeps what it was. The definition is read back; what the hypervisor made otherwise of it is
+/// warned of. To be called with the host's lock.
+pub fn change_domain(
+    change: &DomainChange,
+    hypervisor: &dyn Hypervisor,
+    transaction: &mut Transaction<'_>,
+    world: &World,
+) -> Result<()> {
+    if let Machine::Elsewhere { host } = hypervisor.machine() {
+        let name = &change.name;
+        world.warning(&format!(
+            "no history is kept of a change from here: domain `{name}` is on machine `{host}`, \
+             and `gpuvm undo {typed}` there does not know of it",
+            typed = word(name)
+        ));
+        transaction.run(&change.steps())?;
+        changed_back(change, hypervisor, world);
+        return Ok(());
+    }
+    let uuid = find(hypervisor, &change.name)?.uuid;
+    if let Some(uri) = kept::elsewhere(&uuid, hypervisor) {
+        let name = &change.name;
+        world.warning(&format!(
+            "no history is kept of this change: that of domain `{name}` is of the domain of the same UUID at {uri}"
+        ));
+        transaction.run(&change.steps())?;
+        changed_back(change, hypervisor, world);
+        return Ok(());
+    }
+    let history = History::of(&uuid)?;
+    let now = now_s();
+    let before = change.before.clone();
+    let mut entry = history.next(change.verb, hypervisor.uri(), &change.name, now, before);
+    entry.what = change.what.clone();
+    entry.boot = boot()?;
+    entry.steps = change.first.iter().chain(&change.last).cloned().collect();
+    transaction.run(&history.forget_spent(&entry.boot))?;
+    transaction.run(&[history.remember(&entry, None)])?;
+    transaction.run(&change.steps())?;
+    let mut after = entry.clone();
+    after.after = changed_back(change, hypervisor, world);
+    transaction.run(&[history.remember(&after, Some(&entry))]).map_err(Error::from)
+}
+
+/// The number of this boot of the machine, with which what was set in the kernel ends; empty where there is none.
+pub fn boot() -> Result<String> {
+    Ok(FsRoot::live()?.read(BOOT)?.unwrap_or_default())
+}
+
+/// Says that a guest starts as it was saved, and not as it is defined.
+pub fn tell_saved(hypervisor: &dyn Hypervisor, name: &str, world: &World) {
+    let kept = hypervisor.keeps(name).unwrap_or_default();
+    for kept in kept.iter().filter(|kept| kept.starts) {
+        world.warning(&format!(
+            "domain `{name}` has {}, from which it starts as it was when it was saved, and not as it is defined now; {}",
+            kept.what, kept.hint
+        ));
+    }
+}
+
+/// Makes a change of the host and keeps it, so that `host undo` takes it back.
+pub fn change_host(verb: &str, steps: &[Step], transaction: &mut Transaction<'_>) -> Result<()> {
+    let history = History::of(HOST)?;
+    let mut entry = history.next(verb, none::URI, "", now_s(), String::new());
+    entry.what = steps.iter().map(Step::to_string).collect();
+    entry.boot = boot()?;
+    entry.steps = steps.to_vec();
+    transaction.run(&[history.remember(&entry, None)])?;
+    Ok(transaction.run(steps)?)
+}
+
+/// The definition as the hypervisor took it, after saying where it is not as planned; none: it cannot be read.
+pub fn read_back(
+    name: &str,
+    planned: &DomainXml,
+    hypervisor: &dyn Hypervisor,
+    world: &World,
+) -> Option<String> {
+    let read = match hypervisor.xml(name, XmlOf::Inactive) {
+        Ok(read) => read,
+        Err(error) => {
+            world.warning(&format!("the definition could not be read back: {error}"));
+            return None;
+        }
+    };
+    if let Ok(defined) = DomainXml::parse(&read) {
+        for difference in differences(planned, &defined) {
+            world.warning(&format!("libvirt defined it otherwise than planned: {difference}"));
+        }
+    }
+    Some(read)
+}
+
+/// The same of a changed domain, which may start as it was saved.
+fn changed_back(
+    change: &DomainChange,
+    hypervisor: &dyn Hypervisor,
+    world: &World,
+) -> Option<String> {
+    tell_saved(hypervisor, &change.name, world);
+    read_back(&change.name, &change.after, hypervisor, world)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_utc() {
+        assert_eq!(when(0), "1970-01-01T00:00:00Z");
+        assert_eq!(when(1_795_287_000), "2026-11-21T18:50:00Z");
+    }
+}

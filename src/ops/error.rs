@@ -1,0 +1,268 @@
+//! Errors of the operations: what one refuses itself, with a stable code and what helps, and what the rooms below say.
+//! Knows nothing of exit codes, nor of how an error is shown.
+
+use crate::apply::bind::BindError;
+use crate::apply::command::CommandError;
+use crate::apply::nic::LinkError;
+use crate::apply::{ApplyError, JournalError, LockError, Step};
+use crate::discover::DiscoverError;
+use crate::discover::source::LoadError;
+use crate::domain::DomainXmlError;
+use crate::fsroot::FsError;
+use crate::history::HistoryError;
+use crate::hypervisor::HypervisorError;
+use crate::input::InputError;
+use crate::shell::word;
+use nix::errno::Errno;
+
+/// The result of an operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a verb itself refuses, by what the caller can do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Class {
+    /// The command line is wrong.
+    Usage,
+    /// What is asked for cannot be done; the message says why.
+    Refused,
+    /// Something that is named does not exist.
+    NotFound,
+    /// Something that is to be made exists.
+    Exists,
+    /// Something that is needed is in use.
+    InUse,
+    /// Something is not what it was when the change was planned, or made.
+    Changed,
+    /// The domain is not in a state that allows it.
+    WrongState,
+    /// An earlier change has to be finished or undone first.
+    Unfinished,
+    /// A question was not answered by yes.
+    Declined,
+    /// It has to be run on another machine.
+    OtherMachine,
+    /// The domain would fail `check`.
+    Unsound,
+    /// Something did not happen in time.
+    Timeout,
+    /// An error of the system that no module has a name for.
+    System,
+    /// A defect of this program.
+    Internal,
+}
+
+/// An error with a hint of the place that raised it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// What went wrong.
+    pub message: String,
+    /// A command to run, or what to change; empty: nothing is known to help.
+    pub hint: String,
+    /// Its stable name, as gpuvm-codes(7) lists it.
+    pub code: &'static str,
+}
+
+impl Refusal {
+    /// Of a class.
+    pub fn new(class: Class, message: impl Into<String>, hint: impl Into<String>) -> Refusal {
+        Refusal::coded(class.into(), message, hint)
+    }
+
+    /// With the code of what it tells of.
+    pub fn coded(
+        code: &'static str,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Refusal {
+        Refusal { message: message.into(), hint: hint.into(), code }
+    }
+
+    /// What stands around a cause, whose code it has.
+    pub fn around(message: impl Into<String>, hint: impl Into<String>) -> Refusal {
+        Refusal::new(Class::Refused, message, hint)
+    }
+
+    /// Whether the caller's arguments cannot be meant.
+    pub fn is_usage(&self) -> bool {
+        self.code == <&str>::from(Class::Usage)
+    }
+}
+
+/// Why an operation cannot be done, or was not. Its text and its code are those of what it wraps, which is its source.
+#[derive(Debug, thiserror::Error, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Error {
+    /// The operation refuses.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Refused(#[from] Refusal),
+    /// What an error of another place means here.
+    #[error("{refusal}")]
+    #[strum(to_string = "-")]
+    Around {
+        /// What it means.
+        refusal: Refusal,
+        /// The error.
+        source: Box<Error>,
+    },
+    /// What was being done when it happened.
+    #[error("{doing}")]
+    #[strum(to_string = "-")]
+    Doing {
+        /// What.
+        doing: String,
+        /// The error.
+        source: Box<Error>,
+    },
+    /// Something was to be done by now that nobody has agreed to.
+    #[error(
+        "something has changed since it was asked for, and this was not: {what}; nothing is done"
+    )]
+    Changed {
+        /// The step or loss.
+        what: String,
+        /// The command that asks anew.
+        again: String,
+    },
+    /// Steps were not done.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Apply(#[from] ApplyError),
+    /// The journal.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Journal(#[from] JournalError),
+    /// The lock.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Lock(#[from] LockError),
+    /// The hypervisor.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Hypervisor(#[from] HypervisorError),
+    /// A definition.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Domain(#[from] DomainXmlError),
+    /// What a domain was before.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    History(#[from] HistoryError),
+    /// The host.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Discover(#[from] DiscoverError),
+    /// A recorded host.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Load(#[from] LoadError),
+    /// A file of the host.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    File(#[from] FsError),
+    /// A file of the caller.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Input(#[from] InputError),
+    /// A function's driver.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Bind(#[from] BindError),
+    /// A network device.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Link(#[from] LinkError),
+    /// A program.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Command(#[from] CommandError),
+    /// The system.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    System(#[from] std::io::Error),
+    /// Signals.
+    #[error("cannot hold signals back")]
+    #[strum(to_string = "-")]
+    Signals(#[from] Errno),
+}
+
+impl Error {
+    /// What the operation itself says, on its own or around a cause.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Error::Refused(refusal) | Error::Around { refusal, .. } => Some(refusal),
+            _ => None,
+        }
+    }
+
+    /// The step that was not possible, where one was not.
+    pub fn step(&self) -> Option<&Step> {
+        match self {
+            Error::Apply(ApplyError::Failed { step, .. }) => Some(step),
+            _ => None,
+        }
+    }
+
+    /// Says what it means here.
+    pub fn around(self, refusal: Refusal) -> Error {
+        Error::Around { refusal, source: Box::new(self) }
+    }
+
+    /// It with all of its causes, in one line.
+    pub fn whole(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            let said = error.to_string();
+            if !text.contains(&said) {
+                text = format!("{text}: {said}");
+            }
+            cause = error.source();
+        }
+        text
+    }
+}
+
+/// Says what was being done.
+pub trait Doing<T> {
+    /// Puts what was being done around an error.
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T, E: Into<Error>> Doing<T> for std::result::Result<T, E> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| Error::Doing { doing: what(), source: Box::new(error.into()) })
+    }
+}
+
+/// Makes an error with a hint.
+pub fn hinted(message: impl Into<String>, hint: impl Into<String>) -> Error {
+    classed(Class::Refused, message, hint)
+}
+
+/// Makes such an error of a class that says more.
+pub fn classed(class: Class, message: impl Into<String>, hint: impl Into<String>) -> Error {
+    Refusal::new(class, message, hint).into()
+}
+
+/// Makes such an error with the code of what it tells of.
+pub fn coded(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Error {
+    Refusal::coded(code, message, hint).into()
+}
+
+/// Makes an error of arguments that cannot be meant.
+pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Error {
+    classed(Class::Usage, message, hint)
+}
+
+/// The commands that give a domain that only runs a definition.
+pub fn dump_and_define(name: &str) -> String {
+    let file = format!("{name}.xml");
+    let file = word(&file);
+    format!(
+        "`virsh dumpxml {name} >{file}` and `virsh define {file}` give it one",
+        name = word(name)
+    )
+}

@@ -1,0 +1,66 @@
+//! Files of the caller's, written whole.
+
+use crate::error::{Class, Result, classed, hinted};
+use std::io::{ErrorKind, Write as _};
+use std::path::Path;
+
+/// Writes a file so that nobody ever sees a part of it: beside its place first, then moved there.
+pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
+    let shown = file.display();
+    let dir = match file.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    if file.is_dir() {
+        let hint = format!("name a file in it: {}", file.join("host.json").display());
+        return Err(hinted(format!("{shown} is a directory"), hint));
+    }
+    let failed = |error: std::io::Error, what: &str| {
+        let reason = error.to_string();
+        // The scratch file's name, which `tempfile` adds, would only puzzle.
+        let reason = reason.split(" at path ").next().unwrap_or_default();
+        let hint = match error.kind() {
+            ErrorKind::NotFound => format!("make the directory first: mkdir -p {}", dir.display()),
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+                "name a file in a directory that you may write to, or `-` for standard output"
+                    .into()
+            }
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "make room, or name a file on another file system; nothing was left behind".into()
+            }
+            _ => String::new(),
+        };
+        hinted(format!("cannot {what} {shown}: {reason}"), hint)
+    };
+    // Looked at first for its clear text; the move below is what decides.
+    let exists = || {
+        let hint = "name another file, or replace it with --overwrite";
+        classed(Class::Exists, format!("{shown} is there already"), hint)
+    };
+    match file.symlink_metadata() {
+        // Moving a file over /dev/null would take it away from everybody.
+        Ok(meta) if !meta.is_file() && !meta.is_symlink() => {
+            let hint = "name a regular file, or `-` for standard output";
+            return Err(hinted(format!("{shown} is not a regular file"), hint));
+        }
+        Ok(_) if !overwrite => return Err(exists()),
+        _ => {}
+    }
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    let mut scratch = tempfile::Builder::new()
+        .prefix(".gpuvm-")
+        .permissions(mode)
+        .tempfile_in(dir)
+        .map_err(|error| failed(error, "write"))?;
+    scratch.write_all(bytes).map_err(|error| failed(error, "write"))?;
+    scratch.as_file().sync_all().map_err(|error| failed(error, "write"))?;
+    let moved = if overwrite { scratch.persist(file) } else { scratch.persist_noclobber(file) };
+    match moved {
+        Ok(_) => {
+            crate::trace::wrote(file);
+            Ok(())
+        }
+        Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Err(exists()),
+        Err(error) => Err(failed(error.error, "replace")),
+    }
+}

@@ -1,0 +1,43 @@
+//! The changes of gpuvm. Each is one file and one function that looks at the [`World`](world::World) and plans a
+//! [`Change`](change::Change); [`Session::run`](session::Session::run) carries it out. What a service, an Ansible module or
+//! a page would call: nothing here prints, asks at a terminal or knows a command line. Who calls gives a
+//! [`Reporter`](reporter::Reporter), which is told and asked.
+//!
+//! How a verb is brought here:
+//! 1. What it takes becomes a struct of plain values (`Delete`), made by the verb of its arguments.
+//! 2. What it plans becomes `fn delete(world: &World, wanted: &Delete) -> Result<Change<T>>`: parts with the steps, warnings,
+//!    the question that goes before it, how long the lock is held; `T` is what the answer needs to know afterwards.
+//!    The plan changes nothing, since it is made twice, and `world.warning` in it is told once.
+//! 3. The verb: `let mut session = Session::begin(world, manner)?;` `let done = session.run(|world| delete(world, &wanted))?;`
+//!    and its answer. `manner` has --yes, --dry-run and --lock-wait. `--diff` looks at [`Session::look`](session::Session::look).
+//! 4. What comes after the steps and belongs to the change, such as waiting for an address, goes to
+//!    [`Session::run_and`](session::Session::run_and). Errors are [`error::Error`]: `hinted`, `classed`, `usage`.
+
+use gpuvm_core::{
+    bdf, check, cpuset, domain, memsize, placement, request, seed, shell, topology, words,
+};
+use gpuvm_host::{apply, discover, fsroot, history, holders, hypervisor, input, kept, trace};
+
+pub mod cards;
+pub mod change;
+pub mod claim;
+pub mod delete;
+pub mod domain_history;
+pub mod drives;
+pub mod error;
+pub mod files;
+pub mod gone;
+pub mod guest;
+pub mod links;
+pub mod made;
+pub mod pages;
+mod remote;
+pub mod reporter;
+pub mod restart;
+pub mod session;
+pub mod start;
+pub mod stop;
+pub mod unfinished;
+pub mod vfs;
+pub mod watch;
+pub mod world;

@@ -1,0 +1,60 @@
+//! `restart`: stop and start as one change. The stop cannot be undone; a run that is killed in between is finished by
+//! `recover`.
+
+use crate::apply::Step;
+use crate::change::{Change, Hold};
+use crate::error::{Error, Refusal, Result, dump_and_define, hinted};
+use crate::guest::find;
+use crate::hypervisor::{DomainState, Hypervisor};
+use crate::session::{Done, Session};
+use crate::shell::word;
+use crate::stop::{self, Down, way_down};
+use crate::world::World;
+use std::cell::Cell;
+
+/// Plans a restart. What it takes it has taken already: nobody needs to wait for a guest that shuts down; the lock is held
+/// again while it starts.
+pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
+    let hypervisor = world.hypervisor()?;
+    let summary = find(&*hypervisor, name)?;
+    if !summary.persistent {
+        return Err(hinted(
+            format!("domain `{name}` has no definition, so it would be gone once it is stopped"),
+            dump_and_define(name),
+        ));
+    }
+    let mut steps: Vec<Step> = way_down(&*hypervisor, name, down)?.into_iter().collect();
+    steps.push(Step::StartDomain { name: name.to_owned(), uuid: Some(summary.uuid) });
+    Ok(Change { hold: Hold::Planning, ..Change::new("restart", name, steps, ()) })
+}
+
+/// Restarts a guest, and says where that has ended.
+pub fn run(session: &mut Session<'_>, name: &str, down: Down) -> Result<Done<()>> {
+    let ran = Cell::new(false);
+    let done = session.run(|world| {
+        let change = restart(world, name, down)?;
+        ran.set(change.steps().len() > 1);
+        Ok(change)
+    });
+    done.map_err(|error| match session.hypervisor() {
+        Ok(hypervisor) => told(error, &*hypervisor, name, ran.get()),
+        Err(_) => error,
+    })
+}
+
+/// Says where a restart of a guest that `ran` has ended: before the stop, or after.
+fn told(error: Error, hypervisor: &dyn Hypervisor, name: &str, ran: bool) -> Error {
+    let Error::Apply(applied) = &error else { return error };
+    let is_off = find(hypervisor, name).is_ok_and(|row| row.state == DomainState::ShutOff);
+    if !ran || !is_off {
+        return stop::explained(error, name, "restart");
+    }
+    let hint = if applied.needs_recovery() {
+        "remove the cause, then `gpuvm recover`, which starts it".into()
+    } else {
+        format!("remove the cause, then `gpuvm start {}`", word(name))
+    };
+    let message =
+        format!("domain `{name}` is stopped, which cannot be undone, and is not started again");
+    error.around(Refusal::around(message, hint))
+}

@@ -1,0 +1,332 @@
+//! The one skeleton of every change: unfinished ones are refused, it is planned, asked about, planned again with the host's
+//! lock, written down, done, kept for `undo`, and read back. What is done is the plan's alone.
+
+mod agreed;
+
+pub use agreed::Agreed;
+
+use crate::apply::{HostLock, Journal, Step, Transaction};
+use crate::change::{Change, Hold, Part};
+use crate::domain_history::{change_domain, change_host, read_back};
+use crate::error::{Class, Error, Result, classed, usage};
+use crate::hypervisor::Hypervisor;
+use crate::hypervisor::none::{self, NoHypervisor};
+use crate::links;
+use crate::reporter::{Answer, Asked, Question};
+use crate::unfinished;
+use crate::watch::Watch;
+use crate::world::World;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Whether a change is asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confirm {
+    /// The caller has said yes.
+    Given,
+    /// It is planned once without the lock, and asked about.
+    Ask,
+    /// It is planned with the lock, which is given back where there is something to ask.
+    IfNeeded,
+}
+
+/// What a change is about, for the journal and for what hinders it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    /// Guests of the hypervisor.
+    Guests,
+    /// The host alone.
+    Host,
+    /// The host; the hypervisor, where there is one, is asked whose a device is.
+    HostWithGuests,
+}
+
+/// How a caller wants a change made.
+#[derive(Debug, Clone, Copy)]
+pub struct Manner {
+    /// Whether it is asked about.
+    pub confirm: Confirm,
+    /// Whether its steps are only shown.
+    pub dry_run: bool,
+    /// How long another change of the host is waited for.
+    pub lock_wait: Duration,
+    /// What it is about.
+    pub of: Of,
+}
+
+/// A change that was made, or only shown.
+#[derive(Debug)]
+pub struct Done<T> {
+    /// What was planned at last.
+    pub change: Change<T>,
+    /// Whether something was done: it was not only shown, and there was something to do.
+    pub made: bool,
+}
+
+/// A change whose steps are done, and which is not closed yet: a signal still undoes it.
+pub struct Running<'r, 't> {
+    /// The steps.
+    pub transaction: &'r mut Transaction<'t>,
+    /// Where they were done.
+    pub hypervisor: &'r dyn Hypervisor,
+}
+
+/// One run of a caller that changes something.
+pub struct Session<'w> {
+    /// What is looked at.
+    world: &'w World,
+    /// How.
+    manner: Manner,
+    /// Signals, the lock, and who is told.
+    watch: Watch,
+    /// Warnings that were told.
+    told: BTreeSet<String>,
+}
+
+impl<'w> Session<'w> {
+    /// Begins: signals are held back once something is done. To be called before the hypervisor is opened.
+    pub fn begin(world: &'w World, manner: Manner) -> Result<Session<'w>> {
+        let watch = Watch::begin(world.reporter().clone())?;
+        let watch = watch.with_state(world.settings.state.clone());
+        Ok(Session { world, manner, watch, told: BTreeSet::new() })
+    }
+
+    /// Plans a change, for a caller that shows it in a way of its own; says what is not as it should be.
+    pub fn look<T, E>(
+        &mut self,
+        plan: impl Fn(&World) -> Result<Change<T>, E>,
+    ) -> Result<Change<T>, E> {
+        let change = plan(self.world)?;
+        self.warn(&change);
+        Ok(change)
+    }
+
+    /// Makes a change; see the module.
+    pub fn run<T, E: From<Error>>(
+        &mut self,
+        plan: impl Fn(&World) -> Result<Change<T>, E>,
+    ) -> Result<Done<T>, E> {
+        let none = None::<fn(&mut Running<'_, '_>, &Change<T>) -> Result<(), E>>;
+        Ok(self.through(plan, none)?.0)
+    }
+
+    /// Makes a change and does something more before it is closed, without the lock. Where that fails because of a signal
+    /// all is undone ([`Transaction::go_on`]).
+    pub fn run_and<T, R, E: From<Error>>(
+        &mut self,
+        plan: impl Fn(&World) -> Result<Change<T>, E>,
+        then: impl FnOnce(&mut Running<'_, '_>, &Change<T>) -> Result<R, E>,
+    ) -> Result<(Done<T>, Option<R>), E> {
+        self.through(plan, Some(then))
+    }
+
+    /// The skeleton.
+    fn through<T, R, E: From<Error>>(
+        &mut self,
+        plan: impl Fn(&World) -> Result<Change<T>, E>,
+        then: Option<impl FnOnce(&mut Running<'_, '_>, &Change<T>) -> Result<R, E>>,
+    ) -> Result<(Done<T>, Option<R>), E> {
+        if self.manner.dry_run {
+            let change = self.look(plan)?;
+            self.preview(&change)?;
+            return Ok((Done { change, made: false }, None));
+        }
+        self.refuse_unfinished()?;
+        let mut agreed = None;
+        if self.manner.confirm == Confirm::Ask {
+            let change = self.look(&plan)?;
+            agreed = Some(self.asked(&change)?);
+        }
+        let (mut lock, mut change) = self.planned(&plan)?;
+        if agreed.is_none() && change.question.is_some() && self.manner.confirm != Confirm::Given {
+            // Others need not wait for a person.
+            drop(lock);
+            self.warn(&change);
+            agreed = Some(self.asked(&change)?);
+            (lock, change) = self.planned(&plan)?;
+        }
+        agreed.unwrap_or_default().covers(&change.steps(), &change.losses, &change.again)?;
+        self.warn(&change);
+        if change.is_empty() {
+            return Ok((Done { change, made: false }, None));
+        }
+        let then = self.make(&change, Some(lock), then)?;
+        Ok((Done { change, made: true }, then))
+    }
+
+    /// Takes the lock and plans.
+    fn planned<T, E: From<Error>>(
+        &mut self,
+        plan: impl Fn(&World) -> Result<Change<T>, E>,
+    ) -> Result<(Rc<HostLock>, Change<T>), E> {
+        let lock = self.watch.lock(self.manner.lock_wait).map_err(Error::from)?;
+        self.refuse_unfinished()?;
+        let change = plan(self.world)?;
+        Ok((lock, change))
+    }
+
+    /// Does what is planned, whoever holds the lock by now: for what follows a change at once.
+    pub fn follow<T>(&mut self, change: &Change<T>) -> Result<()> {
+        let none = None::<fn(&mut Running<'_, '_>, &Change<T>) -> Result<()>>;
+        self.make(change, None, none).map(drop)
+    }
+
+    /// Does the parts of a change.
+    fn make<T, R, E: From<Error>>(
+        &mut self,
+        change: &Change<T>,
+        lock: Option<Rc<HostLock>>,
+        then: Option<impl FnOnce(&mut Running<'_, '_>, &Change<T>) -> Result<R, E>>,
+    ) -> Result<Option<R>, E> {
+        let hypervisor = self.hypervisor()?;
+        let journal = if change.journal { Some(self.journal(change, &*hypervisor)?) } else { None };
+        // What it takes it has taken already.
+        let lock = lock.filter(|_| change.hold == Hold::Through);
+        let world = self.world;
+        let mut transaction = Transaction::new(&*hypervisor, &mut self.watch, journal);
+        for part in &change.parts {
+            make_part(part, change.verb, &*hypervisor, &mut transaction, world)?;
+        }
+        let Some(then) = then else {
+            transaction.close().map_err(Error::from)?;
+            drop(lock);
+            return Ok(None);
+        };
+        // From here on everybody sees what is taken.
+        drop(lock);
+        let mut running = Running { transaction: &mut transaction, hypervisor: &*hypervisor };
+        let after = then(&mut running, change)?;
+        // A signal that came until here undoes all of it.
+        transaction.go_on().map_err(Error::from)?;
+        transaction.close().map_err(Error::from)?;
+        Ok(Some(after))
+    }
+
+    /// The hypervisor that the steps are done on.
+    pub fn hypervisor(&self) -> Result<Rc<dyn Hypervisor>> {
+        match self.manner.of {
+            Of::Guests => self.world.hypervisor(),
+            Of::Host => Ok(Rc::new(NoHypervisor)),
+            Of::HostWithGuests => self.world.hypervisor_or_none(),
+        }
+    }
+
+    /// Refuses to begin while another change is half done.
+    fn refuse_unfinished(&self) -> Result<()> {
+        let state = self.world.settings.state.as_deref();
+        let warn = |text: &str| self.world.warning(text);
+        match self.manner.of {
+            Of::Guests => unfinished::refuse(self.world.hypervisor()?.uri(), state, warn),
+            Of::Host | Of::HostWithGuests => unfinished::refuse(none::URI, state, warn),
+        }
+    }
+
+    /// Begins the journal of a change.
+    fn journal<T>(&self, change: &Change<T>, hypervisor: &dyn Hypervisor) -> Result<Journal> {
+        let (verb, subject) = (change.verb, change.subject.as_str());
+        let of_host = self.manner.of != Of::Guests;
+        let uri = if of_host { none::URI } else { hypervisor.uri() };
+        if let Some(state) = &self.world.settings.state {
+            return Ok(Journal::begin_in(&state.join("journal"), verb, subject, uri)?);
+        }
+        Ok(if of_host {
+            Journal::begin(verb, subject, uri)?
+        } else {
+            Journal::begin_on(verb, subject, (uri, hypervisor.identity()))?
+        })
+    }
+
+    /// Says what is not as it should be, once.
+    fn warn<T>(&mut self, change: &Change<T>) {
+        for warning in &change.warnings {
+            if self.told.insert(warning.clone()) {
+                self.world.reporter().warning(warning);
+            }
+        }
+    }
+
+    /// Shows what would be done.
+    fn preview<T>(&self, change: &Change<T>) -> Result<()> {
+        if self.manner.confirm != Confirm::Given {
+            for loss in &change.losses {
+                let verb = change.verb;
+                self.world
+                    .reporter()
+                    .warning(&format!("{loss}: `{verb}` asks first, or takes --accept-data-loss"));
+            }
+        }
+        Ok(self.world.reporter().preview(&change.steps())?)
+    }
+
+    /// Asks about a change, where there is something to ask; what was agreed to.
+    fn asked<T>(&mut self, change: &Change<T>) -> Result<Agreed> {
+        let steps = change.steps();
+        if let Some(question) = &change.question {
+            let answer = self.ask(question, &steps, &change.losses)?;
+            refuse_answer(answer, question, &change.losses)?;
+        }
+        Ok(Agreed::to(&steps).and(&change.losses))
+    }
+
+    /// Asks something that belongs to a change.
+    pub fn ask(&self, question: &Question, steps: &[Step], losses: &[String]) -> Result<Answer> {
+        Ok(self.world.reporter().ask(Asked { question, steps, losses })?)
+    }
+}
+
+/// Does one part of a change.
+fn make_part(
+    part: &Part,
+    verb: &str,
+    hypervisor: &dyn Hypervisor,
+    transaction: &mut Transaction<'_>,
+    world: &World,
+) -> Result<()> {
+    match part {
+        Part::Steps(steps) => transaction.run(steps)?,
+        Part::Domain(change) => change_domain(change, hypervisor, transaction, world)?,
+        Part::Host(steps) => change_host(verb, steps, transaction)?,
+        Part::Links => links::keep(false, world).map(drop)?,
+        Part::ReadBack { name, planned } => {
+            read_back(name, planned, hypervisor, world);
+        }
+        Part::Complete => transaction.complete()?,
+    }
+    Ok(())
+}
+
+/// Refuses to go on after any answer but yes.
+fn refuse_answer(answer: Answer, question: &Question, losses: &[String]) -> Result<()> {
+    let nobody = answer == Answer::Nobody;
+    let no_one = "is not confirmed, and there is no terminal to ask at";
+    Err(match question {
+        _ if answer == Answer::Yes => return Ok(()),
+        Question::Delete { kind, name } if nobody => {
+            usage(format!("deleting {kind} `{name}` {no_one}"), "--yes deletes without asking")
+        }
+        Question::Delete { kind, name } => {
+            let message = format!("{kind} `{name}` is not deleted: the name was not repeated");
+            classed(Class::Declined, message, "")
+        }
+        Question::Agree { what, .. } if nobody => {
+            usage(format!("{what} {no_one}"), "--yes does it without asking")
+        }
+        Question::Agree { what, .. } => {
+            classed(Class::Declined, format!("{what} was declined; nothing is changed"), "")
+        }
+        Question::Losses { name } if nobody => {
+            let lines: String = losses.iter().map(|loss| format!("\n  {loss}")).collect();
+            usage(
+                format!("domain `{name}` would get drives with data on them{lines}"),
+                "--accept-data-loss gives them as they are; `gpuvm drive wipe ID` erases one",
+            )
+        }
+        Question::Losses { .. } | Question::CutPower { .. } => {
+            classed(Class::Declined, "declined; nothing is changed", "")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,377 @@
+//! The skeleton on a hypervisor in memory, with the lock and the journals in a directory of its own.
+
+mod fake;
+
+use super::*;
+use crate::apply::{Orphan, recover};
+use crate::reporter::Reporter;
+use crate::restart;
+use crate::stop::{Down, stop_or_end};
+use crate::world::Settings;
+use fake::{Fake, xml};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// UUID of the domain that is made here.
+const UUID: &str = "11111111-2222-4333-8444-555555555555";
+
+/// What happens when something is told or asked.
+type Happens = Box<dyn Fn(&str) + Send>;
+
+/// Somebody who is told and asked, and to whom something may happen meanwhile.
+struct Caller {
+    /// What was told.
+    told: Mutex<Vec<String>>,
+    /// The answer to every question.
+    answer: Answer,
+    /// What happens; told of `ask` where a question is asked.
+    happens: Mutex<Option<Happens>>,
+}
+
+impl Caller {
+    /// Somebody who answers so.
+    fn who_says(answer: Answer) -> Arc<Caller> {
+        Arc::new(Caller { told: Mutex::default(), answer, happens: Mutex::default() })
+    }
+
+    /// Lets something happen at everything that is told from now on.
+    fn at(&self, happens: impl Fn(&str) + Send + 'static) {
+        *self.happens.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(happens));
+    }
+
+    /// Notes what is told.
+    fn hear(&self, text: String) {
+        let happens = self.happens.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(happens) = &*happens {
+            happens(&text);
+        }
+        self.told.lock().unwrap().push(text);
+    }
+
+    /// How often something was told that has this in it.
+    fn heard(&self, part: &str) -> usize {
+        self.told.lock().unwrap().iter().filter(|text| text.contains(part)).count()
+    }
+}
+
+impl Reporter for Caller {
+    fn progress(&self, text: &str) {
+        self.hear(text.to_owned());
+    }
+    fn warning(&self, text: &str) {
+        self.hear(format!("warning: {text}"));
+    }
+    fn preview(&self, steps: &[Step]) -> io::Result<()> {
+        self.hear(format!("preview of {}", steps.len()));
+        Ok(())
+    }
+    fn ask(&self, _: Asked<'_>) -> io::Result<Answer> {
+        self.hear("ask".into());
+        Ok(self.answer)
+    }
+}
+
+/// A machine of a test.
+struct Stage {
+    /// Its lock, journals and files.
+    dir: tempfile::TempDir,
+    /// Its hypervisor.
+    fake: Rc<Fake>,
+    /// Who is told and asked.
+    caller: Arc<Caller>,
+    /// What is looked at.
+    world: World,
+}
+
+impl Stage {
+    /// One on which nothing is yet, before somebody who answers so.
+    fn who_says(answer: Answer) -> Stage {
+        let (dir, fake) = (tempfile::tempdir().unwrap(), Rc::new(Fake::default()));
+        let caller = Caller::who_says(answer);
+        let state = Some(dir.path().to_owned());
+        let settings = Settings { connect: "test:///fake".into(), state, ..Settings::default() };
+        let world = World::on(Rc::clone(&fake) as Rc<dyn Hypervisor>, settings, caller.clone());
+        Stage { dir, fake, caller, world }
+    }
+
+    /// Makes a guest, as a caller wants it.
+    fn create(&self, confirm: Confirm) -> Result<Done<()>> {
+        Session::begin(&self.world, manner(confirm))?.run(|world| self.plan(world))
+    }
+
+    /// Plans a guest: a file, its definition, its start.
+    fn plan(&self, world: &World) -> Result<Change> {
+        world.warning("it is planned");
+        let path = self.dir.path().join("note");
+        let name = || "a".to_owned();
+        let steps = vec![
+            Step::Remember { path, text: Some("x".into()), was: None },
+            Step::DefineDomain { name: name(), xml: xml("a", UUID) },
+            Step::StartDomain { name: name(), uuid: Some(UUID.into()) },
+        ];
+        let question =
+            Question::Agree { lines: None, question: "go on?", what: "making it".into() };
+        Ok(Change { question: Some(question), ..Change::new("create", "a", steps, ()) })
+    }
+
+    /// Journals that lie there.
+    fn journals(&self) -> usize {
+        std::fs::read_dir(self.dir.path().join("journal")).map_or(0, Iterator::count)
+    }
+
+    /// Whether nothing is there that the change makes.
+    fn is_untouched(&self) -> bool {
+        let note = self.dir.path().join("note").exists();
+        self.fake.runs("a").is_none() && !note && self.journals() == 0
+    }
+
+    /// Recovers what was killed.
+    fn recover(&self) {
+        let orphans = Orphan::all_in(&self.dir.path().join("journal")).unwrap();
+        assert!(orphans.damaged.is_empty(), "{:?}", orphans.damaged.first().map(|one| &one.error));
+        let mut watch = Watch::begin(Caller::who_says(Answer::Nobody)).unwrap();
+        for orphan in orphans.readable {
+            recover(orphan, &*self.fake, &mut watch, &["a".into()]).unwrap();
+        }
+    }
+}
+
+/// How a change is made here.
+fn manner(confirm: Confirm) -> Manner {
+    Manner { confirm, dry_run: false, lock_wait: Duration::ZERO, of: Of::Guests }
+}
+
+/// Whether nobody holds the lock of a directory.
+fn is_free(state: &Path) -> bool {
+    HostLock::take_in(state, Duration::ZERO, |_| std::ops::ControlFlow::Continue(())).is_ok()
+}
+
+/// Ends what goes on as if the program were killed there: nothing more is done.
+fn kill() {
+    resume_unwind(Box::new("killed"));
+}
+
+#[test]
+fn what_was_agreed_to_is_done() {
+    for confirm in [Confirm::Given, Confirm::Ask, Confirm::IfNeeded] {
+        let stage = Stage::who_says(Answer::Yes);
+        assert!(stage.create(confirm).unwrap().made);
+        assert_eq!((stage.fake.runs("a"), stage.journals()), (Some(true), 0));
+        assert_eq!(stage.caller.heard("ask"), usize::from(confirm != Confirm::Given));
+        assert_eq!(stage.caller.heard("it is planned"), 1, "told twice");
+    }
+}
+
+#[test]
+fn without_a_yes_nothing_is_done() {
+    for (answer, code) in [(Answer::No, "declined"), (Answer::Nobody, "usage")] {
+        for confirm in [Confirm::Ask, Confirm::IfNeeded] {
+            let stage = Stage::who_says(answer);
+            let error = stage.create(confirm).unwrap_err();
+            assert_eq!(error.refusal().map(|refusal| refusal.code), Some(code), "{error}");
+            assert!(stage.is_untouched() && is_free(stage.dir.path()));
+        }
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_person() {
+    for confirm in [Confirm::Ask, Confirm::IfNeeded] {
+        let stage = Stage::who_says(Answer::Yes);
+        let dir = stage.dir.path().to_owned();
+        stage.caller.at(move |text| {
+            if text == "ask" {
+                assert!(is_free(&dir), "the lock is held while the question stands");
+            } else if text.starts_with("define") {
+                assert!(!is_free(&dir), "the lock is not held while it is done");
+            }
+        });
+        stage.create(confirm).unwrap();
+        assert_eq!(stage.caller.heard("ask"), 1);
+    }
+}
+
+#[test]
+fn what_changes_while_the_question_stands_is_refused() {
+    for confirm in [Confirm::Ask, Confirm::IfNeeded] {
+        let stage = Stage::who_says(Answer::Yes);
+        let plan = |world: &World| {
+            let mut change = stage.plan(world)?;
+            if stage.caller.heard("ask") > 0 {
+                let path = stage.dir.path().join("other");
+                let more = Step::Remember { path, text: Some("y".into()), was: None };
+                change.parts.push(Part::Steps(vec![more]));
+            }
+            Ok::<_, Error>(change)
+        };
+        let mut session = Session::begin(&stage.world, manner(confirm)).unwrap();
+        let error = session.run(plan).unwrap_err();
+        assert!(matches!(error, Error::Changed { .. }), "{error}");
+        assert!(stage.is_untouched());
+    }
+}
+
+#[test]
+fn what_need_not_be_done_any_more_is_left_out() {
+    let stage = Stage::who_says(Answer::Yes);
+    let plan = |world: &World| {
+        let mut change = stage.plan(world)?;
+        if stage.caller.heard("ask") > 0 {
+            change.parts = vec![Part::Steps(change.steps().split_off(1))];
+        }
+        Ok::<_, Error>(change)
+    };
+    Session::begin(&stage.world, manner(Confirm::Ask)).unwrap().run(plan).unwrap();
+    assert_eq!(stage.fake.runs("a"), Some(true));
+    assert!(!stage.dir.path().join("note").exists());
+}
+
+#[test]
+fn a_lock_that_another_holds_is_an_error_and_nothing_is_done() {
+    let stage = Stage::who_says(Answer::Yes);
+    let waiting = |_| std::ops::ControlFlow::Continue(());
+    let held = HostLock::take_in(stage.dir.path(), Duration::ZERO, waiting).unwrap();
+    for confirm in [Confirm::Given, Confirm::Ask, Confirm::IfNeeded] {
+        assert!(matches!(stage.create(confirm).unwrap_err(), Error::Lock(_)));
+        assert!(stage.is_untouched());
+    }
+    // Where it is asked first, another may take it while the question stands.
+    assert_eq!(stage.caller.heard("ask"), 1);
+    drop(held);
+    stage.create(Confirm::Given).unwrap();
+}
+
+#[test]
+fn a_run_that_is_killed_at_any_record_is_refused_to_the_next_until_it_is_recovered() {
+    // At a telling: before the step is written down; at a call: after it was, before it is done.
+    for (telling, at) in [(true, 0), (true, 1), (true, 2), (false, 0), (false, 1)] {
+        let stage = Stage::who_says(Answer::Yes);
+        if telling {
+            let seen = Mutex::new(0);
+            stage.caller.at(move |text| {
+                if text.starts_with("warning") {
+                    return;
+                }
+                let mut seen = seen.lock().unwrap();
+                *seen += 1;
+                if *seen == at + 1 {
+                    drop(seen);
+                    kill();
+                }
+            });
+        } else {
+            *stage.fake.at.borrow_mut() = Some(Box::new(move |number| {
+                if number == at {
+                    kill();
+                }
+            }));
+        }
+        let killed = catch_unwind(AssertUnwindSafe(|| stage.create(Confirm::Given).is_ok()));
+        assert!(killed.is_err(), "it came to its end: {telling} {at}");
+        assert_eq!(stage.journals(), 1, "nothing is left to go on from: {telling} {at}");
+        stage.caller.at(|_| {});
+        *stage.fake.at.borrow_mut() = None;
+        let before = stage.fake.calls.get();
+        // The first step was announced and not begun: there is nothing to be undone.
+        if (telling, at) != (true, 0) {
+            let error = stage.create(Confirm::Given).unwrap_err();
+            let code = error.refusal().map(|refusal| refusal.code);
+            assert_eq!(code, Some("unfinished"), "{telling} {at}: {error}");
+            assert_eq!(stage.fake.calls.get(), before, "something was done");
+        }
+        stage.recover();
+        assert!(stage.is_untouched(), "not undone: {telling} {at}");
+        stage.create(Confirm::Given).unwrap();
+    }
+}
+
+#[test]
+fn a_hypervisor_that_goes_away_leaves_all_or_nothing() {
+    for from in 0..2 {
+        let stage = Stage::who_says(Answer::Yes);
+        stage.fake.away_from.set(Some(from));
+        let error = stage.create(Confirm::Given).unwrap_err();
+        let Error::Apply(applied) = &error else { panic!("{error}") };
+        // A call may have got there although the answer did not: then a journal stays.
+        assert_eq!(applied.needs_recovery(), stage.journals() == 1, "{error}");
+        stage.fake.away_from.set(None);
+        stage.recover();
+        assert!(stage.is_untouched(), "away from call {from}: {error}");
+        assert!(is_free(stage.dir.path()));
+    }
+}
+
+#[test]
+fn a_signal_undoes_what_was_done() {
+    let stage = Stage::who_says(Answer::Yes);
+    *stage.fake.at.borrow_mut() =
+        Some(Box::new(|_| nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM).unwrap()));
+    let error = stage.create(Confirm::Given).unwrap_err();
+    assert!(error.to_string().starts_with("interrupted by SIGTERM"), "{error}");
+    assert!(stage.is_untouched());
+}
+
+#[test]
+fn what_comes_after_the_steps_is_without_the_lock_and_may_still_undo_them() {
+    let stage = Stage::who_says(Answer::Yes);
+    let raise = || nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM).unwrap();
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    let done = session.run_and(
+        |world| stage.plan(world),
+        |running, _| {
+            assert!(is_free(stage.dir.path()));
+            assert_eq!((stage.fake.runs("a"), stage.journals()), (Some(true), 1));
+            raise();
+            Ok::<_, Error>(running.transaction.go_on()?)
+        },
+    );
+    assert!(done.is_err());
+    assert!(stage.is_untouched());
+}
+
+#[test]
+fn a_change_that_is_only_shown_leaves_no_trace() {
+    let stage = Stage::who_says(Answer::Nobody);
+    let shown = Manner { dry_run: true, ..manner(Confirm::Ask) };
+    let done = Session::begin(&stage.world, shown).unwrap().run(|world| stage.plan(world)).unwrap();
+    assert!(!done.made && stage.is_untouched());
+    assert_eq!((stage.caller.heard("preview of 3"), stage.caller.heard("ask")), (1, 0));
+    assert_eq!(std::fs::read_dir(stage.dir.path()).unwrap().count(), 0, "the lock was taken");
+}
+
+#[test]
+fn nothing_to_do_writes_no_journal() {
+    let stage = Stage::who_says(Answer::Yes);
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    let done = session.run(|_| Ok::<_, Error>(Change::new("start", "a", Vec::new(), ()))).unwrap();
+    assert!(!done.made && !stage.dir.path().join("journal").exists());
+}
+
+#[test]
+fn others_need_not_wait_for_a_guest_that_shuts_down() {
+    let stage = Stage::who_says(Answer::Yes);
+    stage.fake.put("a", UUID, true);
+    let dir = stage.dir.path().to_owned();
+    *stage.fake.at.borrow_mut() =
+        Some(Box::new(move |call| assert_eq!(is_free(&dir), call == 0, "at call {call}")));
+    let down = Down { force: false, wait_s: 0 };
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    // The lock is taken again for the start.
+    restart::run(&mut session, "a", down).unwrap();
+    assert_eq!((stage.fake.runs("a"), stage.journals()), (Some(true), 0));
+}
+
+#[test]
+fn the_power_of_a_guest_is_cut_only_after_a_yes() {
+    for (answer, ended) in [(Answer::Yes, true), (Answer::No, false), (Answer::Nobody, false)] {
+        let stage = Stage::who_says(answer);
+        stage.fake.put("stubborn", UUID, true);
+        let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+        let down = Down { force: false, wait_s: 0 };
+        let done = stop_or_end(&mut session, "stubborn", down);
+        assert_eq!((done.is_ok(), stage.fake.runs("stubborn")), (ended, Some(!ended)));
+        assert_eq!(stage.caller.heard("ask"), 1);
+    }
+}

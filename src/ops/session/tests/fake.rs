@@ -1,0 +1,156 @@
+//! A hypervisor in memory.
+
+use crate::hypervisor::network::Networks;
+use crate::hypervisor::none::NoHypervisor;
+use crate::hypervisor::storage::Storage;
+use crate::hypervisor::{
+    AskedBy, Console, DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind,
+    Lease, XmlOf,
+};
+use gpuvm_core::cpuset::CpuSet;
+use gpuvm_core::domain::DomainXml;
+use gpuvm_core::domain::live::GuestThread;
+use gpuvm_core::network::GuestAddress;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A hypervisor in memory: each domain by its name with its definition and whether it runs.
+#[derive(Default)]
+pub struct Fake {
+    /// The domains.
+    pub domains: RefCell<BTreeMap<String, (String, bool)>>,
+    /// Calls that change something, so far.
+    pub calls: Cell<usize>,
+    /// From this call on it is away.
+    pub away_from: Cell<Option<usize>>,
+    /// What happens at each call that changes something, by its number.
+    pub at: RefCell<Option<Box<dyn Fn(usize)>>>,
+}
+
+impl Fake {
+    /// Counts a call, and fails it where the hypervisor is away.
+    fn call(&self, doing: &str) -> Result<(), HypervisorError> {
+        let number = self.calls.replace(self.calls.get() + 1);
+        if let Some(at) = &*self.at.borrow() {
+            at(number);
+        }
+        if self.away_from.get().is_none_or(|from| number < from) {
+            return Ok(());
+        }
+        let (kind, doing) = (HypervisorErrorKind::NoConnection, doing.to_owned());
+        Err(HypervisorError { kind, doing, message: "it is gone".into() })
+    }
+
+    /// Changes a domain.
+    fn with(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut (String, bool)),
+    ) -> Result<(), HypervisorError> {
+        match self.domains.borrow_mut().get_mut(name) {
+            Some(domain) => {
+                change(domain);
+                Ok(())
+            }
+            None => Err(absent(name)),
+        }
+    }
+
+    /// Whether a domain runs; none: there is none.
+    pub fn runs(&self, name: &str) -> Option<bool> {
+        self.domains.borrow().get(name).map(|(_, runs)| *runs)
+    }
+
+    /// Puts a domain there.
+    pub fn put(&self, name: &str, uuid: &str, runs: bool) {
+        self.domains.borrow_mut().insert(name.to_owned(), (xml(name, uuid), runs));
+    }
+}
+
+/// A definition.
+pub fn xml(name: &str, uuid: &str) -> String {
+    format!(
+        "<domain type='test'><name>{name}</name><uuid>{uuid}</uuid><memory>1024</memory>\
+         <vcpu>1</vcpu><os><type>hvm</type></os></domain>"
+    )
+}
+
+/// The error that there is no such domain.
+fn absent(name: &str) -> HypervisorError {
+    HypervisorError {
+        kind: HypervisorErrorKind::NoDomain,
+        doing: format!("find domain `{name}`"),
+        message: "there is none".into(),
+    }
+}
+
+impl Hypervisor for Fake {
+    fn uri(&self) -> &str {
+        "test:///fake"
+    }
+    fn storage(&self) -> &dyn Storage {
+        &NoHypervisor
+    }
+    fn networks(&self) -> &dyn Networks {
+        &NoHypervisor
+    }
+    fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
+        let row = |(name, (xml, runs)): (&String, &(String, bool))| DomainSummary {
+            name: name.clone(),
+            uuid: DomainXml::parse(xml).unwrap().uuid().unwrap(),
+            state: if *runs { DomainState::Running } else { DomainState::ShutOff },
+            persistent: true,
+        };
+        Ok(self.domains.borrow().iter().map(row).collect())
+    }
+    fn xml(&self, name: &str, _: XmlOf) -> Result<String, HypervisorError> {
+        self.domains.borrow().get(name).map(|(xml, _)| xml.clone()).ok_or_else(|| absent(name))
+    }
+    fn define(&self, xml: &str) -> Result<(), HypervisorError> {
+        self.call("define")?;
+        let name = DomainXml::parse(xml).unwrap().name();
+        self.domains.borrow_mut().insert(name, (xml.to_owned(), false));
+        Ok(())
+    }
+    fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
+        self.call("undefine")?;
+        self.domains.borrow_mut().remove(name).map(drop).ok_or_else(|| absent(name))
+    }
+    fn start(&self, name: &str) -> Result<(), HypervisorError> {
+        self.call("start")?;
+        self.with(name, |domain| domain.1 = true)
+    }
+    fn shutdown(&self, name: &str, _: AskedBy) -> Result<(), HypervisorError> {
+        self.call("shutdown")?;
+        self.with(name, |domain| domain.1 = name == "stubborn")
+    }
+    fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
+        self.call("destroy")?;
+        self.with(name, |domain| domain.1 = false)
+    }
+    fn detach(&self, _: &str, _: &str) -> Result<(), HypervisorError> {
+        self.call("detach")
+    }
+    fn pin(&self, _: &str, _: GuestThread, _: &CpuSet) -> Result<(), HypervisorError> {
+        self.call("pin")
+    }
+    fn update(&self, _: &str, _: &str) -> Result<(), HypervisorError> {
+        self.call("update")
+    }
+    fn ask_agent(&self, _: &str, _: &str, _: Duration) -> Result<String, HypervisorError> {
+        Err(absent("agent"))
+    }
+    fn autostart(&self, _: &str) -> Result<bool, HypervisorError> {
+        Ok(false)
+    }
+    fn console(&self, _: &str, _: bool) -> Result<Box<dyn Console>, HypervisorError> {
+        Err(absent("console"))
+    }
+    fn leases(&self, _: &str, _: &str) -> Result<Vec<Lease>, HypervisorError> {
+        Ok(Vec::new())
+    }
+    fn addresses(&self, _: &str, _: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,97 @@
+//! `stop`: a guest is asked to shut down, and its power is cut where that is wanted.
+
+use crate::apply::{ApplyError, Step, StepError};
+use crate::change::{Change, Hold};
+use crate::domain::DomainXml;
+use crate::domain::view::{AgentState, View};
+use crate::error::{Error, Result, coded};
+use crate::guest::find;
+use crate::hypervisor::{AskedBy, DomainState, Hypervisor, XmlOf};
+use crate::reporter::{Answer, Question};
+use crate::session::{Done, Session};
+use crate::shell::word;
+use crate::world::World;
+
+/// How a guest is taken down.
+#[derive(Debug, Clone, Copy)]
+pub struct Down {
+    /// Whether its power is cut at once.
+    pub force: bool,
+    /// How many seconds it may take to shut down.
+    pub wait_s: u64,
+}
+
+/// Plans a stop; nothing where it is off. A guest may take minutes to shut down, and takes nothing new meanwhile: others
+/// need not wait for that.
+pub fn stop(world: &World, name: &str, down: Down) -> Result<Change> {
+    let step = way_down(&*world.hypervisor()?, name, down)?;
+    Ok(ending(name, step))
+}
+
+/// The change that ends a guest by a step.
+fn ending(name: &str, step: Option<Step>) -> Change {
+    let steps = step.into_iter().collect();
+    Change { journal: false, hold: Hold::Planning, ..Change::new("stop", name, steps, ()) }
+}
+
+/// Stops a guest; one that does not shut down in time is ended if the caller says so.
+pub fn stop_or_end(session: &mut Session<'_>, name: &str, down: Down) -> Result<Done<()>> {
+    let error = match session.run(|world| stop(world, name, down)) {
+        Err(error) => error,
+        done => return done,
+    };
+    if let Some(why) = still_runs(&error) {
+        let question = Question::CutPower { why: why.to_string() };
+        if session.ask(&question, &[], &[])? == Answer::Yes {
+            let uuid = error.step().and_then(|step| step.domain()?.1);
+            let change = ending(name, Some(Step::EndDomain { name: name.to_owned(), uuid }));
+            session.follow(&change)?;
+            return Ok(Done { change, made: true });
+        }
+    }
+    Err(explained(error, name, "stop"))
+}
+
+/// The step that takes a domain down; none: it is off.
+pub fn way_down(hypervisor: &dyn Hypervisor, name: &str, down: Down) -> Result<Option<Step>> {
+    let name = name.to_owned();
+    let summary = find(hypervisor, &name)?;
+    let uuid = Some(summary.uuid);
+    Ok(match summary.state {
+        DomainState::ShutOff | DomainState::Crashed => None,
+        _ if down.force => Some(Step::EndDomain { name, uuid }),
+        _ => {
+            let xml = DomainXml::parse(&hypervisor.xml(&name, XmlOf::Live)?)?;
+            let by = match View::of(&xml, None)?.agent {
+                AgentState::Connected => AskedBy::Agent,
+                AgentState::Disconnected | AgentState::None => AskedBy::PowerButton,
+            };
+            Some(Step::ShutDownDomain { name, uuid, by, wait_s: down.wait_s })
+        }
+    })
+}
+
+/// Why a change ended, where that is that a guest did not shut down in time.
+fn still_runs(error: &Error) -> Option<&StepError> {
+    match error {
+        Error::Apply(ApplyError::Failed {
+            source: source @ StepError::StillRuns { .. }, ..
+        }) => Some(source),
+        _ => None,
+    }
+}
+
+/// Says what helps against a guest that does not shut down for `verb`.
+pub(crate) fn explained(error: Error, name: &str, verb: &str) -> Error {
+    let Error::Apply(ApplyError::Failed { source: still @ StepError::StillRuns { .. }, .. }) =
+        &error
+    else {
+        return error;
+    };
+    let left = if verb == "stop" { "" } else { ", so it is left running" };
+    let hint = format!(
+        "it may be slow (--wait SECONDS) or not listen; `gpuvm {verb} --force {name}` cuts its power and may lose data",
+        name = word(name)
+    );
+    coded(still.into(), format!("{still}{left}"), hint)
+}

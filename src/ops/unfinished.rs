@@ -1,0 +1,85 @@
+//! Changes that were killed half way: no other is begun of the same hypervisor, or of the host where they touch it.
+
+use crate::apply::{Orphan, Orphans, Recovery, Step, Way};
+use crate::error::{Class, Result, classed};
+use crate::hypervisor::none;
+use std::path::Path;
+
+/// Changes that were killed; those of a directory of the caller's, else those of this host.
+pub fn all(state: Option<&Path>) -> Result<Orphans> {
+    Ok(match state {
+        Some(state) => Orphan::all_in(&state.join("journal"))?,
+        None => Orphan::all()?,
+    })
+}
+
+/// Refuses a change while one of the hypervisor at this URI is half done. Names what cannot be read of such changes.
+pub fn refuse(uri: &str, state: Option<&Path>, warn: impl Fn(&str)) -> Result<()> {
+    let orphans = all(state)?;
+    if uri != none::URI {
+        name_damaged(&orphans, &warn);
+    }
+    refuse_these(orphans, uri)
+}
+
+/// Names what cannot be read of changes that were killed.
+fn name_damaged(orphans: &Orphans, warn: impl Fn(&str)) {
+    for damaged in &orphans.damaged {
+        warn(&format!(
+            "a change was killed half way, and what it was cannot be read: {}; `gpuvm recover \
+             --discard` puts its journal away",
+            damaged.error
+        ));
+    }
+}
+
+/// Names changes that were killed, for a verb that changes nothing.
+pub fn name(warn: impl Fn(&str)) {
+    match all(None) {
+        Ok(orphans) => {
+            name_damaged(&orphans, &warn);
+            for story in orphans.readable.iter().filter_map(|orphan| orphan.story.as_ref()) {
+                if Recovery::of(Some(story)).way != Way::Forget {
+                    warn(&format!(
+                        "`{} {}` was killed half way; `gpuvm recover` finishes or undoes it",
+                        story.change.verb, story.change.subject
+                    ));
+                }
+            }
+        }
+        Err(error) => warn(&format!("not checked: changes that were killed: {error}")),
+    }
+}
+
+/// Refuses a change while one of these of the hypervisor at a URI is half done.
+pub fn refuse_these(orphans: Orphans, uri: &str) -> Result<()> {
+    // What a change of a guest has left of it is seen when the next is planned. What one of the host has left half done is
+    // not: it is told by its journal alone.
+    if let Some(damaged) = orphans.damaged.first().filter(|_| uri == none::URI) {
+        return Err(classed(
+            Class::Unfinished,
+            format!(
+                "a change was killed half way, and what it was cannot be read: {}",
+                damaged.error
+            ),
+            "`gpuvm recover --discard` puts its journal away, so that others go on",
+        ));
+    }
+    for orphan in orphans.readable {
+        let Some(story) = &orphan.story else { continue };
+        let recovery = Recovery::of(Some(story));
+        let ours = story.change.uri == uri;
+        if recovery.way != Way::Forget && (ours || recovery.steps.iter().any(Step::is_of_host)) {
+            let message = format!(
+                "`{} {}` was killed half way (process {})",
+                story.change.verb, story.change.subject, story.change.pid
+            );
+            return Err(classed(
+                Class::Unfinished,
+                message,
+                "`gpuvm recover` finishes or undoes it; with --dry-run it says how",
+            ));
+        }
+    }
+    Ok(())
+}

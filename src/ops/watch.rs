@@ -1,0 +1,143 @@
+//! The watch over a run of steps: the signals that ask to stop, the host's lock, and the telling of what goes on.
+
+use crate::apply::{Heard, HostLock, Interrupt, LockError, Observer, Step, StepError};
+use crate::error::Result;
+use crate::reporter::Reporter;
+use nix::sys::signal::Signal;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Tells of steps as progress, and of signals.
+pub struct Watch {
+    /// Who is told.
+    reporter: Arc<dyn Reporter>,
+    /// Signals that are held back.
+    interrupt: Interrupt,
+    /// The host's lock, as long as somebody holds it; none: it was never taken.
+    lock: Option<Weak<HostLock>>,
+    /// Where it is; none: where all callers of this host have it.
+    state: Option<PathBuf>,
+    /// How long the caller waits for it.
+    wait: Duration,
+}
+
+/// How long the undoing of a change waits for another change of the host; then it is undone beside that one.
+const UNDO_WAIT: Duration = Duration::from_secs(60);
+/// How long a guest that was stopped to be started again waits at the least: what others hold meanwhile they hold for
+/// seconds.
+const LEAST_WAIT: Duration = Duration::from_secs(5);
+
+impl Watch {
+    /// Holds signals back from now on. It has to come before the hypervisor is opened.
+    pub fn begin(reporter: Arc<dyn Reporter>) -> Result<Watch> {
+        let teller = Arc::clone(&reporter);
+        let tell = move |heard, signal: Signal| {
+            let name = signal.as_str();
+            teller.progress(&match heard {
+                Heard::First => {
+                    format!("{name}: what was begun is undone; another signal ends gpuvm at once")
+                }
+                Heard::Second => {
+                    format!("{name} again: gpuvm ends at once, and `gpuvm recover` does the rest")
+                }
+            });
+        };
+        let interrupt = Interrupt::hold(Box::new(tell))?;
+        Ok(Watch { reporter, interrupt, lock: None, state: None, wait: Duration::ZERO })
+    }
+
+    /// The same with the lock in a directory of the caller's.
+    pub fn with_state(mut self, state: Option<PathBuf>) -> Watch {
+        self.state = state;
+        self
+    }
+
+    /// Wipes a bar away, because what was long is over.
+    pub fn clear(&mut self) {
+        self.reporter.bytes(0, 0);
+    }
+
+    /// Holds signals back from now on, although nothing is begun in this process.
+    pub fn hold_at_once(&self) {
+        self.interrupt.hold_at_once();
+    }
+
+    /// Takes the host's lock, waiting so long for another change.
+    pub fn lock(&mut self, wait: Duration) -> Result<Rc<HostLock>, LockError> {
+        self.wait = wait;
+        let lock = Rc::new(self.wait_for_lock(wait, |interrupt| interrupt.came().is_some())?);
+        self.lock = Some(Rc::downgrade(&lock));
+        Ok(lock)
+    }
+
+    /// Waits for the host's lock, unless `stops`.
+    fn wait_for_lock(
+        &self,
+        wait: Duration,
+        stops: impl Fn(&Interrupt) -> bool,
+    ) -> Result<HostLock, LockError> {
+        let mut told = false;
+        let waiting = |holder: Option<i32>| {
+            if !told {
+                let who = holder.map_or(String::new(), |pid| format!(" (process {pid})"));
+                self.reporter.progress(&format!("waiting for another change of this host{who}"));
+                told = true;
+            }
+            if stops(&self.interrupt) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        match &self.state {
+            Some(state) => HostLock::take_in(state, wait, waiting),
+            None => HostLock::take(wait, waiting),
+        }
+    }
+}
+
+impl Observer for Watch {
+    fn doing(&mut self, step: &Step) {
+        self.reporter.progress(&step.to_string());
+    }
+
+    fn note(&mut self, text: &str) {
+        self.reporter.progress(text);
+    }
+
+    fn progress(&mut self, through: u64, bytes: u64) {
+        self.reporter.bytes(through, bytes);
+    }
+
+    fn handed_over(&mut self, step: &Step, why: &StepError) {
+        // No command takes from others what they have by now.
+        let others = matches!(why, StepError::InUse { .. } | StepError::OtherDomain { .. });
+        let by_hand = step.by_hand().filter(|_| !others);
+        let by_hand = by_hand
+            .map(|command| format!("; where nobody needs it, by hand: `{command}`"))
+            .unwrap_or_default();
+        self.reporter.warning(&format!("{step}: {why}, so it is left as it is{by_hand}"));
+        if let Step::BindDevice { bdf, .. } = step {
+            let told =
+                format!("once it is free, `gpuvm device release {bdf}` gives it to the host");
+            self.reporter.progress(&told);
+        }
+    }
+
+    fn guard(&mut self, undoes: bool) -> Result<Option<HostLock>, LockError> {
+        if self.lock.as_ref().is_none_or(|taken| taken.strong_count() > 0) {
+            return Ok(None);
+        }
+        // A signal has come by now in many cases, and ends nothing any more.
+        let (wait, stops) =
+            if undoes { (UNDO_WAIT, false) } else { (self.wait.max(LEAST_WAIT), true) };
+        self.wait_for_lock(wait, |interrupt| stops && interrupt.came().is_some()).map(Some)
+    }
+
+    fn undoing(&mut self, step: &Step) {
+        self.reporter.progress(&format!("undo: {step}"));
+    }
+
+    fn interrupted(&mut self) -> Option<String> {
+        self.interrupt.came().map(|signal| signal.as_str().to_owned())
+    }
+}

@@ -1,0 +1,447 @@
+//! What an operation looks at: the host, its hypervisor, what is taken. Each is read when it is first asked for.
+
+use crate::apply::Change;
+use crate::bdf::Bdf;
+use crate::discover::exclusions;
+use crate::domain::DomainXml;
+use crate::drives::functions_of_disks;
+use crate::error::{Class, Doing as _, Error, Result, classed, usage};
+use crate::fsroot::FsRoot;
+use crate::hypervisor::machine::{self, Machine};
+use crate::hypervisor::none::{self, NoHypervisor};
+use crate::hypervisor::{
+    DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, VfPool, XmlOf,
+};
+use crate::placement::{Exclusion, Held, Occupancy};
+use crate::remote;
+use crate::reporter::Reporter;
+use crate::topology::Topology;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Where an operation works.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// The URI of the hypervisor.
+    pub connect: String,
+    /// Whether the caller named it.
+    pub connect_is_given: bool,
+    /// A recorded host: a file or a directory.
+    pub host: Option<PathBuf>,
+    /// A directory of the caller's for journals and the lock; none: this host's, which all callers share.
+    pub state: Option<PathBuf>,
+}
+
+/// What an operation looks at.
+pub struct World {
+    /// Where it is.
+    pub settings: Settings,
+    /// Who is told.
+    reporter: Arc<dyn Reporter>,
+    /// The hypervisor, once it was asked for, or why there is none.
+    hypervisor: OnceCell<Result<Rc<dyn Hypervisor>, HypervisorError>>,
+    /// Whether something of this machine was read because the connection's URI leads nowhere else.
+    assumed_here: Cell<bool>,
+    /// What was left out of the answer, told once.
+    unseen: OnceCell<String>,
+    /// What was told.
+    told: RefCell<BTreeSet<String>>,
+}
+
+impl World {
+    /// A world of which nothing was read yet.
+    pub fn new(settings: Settings, reporter: Arc<dyn Reporter>) -> World {
+        World {
+            settings,
+            reporter,
+            hypervisor: OnceCell::new(),
+            assumed_here: Cell::new(false),
+            unseen: OnceCell::new(),
+            told: RefCell::default(),
+        }
+    }
+
+    /// A world whose hypervisor is open already.
+    pub fn on(
+        hypervisor: Rc<dyn Hypervisor>,
+        settings: Settings,
+        reporter: Arc<dyn Reporter>,
+    ) -> World {
+        let world = World::new(settings, reporter);
+        let _ = world.hypervisor.set(Ok(hypervisor));
+        world
+    }
+
+    /// Who is told of what is done.
+    pub fn reporter(&self) -> &Arc<dyn Reporter> {
+        &self.reporter
+    }
+
+    /// Tells of progress.
+    pub fn progress(&self, text: &str) {
+        self.reporter.progress(text);
+    }
+
+    /// Warns, once of the same: what is planned twice is told once.
+    pub fn warning(&self, text: &str) {
+        if self.told.borrow_mut().insert(text.to_owned()) {
+            self.reporter.warning(text);
+        }
+    }
+
+    /// Tells of something that is no fault, once.
+    pub fn note(&self, text: &str) {
+        if self.told.borrow_mut().insert(text.to_owned()) {
+            self.reporter.progress(text);
+        }
+    }
+
+    /// The host: the recorded one of `--host`, or that of the connection.
+    pub fn topology(&self) -> Result<Topology> {
+        if let Some(path) = &self.settings.host {
+            let topology = crate::discover::source::load(path)?;
+            self.refuse_record_of_another(&topology)?;
+            return Ok(topology);
+        }
+        match self.machine()? {
+            Machine::Here => Ok(crate::discover::discover(&FsRoot::live()?)?),
+            Machine::Elsewhere { host } => {
+                let topology = remote::topology(&self.hypervisor()?.opened_uri(), &host)?;
+                let there = machine::command_there(&host, "gpu list");
+                self.warning(&format!(
+                    "what an admin took out of use on `{host}` is not known here: `{there}`"
+                ));
+                Ok(topology)
+            }
+        }
+    }
+
+    /// Refuses a record that names another machine than that of the connection. Most name none.
+    fn refuse_record_of_another(&self, record: &Topology) -> Result<()> {
+        let Some(recorded) = record.parts().machine.host_name.as_deref() else { return Ok(()) };
+        if !self.is_record_of_connection() {
+            return Ok(());
+        }
+        let there = self.hypervisor()?.identity().host;
+        if machine::is_same_name(recorded, &there) {
+            return Ok(());
+        }
+        let message = format!(
+            "--host is a record of machine `{recorded}`, and the connection is of `{there}`"
+        );
+        let hint =
+            format!("`{} >host.json` records it", machine::command_there(&there, "host capture -"));
+        Err(classed(Class::OtherMachine, message, hint))
+    }
+
+    /// The machine that the connection is of. One whose URI leads nowhere else is not opened for that; where it is later,
+    /// and is of another machine, that is an error.
+    pub fn machine(&self) -> Result<Machine> {
+        if self.hypervisor.get().is_none() && machine::is_plain(&self.settings.connect) {
+            self.assumed_here.set(true);
+            return Ok(Machine::Here);
+        }
+        match self.hypervisor() {
+            Ok(hypervisor) => Ok(hypervisor.machine()),
+            Err(_) if machine::is_plain(&self.settings.connect) => Ok(Machine::Here),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the connection is of this machine.
+    pub fn is_here(&self) -> Result<bool> {
+        Ok(self.machine()?.is_here())
+    }
+
+    /// Whether the guests of the connection run nowhere: those of libvirt's test driver.
+    pub fn is_test(&self) -> bool {
+        machine::is_test(&self.settings.connect)
+    }
+
+    /// Whether the guests of the connection run on this machine, so that they have its devices and pages.
+    pub fn has_guests_here(&self) -> Result<bool> {
+        Ok(self.is_here()? && !self.is_test())
+    }
+
+    /// Whether `--host` names a host without a hypervisor: nothing is asked, nothing is made on it. A record beside a
+    /// connection to another machine that was named with it is of that machine.
+    pub fn is_recorded(&self) -> bool {
+        self.settings.host.is_some() && !self.is_record_of_connection()
+    }
+
+    /// Whether the recorded host is that of the connection.
+    fn is_record_of_connection(&self) -> bool {
+        let leads_away =
+            !machine::is_plain(&self.settings.connect) && self.settings.connect_is_given;
+        leads_away && self.machine().map_or(true, |machine| !machine.is_here())
+    }
+
+    /// The hypervisor of `--connect`; a run has one connection.
+    pub fn hypervisor(&self) -> Result<Rc<dyn Hypervisor>> {
+        self.opened(false)
+    }
+
+    /// The hypervisor of `--connect`, or none where none can be asked: for changes of the host, which ask it whose a
+    /// function is. One that is there and does not answer may be in the middle of giving it to a guest.
+    pub fn hypervisor_or_none(&self) -> Result<Rc<dyn Hypervisor>> {
+        let is_silent =
+            |error: &Error| matches!(error, Error::Hypervisor(error) if error.is_silent());
+        match self.hypervisor() {
+            Err(error) if is_silent(&error) => Err(error),
+            opened => Ok(opened.unwrap_or_else(|_| Rc::new(NoHypervisor))),
+        }
+    }
+
+    /// The hypervisor of `--connect`, ready for a console; to be asked for before [`Context::hypervisor`].
+    pub fn hypervisor_for_console(&self) -> Result<Rc<dyn Hypervisor>> {
+        self.opened(true)
+    }
+
+    /// The hypervisor of `--connect`; it is tried once.
+    fn opened(&self, console: bool) -> Result<Rc<dyn Hypervisor>> {
+        let opened = self.hypervisor.get_or_init(|| open(&self.settings.connect, console));
+        let hypervisor = opened.as_ref().map_err(Clone::clone)?;
+        if !machine::is_plain(&self.settings.connect) && !hypervisor.machine().is_here() {
+            self.reporter.leads_away(&self.settings.connect);
+        }
+        if self.assumed_here.get()
+            && let Machine::Elsewhere { host } = hypervisor.machine()
+        {
+            let message =
+                format!("{} is of machine `{host}`, not of this one", self.settings.connect);
+            return Err(classed(
+                Class::OtherMachine,
+                message,
+                format!("`{}`", machine::command_there(&host, "...")),
+            ));
+        }
+        Ok(Rc::clone(hypervisor))
+    }
+
+    /// The hypervisor of `--connect`, for a verb that only looks; none, with one warning, where this machine has no
+    /// libvirt. One that is frozen, refuses or is of another machine is an error as ever.
+    pub fn hypervisor_to_look(&self) -> Result<Option<Rc<dyn Hypervisor>>> {
+        let absent = |error: &Error| matches!(error, Error::Hypervisor(error) if error.is_absent());
+        match self.hypervisor() {
+            Err(error) if absent(&error) && machine::is_plain(&self.settings.connect) => {
+                self.unseen.get_or_init(|| {
+                    let told = format!(
+                        "no libvirt answers at {}, so guests were not looked at: what they hold \
+                         counts as free",
+                        self.settings.connect
+                    );
+                    self.warning(&told);
+                    told
+                });
+                Ok(None)
+            }
+            hypervisor => hypervisor.map(Some),
+        }
+    }
+
+    /// What was left out of the answer because there was nobody to ask.
+    pub fn unseen(&self) -> Option<&str> {
+        self.unseen.get().map(String::as_str)
+    }
+
+    /// The hypervisor of another URI, or that of `--connect` where it is the same.
+    pub fn hypervisor_at(&self, uri: &str) -> Result<Rc<dyn Hypervisor>> {
+        if uri == self.settings.connect {
+            return self.hypervisor();
+        }
+        if uri == none::URI {
+            return Ok(Rc::new(NoHypervisor));
+        }
+        Ok(open(uri, false)?)
+    }
+
+    /// The hypervisor of a change that was begun. Refuses one that is of another machine by now: a name that leads
+    /// elsewhere since, or a journal that was begun on another machine.
+    pub fn hypervisor_of(&self, change: &Change) -> Result<Rc<dyn Hypervisor>> {
+        let hypervisor = self.hypervisor_at(&change.uri)?;
+        let Some(machine) = &change.machine else { return Ok(hypervisor) };
+        let now = hypervisor.identity();
+        if machine.is_same(&now) {
+            return Ok(hypervisor);
+        }
+        let message = format!(
+            "`{} {}` was begun on machine `{}`, and {} is of `{}`",
+            change.verb, change.subject, machine.host, change.uri, now.host
+        );
+        Err(classed(
+            Class::OtherMachine,
+            message,
+            format!(
+                "`{}`; `gpuvm recover --discard` forgets it here",
+                machine::command_there(&machine.host, "recover")
+            ),
+        ))
+    }
+
+    /// What every domain of the host holds, nothing on a recorded host, and what is out of use.
+    pub fn occupancy(&self, assume_empty: bool) -> Result<Occupancy> {
+        if assume_empty || self.is_recorded() {
+            return Ok(Occupancy { excluded: self.excluded()?, ..Occupancy::default() });
+        }
+        self.held_by(&*self.hypervisor()?)
+    }
+
+    /// The same for a verb that only looks: without domains, and with one warning, where this machine has no libvirt.
+    pub fn occupancy_to_look(&self, assume_empty: bool) -> Result<Occupancy> {
+        if assume_empty || self.is_recorded() {
+            return self.occupancy(assume_empty);
+        }
+        match self.hypervisor_to_look()? {
+            Some(hypervisor) => self.held_by(&*hypervisor),
+            None => self.occupancy(true),
+        }
+    }
+
+    /// What the domains of a hypervisor hold.
+    fn held_by(&self, hypervisor: &dyn Hypervisor) -> Result<Occupancy> {
+        let is_here = hypervisor.machine().is_here();
+        let mut domains: Vec<Held> = Vec::new();
+        for summary in hypervisor.domains()? {
+            let active = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+            // What a running domain holds now, and what it will hold after its next start, may differ.
+            let kinds =
+                if active { &[XmlOf::Live, XmlOf::Inactive][..] } else { &[XmlOf::Inactive] };
+            for &which in kinds {
+                let text = match hypervisor.xml(&summary.name, which) {
+                    // Deleted since it was listed.
+                    Err(error) if error.kind == HypervisorErrorKind::NoDomain => continue,
+                    text => text?,
+                };
+                let failed = || format!("cannot tell what domain `{}` holds", summary.name);
+                let xml = DomainXml::parse(&text).doing(failed)?;
+                let mut held = xml.held(active).doing(failed)?;
+                if is_here {
+                    let drives = functions_of_disks(&xml);
+                    held.devices.extend(drives.doing(failed)?);
+                }
+                if domains.last() != Some(&held) {
+                    domains.push(held);
+                }
+            }
+        }
+        let mut excluded = self.excluded()?;
+        // libvirt gives them to whoever starts next.
+        for VfPool { name, functions } in hypervisor.vf_pools()? {
+            let reason = format!("network `{name}` hands it out");
+            let of_pool = |bdf: Bdf| Exclusion { bdf, reason: reason.clone() };
+            excluded.extend(functions.into_iter().map(of_pool));
+        }
+        Ok(Occupancy { domains, excluded, ..Occupancy::default() })
+    }
+
+    /// The same; without domains, and with a warning, where no libvirt answers.
+    pub fn occupancy_or_warn(&self) -> Result<Occupancy> {
+        match self.occupancy(false) {
+            Err(error) if self.is_here().unwrap_or(false) && is_of_hypervisor(&error) => {
+                let told = "libvirt does not answer, so devices of guests are known only by the \
+                            processes that have them open";
+                self.warning(told);
+                Ok(Occupancy { excluded: self.excluded()?, ..Occupancy::default() })
+            }
+            held => held,
+        }
+    }
+
+    /// The root directory of the host; none where it is recorded in a file, or another machine.
+    pub fn root(&self) -> Result<Option<FsRoot>> {
+        Ok(match &self.settings.host {
+            None if !self.is_here()? => None,
+            None => Some(FsRoot::live()?),
+            Some(path) if path.is_dir() => Some(FsRoot::at(path)?),
+            Some(_) => None,
+        })
+    }
+
+    /// GPUs and NVSwitches that were taken out of use; a host that is recorded in a file has no such list.
+    pub fn excluded(&self) -> Result<Vec<Exclusion>> {
+        let Some(root) = self.root()? else { return Ok(Vec::new()) };
+        let excluded = exclusions::excluded(&root)?.into_iter();
+        Ok(excluded.map(|(bdf, reason)| Exclusion { bdf, reason }).collect())
+    }
+
+    /// Refuses a verb that changes this machine itself, where the connection is of another.
+    pub fn refuse_elsewhere(&self, verb: &str) -> Result<()> {
+        // One that cannot be reached is not proven to be this machine.
+        let named = machine::Uri::parse(&self.settings.connect).and_then(|uri| uri.host);
+        let named = named.map(|host| Machine::Elsewhere { host: host.to_owned() });
+        match self.machine().or_else(|error| named.ok_or(error))? {
+            Machine::Here => Ok(()),
+            Machine::Elsewhere { host } => Err(usage(
+                format!(
+                    "`{verb}` is about this machine, and {} is of machine `{host}`",
+                    self.settings.connect
+                ),
+                format!(
+                    "there: `{}`; here: `gpuvm --connect qemu:///system {verb} ...`",
+                    machine::command_there(&host, &format!("{verb} ..."))
+                ),
+            )),
+        }
+    }
+
+    /// Refuses a verb that looks at what a hypervisor has, on a recorded host, which has none.
+    pub fn refuse_without_guests(&self, verb: &str) -> Result<()> {
+        match self.is_recorded() {
+            false => Ok(()),
+            true => Err(usage(
+                format!(
+                    "`{verb}` asks libvirt, which a recorded host does not have, so it does not take --host"
+                ),
+                format!("`gpuvm {verb}` without --host asks the libvirt of this machine"),
+            )),
+        }
+    }
+
+    /// Refuses a verb that changes something on a recorded host.
+    pub fn refuse_recorded(&self, verb: &str) -> Result<()> {
+        match self.is_recorded() {
+            false => Ok(()),
+            true => Err(usage(
+                format!("`{verb}` changes the machine, so it does not take --host"),
+                match verb {
+                    "create" => {
+                        "`gpuvm export --host FILE` prints the domain XML that would be defined"
+                    }
+                    _ => "run it on that machine, without --host",
+                },
+            )),
+        }
+    }
+}
+
+/// Whether it is the hypervisor's error, whatever was being done.
+fn is_of_hypervisor(error: &Error) -> bool {
+    match error {
+        Error::Hypervisor(_) => true,
+        Error::Around { source, .. } | Error::Doing { source, .. } => is_of_hypervisor(source),
+        _ => false,
+    }
+}
+
+/// Connects to a hypervisor, for a console or for all else.
+#[cfg(feature = "libvirt")]
+fn open(uri: &str, console: bool) -> Result<Rc<dyn Hypervisor>, HypervisorError> {
+    use crate::hypervisor::libvirt::Libvirt;
+    use crate::hypervisor::traced;
+    let open = if console { Libvirt::open_for_console } else { Libvirt::open };
+    traced::open(uri, || open(uri))
+}
+
+/// Says that this program has no hypervisor.
+#[cfg(not(feature = "libvirt"))]
+fn open(uri: &str, _: bool) -> Result<Rc<dyn Hypervisor>, HypervisorError> {
+    let error = HypervisorError {
+        kind: HypervisorErrorKind::NoLibrary,
+        doing: format!("connect to {uri}"),
+        message: "this gpuvm was built without libvirt (cargo feature `libvirt`)".into(),
+    };
+    Err(error)
+}
