@@ -16,8 +16,7 @@ pub use gpuvm_core::{
     seed, shell, topology, tune, verify, versions, words,
 };
 pub use gpuvm_host::{
-    apply, blockdev, discover, fsroot, history, holders, hypervisor, input, kept, netlink, program,
-    trace,
+    apply, blockdev, discover, fsroot, history, holders, hypervisor, input, netlink, program, trace,
 };
 
 pub mod cli;

@@ -21,8 +21,8 @@ use crate::domain::edit::DomainEdit;
 use crate::domain::view::View;
 use crate::domain::{DomainXml, differences};
 use crate::finding::Severity;
+use crate::history::guest::GuestRecord;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
-use crate::kept::Kept;
 use crate::shell::word;
 use crate::versions::Versions;
 use anyhow::Context as _;
@@ -217,13 +217,13 @@ fn prepare(
     let mut kept = None;
     if let (Some(hypervisor), Some(uuid)) = (kept_here, xml.uuid()) {
         // Known to be its own also when its definition is gone.
-        let all = Kept {
+        let all = GuestRecord {
             reserved: extra.reserved.clone(),
             guarded: extra.guarded.clone(),
             made: extra.made.clone(),
-            ..Kept::new(&uuid, &name, hypervisor.uri())
+            ..GuestRecord::new(&uuid, &name, hypervisor.uri())
         };
-        kept = all.remember();
+        kept = all.remember(None);
     }
     // A guest that is only defined gets its devices when it starts.
     if !args.no_start {

@@ -17,7 +17,6 @@ pub mod hypervisor;
 pub mod apply;
 
 pub mod history;
-pub mod kept;
 
 #[cfg(test)]
 #[allow(dead_code, clippy::print_stderr)]

@@ -10,10 +10,9 @@ use crate::domain_history::boot;
 use crate::drives;
 use crate::error::Result;
 use crate::guest::find;
-use crate::history::History;
+use crate::history::{History, Owner, guest};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, Lease, XmlOf};
-use crate::kept;
 use crate::made::{self, Fate, Proof};
 use crate::pages;
 use crate::reporter::Question;
@@ -47,7 +46,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     }
     let here = hypervisor.machine().is_here();
     // What another hypervisor of this machine has made for a domain of this UUID is that one's.
-    let made_on = here.then(|| kept::elsewhere(&summary.uuid, hypervisor)).flatten();
+    let made_on = Owner::of(&summary.uuid, hypervisor).other_hypervisor();
     if made_on.is_none() {
         steps.extend(give_back(&parsed, world)?);
         steps.extend(pages::give_back(&parsed, world)?);
@@ -59,7 +58,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     let drops_nvram = summary.persistent && has_nvram && made_on.is_none();
     let mut made = parsed.made();
     // Images that a conversion has left behind, which no definition names any more.
-    let left = kept::made(&summary.uuid).into_iter().filter(|_| here);
+    let left = guest::made(&summary.uuid).into_iter().filter(|_| here);
     let is_known = |old: &Made| made.iter().any(|known| known.path == old.path);
     let left: Vec<Made> = left.filter(|old| old.volume.is_some() && !is_known(old)).collect();
     made.extend(left);
@@ -79,7 +78,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     stays.extend(made::of_copy(&parsed, &summary.uuid, &uses));
     // A guest there may have been one of this machine once.
     if here && made_on.is_none() {
-        steps.extend(kept::forget(&summary.uuid)?);
+        steps.extend(guest::forget(&summary.uuid)?);
         // What it was is nobody's concern any more, and may hold passwords.
         let history = History::of(&summary.uuid)?;
         if !history.entries.is_empty() {

@@ -6,36 +6,30 @@ use crate::domain::{DomainXml, differences};
 use crate::error::{Class, Error, Result, classed, hinted};
 use crate::fsroot::FsRoot;
 use crate::guest::find;
-use crate::history::History;
-use crate::hypervisor::machine::{Machine, command_there};
+use crate::history::{History, Owner};
+use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{Hypervisor, XmlOf, none};
-use crate::kept;
 use crate::pages::BOOT;
 use crate::shell::word;
 use crate::world::World;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Where changes of the host are kept, in place of a domain's UUID.
-pub const HOST: &str = "host";
-
-/// Refuses what needs the history of a domain of another machine, which is there.
+/// Refuses what needs the history of a domain of another machine, which is there, or of another hypervisor of this one.
 pub fn refuse_elsewhere(verb: &str, name: &str, on: &dyn Hypervisor) -> Result<()> {
-    let Machine::Elsewhere { host } = on.machine() else { return refuse_other(verb, name, on) };
-    let message = format!("the history of domain `{name}` is on its machine `{host}`");
-    Err(classed(
-        Class::OtherMachine,
-        message,
-        format!("`{}`", command_there(&host, &format!("{verb} {}", word(name)))),
-    ))
-}
-
-/// Refuses what needs the history of a domain of another hypervisor of this machine that has one of the same UUID.
-fn refuse_other(verb: &str, name: &str, on: &dyn Hypervisor) -> Result<()> {
-    let Some(uri) = kept::elsewhere(&find(on, name)?.uuid, on) else { return Ok(()) };
-    let message = format!(
-        "the history of domain `{name}` is of the domain of the same UUID at {uri}, not of this one"
-    );
-    Err(hinted(message, format!("`gpuvm {verb} {} --connect {}`", word(name), word(&uri))))
+    match Owner::of(&find(on, name)?.uuid, on) {
+        Owner::This => Ok(()),
+        Owner::Machine { host } => {
+            let message = format!("the history of domain `{name}` is on its machine `{host}`");
+            let there = command_there(&host, &format!("{verb} {}", word(name)));
+            Err(classed(Class::OtherMachine, message, format!("`{there}`")))
+        }
+        Owner::Hypervisor { uri } => {
+            let message = format!(
+                "the history of domain `{name}` is of the domain of the same UUID at {uri}, not of this one"
+            );
+            Err(hinted(message, format!("`gpuvm {verb} {} --connect {}`", word(name), word(&uri))))
+        }
+    }
 }
 
 /// A time as `2026-11-21T19:00:00Z`.
@@ -51,23 +45,20 @@ pub fn change_domain(
     transaction: &mut Transaction<'_>,
     world: &World,
 ) -> Result<()> {
-    if let Machine::Elsewhere { host } = hypervisor.machine() {
-        let name = &change.name;
-        world.warning(&format!(
+    let (uuid, name) = (find(hypervisor, &change.name)?.uuid, &change.name);
+    let unkept = match Owner::of(&uuid, hypervisor) {
+        Owner::This => None,
+        Owner::Machine { host } => Some(format!(
             "no history is kept of a change from here: domain `{name}` is on machine `{host}`, \
              and `gpuvm undo {typed}` there does not know of it",
             typed = word(name)
-        ));
-        transaction.run(&change.steps())?;
-        changed_back(change, hypervisor, world);
-        return Ok(());
-    }
-    let uuid = find(hypervisor, &change.name)?.uuid;
-    if let Some(uri) = kept::elsewhere(&uuid, hypervisor) {
-        let name = &change.name;
-        world.warning(&format!(
+        )),
+        Owner::Hypervisor { uri } => Some(format!(
             "no history is kept of this change: that of domain `{name}` is of the domain of the same UUID at {uri}"
-        ));
+        )),
+    };
+    if let Some(why) = unkept {
+        world.warning(&why);
         transaction.run(&change.steps())?;
         changed_back(change, hypervisor, world);
         return Ok(());
@@ -105,7 +96,7 @@ pub fn tell_saved(hypervisor: &dyn Hypervisor, name: &str, world: &World) {
 
 /// Makes a change of the host and keeps it, so that `host undo` takes it back.
 pub fn change_host(verb: &str, steps: &[Step], transaction: &mut Transaction<'_>) -> Result<()> {
-    let history = History::of(HOST)?;
+    let history = History::of_host()?;
     let mut entry = history.next(verb, none::URI, "", now_s(), String::new());
     entry.what = steps.iter().map(Step::to_string).collect();
     entry.boot = boot()?;

@@ -5,8 +5,8 @@ use crate::apply::Step;
 use crate::domain::guest::{Made, VolumeRef};
 use crate::domain_history::boot;
 use crate::error::Result;
+use crate::history::guest::{self, KnownGuest};
 use crate::hypervisor::uses::Uses;
-use crate::kept::{self, Known};
 use crate::made::removal;
 use crate::pages;
 use crate::vfs;
@@ -48,7 +48,7 @@ pub fn left_or_warn(world: &World) -> Vec<Left> {
 
 /// What is left of guests of a hypervisor that it does not have any more.
 pub fn left(world: &World) -> Result<Vec<Left>> {
-    let known = kept::all()?;
+    let known = guest::all()?;
     if known.is_empty() {
         return Ok(Vec::new());
     }
@@ -59,7 +59,7 @@ pub fn left(world: &World) -> Result<Vec<Left>> {
     let there: BTreeSet<String> = hypervisor.domains()?.into_iter().map(|row| row.uuid).collect();
     let gone = known.into_iter();
     let gone = gone.filter(|known| known.uri == hypervisor.uri() && !there.contains(&known.uuid));
-    let gone: Vec<Known> = gone.collect();
+    let gone: Vec<KnownGuest> = gone.collect();
     if gone.is_empty() {
         return Ok(Vec::new());
     }
@@ -69,12 +69,12 @@ pub fn left(world: &World) -> Result<Vec<Left>> {
 }
 
 /// What is left of one guest.
-fn left_of(known: &Known, uses: &Uses, world: &World) -> Result<Left> {
+fn left_of(known: &KnownGuest, uses: &Uses, world: &World) -> Result<Left> {
     let (mut what, mut steps, boot) = (Vec::new(), Vec::new(), boot()?);
-    if let Some(kept) = &known.kept {
-        steps.extend(pages::give_back_these(kept.reserved.clone())?);
-        if !kept.guarded.is_empty() {
-            steps.extend(vfs::give_back_of_gone(&kept.uuid, &kept.guarded, world)?);
+    if let Some(record) = &known.record {
+        steps.extend(pages::give_back_these(record.reserved.clone())?);
+        if !record.guarded.is_empty() {
+            steps.extend(vfs::give_back_of_gone(&record.uuid, &record.guarded, world)?);
         }
     }
     if let Some(history) = &known.history {
@@ -85,9 +85,9 @@ fn left_of(known: &Known, uses: &Uses, world: &World) -> Result<Left> {
         what.push(format!("its history of {}", words::count(history.entries.len(), "change")));
         steps.extend(history.forget_all());
     }
-    if let Some(kept) = &known.kept {
-        what.extend(kept.made.iter().filter_map(|made| disk(made, uses)));
-        steps.extend(kept::forget(&kept.uuid)?);
+    if let Some(record) = &known.record {
+        what.extend(record.made.iter().filter_map(|made| disk(made, uses)));
+        steps.extend(guest::forget(&record.uuid)?);
     }
     Ok(Left { name: known.name.clone(), uuid: known.uuid.clone(), what, steps })
 }

@@ -16,7 +16,7 @@
 use gpuvm_core::{
     bdf, check, cpuset, domain, memsize, placement, request, seed, shell, topology, words,
 };
-use gpuvm_host::{apply, discover, fsroot, history, holders, hypervisor, input, kept, trace};
+use gpuvm_host::{apply, discover, fsroot, history, holders, hypervisor, input, trace};
 
 pub mod cards;
 pub mod change;

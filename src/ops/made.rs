@@ -6,11 +6,11 @@ use crate::apply::identity::FileId;
 use crate::apply::{self, Step, nvram};
 use crate::domain::DomainXml;
 use crate::domain::guest::{Made, Role, VolumeRef};
+use crate::history::Owner;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::run_there;
 use crate::hypervisor::storage::Storage;
 use crate::hypervisor::uses::{How, Use, User, Uses};
-use crate::kept;
 use crate::seed::is_seed;
 use crate::shell::word;
 use std::io::Read as _;
@@ -58,7 +58,7 @@ impl<'a> Proof<'a> {
     ) -> Proof<'a> {
         let (storage, machine) = (hypervisor.storage(), hypervisor.machine());
         let elsewhere = machine.elsewhere().map(str::to_owned);
-        let made_on = machine.is_here().then(|| kept::elsewhere(uuid, hypervisor)).flatten();
+        let made_on = Owner::of(uuid, hypervisor).other_hypervisor();
         Proof { uses, storage, uuid, recorded: xml.recorded_uuid(), elsewhere, made_on }
     }
 

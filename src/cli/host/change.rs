@@ -15,8 +15,6 @@ use crate::hypervisor::none::{NoHypervisor, URI};
 use anyhow::Context as _;
 use gpuvm_ops::domain_history::{boot, when};
 
-/// Where changes of the host are kept, in place of a domain's UUID.
-pub const HOST: &str = "host";
 /// How long a confirmation of undoing is waited for, in seconds.
 const CONFIRM_S: u64 = 120;
 
@@ -41,7 +39,7 @@ pub fn change(
         cx.output.progress("already set; nothing to do");
         return Ok(steps);
     }
-    let history = History::of(HOST)?;
+    let history = History::of_host()?;
     let now = now_s();
     let mut entry = history.next(verb, URI, "", now, String::new());
     entry.what = steps.iter().map(Step::to_string).collect();
@@ -111,7 +109,7 @@ pub fn undo(args: &HostUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// The bridge that the last change of the host made; none: it did something else. Taking it back may cut a login off, and
 /// has its own way.
 fn last_bridge() -> anyhow::Result<Option<String>> {
-    let history = History::of(HOST)?;
+    let history = History::of_host()?;
     Ok(history.entries.last().and_then(made_bridge).cloned())
 }
 
@@ -122,7 +120,7 @@ fn named(entry: &Entry) -> String {
 
 /// The last change of the host, and what takes it back, or only forgets it.
 fn back(discard: bool) -> anyhow::Result<(Entry, Vec<Step>)> {
-    let history = History::of(HOST)?;
+    let history = History::of_host()?;
     let Some(entry) = history.entries.last() else {
         let hint = "`gpuvm host files` and `gpuvm host tuning` say how it is";
         return Err(classed(Class::NotFound, "there is no change of the host to undo", hint));

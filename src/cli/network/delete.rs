@@ -6,8 +6,8 @@ use super::super::context::Context;
 use super::super::error::EXIT_DONE;
 use super::find;
 use super::guests::{Guests, told};
-use super::kept;
 use crate::apply::{NetworkStep, Step, apply};
+use crate::history;
 use crate::hypervisor::Hypervisor;
 use crate::network::Kind;
 use crate::shell::word;
@@ -70,7 +70,7 @@ fn plan(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<Deletion> {
     let (state, network) = find(hypervisor, name)?;
     let guests = told(&network, &Guests::read(hypervisor)?.on(&network), false);
     let kept = match state.persistent {
-        true => kept::keep(&state, hypervisor, None)?,
+        true => history::network::remember(&state, hypervisor, None)?,
         false => Vec::new(),
     };
     let mut steps = Vec::new();

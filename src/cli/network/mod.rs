@@ -7,7 +7,6 @@ mod delete;
 mod demand;
 mod doctor;
 mod guests;
-mod kept;
 mod list;
 mod prepare;
 mod show;

@@ -7,10 +7,10 @@ use super::super::context::Context;
 use super::super::error::{coded, hinted, usage};
 use super::super::nic::plan_vfs;
 use super::guests::{Guests, told};
-use super::kept::keep_before;
 use super::read;
 use crate::apply::nic::NicStep;
 use crate::apply::{NetworkStep, Step};
+use crate::history::network::remember_before;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::network::NetworkState;
 use crate::network::host::HostNetwork;
@@ -74,7 +74,7 @@ pub fn prepare(
     if let (Some(before), true) = (before, stops) {
         lost.extend(told(before, &guests.on(before), true));
     }
-    steps.extend(keep_before(&changes, state.as_ref(), hypervisor)?);
+    steps.extend(remember_before(&changes, state.as_ref(), hypervisor)?);
     steps.extend(changes.into_iter().map(Step::Network));
     Ok(Prepared { network, notes, before: state.map(|state| state.xml), steps, lost })
 }

@@ -8,8 +8,8 @@ use super::super::diff::Diff;
 use super::super::error::{EXIT_DONE, classed, hinted};
 use super::create::answer;
 use super::guests::{Guests, told};
-use super::kept::{self, Kept, Record};
 use crate::apply::{NetworkStep, Step, apply};
+use crate::history::network::{self, NetworkEntry};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::command_there;
 use crate::network::Network;
@@ -19,7 +19,7 @@ use gpuvm_ops::domain_history::when;
 /// Is an undoing that can be done.
 struct Undo {
     /// What is put back.
-    kept: Kept,
+    entry: NetworkEntry,
     /// The definition now; none: the network is not there.
     now: Option<String>,
     /// What undoes it.
@@ -40,9 +40,9 @@ pub fn run(args: &NetworkUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Err(hinted(message, format!("`{there}`")));
     }
     let previews = args.diff || args.dry_run;
-    let Undo { kept, now, steps, lost } = plan(&*hypervisor, name, args.force || previews)?;
+    let Undo { entry, now, steps, lost } = plan(&*hypervisor, name, args.force || previews)?;
     if args.diff {
-        Diff::of(name, now.as_deref(), Some(&kept.before)).print(cx.output)?;
+        Diff::of(name, now.as_deref(), Some(&entry.before)).print(cx.output)?;
         return Ok(EXIT_DONE);
     }
     if args.dry_run {
@@ -55,7 +55,7 @@ pub fn run(args: &NetworkUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     refuse_unfinished(&*hypervisor, cx.output)?;
     let mut agreed = Agreed::default();
     if !lost.is_empty() && !args.yes {
-        agree(&lost, "undo it?", &format!("undoing {}", named(&kept)))?;
+        agree(&lost, "undo it?", &format!("undoing {}", named(&entry)))?;
         agreed = Agreed::to(&steps).and(&lost);
     }
     let _lock = reporter.lock(args.lock.wait())?;
@@ -64,20 +64,20 @@ pub fn run(args: &NetworkUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     agreed.covers(&steps, &lost, &format!("gpuvm network undo {}", word(name)))?;
     let journal = journal("network undo", name, &*hypervisor)?;
     apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
-    cx.output.progress(&format!("{} is undone", named(&kept)));
+    cx.output.progress(&format!("{} is undone", named(&entry)));
     answer(name, true, &*hypervisor, cx)?;
     Ok(EXIT_DONE)
 }
 
 /// The change in words.
-fn named(kept: &Kept) -> String {
-    let what = if kept.after.is_some() { "change" } else { "deletion" };
-    format!("the {what} of network `{}` ({})", kept.name, when(kept.at_s))
+fn named(entry: &NetworkEntry) -> String {
+    let what = if entry.after.is_some() { "change" } else { "deletion" };
+    format!("the {what} of network `{}` ({})", entry.name, when(entry.at_s))
 }
 
 /// Finds what undoes the last change of a network; `force`: also where it was edited since.
 fn plan(hypervisor: &dyn Hypervisor, name: &str, force: bool) -> anyhow::Result<Undo> {
-    let Some(record) = kept::find(hypervisor.uri(), name)? else {
+    let Some(last) = network::last_of(hypervisor.uri(), name)? else {
         let hint = "`network create --replace` and `network delete` keep what they change; what `create` made goes with \
                     `network delete`";
         return Err(classed(
@@ -86,25 +86,25 @@ fn plan(hypervisor: &dyn Hypervisor, name: &str, force: bool) -> anyhow::Result<
             hint,
         ));
     };
-    let kept = &record.kept;
+    let entry = &last.entry;
     let state = hypervisor.networks().network(name)?;
     let network = state.as_ref().map(super::read).transpose()?;
-    if !force && let Some(since) = since(kept, network.as_ref()) {
+    if !force && let Some(since) = since(entry, network.as_ref()) {
         let hint = format!(
             "`gpuvm network undo {name} --diff` shows what would be lost; --force undoes it nevertheless",
             name = word(name)
         );
-        return Err(hinted(format!("{since} since {}", named(kept)), hint));
+        return Err(hinted(format!("{since} since {}", named(entry)), hint));
     }
     let named = || name.to_owned();
-    let xml = kept.before.clone();
+    let xml = entry.before.clone();
     let (mut steps, mut lost) = (Vec::new(), Vec::new());
     match &state {
         Some(state) => {
             if state.active {
                 steps.push(NetworkStep::Stop { name: named() });
                 if let Some(network) = &network {
-                    lost = told(network, &Guests::read(hypervisor)?.on(network), kept.active);
+                    lost = told(network, &Guests::read(hypervisor)?.on(network), entry.active);
                 }
             }
             let (xml, before) = (xml.clone(), state.xml.clone());
@@ -112,24 +112,23 @@ fn plan(hypervisor: &dyn Hypervisor, name: &str, force: bool) -> anyhow::Result<
         }
         None => steps.push(NetworkStep::Define { name: named(), xml: xml.clone() }),
     }
-    if kept.autostart != state.as_ref().is_some_and(|state| state.autostart) {
-        steps.push(NetworkStep::Autostart { name: named(), on: kept.autostart });
+    if entry.autostart != state.as_ref().is_some_and(|state| state.autostart) {
+        steps.push(NetworkStep::Autostart { name: named(), on: entry.autostart });
     }
-    if kept.active {
+    if entry.active {
         steps.push(NetworkStep::Start { name: named() });
     }
-    steps.push(NetworkStep::Check { name: named(), xml, active: kept.active });
+    steps.push(NetworkStep::Check { name: named(), xml, active: entry.active });
     let mut steps: Vec<Step> = steps.into_iter().map(Step::Network).collect();
-    steps.push(record.forget());
+    steps.push(last.forget());
     let now = state.map(|state| state.xml);
-    let Record { kept, .. } = record;
-    Ok(Undo { kept, now, steps, lost })
+    Ok(Undo { entry: last.entry, now, steps, lost })
 }
 
 /// What somebody did with the network after the change; none: nothing.
-fn since(kept: &Kept, now: Option<&Network>) -> Option<String> {
-    let name = &kept.name;
-    match (&kept.after, now) {
+fn since(entry: &NetworkEntry, now: Option<&Network>) -> Option<String> {
+    let name = &entry.name;
+    match (&entry.after, now) {
         (None, None) => None,
         (None, Some(_)) => Some(format!("network `{name}` was made again")),
         (Some(_), None) => Some(format!("network `{name}` was deleted by another program")),

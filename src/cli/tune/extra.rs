@@ -9,7 +9,7 @@ use crate::cli::live;
 use crate::domain::guest::Made;
 use crate::domain::live::live_changes;
 use crate::fsroot::FsRoot;
-use crate::kept;
+use crate::history::guest;
 use crate::request::PageSize;
 use crate::shell::word;
 use crate::tune::{TuneError, Tuned};
@@ -85,7 +85,7 @@ fn noted(
         return Ok(None);
     }
     let made: Vec<Made> = conversions.iter().map(|one| one.converted.made.clone()).collect();
-    Ok(kept::note(&uuid, &subject.name, hypervisor.uri(), &made)?)
+    Ok(guest::add_made(&uuid, &subject.name, hypervisor.uri(), &made)?)
 }
 
 /// Whether a domain is to be in huge pages.

@@ -121,7 +121,7 @@ fn plan(args: &HostBridgeDeleteArgs) -> anyhow::Result<Deletion> {
         HostNetStep::Write { path: tried, text: None, was: hidden() },
     ];
     let mut steps: Vec<Step> = steps.into_iter().map(Step::HostNet).collect();
-    let history = History::of(change::HOST)?;
+    let history = History::of_host()?;
     if let Some(entry) = history.entries.iter().rev().find(|entry| made(entry) == Some(name)) {
         steps.push(history.forget(entry));
     }

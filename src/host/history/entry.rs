@@ -1,0 +1,82 @@
+//! One change of a domain or of the host, with what takes it back.
+
+use crate::apply::Step;
+use serde::{Deserialize, Serialize};
+
+/// A change of a domain, or of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// The version of the files.
+    pub(super) format: u32,
+    /// Which change of this domain it was, from 1.
+    pub number: u32,
+    /// The verb: `tune`.
+    pub verb: String,
+    /// When, in seconds since 1970, UTC.
+    pub at_s: u64,
+    /// The boot of the machine that it was made in, with which huge pages end.
+    pub boot: String,
+    /// The hypervisor's URI.
+    pub uri: String,
+    /// The domain's name then; empty: a change of the host.
+    pub domain: String,
+    /// What was changed, a line each.
+    pub what: Vec<String>,
+    /// The definition before.
+    pub before: String,
+    /// The definition after, as the hypervisor gave it back; none: it was not read.
+    pub after: Option<String>,
+    /// What was changed beside the definition, in this order.
+    pub steps: Vec<Step>,
+}
+
+/// A copy of a disk that a change made, and that the domain has had since.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskCopy {
+    /// Its pool.
+    pub pool: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it can be compared with the disk.
+    pub comparable: bool,
+}
+
+impl Entry {
+    /// The steps that undo it, where the domain is defined as `now`; `runs`: what runs is changed back, too; `boot`: the
+    /// boot of the machine now; `copies`: copies of disks go, once it is seen that nothing was written on them since; else
+    /// they stay.
+    pub fn undo(&self, now: &str, runs: bool, boot: &str, copies: bool) -> Vec<Step> {
+        let back = self.steps.iter().rev().filter(|step| runs || !step.is_of_running());
+        let stands = |step: &&Step| match step {
+            Step::CompareDisk { .. } => copies,
+            Step::SetPages(_) | Step::Set(_) => self.boot == boot,
+            _ => true,
+        };
+        let mut steps: Vec<Step> = back.filter(stands).filter_map(Step::reversed).collect();
+        if now != self.before {
+            let (name, xml) = (self.domain.clone(), self.before.clone());
+            steps.push(Step::RedefineDomain { name, xml, before: now.to_owned() });
+        }
+        if copies {
+            let gone = |copy: DiskCopy| Step::DeleteVolume {
+                pool: copy.pool,
+                name: copy.name,
+                file: None,
+            };
+            steps.extend(self.copies().map(gone));
+        }
+        steps
+    }
+
+    /// The copies of disks that it made, the last one first.
+    pub fn copies(&self) -> impl Iterator<Item = DiskCopy> {
+        self.steps.iter().rev().filter_map(|step| match step {
+            Step::CompareDisk { pool, volume, content, .. } => {
+                let (pool, name) = (pool.clone(), volume.clone());
+                Some(DiskCopy { pool, name, comparable: *content })
+            }
+            _ => None,
+        })
+    }
+}

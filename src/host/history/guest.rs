@@ -1,0 +1,173 @@
+//! What was reserved and made for a guest, kept beside it by its UUID: a guest that was undefined behind our back takes its metadata
+//! with it, and nobody would know any more whose the huge pages and the disks are.
+
+use super::{History, HistoryError, store};
+use crate::apply::{Step, state_directory};
+use gpuvm_core::domain::guest::{Guarded, Made, Reserved};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The directory of the files.
+const DIRECTORY: &str = "reserved";
+/// How long a UUID is, in bytes of its text.
+const UUID: usize = 36;
+
+/// What was reserved and made for one guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestRecord {
+    /// The version of the files.
+    pub format: u32,
+    /// The domain's UUID.
+    pub uuid: String,
+    /// Its name then.
+    pub name: String,
+    /// The hypervisor's URI.
+    pub uri: String,
+    /// Huge pages, with the boot of the machine that they were reserved in.
+    #[serde(default)]
+    pub reserved: Vec<Reserved>,
+    /// Virtual functions that their cards were told about.
+    #[serde(default)]
+    pub guarded: Vec<Guarded>,
+    /// Disks that were made.
+    #[serde(default)]
+    pub made: Vec<Made>,
+}
+
+/// A guest of which something is kept, and perhaps is left.
+#[derive(Debug, Clone)]
+pub struct KnownGuest {
+    /// The domain's UUID.
+    pub uuid: String,
+    /// Its name then.
+    pub name: String,
+    /// The hypervisor's URI.
+    pub uri: String,
+    /// What was reserved for it when it was made.
+    pub record: Option<GuestRecord>,
+    /// Its changes.
+    pub history: Option<History>,
+}
+
+impl GuestRecord {
+    /// Begins with nothing reserved.
+    pub fn new(uuid: &str, name: &str, uri: &str) -> GuestRecord {
+        GuestRecord {
+            format: store::FORMAT,
+            uuid: uuid.to_owned(),
+            name: name.to_owned(),
+            uri: uri.to_owned(),
+            reserved: Vec::new(),
+            guarded: Vec::new(),
+            made: Vec::new(),
+        }
+    }
+
+    /// The step that writes it, over what there was of it; none: nothing is reserved or made.
+    pub fn remember(&self, was: Option<String>) -> Option<Step> {
+        let is_empty = self.reserved.is_empty() && self.guarded.is_empty() && self.made.is_empty();
+        (!is_empty).then(|| store::write(file(&self.uuid), self, was))
+    }
+}
+
+/// The step that adds disks that were made for a domain to its record; none: there are none to add. Errors: its record cannot be
+/// read, and would be lost.
+pub fn add_made(
+    uuid: &str,
+    name: &str,
+    uri: &str,
+    made: &[Made],
+) -> Result<Option<Step>, HistoryError> {
+    if made.is_empty() {
+        return Ok(None);
+    }
+    let path = file(uuid);
+    let was = store::read(&path)?;
+    let known = was.as_deref().map(|text| read(&path, text, uuid)).transpose()?.flatten();
+    let mut record = known.unwrap_or_else(|| GuestRecord::new(uuid, name, uri));
+    record.made.retain(|known| made.iter().all(|new| new.path != known.path));
+    record.made.extend_from_slice(made);
+    Ok(record.remember(was))
+}
+
+/// The disks that were made for a domain, as far as that is kept and can be read.
+pub fn made(uuid: &str) -> Vec<Made> {
+    of(uuid).map(|record| record.made).unwrap_or_default()
+}
+
+/// The record of a domain; none: there is none, or it cannot be read: nothing is done by guess.
+fn of(uuid: &str) -> Option<GuestRecord> {
+    let path = file(uuid);
+    let text = store::read(&path).ok()??;
+    read(&path, &text, uuid).ok()?
+}
+
+/// The record in a text; none: it is of another domain.
+pub(super) fn read(
+    path: &Path,
+    text: &str,
+    uuid: &str,
+) -> Result<Option<GuestRecord>, HistoryError> {
+    let record: GuestRecord = store::parse(path, text)?;
+    Ok(Some(record).filter(|record| record.uuid == uuid))
+}
+
+/// The URI of the hypervisor that a domain's record names, in every format; none: there is none, or it is damaged.
+pub(super) fn uri(uuid: &str) -> Option<String> {
+    /// The part of a record that says it.
+    #[derive(Deserialize)]
+    struct Whose {
+        /// The URI.
+        uri: String,
+    }
+    let text = store::read(&file(uuid)).ok()??;
+    serde_json::from_str(&text).ok().map(|Whose { uri }| uri)
+}
+
+/// The file of a domain's record.
+fn file(uuid: &str) -> PathBuf {
+    state_directory(DIRECTORY).join(format!("{uuid}.json"))
+}
+
+/// The step that takes a domain's record away; none: there is none.
+pub fn forget(uuid: &str) -> Result<Option<Step>, HistoryError> {
+    let path = file(uuid);
+    Ok(store::read(&path)?.map(|was| store::remove(path, was)))
+}
+
+/// The UUIDs by which entries of a directory are named; none where it is another user's.
+fn uuids(directory: &str) -> Result<Vec<String>, HistoryError> {
+    let paths = match store::list(&state_directory(directory)) {
+        Err(HistoryError::File { source, .. })
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            return Ok(Vec::new());
+        }
+        paths => paths?,
+    };
+    let names = paths.iter().filter_map(|path| path.file_name()?.to_str());
+    // Those of what was not written to its end begin with a dot.
+    let names = names.filter_map(|name| name.split('.').next());
+    Ok(names.filter(|name| name.len() == UUID).map(str::to_owned).collect())
+}
+
+/// Every domain of which something is kept. One whose files cannot be read is none: nothing is given back by guess.
+pub fn all() -> Result<Vec<KnownGuest>, HistoryError> {
+    let mut all = Vec::new();
+    let mut uuids = [uuids(DIRECTORY)?, uuids(super::DIRECTORY)?].concat();
+    uuids.sort();
+    uuids.dedup();
+    for uuid in uuids {
+        let record = of(&uuid);
+        let history = History::of(&uuid).ok().filter(|history| !history.entries.is_empty());
+        let last = history.as_ref().and_then(|history| history.entries.last());
+        let named = last.map(|last| (last.domain.clone(), last.uri.clone()));
+        let named = named
+            .or_else(|| record.as_ref().map(|record| (record.name.clone(), record.uri.clone())));
+        if let Some((name, uri)) = named {
+            all.push(KnownGuest { uuid, name, uri, record, history });
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,124 @@
+//! What a network was before our last change of it, so that it can be taken back: one file for each network, by its UUID.
+
+use super::{HistoryError, store};
+use crate::apply::{NetworkStep, Step, now_s, state_directory};
+use crate::hypervisor::Hypervisor;
+use crate::hypervisor::network::NetworkState;
+use gpuvm_core::network::Network;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The directory of the files.
+const DIRECTORY: &str = "networks";
+
+/// A network as it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkEntry {
+    /// The version of the file.
+    pub(super) format: u32,
+    /// The hypervisor's URI.
+    pub(super) uri: String,
+    /// The network's name.
+    pub name: String,
+    /// Whether it was up.
+    pub active: bool,
+    /// Whether it came up with the hypervisor.
+    pub autostart: bool,
+    /// When it was changed, in seconds since 1970, UTC.
+    pub at_s: u64,
+    /// Its definition.
+    pub before: String,
+    /// What it was to become; none: it was deleted.
+    pub after: Option<String>,
+}
+
+/// The last change of a network, with its file.
+#[derive(Debug)]
+pub struct LastChange {
+    /// The file.
+    path: PathBuf,
+    /// What it holds.
+    text: String,
+    /// What that says.
+    pub entry: NetworkEntry,
+}
+
+impl LastChange {
+    /// The step that takes it away.
+    pub fn forget(&self) -> Step {
+        store::remove(self.path.clone(), self.text.clone())
+    }
+}
+
+/// The steps that keep a network as it is, in place of what was kept of one of its name. `after`: what it becomes; none: it
+/// goes. A network of another machine is kept by the gpuvm there alone: none.
+pub fn remember(
+    state: &NetworkState,
+    on: &dyn Hypervisor,
+    after: Option<&str>,
+) -> Result<Vec<Step>, HistoryError> {
+    if !on.machine().is_here() {
+        return Ok(Vec::new());
+    }
+    let name = state.name.clone();
+    let network = Network::read(&state.xml)
+        .map_err(|reason| HistoryError::Network { name: name.clone(), reason })?;
+    let uuid = network.uuid.unwrap_or_else(|| name.clone());
+    let path = state_directory(DIRECTORY).join(format!("{uuid}.json"));
+    let entry = NetworkEntry {
+        format: store::FORMAT,
+        uri: on.uri().to_owned(),
+        name,
+        active: state.active,
+        autostart: state.autostart,
+        at_s: now_s(),
+        before: state.xml.clone(),
+        after: after.map(str::to_owned),
+    };
+    let other = last_of(on.uri(), &state.name)?.filter(|other| other.path != path);
+    let was = store::read(&path)?;
+    let remember = store::write(path, &entry, was);
+    Ok(other.iter().map(LastChange::forget).chain([remember]).collect())
+}
+
+/// The steps that keep a network which these steps change, and forget one which they make again; to be done before them.
+pub fn remember_before(
+    steps: &[NetworkStep],
+    state: Option<&NetworkState>,
+    on: &dyn Hypervisor,
+) -> Result<Vec<Step>, HistoryError> {
+    if !on.machine().is_here() {
+        return Ok(Vec::new());
+    }
+    if let Some(NetworkStep::Define { name, .. }) = steps.first() {
+        return Ok(last_of(on.uri(), name)?.iter().map(LastChange::forget).collect());
+    }
+    let after = steps.iter().find_map(|step| match step {
+        NetworkStep::Redefine { xml, .. } => Some(xml.as_str()),
+        _ => None,
+    });
+    state.zip(after).map_or(Ok(Vec::new()), |(state, after)| remember(state, on, Some(after)))
+}
+
+/// The last change of a network of this name, of the hypervisor at a URI; none: nothing is kept of it.
+pub fn last_of(uri: &str, name: &str) -> Result<Option<LastChange>, HistoryError> {
+    last_in(&state_directory(DIRECTORY), uri, name)
+}
+
+/// The same, in a directory. Two networks may have had the name, one after the other.
+pub(super) fn last_in(
+    directory: &Path,
+    uri: &str,
+    name: &str,
+) -> Result<Option<LastChange>, HistoryError> {
+    let mut found: Option<LastChange> = None;
+    for (path, text) in store::documents(directory)? {
+        let entry: NetworkEntry = store::parse(&path, &text)?;
+        let is_later = found.as_ref().is_none_or(|other| other.entry.at_s <= entry.at_s);
+        if entry.uri == uri && entry.name == name && is_later {
+            found = Some(LastChange { path, text, entry });
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,85 @@
+//! The files of the store: one JSON document each, whole or not there, written and removed by steps, so that a killed change
+//! leaves none of its own. Every document says its format; all formats that were ever written are read, a newer one is refused
+//! by its number and never taken for a damaged one.
+
+use super::HistoryError;
+use crate::apply::Step;
+use crate::trace;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The format that is written. There has been no other yet.
+pub(super) const FORMAT: u32 = 1;
+
+/// The part of a document that every format has.
+#[derive(Deserialize)]
+struct Head {
+    /// Its format.
+    format: u32,
+}
+
+/// The text of a file; none: it is not there.
+pub(super) fn read(path: &Path) -> Result<Option<String>, HistoryError> {
+    trace::reads(path);
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(HistoryError::File { path: path.to_owned(), source }),
+    }
+}
+
+/// The document of a file. The path is for errors only.
+pub(super) fn parse<D: DeserializeOwned>(path: &Path, text: &str) -> Result<D, HistoryError> {
+    let damaged = |error: serde_json::Error| {
+        let (path, reason) = (path.to_owned(), error.to_string());
+        HistoryError::Damaged { path, reason }
+    };
+    // Its number first: what a newer format adds would read as damage.
+    let Head { format } = serde_json::from_str(text).map_err(damaged)?;
+    if format > FORMAT {
+        return Err(HistoryError::Newer { path: path.to_owned(), format, known: FORMAT });
+    }
+    serde_json::from_str(text).map_err(damaged)
+}
+
+/// The entries of a directory, sorted by name; none where it is not there.
+pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, HistoryError> {
+    let failed = |source| HistoryError::File { path: directory.to_owned(), source };
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut paths = entries
+        .map(|entry| Ok(entry.map_err(failed)?.path()))
+        .collect::<Result<Vec<PathBuf>, HistoryError>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// The documents of a directory with their files. What a killed run left of a file that it was writing has another ending.
+pub(super) fn documents(directory: &Path) -> Result<Vec<(PathBuf, String)>, HistoryError> {
+    let mut documents = Vec::new();
+    for path in list(directory)? {
+        if path.extension().is_some_and(|extension| extension == "json") {
+            documents.extend(read(&path)?.map(|text| (path, text)));
+        }
+    }
+    Ok(documents)
+}
+
+/// The text of a document.
+pub(super) fn text<D: Serialize>(document: &D) -> String {
+    serde_json::to_string_pretty(document).expect("plain values") + "\n"
+}
+
+/// The step that writes a document, where the file holds `was` now.
+pub(super) fn write<D: Serialize>(path: PathBuf, document: &D, was: Option<String>) -> Step {
+    Step::Remember { path, text: Some(text(document)), was }
+}
+
+/// The step that removes a file that holds `was` now.
+pub(super) fn remove(path: PathBuf, was: String) -> Step {
+    Step::Remember { path, text: None, was: Some(was) }
+}
