@@ -206,22 +206,3 @@ pub fn program() -> anyhow::Result<String> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     Ok(program.to_str().context("this program's path is not UTF-8")?.to_owned())
 }
-
-/// The steps that bring files that are ours alone to a text or away, by their paths below the root; none for one that is
-/// so already.
-pub fn file_steps<'p>(
-    files: impl IntoIterator<Item = (&'p str, Option<String>)>,
-) -> anyhow::Result<Vec<Step>> {
-    let mut steps = Vec::new();
-    for (path, text) in files {
-        let path = Path::new("/").join(path);
-        let was = match std::fs::read_to_string(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            was => Some(was.with_context(|| format!("cannot read {}", path.display()))?),
-        };
-        if text != was {
-            steps.push(Step::SetFile { path, text, was });
-        }
-    }
-    Ok(steps)
-}

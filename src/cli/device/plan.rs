@@ -2,9 +2,10 @@
 
 use crate::apply::Step;
 use crate::apply::bind::boot;
+use crate::apply::boot::steps as boot_steps;
 use crate::bdf::Bdf;
 use crate::cli::args::{BindArgs, ReleaseArgs};
-use crate::cli::change::{file_steps, program};
+use crate::cli::change::program;
 use crate::cli::context::Context;
 use crate::cli::error::hinted;
 use crate::fsroot::FsRoot;
@@ -42,7 +43,7 @@ impl Host {
         let kernel = self.topology.machine().kernel_release.as_deref().unwrap_or_default();
         let built_in = boot::is_built_in(&self.root, kernel)?;
         let by_id = !built_in && !boot::has_other_ids(&self.root)?;
-        file_steps(boot::files(&self.topology, wanted, &program()?, by_id))
+        Ok(boot_steps(boot::files(&self.topology, wanted, &program()?, by_id))?)
     }
 }
 

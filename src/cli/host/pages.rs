@@ -1,9 +1,10 @@
 //! `host pages`: the huge pages of each node, and how many of one size a node is to have.
 
+use crate::apply::boot::steps as boot_steps;
 use crate::apply::pages::{PagesError, PagesStep, boot};
 use crate::apply::{Journal, Step, apply};
 use crate::cli::args::HostPagesArgs;
-use crate::cli::change::{agree, file_steps, print_steps, refuse_unfinished, watch};
+use crate::cli::change::{agree, print_steps, refuse_unfinished, watch};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
 use crate::cli::table::Table;
@@ -203,7 +204,7 @@ fn steps(
             0 => numbers.remove(&(node, page)),
             count => numbers.insert((node, page), count),
         };
-        steps.extend(file_steps([(boot::FILE, boot::text(&numbers))])?);
+        steps.extend(boot_steps([boot::file(&numbers)])?);
     }
     Ok(steps)
 }

@@ -2,9 +2,9 @@
 
 use super::change::change;
 use crate::apply::Step;
-use crate::apply::setting::SettingStep;
+use crate::apply::boot::steps as boot_steps;
+use crate::apply::setting::{SettingStep, boot};
 use crate::cli::args::HostTuningArgs;
-use crate::cli::change::file_steps;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
 use crate::cli::table::Table;
@@ -13,12 +13,6 @@ use crate::fsroot::FsRoot;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Our own file of what systemd-sysctl sets at boot. Its name comes behind those that begin with a number.
-const SYSCTL: &str = "etc/sysctl.d/gpuvm.conf";
-/// Our own file of what systemd-tmpfiles writes at boot.
-const TMPFILES: &str = "etc/tmpfiles.d/gpuvm-tuning.conf";
-/// The first line of both.
-const HEAD: &str = "# Made by `gpuvm host tuning --at-boot`; `gpuvm host undo` takes it back.";
 /// The governors of all pcpus, as systemd-tmpfiles takes them.
 const GOVERNORS: &str = "sys/devices/system/cpu/cpu*/cpufreq/scaling_governor";
 
@@ -79,8 +73,8 @@ fn settings(root: &FsRoot, nodes: usize) -> anyhow::Result<[Setting; 3]> {
     let known = known.into_iter().reduce(|all, one| &all & &one).unwrap_or_default();
     let words = root.read(TRANSPARENT)?.unwrap_or_default();
     let words = words.split_whitespace().map(|word| word.trim_matches(['[', ']']).to_owned());
-    let boot = boot(root)?;
-    let at_boot = |path: &str| boot.get(path).cloned();
+    let written = boot::values(root)?;
+    let at_boot = |path: &str| written.get(path).cloned();
     Ok([
         Setting {
             option: "--numa-balancing",
@@ -113,41 +107,10 @@ fn settings(root: &FsRoot, nodes: usize) -> anyhow::Result<[Setting; 3]> {
     ])
 }
 
-/// What our files write at boot, by path below the root.
-fn boot(root: &FsRoot) -> anyhow::Result<BTreeMap<String, String>> {
-    let mut all = BTreeMap::new();
-    for line in root.read(SYSCTL)?.unwrap_or_default().lines() {
-        if let Some((key, value)) = line.split_once('=') {
-            let path = format!("proc/sys/{}", key.trim().replace('.', "/"));
-            all.insert(path, value.trim().to_owned());
-        }
-    }
-    for line in root.read(TMPFILES)?.unwrap_or_default().lines() {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        if let ["w!", path, "-", "-", "-", "-", value] = words[..] {
-            all.insert(path.trim_start_matches('/').to_owned(), value.to_owned());
-        }
-    }
-    Ok(all)
-}
-
-/// The texts of our files that write this at boot; none: the file goes.
-fn texts(boot: &BTreeMap<String, String>) -> [(&'static str, Option<String>); 2] {
-    let (mut sysctl, mut tmpfiles) = (String::new(), String::new());
-    for (path, value) in boot {
-        match path.strip_prefix("proc/sys/") {
-            Some(key) => sysctl += &format!("{} = {value}\n", key.replace('/', ".")),
-            None => tmpfiles += &format!("w! /{path} - - - - {value}\n"),
-        }
-    }
-    let text = |lines: String| (!lines.is_empty()).then(|| format!("{HEAD}\n{lines}"));
-    [(SYSCTL, text(sysctl)), (TMPFILES, text(tmpfiles))]
-}
-
 /// The steps that lead to what is wished, in the order of the settings.
 fn steps(wishes: &[Option<String>; 3], at_boot: bool) -> anyhow::Result<Vec<Step>> {
     let root = FsRoot::live()?;
-    let (mut steps, mut boot) = (Vec::new(), boot(&root)?);
+    let (mut steps, mut at_boot_values) = (Vec::new(), boot::values(&root)?);
     for (setting, wish) in settings(&root, 1)?.into_iter().zip(wishes) {
         let Some(wish) = wish else { continue };
         let Setting { option, name, values, known, .. } = setting;
@@ -171,10 +134,10 @@ fn steps(wishes: &[Option<String>; 3], at_boot: bool) -> anyhow::Result<Vec<Step
             "--numa-balancing" => BALANCING,
             _ => TRANSPARENT,
         };
-        boot.insert(path.to_owned(), wish.clone());
+        at_boot_values.insert(path.to_owned(), wish.clone());
     }
     if at_boot {
-        steps.extend(file_steps(texts(&boot))?);
+        steps.extend(boot_steps(boot::files(&at_boot_values))?);
     }
     Ok(steps)
 }
@@ -204,29 +167,4 @@ fn show(cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     cx.output.table(&Table::of(rows))?;
     Ok(EXIT_DONE)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_set_at_boot_is_read_back() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = FsRoot::at(dir.path()).unwrap();
-        assert!(boot(&root).unwrap().is_empty());
-        assert_eq!(texts(&BTreeMap::new()), [(SYSCTL, None), (TMPFILES, None)]);
-        let all: BTreeMap<String, String> =
-            [(BALANCING, "1"), (GOVERNORS, "performance"), (TRANSPARENT, "madvise")]
-                .map(|(path, value)| (path.to_owned(), value.to_owned()))
-                .into();
-        for (path, text) in texts(&all) {
-            let path = dir.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text.unwrap()).unwrap();
-        }
-        assert_eq!(boot(&root).unwrap(), all);
-        let sysctl = std::fs::read_to_string(dir.path().join(SYSCTL)).unwrap();
-        assert_eq!(sysctl.lines().nth(1), Some("kernel.numa_balancing = 1"));
-    }
 }

@@ -1,11 +1,12 @@
 //! The steps that change how many virtual functions a card has, and the reasons why not.
 
 use crate::apply::Step;
+use crate::apply::boot::steps as boot_steps;
 use crate::apply::nic::NicStep;
 use crate::apply::nic::boot::{self, AtBoot};
 use crate::bdf::Bdf;
 use crate::cli::args::{EarlyVfs, PfName, VfsArgs};
-use crate::cli::change::{file_steps, program};
+use crate::cli::change::program;
 use crate::cli::context::Context;
 use crate::cli::error::{hinted, usage};
 use crate::fsroot::FsRoot;
@@ -108,7 +109,7 @@ pub fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<Change> {
                     at_boot.insert(pf, AtBoot { id, count, host_drivers });
                 }
             }
-            steps.extend(file_steps(boot::files(&at_boot, &program()?))?);
+            steps.extend(boot_steps(boot::files(&at_boot, &program()?))?);
         } else if let Some(before) = before.filter(|before| *before != count) {
             let told = format!(
                 "{pf} gets {before} virtual functions at the next boot; --at-boot changes that, too"

@@ -5,13 +5,15 @@ mod act;
 mod text;
 
 pub use super::command::{CommandError, output};
-pub(super) use act::replace;
-pub use act::{can_make, content, signature};
+pub use super::text::content;
+pub use act::{can_make, signature};
 pub use text::{Marked, Names, mark_fstab, mark_mdadm_conf, unmark};
 
+use super::text::Edit;
 use crate::discover::released::{FileSystem, Released};
 use act::{
-    add, assemble, check, create, make, mount, prove, stop, unmount, update_initramfs, words,
+    add, assemble, check, create, make, mount, prove, reload_units, stop, unmount,
+    update_initramfs, words,
 };
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -243,8 +245,8 @@ impl ArrayStep {
     /// Refuses a step whose place is not as it was when the change was planned.
     pub(super) fn expects(&self) -> Result<(), ArrayError> {
         match self {
-            ArrayStep::ReplaceText { path, before, .. } if content(path)? != *before => {
-                Err(ArrayError::Changed { path: path.clone() })
+            ArrayStep::ReplaceText { path, before, after, .. } => {
+                Edit::new(path, before.as_deref(), after.as_deref()).expects()
             }
             _ => Ok(()),
         }
@@ -253,7 +255,10 @@ impl ArrayStep {
     /// Does it.
     pub(super) fn perform(&self) -> Result<(), ArrayError> {
         match self {
-            ArrayStep::ReplaceText { path, after, units, .. } => replace(path, after, *units),
+            ArrayStep::ReplaceText { path, before, after, units, .. } => {
+                Edit::new(path, before.as_deref(), after.as_deref()).write()?;
+                if *units { reload_units() } else { Ok(()) }
+            }
             ArrayStep::Unmount(mounting) => unmount(mounting),
             ArrayStep::Mount(mounting) => mount(mounting),
             ArrayStep::Stop(assembly) => stop(assembly),
@@ -275,14 +280,10 @@ impl ArrayStep {
     pub(super) fn undo(&self) -> Result<(), ArrayError> {
         match self {
             ArrayStep::ReplaceText { path, before, after, units, .. } => {
-                let now = content(path)?;
-                if now == *before {
-                    return Ok(());
-                }
-                match now == *after {
-                    true => replace(path, before, *units),
-                    false => Err(ArrayError::Changed { path: path.clone() }),
-                }
+                let edit = Edit::new(path, before.as_deref(), after.as_deref());
+                // Only what was written whole: lines of an array are marked all over the file.
+                let is_undone = edit.undo(|_| None)?;
+                if is_undone && *units { reload_units() } else { Ok(()) }
             }
             ArrayStep::Unmount(mounting) => mount(mounting),
             ArrayStep::Mount(mounting) => unmount(mounting),

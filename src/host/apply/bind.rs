@@ -10,12 +10,10 @@
 
 pub mod boot;
 mod child;
-mod files;
 #[cfg(test)]
 mod tests;
 
 pub use child::{Kernel, Live, readable};
-pub use files::{set_file, set_private_file, set_root_file};
 
 use super::owner::{self, Owner};
 use crate::discover::binding::binding;

@@ -11,7 +11,8 @@ pub use netplan::{Made, units};
 pub use wait::{Answer, Waiting, answer, waiting};
 
 use super::array::CommandError;
-use super::bind::{BindError, set_root_file};
+use super::bind::BindError;
+use super::file::{self, set_root_file};
 use super::nic::{LinkError, delete_link};
 use super::{Observer, StepError};
 use gpuvm_core::shell::word;
@@ -190,11 +191,7 @@ impl HostNetStep {
 
 /// The text of a file; none: it is not there.
 fn content(path: &Path) -> Result<Option<String>, HostNetError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(HostNetError::File { path: path.to_owned(), source }),
-    }
+    file::content(path).map_err(|source| HostNetError::File { path: path.to_owned(), source })
 }
 
 /// Brings a file of netplan's to a text, or away, takes network devices away that are in no file any more, which netplan

@@ -3,6 +3,7 @@
 
 pub mod array;
 pub mod bind;
+pub mod boot;
 pub mod command;
 mod compare;
 mod copy;
@@ -10,6 +11,7 @@ mod detach;
 mod disk;
 pub mod drive;
 mod exclusions;
+pub mod file;
 pub mod hostnet;
 pub mod identity;
 mod interrupt;

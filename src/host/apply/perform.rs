@@ -7,7 +7,8 @@ use super::owner::Owner as _;
 use super::setting::SettingError;
 use super::undo::undo;
 use super::{
-    Observer, Step, StepError, bind, compare, copy, detach, drive, lease, needed, owner, pages,
+    Observer, Step, StepError, bind, compare, copy, detach, drive, file, lease, needed, owner,
+    pages,
 };
 use crate::fsroot::FsRoot;
 use crate::hypervisor::machine::Machine;
@@ -254,8 +255,8 @@ pub(super) fn perform(
         Step::ResetDevice { bdf, .. } => {
             bind::on_this_machine(hypervisor, false, |binder| binder.reset(*bdf))?;
         }
-        Step::SetFile { path, text, .. } => bind::set_file(path, text.as_deref())?,
-        Step::Remember { path, text, .. } => bind::set_private_file(path, text.as_deref())?,
+        Step::SetFile { path, text, .. } => file::set_file(path, text.as_deref())?,
+        Step::Remember { path, text, .. } => file::set_private_file(path, text.as_deref())?,
         Step::PinThread { name, thread, pcpus, .. } => hypervisor.pin(name, *thread, pcpus)?,
         Step::UpdateDevice { name, xml, .. } => hypervisor.update(name, xml)?,
         Step::WipeDrive(step) => step.perform(hypervisor, observer)?,

@@ -1,6 +1,8 @@
 //! A setting of the kernel that holds until the machine goes down: one value in one file of /proc/sys or /sys, or in
 //! one for each pcpu.
 
+pub mod boot;
+
 use super::bind::{BindError, Kernel, Live};
 use crate::discover::tuning::value;
 use crate::fsroot::{FsError, FsRoot};

@@ -1,11 +1,82 @@
-//! One place of a text file that is others': the rest keeps its bytes, also what was edited since.
+//! Changes of text files that are others': refused where somebody has changed the file since, done and undone with the file's
+//! mode, owner and link; and of one place of such a file, where the rest keeps its bytes, also what was edited since.
 
-use super::array::{ArrayError, content, replace};
+use super::array::ArrayError;
+use super::file;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// Is a change of one place of a text file.
+/// A change of a text file that is others'.
+pub(super) struct Edit<'a> {
+    /// The file.
+    path: &'a Path,
+    /// Its text before; none: it was not there.
+    before: Option<&'a str>,
+    /// Its text after; none: it goes.
+    after: Option<&'a str>,
+}
+
+impl<'a> Edit<'a> {
+    /// From one text to another.
+    pub(super) fn new(path: &'a Path, before: Option<&'a str>, after: Option<&'a str>) -> Edit<'a> {
+        Edit { path, before, after }
+    }
+
+    /// Refuses a file that is not what it was when the change was planned.
+    pub(super) fn expects(&self) -> Result<(), ArrayError> {
+        match content(self.path)?.as_deref() == self.before {
+            true => Ok(()),
+            false => Err(self.changed()),
+        }
+    }
+
+    /// Brings the file to its text after.
+    pub(super) fn write(&self) -> Result<(), ArrayError> {
+        self.put(self.after)
+    }
+
+    /// Brings the file to its text before, where it was changed; whether it was. `edited`: what a text becomes that somebody
+    /// has edited since; none: it stays, with an error.
+    pub(super) fn undo(
+        &self,
+        edited: impl FnOnce(&str) -> Option<String>,
+    ) -> Result<bool, ArrayError> {
+        let now = content(self.path)?;
+        if now.as_deref() == self.before {
+            return Ok(false);
+        }
+        if now.as_deref() == self.after {
+            self.put(self.before)?;
+        } else {
+            let back = edited(now.as_deref().unwrap_or_default()).ok_or_else(|| self.changed())?;
+            self.put(Some(&back))?;
+        }
+        Ok(true)
+    }
+
+    /// Brings the file to a text.
+    fn put(&self, text: Option<&str>) -> Result<(), ArrayError> {
+        file::replace(self.path, text).map_err(failed(self.path))
+    }
+
+    /// The error that somebody has changed the file.
+    fn changed(&self) -> ArrayError {
+        ArrayError::Changed { path: self.path.to_owned() }
+    }
+}
+
+/// Reads a text file; none where it is missing.
+pub fn content(path: &Path) -> Result<Option<String>, ArrayError> {
+    file::content(path).map_err(failed(path))
+}
+
+/// The error of a file.
+fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> ArrayError {
+    move |source| ArrayError::File { path: path.to_owned(), source }
+}
+
+/// A change of one place of a text file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TextStep {
     /// The file.
@@ -25,30 +96,25 @@ impl fmt::Display for TextStep {
 }
 
 impl TextStep {
+    /// It as a change of the whole file.
+    fn edit(&self) -> Edit<'_> {
+        Edit::new(&self.path, Some(&self.before), Some(&self.after))
+    }
+
     /// Refuses a file that is not what it was when the change was planned.
     pub(super) fn expects(&self) -> Result<(), ArrayError> {
-        match content(&self.path)? {
-            Some(now) if now == self.before => Ok(()),
-            _ => Err(ArrayError::Changed { path: self.path.clone() }),
-        }
+        self.edit().expects()
     }
 
     /// Does it; compares once more right before.
     pub(super) fn perform(&self) -> Result<(), ArrayError> {
-        self.expects()?;
-        replace(&self.path, &Some(self.after.clone()), false)
+        self.edit().expects()?;
+        self.edit().write()
     }
 
     /// Undoes it, where it was done.
     pub(super) fn undo(&self) -> Result<(), ArrayError> {
-        let now = content(&self.path)?.unwrap_or_default();
-        if now == self.before {
-            return Ok(());
-        }
-        match self.back(&now) {
-            Some(back) => replace(&self.path, &Some(back), false),
-            None => Err(ArrayError::Changed { path: self.path.clone() }),
-        }
+        self.edit().undo(|now| self.back(now)).map(drop)
     }
 
     /// The file's present text without the change; none: the changed place is not there, or not once.

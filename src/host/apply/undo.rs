@@ -7,7 +7,7 @@ use super::disk::{self, unfinished};
 use super::identity::{FileId, Identity, Mark, Proof, sum_of, uuid_of, volume_file};
 use super::journal::Journal;
 use super::perform::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
-use super::{Left, Observer, Step, StepError, bind, pages};
+use super::{Left, Observer, Step, StepError, bind, file, pages};
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
 use crate::hypervisor::storage::{NewVolume, VolumeId};
@@ -139,10 +139,10 @@ pub(super) fn undo(
             }
         }
         Step::SetFile { path, text, was } => {
-            written(path, text.as_deref(), was.as_deref(), bind::set_file)
+            written(path, text.as_deref(), was.as_deref(), file::set_file)
         }
         Step::Remember { path, text, was } => {
-            written(path, text.as_deref(), was.as_deref(), bind::set_private_file)
+            written(path, text.as_deref(), was.as_deref(), file::set_private_file)
         }
         Step::PinThread { name, thread, was, .. } => match running(hypervisor, name, proof)? {
             true => hypervisor.pin(name, *thread, was).map_err(StepError::from),

@@ -1,7 +1,7 @@
 //! Tests of the store, also of what earlier versions wrote: `v1` was written by gpuvm itself.
 
 use super::*;
-use crate::apply::bind::set_private_file;
+use crate::apply::file::set_private_file;
 use crate::apply::pages::PagesStep;
 use gpuvm_core::cpuset::NodeId;
 use gpuvm_core::domain::live::GuestThread;
@@ -167,7 +167,8 @@ fn the_hosts_changes_of_format_1_are_read_and_undone() {
     let [files, tuning] = &history.entries[..] else { panic!("{history:?}") };
     assert_eq!([files.verb.as_str(), tuning.verb.as_str()], ["host files", "host tuning"]);
     let steps = files.undo("", false, "another boot", false);
-    assert!(matches!(&steps[..], [Step::EditText(edit)] if edit.before.contains("= 4096")));
+    // The caller turns an edit round, by what the file holds then.
+    assert!(matches!(&steps[..], [Step::EditText(edit)] if edit.after.contains("= 4096")));
     let [Step::SetFile { path, text: None, was: Some(_) }] =
         &tuning.undo("", false, "another boot", false)[..]
     else {

@@ -4,10 +4,7 @@ use super::{ArrayError, Assembly, CommandError, Mounting, output};
 use crate::blockdev::signatures::foreign;
 use crate::discover::drives::kernel_name;
 use crate::discover::released::{FileSystem, Released, plain};
-use crate::trace;
-use std::fs::{self, DirBuilder};
-use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Seconds that mdadm may take: stopping waits for writes under way.
@@ -19,51 +16,9 @@ const MKFS_S: u64 = 3600;
 /// Seconds that the initramfs of every kernel may take.
 const INITRAMFS_S: u64 = 1800;
 
-/// Reads a text file; none where it is missing.
-pub fn content(path: &Path) -> Result<Option<String>, ArrayError> {
-    trace::reads(path);
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(ArrayError::File { path: path.to_owned(), source }),
-    }
-}
-
-/// Puts a text in the place of a file, or removes it: complete or as before, with the mode and owner that it had.
-pub(in crate::apply) fn replace(
-    path: &Path,
-    text: &Option<String>,
-    units: bool,
-) -> Result<(), ArrayError> {
-    let failed = |source| ArrayError::File { path: path.to_owned(), source };
-    // A link's target is replaced, not the link.
-    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let dir = real.parent().unwrap_or(Path::new("/"));
-    let write = |text: &str| -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
-        let mut file = tempfile::NamedTempFile::new_in(dir)?;
-        file.write_all(text.as_bytes())?;
-        match real.metadata() {
-            Ok(there) => {
-                std::os::unix::fs::fchown(file.as_file(), Some(there.uid()), Some(there.gid()))?;
-                file.as_file().set_permissions(there.permissions())?;
-            }
-            Err(_) => file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?,
-        }
-        file.as_file().sync_all()?;
-        file.persist(&real)?;
-        trace::wrote(&real);
-        fs::File::open(dir)?.sync_all()
-    };
-    match text {
-        Some(text) => write(text).map_err(failed)?,
-        None => match fs::remove_file(&real) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
-            removed => removed.iter().for_each(|()| trace::removed(&real)),
-        },
-    }
-    // systemd makes units of fstab, and mounts again by itself what an old unit wants.
-    if units && Path::new("/run/systemd/system").is_dir() {
+/// Has systemd make its units anew of fstab, since it mounts again by itself what an old unit wants.
+pub(super) fn reload_units() -> Result<(), ArrayError> {
+    if Path::new("/run/systemd/system").is_dir() {
         output(&["systemctl", "daemon-reload"], MDADM_S)?;
     }
     Ok(())
@@ -313,6 +268,7 @@ pub(super) fn update_initramfs() -> Result<(), ArrayError> {
 mod tests {
     use super::super::ArrayStep;
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn a_text_is_replaced_and_put_back_unless_somebody_else_changed_it() {
@@ -346,11 +302,11 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "c");
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        replace(&link, &Some("d".into()), false).unwrap();
+        crate::apply::file::replace(&link, Some("d")).unwrap();
         assert!(link.is_symlink() && fs::read_to_string(&path).unwrap() == "d");
-        replace(&path, &None, false).unwrap();
-        replace(&path, &None, false).unwrap();
-        assert_eq!(content(&path).unwrap(), None);
+        crate::apply::file::replace(&path, None).unwrap();
+        crate::apply::file::replace(&path, None).unwrap();
+        assert!(!path.exists());
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! by a unit before udev loads drivers; NVSwitches by their id never, since those of a shared board belong to the host. The
 //! unit names the ids too, so that it takes nothing that came to stand at an address later.
 
-use crate::fsroot::{FsError, FsRoot, not};
+use crate::apply::boot::{BootFile, listed, listing, unit, wants};
+use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::{DeviceKind, PciDevice, Topology};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,8 +24,6 @@ pub const WANTED: &str = "etc/systemd/system/sysinit.target.d/gpuvm-vfio.conf";
 pub const MODULES: &str = "etc/modules-load.d/gpuvm-vfio.conf";
 /// Where other files of options are.
 const MODPROBE: &str = "etc/modprobe.d";
-/// What stands before the list of functions.
-const LIST: &str = "# Functions: ";
 /// The first line of each file.
 const HEAD: &str =
     "# Made by `gpuvm device bind --at-boot`; `gpuvm device release --at-boot` takes it back.\n";
@@ -36,14 +35,7 @@ const DRIVERS: [(u16, &[&str]); 3] =
 pub fn functions(root: &FsRoot) -> Result<BTreeSet<Bdf>, FsError> {
     let mut functions = BTreeSet::new();
     for file in [OPTIONS, UNIT] {
-        let text = root.read(file)?.unwrap_or_default();
-        for (number, line) in (1..).zip(text.lines()) {
-            for word in line.strip_prefix(LIST).unwrap_or_default().split_whitespace() {
-                let bdf = word.parse::<Bdf>();
-                let wrong = |_| root.malformed(file, number, not(word, "a PCI address"));
-                functions.insert(bdf.map_err(wrong)?);
-            }
-        }
+        functions.extend(listed(root, file, "a PCI address", |word| word.parse::<Bdf>().ok())?);
     }
     Ok(functions)
 }
@@ -79,7 +71,7 @@ pub fn files(
     functions: &BTreeSet<Bdf>,
     program: &str,
     by_id: bool,
-) -> [(&'static str, Option<String>); 4] {
+) -> [BootFile; 4] {
     let mut of_id: BTreeMap<(u16, u16), Vec<&PciDevice>> = BTreeMap::new();
     for device in topology.devices() {
         of_id.entry((device.vendor, device.device)).or_default().push(device);
@@ -92,11 +84,10 @@ pub fn files(
     };
     let devices: Vec<&PciDevice> = functions.iter().filter_map(|&b| topology.device(b)).collect();
     let (by_id, single): (Vec<_>, Vec<_>) = devices.into_iter().partition(|d| whole(d));
-    let wanted = "[Unit]\nWants=gpuvm-vfio.service\n";
     [
         (OPTIONS, (!by_id.is_empty()).then(|| options(&by_id))),
-        (UNIT, (!single.is_empty()).then(|| unit(&single, program))),
-        (WANTED, (!single.is_empty()).then(|| format!("{HEAD}{wanted}"))),
+        (UNIT, (!single.is_empty()).then(|| binding(&single, program))),
+        (WANTED, (!single.is_empty()).then(|| wants(HEAD, "gpuvm-vfio.service"))),
         (MODULES, (!by_id.is_empty()).then(|| format!("{HEAD}vfio-pci\n"))),
     ]
 }
@@ -104,7 +95,7 @@ pub fn files(
 /// The first lines of a file that binds these.
 fn head(devices: &[&PciDevice]) -> String {
     let list: Vec<String> = devices.iter().map(|device| device.bdf.to_string()).collect();
-    format!("{HEAD}{LIST}{}\n", list.join(" "))
+    listing(HEAD, &list)
 }
 
 /// The module's options for the ids of these.
@@ -126,19 +117,16 @@ pub fn id(device: &PciDevice) -> String {
 }
 
 /// The unit that binds these.
-fn unit(devices: &[&PciDevice], program: &str) -> String {
-    let mut text = head(devices);
-    text +=
-        "[Unit]\nDescription=Bind PCI functions to vfio-pci for guests\nDefaultDependencies=no\n";
-    text += "Before=systemd-modules-load.service systemd-udev-trigger.service\n";
-    text += "Before=nvidia-persistenced.service nvidia-fabricmanager.service nvidia-dcgm.service\n";
-    text += "Before=libvirtd.service virtqemud.service\n\n[Service]\nType=oneshot\n";
-    write!(text, "RemainAfterExit=yes\nExecStart={program} device bind").expect("text");
+fn binding(devices: &[&PciDevice], program: &str) -> String {
+    let order = "Description=Bind PCI functions to vfio-pci for guests\nDefaultDependencies=no\n\
+                 Before=systemd-modules-load.service systemd-udev-trigger.service\n\
+                 Before=nvidia-persistenced.service nvidia-fabricmanager.service nvidia-dcgm.service\n\
+                 Before=libvirtd.service virtqemud.service\n";
+    let mut command = format!("{program} device bind");
     for device in devices {
-        write!(text, " --early {}={}", device.bdf, id(device)).expect("text");
+        write!(command, " --early {}={}", device.bdf, id(device)).expect("text");
     }
-    text.push('\n');
-    text
+    unit(&head(devices), order, &command)
 }
 
 #[cfg(test)]
@@ -155,7 +143,7 @@ mod tests {
     fn back(files: &[(&str, Option<String>)]) -> BTreeSet<Bdf> {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {
-            super::super::set_file(&dir.path().join(path), text.as_deref()).unwrap();
+            crate::apply::file::set_file(&dir.path().join(path), text.as_deref()).unwrap();
         }
         functions(&FsRoot::at(dir.path()).unwrap()).unwrap()
     }
@@ -204,10 +192,11 @@ mod tests {
         assert!(!built_in("5.4.0-generic"));
         let list = "kernel/drivers/vfio/vfio.ko\nkernel/drivers/vfio/pci/vfio-pci.ko\n";
         let at = dir.path().join("lib/modules/5.4.0-generic/modules.builtin");
-        super::super::set_file(&at, Some(list)).unwrap();
+        crate::apply::file::set_file(&at, Some(list)).unwrap();
         assert!(built_in("5.4.0-generic") && !built_in("6.8.0-generic"));
         let other = dir.path().join("lib/modules/6.8.0-generic/modules.builtin");
-        super::super::set_file(&other, Some("kernel/drivers/vfio/pci/vfio-pci-core.ko\n")).unwrap();
+        crate::apply::file::set_file(&other, Some("kernel/drivers/vfio/pci/vfio-pci-core.ko\n"))
+            .unwrap();
         assert!(!built_in("6.8.0-generic"));
     }
 
@@ -217,7 +206,7 @@ mod tests {
         let root = FsRoot::at(dir.path()).unwrap();
         assert!(!has_other_ids(&root).unwrap());
         let put = |path: &str, text: &str| {
-            super::super::set_file(&dir.path().join(path), Some(text)).unwrap();
+            crate::apply::file::set_file(&dir.path().join(path), Some(text)).unwrap();
         };
         put(OPTIONS, "options vfio-pci ids=10de:1db8\n");
         put(

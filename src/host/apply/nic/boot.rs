@@ -2,7 +2,8 @@
 //! alone, made from the list of PFs, which stands in it. It runs once the network's devices have their names and before
 //! libvirt starts guests.
 
-use crate::fsroot::{FsError, FsRoot, not};
+use crate::apply::boot::{BootFile, listed, listing, unit, wants};
+use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use std::collections::BTreeMap;
 
@@ -10,8 +11,6 @@ use std::collections::BTreeMap;
 pub const UNIT: &str = "etc/systemd/system/gpuvm-vfs.service";
 /// What makes the boot want the unit, where a link would do the same.
 pub const WANTED: &str = "etc/systemd/system/multi-user.target.d/gpuvm-vfs.conf";
-/// What stands before the list of PFs.
-const LIST: &str = "# Functions: ";
 /// The first line of each file.
 const HEAD: &str =
     "# Made by `gpuvm nic vfs --at-boot`; `gpuvm nic vfs PF --count 0 --at-boot` takes it back.\n";
@@ -49,34 +48,19 @@ impl AtBoot {
 
 /// The PFs that get virtual functions at boot.
 pub fn functions(root: &FsRoot) -> Result<BTreeMap<Bdf, AtBoot>, FsError> {
-    let mut functions = BTreeMap::new();
-    let text = root.read(UNIT)?.unwrap_or_default();
-    for (number, line) in (1..).zip(text.lines()) {
-        for word in line.strip_prefix(LIST).unwrap_or_default().split_whitespace() {
-            let read = AtBoot::parse(word);
-            let wrong = || root.malformed(UNIT, number, not(word, "BDF=ID=COUNT"));
-            functions.extend([read.ok_or_else(wrong)?]);
-        }
-    }
-    Ok(functions)
+    Ok(listed(root, UNIT, "BDF=ID=COUNT", AtBoot::parse)?.into_iter().collect())
 }
 
 /// The files that do it, each with its text or none where it must not be. `program`: what the unit runs.
-pub fn files(
-    functions: &BTreeMap<Bdf, AtBoot>,
-    program: &str,
-) -> [(&'static str, Option<String>); 2] {
+pub fn files(functions: &BTreeMap<Bdf, AtBoot>, program: &str) -> [BootFile; 2] {
     let words: Vec<String> = functions.iter().map(|(pf, at_boot)| at_boot.word(*pf)).collect();
-    let unit = format!(
-        "{HEAD}{LIST}{}\n[Unit]\nDescription=Make virtual functions of network cards for guests\n\
-         After=network.target\nBefore=libvirtd.service virtqemud.service virtnetworkd.service\n\n\
-         [Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart={program} nic vfs --early {}\n",
-        words.join(" "),
-        words.join(" --early "),
-    );
-    let wanted = format!("{HEAD}[Unit]\nWants=gpuvm-vfs.service\n");
-    let wants = !functions.is_empty();
-    [(UNIT, wants.then_some(unit)), (WANTED, wants.then_some(wanted))]
+    let order = "Description=Make virtual functions of network cards for guests\nAfter=network.target\n\
+                 Before=libvirtd.service virtqemud.service virtnetworkd.service\n";
+    let command = format!("{program} nic vfs --early {}", words.join(" --early "));
+    let text = || unit(&listing(HEAD, &words), order, &command);
+    let is_wanted = !functions.is_empty();
+    let wanted = || wants(HEAD, "gpuvm-vfs.service");
+    [(UNIT, is_wanted.then(text)), (WANTED, is_wanted.then(wanted))]
 }
 
 #[cfg(test)]
@@ -87,7 +71,7 @@ mod tests {
     fn put(dir: &std::path::Path, words: &[&str]) -> BTreeMap<Bdf, AtBoot> {
         let functions = words.iter().map(|word| AtBoot::parse(word).unwrap()).collect();
         for (path, text) in files(&functions, "/bin/true") {
-            crate::apply::bind::set_file(&dir.join(path), text.as_deref()).unwrap();
+            crate::apply::file::set_file(&dir.join(path), text.as_deref()).unwrap();
         }
         functions
     }
@@ -134,7 +118,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = FsRoot::at(dir.path()).unwrap();
         let unit = dir.path().join(UNIT);
-        crate::apply::bind::set_file(&unit, Some("#\n# Functions: 86:00.0\n")).unwrap();
+        crate::apply::file::set_file(&unit, Some("#\n# Functions: 86:00.0\n")).unwrap();
         let error = functions(&root).unwrap_err().to_string();
         assert!(
             error.contains("gpuvm-vfs.service line 2: `86:00.0` is not BDF=ID=COUNT"),

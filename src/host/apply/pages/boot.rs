@@ -6,14 +6,14 @@
 //! it, does not take away what was reserved since. The kernel's own arguments come still earlier, but belong to the
 //! boot loader, which is not ours: their text is printed.
 
-use crate::fsroot::{FsError, FsRoot, not};
+use crate::apply::boot::{BootFile, lines, read_written, written};
+use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::cpuset::NodeId;
 use gpuvm_core::memsize::MemSize;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 /// The file.
-pub const FILE: &str = "etc/tmpfiles.d/gpuvm-pages.conf";
+const FILE: &str = "etc/tmpfiles.d/gpuvm-pages.conf";
 /// Its first lines.
 const HEAD: &str = "# Made by `gpuvm host pages --at-boot`, which takes a line back with --count 0: huge \
                     pages of each node.\n";
@@ -23,41 +23,27 @@ pub type Numbers = BTreeMap<(NodeId, MemSize), u64>;
 
 /// The numbers that are reserved at boot.
 pub fn numbers(root: &FsRoot) -> Result<Numbers, FsError> {
-    let mut numbers = Numbers::new();
-    let text = root.read(FILE)?.unwrap_or_default();
-    for (number, line) in (1..).zip(text.lines()) {
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let read = entry(line);
-        let (key, count) = read.ok_or_else(|| {
-            root.malformed(FILE, number, not(line, "a line for the pages of a node"))
-        })?;
-        numbers.insert(key, count);
-    }
-    Ok(numbers)
+    Ok(lines(root, FILE, "a line for the pages of a node", entry)?.into_iter().collect())
 }
 
 /// Reads a line.
 fn entry(line: &str) -> Option<((NodeId, MemSize), u64)> {
-    let mut words = line.split_whitespace();
-    let path = words.next().filter(|word| *word == "w!").and_then(|_| words.next())?;
+    let (path, count) = read_written(line)?;
     let path = path.strip_prefix("/sys/devices/system/node/node")?;
     let (node, path) = path.split_once("/hugepages/hugepages-")?;
     let kib = path.strip_suffix("kB/nr_hugepages")?.parse().ok().filter(|kib| *kib > 0)?;
-    let count = words.next_back()?.parse().ok()?;
-    Some(((NodeId(node.parse().ok()?), MemSize::from_kib(kib)), count))
+    Some(((NodeId(node.parse().ok()?), MemSize::from_kib(kib)), count.parse().ok()?))
 }
 
-/// The text of the file; none where it must not be.
-pub fn text(numbers: &Numbers) -> Option<String> {
-    let mut text = String::from(HEAD);
-    for ((node, page), count) in numbers {
+/// The file that reserves these.
+pub fn file(numbers: &Numbers) -> BootFile {
+    let line = |((node, page), count): (&(NodeId, MemSize), &u64)| {
         let kib = page.kib();
         let pool = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB");
-        writeln!(text, "w! {pool}/nr_hugepages - - - - {count}").expect("text");
-    }
-    (!numbers.is_empty()).then_some(text)
+        written(&format!("{pool}/nr_hugepages"), &count.to_string())
+    };
+    let lines: String = numbers.iter().map(line).collect();
+    (FILE, (!lines.is_empty()).then(|| format!("{HEAD}{lines}")))
 }
 
 /// The kernel's arguments that reserve the same pages of a size; nodes are known to Linux 5.16 and later.
@@ -83,16 +69,16 @@ mod tests {
     fn what_is_written_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let root = FsRoot::at(dir.path()).unwrap();
-        assert_eq!((numbers(&root).unwrap(), text(&Numbers::new())), (Numbers::new(), None));
-        let file = dir.path().join(FILE);
-        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-        std::fs::write(&file, text(&some()).unwrap()).unwrap();
+        assert_eq!((numbers(&root).unwrap(), file(&Numbers::new()).1), (Numbers::new(), None));
+        let path = dir.path().join(FILE);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, file(&some()).1.unwrap()).unwrap();
         assert_eq!(numbers(&root).unwrap(), some());
         assert_eq!(arguments(&some(), MemSize::from_gib(1)), "hugepagesz=1G hugepages=0:4,1:6");
         for line in
             ["w /a - - - - 1", "nonsense", "w! /sys/devices/system/node/node0/hugepages/x 3"]
         {
-            std::fs::write(&file, format!("# a\n\n{line}\n")).unwrap();
+            std::fs::write(&path, format!("# a\n\n{line}\n")).unwrap();
             let error = numbers(&root).unwrap_err().to_string();
             assert!(error.contains("gpuvm-pages.conf line 3: `"), "{error}");
         }
@@ -105,12 +91,12 @@ mod tests {
         let number = dir.path().join(pool).join("nr_hugepages");
         std::fs::create_dir_all(number.parent().unwrap()).unwrap();
         std::fs::write(&number, "0\n").unwrap();
-        let file = dir.path().join("pages.conf");
-        std::fs::write(&file, text(&some()).unwrap()).unwrap();
+        let conf = dir.path().join("pages.conf");
+        std::fs::write(&conf, file(&some()).1.unwrap()).unwrap();
         let run = |at_boot: &[&str]| {
             let mut command = crate::program::command("systemd-tmpfiles");
             command.arg(format!("--root={}", dir.path().display())).arg("--create");
-            command.args(at_boot).arg(&file).output()
+            command.args(at_boot).arg(&conf).output()
         };
         let Ok(done) = run(&[]) else { return skip("systemd-tmpfiles is not installed") };
         assert!(done.status.success(), "{done:?}");

@@ -1,0 +1,126 @@
+//! What is done when the machine boots: files that are ours alone. Each says in its first line which command made it and which
+//! takes it back, and what it does is read back from the file itself, so that nothing beside it can go stale. What stands in
+//! them is decided by the modules of functions, NICs, pages and settings; here is how it is written and read.
+
+use super::bind::BindError;
+use super::{Step, file};
+use crate::fsroot::{FsError, FsRoot, not};
+use std::path::Path;
+
+/// A file of ours by its path below the root, with its text; no text: it must not be there.
+pub type BootFile = (&'static str, Option<String>);
+
+/// What stands before the list of functions that a file is about.
+const LIST: &str = "# Functions: ";
+/// How a line of systemd-tmpfiles begins that writes a value at boot only: a run of it at another time, as packages make it, does
+/// not take back what was set since.
+const AT_BOOT: &str = "w!";
+
+/// The steps that bring files to their texts or away; none for one that is so already.
+pub fn steps(files: impl IntoIterator<Item = BootFile>) -> Result<Vec<Step>, BindError> {
+    let mut steps = Vec::new();
+    for (path, text) in files {
+        let path = Path::new("/").join(path);
+        let was = file::content(&path)
+            .map_err(|source| BindError::Configuration { path: path.clone(), source })?;
+        if text != was {
+            steps.push(Step::SetFile { path, text, was });
+        }
+    }
+    Ok(steps)
+}
+
+/// The first lines of a file that is about a list of functions: `head` says who made it.
+pub fn listing(head: &str, words: &[String]) -> String {
+    format!("{head}{LIST}{}\n", words.join(" "))
+}
+
+/// The list of functions that a file is about; `what` each has to be, where one cannot be read.
+pub fn listed<T>(
+    root: &FsRoot,
+    file: &str,
+    what: &str,
+    read: impl Fn(&str) -> Option<T>,
+) -> Result<Vec<T>, FsError> {
+    let mut all = Vec::new();
+    let text = root.read(file)?.unwrap_or_default();
+    for (number, line) in (1..).zip(text.lines()) {
+        for word in line.strip_prefix(LIST).unwrap_or_default().split_whitespace() {
+            let wrong = || root.malformed(file, number, not(word, what));
+            all.push(read(word).ok_or_else(wrong)?);
+        }
+    }
+    Ok(all)
+}
+
+/// The lines of a file that say something; `what` each has to be, where one cannot be read.
+pub fn lines<T>(
+    root: &FsRoot,
+    file: &str,
+    what: &str,
+    read: impl Fn(&str) -> Option<T>,
+) -> Result<Vec<T>, FsError> {
+    let text = root.read(file)?.unwrap_or_default();
+    let said = (1..).zip(text.lines());
+    let said = said.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    said.map(|(number, line)| {
+        read(line).ok_or_else(|| root.malformed(file, number, not(line, what)))
+    })
+    .collect()
+}
+
+/// The text of a unit of systemd that runs a command once. `unit`: the lines of its first section, each with its end.
+pub fn unit(listing: &str, unit: &str, command: &str) -> String {
+    format!(
+        "{listing}[Unit]\n{unit}\n[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart={command}\n"
+    )
+}
+
+/// The text of a drop-in of a target, which has the target want a unit, where a link would do the same.
+pub fn wants(head: &str, unit: &str) -> String {
+    format!("{head}[Unit]\nWants={unit}\n")
+}
+
+/// The line of systemd-tmpfiles that writes a value to a path at boot.
+pub fn written(path: &str, value: &str) -> String {
+    format!("{AT_BOOT} {path} - - - - {value}\n")
+}
+
+/// The path and the value of such a line; none: it is no such line.
+pub fn read_written(line: &str) -> Option<(&str, &str)> {
+    let mut words = line.split_whitespace();
+    let path = words.next().filter(|word| *word == AT_BOOT).and_then(|_| words.next())?;
+    Some((path, words.next_back()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_at_boot_is_read_back_and_nothing_else_is() {
+        let line = written("/sys/kernel/x", "performance");
+        assert_eq!(line, "w! /sys/kernel/x - - - - performance\n");
+        assert_eq!(read_written(line.trim()), Some(("/sys/kernel/x", "performance")));
+        for line in ["", "w /a - - - - 1", "w!", "w! /a", "# w! /a - - - - 1"] {
+            assert_eq!(read_written(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_list_and_lines_name_their_place_where_they_cannot_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = FsRoot::at(dir.path()).unwrap();
+        let number = |word: &str| word.parse::<u32>().ok();
+        assert!(listed(&root, "unit", "a number", number).unwrap().is_empty());
+        let text = listing("# Ours.\n", &["1".into(), "2".into()]);
+        std::fs::write(dir.path().join("unit"), format!("{text}3\n")).unwrap();
+        assert_eq!(listed(&root, "unit", "a number", number).unwrap(), [1, 2]);
+        assert_eq!(lines(&root, "unit", "a number", number).unwrap(), [3]);
+        std::fs::write(dir.path().join("unit"), "#\n# Functions: 1 x\n\ny\n").unwrap();
+        let error = listed(&root, "unit", "a number", number).unwrap_err().to_string();
+        assert!(error.contains("unit line 2: `x` is not a number"), "{error}");
+        let error = lines(&root, "unit", "a number", number).unwrap_err().to_string();
+        assert!(error.contains("unit line 4: `y` is not a number"), "{error}");
+    }
+}

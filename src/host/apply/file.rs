@@ -1,0 +1,170 @@
+//! Files that are written: complete or as before, beside their place first and brought to the disk, then moved there. Files that
+//! are ours alone come with the mode of their kind and may go; one of others keeps its mode, its owner and the link that leads
+//! to it.
+
+use super::bind::BindError;
+use crate::trace;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, fchown};
+use std::path::Path;
+
+/// Modes of a file of ours, and of a directory that is made for it.
+struct Modes {
+    /// Of the directory.
+    directory: u32,
+    /// Of the file.
+    file: u32,
+}
+
+/// A file that everybody may read.
+const PUBLIC: Modes = Modes { directory: 0o755, file: 0o644 };
+/// A file that nobody else may read, in a directory of such files.
+const PRIVATE: Modes = Modes { directory: 0o700, file: 0o600 };
+/// A file that nobody else may read, in a directory that is the system's.
+const ROOTS: Modes = Modes { directory: 0o755, file: 0o600 };
+
+/// Puts a file with this text where another may be, or removes it; directories that are made for it go with it when
+/// they are empty.
+pub fn set_file(path: &Path, text: Option<&str>) -> Result<(), BindError> {
+    set(path, text, &PUBLIC).map_err(|source| failed(path, source))
+}
+
+/// As [`set_file`], for a file that nobody else may read, in a directory of such files.
+pub fn set_private_file(path: &Path, text: Option<&str>) -> Result<(), BindError> {
+    set(path, text, &PRIVATE).map_err(|source| failed(path, source))?;
+    if let (None, Some(dir)) = (text, path.parent()) {
+        // One that holds others stays, as it is not empty.
+        let _ = fs::remove_dir(dir);
+    }
+    Ok(())
+}
+
+/// As [`set_file`], for a file that nobody else may read, in a directory that is the system's.
+pub fn set_root_file(path: &Path, text: Option<&str>) -> Result<(), BindError> {
+    set(path, text, &ROOTS).map_err(|source| failed(path, source))
+}
+
+/// The error of a file.
+fn failed(path: &Path, source: io::Error) -> BindError {
+    BindError::Configuration { path: path.to_owned(), source }
+}
+
+/// Reads a text file; none where it is missing.
+pub(super) fn content(path: &Path) -> io::Result<Option<String>> {
+    trace::reads(path);
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        text => text.map(Some),
+    }
+}
+
+/// Brings a file of ours to a text, or away.
+fn set(path: &Path, text: Option<&str>, modes: &Modes) -> io::Result<()> {
+    let Some(text) = text else {
+        remove(path)?;
+        // A drop-in directory says nothing without its files; one that holds others' stays, as it is not empty.
+        let dir = directory(path);
+        if dir.extension().is_some_and(|end| end == "d") && is_drop_in(dir) {
+            let _ = fs::remove_dir(dir);
+        }
+        return Ok(());
+    };
+    put(path, text, modes.directory, |file| {
+        file.set_permissions(Permissions::from_mode(modes.file))
+    })
+}
+
+/// Brings a file of others to a text, or away; a link's target is replaced, not the link.
+pub(super) fn replace(path: &Path, text: Option<&str>) -> io::Result<()> {
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let Some(text) = text else { return remove(&real) };
+    put(&real, text, PUBLIC.directory, |file| match real.metadata() {
+        Ok(there) => {
+            fchown(file, Some(there.uid()), Some(there.gid()))?;
+            file.set_permissions(there.permissions())
+        }
+        Err(_) => file.set_permissions(Permissions::from_mode(PUBLIC.file)),
+    })
+}
+
+/// Writes a file beside its place, has its access set, and moves it there.
+fn put(
+    path: &Path,
+    text: &str,
+    directory_mode: u32,
+    access: impl FnOnce(&fs::File) -> io::Result<()>,
+) -> io::Result<()> {
+    let dir = directory(path);
+    DirBuilder::new().recursive(true).mode(directory_mode).create(dir)?;
+    let mut file = tempfile::NamedTempFile::new_in(dir)?;
+    file.write_all(text.as_bytes())?;
+    access(file.as_file())?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    trace::wrote(path);
+    fs::File::open(dir)?.sync_all()
+}
+
+/// Removes a file, unless it is gone.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        removed => {
+            removed.iter().for_each(|()| trace::removed(path));
+            Ok(())
+        }
+    }
+}
+
+/// The directory of a file.
+fn directory(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
+/// Whether a directory belongs to one unit of systemd: `sysinit.target.d`, not `modprobe.d`.
+fn is_drop_in(dir: &Path) -> bool {
+    let name = dir.file_stem().map(Path::new);
+    name.and_then(Path::extension).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_comes_and_goes_with_its_own_directory_only() {
+        let root = tempfile::tempdir().unwrap();
+        let modprobe = root.path().join("modprobe.d");
+        let drop_in = root.path().join("sysinit.target.d");
+        for dir in [&modprobe, &drop_in] {
+            let file = dir.join("gpuvm-a.conf");
+            set_file(&file, None).unwrap();
+            for text in ["one\n", "two\n"] {
+                set_file(&file, Some(text)).unwrap();
+                assert_eq!(fs::read_to_string(&file).unwrap(), text);
+            }
+            assert_eq!(fs::read_dir(dir).unwrap().count(), 1);
+        }
+        for dir in [&modprobe, &drop_in] {
+            set_file(&dir.join("gpuvm-a.conf"), None).unwrap();
+        }
+        assert!(modprobe.is_dir() && !drop_in.exists());
+    }
+
+    #[test]
+    fn a_private_file_is_read_by_nobody_else_and_goes_with_its_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("history/uuid");
+        let (one, two) = (dir.join("1.json"), dir.join("2.json"));
+        for file in [&one, &two] {
+            set_private_file(file, Some("secret")).unwrap();
+            assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        assert_eq!(dir.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        set_private_file(&one, None).unwrap();
+        assert!(two.exists());
+        set_private_file(&two, None).unwrap();
+        assert!(!dir.exists() && root.path().join("history").is_dir());
+    }
+}
