@@ -16,7 +16,6 @@ use gpuvm_ops::unfinished;
 pub use gpuvm_ops::watch::Watch;
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _};
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
