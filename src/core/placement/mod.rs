@@ -396,6 +396,8 @@ pub fn idle_cores(topology: &Topology, held: &Occupancy, kept: u32, nodes: &Node
 }
 
 #[cfg(test)]
+mod answertests;
+#[cfg(test)]
 mod capacitytests;
 #[cfg(test)]
 mod choicetests;

@@ -1,0 +1,253 @@
+//! The planner's answers, as numbers: what a change of the planner changes on the recorded hosts stands in the
+//! difference of `tests/golden/plan`, which `GPUVM_RENEW=1` writes anew. Words are left out, so that they can be
+//! changed without it.
+
+use super::*;
+use crate::topology::file;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// Recorded hosts with the answers that are expected.
+const HOSTS: [(&str, &str, &str); 5] = [
+    (
+        "dgx-1",
+        include_str!("../../../topologies/dgx-1.json"),
+        include_str!("../../../tests/golden/plan/dgx-1.txt"),
+    ),
+    (
+        "dgx-2",
+        include_str!("../../../topologies/dgx-2.json"),
+        include_str!("../../../tests/golden/plan/dgx-2.txt"),
+    ),
+    (
+        "dgx-a100",
+        include_str!("../../../topologies/dgx-a100.json"),
+        include_str!("../../../tests/golden/plan/dgx-a100.txt"),
+    ),
+    (
+        "dgx-h100",
+        include_str!("../../../topologies/dgx-h100.json"),
+        include_str!("../../../tests/golden/plan/dgx-h100.txt"),
+    ),
+    (
+        "dual-socket",
+        include_str!("../../../topologies/dual-socket.json"),
+        include_str!("../../../tests/golden/plan/dual-socket.txt"),
+    ),
+];
+
+/// What is asked: fields of a request, the others as they go without saying.
+const ASKED: &[&str] = &[
+    r#"{"gpus":{"count":0}}"#,
+    r#"{"gpus":{"count":1}}"#,
+    r#"{"gpus":{"count":2}}"#,
+    r#"{"gpus":{"count":3}}"#,
+    r#"{"gpus":{"count":4}}"#,
+    r#"{"gpus":{"count":8}}"#,
+    r#"{"gpus":{"count":16}}"#,
+    r#"{"gpus":{"count":2},"profile":"nvidia-vm"}"#,
+    r#"{"gpus":{"count":4},"profile":"nvidia-vm","huge_pages":"1G"}"#,
+    r#"{"gpus":{"count":1},"pins":"none"}"#,
+    r#"{"gpus":{"count":2},"pins":"none","vcpus":5,"threads":1,"cells":{"count":2}}"#,
+    r#"{"gpus":{"count":2},"pins":"thread","vcpus":7}"#,
+    r#"{"gpus":{"count":1},"vcpus":3,"memory_kib":8388608}"#,
+    r#"{"gpus":{"count":1},"vcpus":34}"#,
+    r#"{"gpus":{"count":2},"vcpus":300}"#,
+    r#"{"gpus":{"count":1},"threads":1}"#,
+    r#"{"gpus":{"count":1},"memory_kib":943718400}"#,
+    r#"{"gpus":{"count":2},"memory_kib":9437184000}"#,
+    r#"{"gpus":{"count":2},"huge_pages":"2M"}"#,
+    r#"{"gpus":{"count":1},"huge_pages":"1G","memory_kib":67108864}"#,
+    r#"{"gpus":{"count":4},"cells":{"count":2}}"#,
+    r#"{"gpus":{"count":1},"extras":{"nics":{"count":1},"nvmes":{"count":1}}}"#,
+    r#"{"gpus":{"count":2},"extras":{"nics":{"count":2},"nic_near":"switch"}}"#,
+    r#"{"gpus":{"count":2},"extras":{"vfs":{"count":3},"nvmes":{"count":9},"nvme_near":"any"}}"#,
+    r#"{"gpus":{"count":0},"vcpus":2,"extras":{"nics":{"count":1}}}"#,
+    r#"{"gpus":{"count":1},"reserve":{"cores":3,"memory_kib":104857600}}"#,
+    r#"{"gpus":{"count":2},"policy":"spread"}"#,
+    r#"{"gpus":{"count":2},"prefer":"nic","extras":{"nics":{"count":1}}}"#,
+    r#"{"gpus":{"count":3},"prefer":"package","allow":{"remote":true,"split":true}}"#,
+    r#"{"gpus":{"count":1},"vcpus":60,"allow":{"remote":true}}"#,
+    r#"{"gpus":{"run":{"first":2,"count":2}},"p2p_clique":true}"#,
+    r#"{"gpus":{"indexes":[0,1,5]}}"#,
+    r#"{"gpus":{"indexes":[7,6,3,0]},"allow":{"split":true},"p2p_clique":true}"#,
+    r#"{"gpus":{"count":1},"gpu_model":"H100"}"#,
+];
+
+/// A request of these fields.
+fn request(fields: &Value) -> Request {
+    let mut request = serde_json::to_value(Request::for_gpus(0)).unwrap();
+    for (name, value) in fields.as_object().unwrap() {
+        request[name] = value.clone();
+    }
+    serde_json::from_value(request).unwrap()
+}
+
+/// The fields of a request that do not go without saying.
+fn fields(request: &Request) -> Value {
+    let usual = serde_json::to_value(Request::for_gpus(0)).unwrap();
+    let mut fields = serde_json::to_value(request).unwrap();
+    fields.as_object_mut().unwrap().retain(|name, value| usual.get(name) != Some(value));
+    fields
+}
+
+/// The numbers of a text.
+fn numbers(text: &str) -> String {
+    let text = text.replace("0000:", "");
+    let is_part = |c: char| c.is_ascii_digit() || c == '.';
+    let parts = text.split(|c| !is_part(c)).map(|part| part.trim_matches('.'));
+    parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// Items beside one another.
+fn row<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
+    items
+        .into_iter()
+        .map(|item| item.to_string())
+        .collect::<Vec<_>>()
+        .join(" ")
+        .replace("0000:", "")
+}
+
+/// A place as lines.
+fn placed(host: &Topology, held: &Occupancy, place: &Placement) -> String {
+    let mut text = String::new();
+    let partition = place.partition.map_or(String::new(), |id| format!("{id} of "));
+    let states = device_states(host, held, &place.devices);
+    let odd = states.iter().filter(|(state, _)| *state != DeviceState::Free).count();
+    writeln!(text, "  {partition}{} ({odd} not free)", row(&place.devices)).unwrap();
+    let GuestTopology { sockets, cores, threads } = place.topology;
+    let io = row(&place.iothread_pins);
+    let pages = place.node_pages.iter().map(|of| numbers(&format!("{of:?}")));
+    writeln!(
+        text,
+        "  {sockets}x{cores}x{threads} emulator {} io {io} pages {:?} {}",
+        place.emulator_pin,
+        place.huge_pages,
+        pages.collect::<Vec<_>>().join(", ")
+    )
+    .unwrap();
+    for cell in &place.cells {
+        let pins = &place.vcpu_pins[cell.vcpus.start as usize..cell.vcpus.end as usize];
+        let (nodes, memory) = (&cell.host_nodes, cell.memory_kib);
+        writeln!(text, "  cell on {nodes}: {memory}, {}", row(pins)).unwrap();
+    }
+    let groups = place.guest_pcie.groups.iter();
+    let groups = groups.map(|g| format!("{:?}: {}", g.cell, row(&g.devices)));
+    let links = place.guest_pcie.links.iter().map(|l| format!("{}x{}", l.speed_dgts, l.width));
+    let cliques = place.guest_pcie.cliques.iter().map(row);
+    let (groups, cliques) = (groups.collect::<Vec<_>>(), cliques.collect::<Vec<_>>());
+    writeln!(text, "  {} | {} | {}", groups.join(", "), row(links), cliques.join(", ")).unwrap();
+    let window = window(place, host).map(|window| window.map(|w| (w.bytes >> 20, w.told_mib())));
+    let shared = place.shared_fabric().is_some();
+    writeln!(text, "  window {} shared {shared}", numbers(&format!("{window:?}"))).unwrap();
+    let told = window_reason(place, host);
+    let reasons = place.reasons.iter().chain(&told).map(|reason| {
+        let mark = if reason.compromise { "!" } else { "" };
+        format!("{mark}{} {}", reason.choice, numbers(&reason.because))
+    });
+    writeln!(text, "  {}", reasons.collect::<Vec<_>>().join("; ")).unwrap();
+    text
+}
+
+/// What a request gets, as lines.
+fn answer(host: &Topology, held: &Occupancy, request: &Request) -> String {
+    let told = |what: &str, hint: &str| {
+        let near = nearest(host, held, request);
+        let near = near.iter().map(|request| format!("  near {}\n", fields(request)));
+        format!("  {} hint {}\n{}", numbers(what), numbers(hint), near.collect::<String>())
+    };
+    match plan(host, held, request) {
+        Ok(place) => placed(host, held, &place),
+        Err(PlanError::Request(error)) => format!("  request {error}\n"),
+        Err(PlanError::Impossible { what, hint }) => {
+            format!("  impossible\n{}", told(&what, &hint))
+        }
+        Err(PlanError::Taken { what, holders, hint }) => {
+            format!("  taken by {}\n{}", numbers(&holders.join(", ")), told(&what, &hint))
+        }
+    }
+}
+
+/// What is there: nothing, a few guests, and a host in pieces of which much is out of use.
+fn occupied(host: &Topology) -> Vec<(&'static str, Occupancy)> {
+    let add = |held: &mut Occupancy, fields: Value| {
+        let Ok(place) = plan(host, held, &request(&fields)) else { return };
+        let name = format!("g{}", held.domains.len());
+        let active = held.domains.len() % 2 == 0;
+        held.domains.push(Held { active, ..Held::of(&name, &place) });
+    };
+    let (mut few, mut pieces) = (Occupancy::default(), Occupancy::default());
+    add(&mut few, json!({"gpus": {"count": 2}, "extras": {"nics": {"count": 1}}}));
+    add(&mut few, json!({"gpus": {"count": 0}, "pins": "none", "memory_kib": 104_857_600}));
+    add(&mut few, json!({"gpus": {"count": 1}, "vcpus": 3}));
+    for gpu in 0..host.gpus().count() {
+        add(&mut pieces, json!({"gpus": {"indexes": [gpu]}, "memory_kib": 16_777_216}));
+    }
+    let mut number = 0;
+    pieces.domains.retain(|_| {
+        number += 1;
+        number % 3 != 0
+    });
+    let last = host.gpus().last().filter(|gpu| gpu.bdf.bus() > 0x80);
+    pieces.excluded =
+        last.map(|gpu| Exclusion { bdf: gpu.bdf, reason: "broken".into() }).into_iter().collect();
+    vec![("empty", Occupancy::default()), ("few guests", few), ("in pieces", pieces)]
+}
+
+/// Everything that a host answers.
+fn answers(host: &Topology) -> String {
+    let mut text = String::new();
+    for (name, held) in occupied(host) {
+        writeln!(text, "== {name}: {}", row(held.domains.iter().map(|of| row(&of.devices))))
+            .unwrap();
+        for pages in ["null", "\"2M\""] {
+            let like =
+                request(&serde_json::from_str(&format!("{{\"huge_pages\":{pages}}}")).unwrap());
+            let capacity = serde_json::to_value(capacity(host, &held, &like, &[])).unwrap();
+            writeln!(text, "capacity {pages}: {}", counted(&capacity)).unwrap();
+        }
+        for asked in ASKED {
+            let fields: Value = serde_json::from_str(asked).unwrap();
+            writeln!(text, "{asked}").unwrap();
+            text += &answer(host, &held, &request(&fields));
+        }
+    }
+    text
+}
+
+/// A document with its texts as numbers.
+fn counted(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, value)| format!("{name} {}", counted(value)));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
+        }
+        Value::Array(items) => {
+            format!("[{}]", items.iter().map(counted).collect::<Vec<_>>().join(", "))
+        }
+        Value::String(text) => numbers(text),
+        other => other.to_string(),
+    }
+}
+
+#[test]
+#[allow(clippy::disallowed_methods)] // Files of the project, which are renewed.
+fn the_planner_answers_as_it_did() {
+    let mut differ = Vec::new();
+    for (name, host, expected) in HOSTS {
+        let host = file::from_json(host).unwrap();
+        let now = answers(&host);
+        if std::env::var_os("GPUVM_RENEW").is_some() {
+            let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/plan");
+            std::fs::write(format!("{root}/{name}.txt"), &now).unwrap();
+        } else if let Some((at, (was, is))) =
+            expected.lines().zip(now.lines()).enumerate().find(|(_, (was, is))| was != is)
+        {
+            differ.push(format!("{name}, line {}:\n- {was}\n+ {is}", at + 1));
+        } else if expected.lines().count() != now.lines().count() {
+            differ.push(format!("{name}: {} lines", now.lines().count()));
+        }
+    }
+    assert!(differ.is_empty(), "GPUVM_RENEW=1 renews them:\n{}", differ.join("\n"));
+}
