@@ -61,11 +61,12 @@ install: PROFILE = dist
 install: build
 	install -Dm755 $(GPUVM) $(BINDIR)/gpuvm
 	ln -sf gpuvm $(BINDIR)/nvidia-vm
-	install -d $(SHARE)/man/man1 $(SHARE)/man/man7 $(SHARE)/gpuvm/templates $(SHARE)/gpuvm/topologies
+	install -d $(SHARE)/man/man1 $(SHARE)/man/man7 $(SHARE)/gpuvm/templates $(SHARE)/gpuvm/topologies $(SHARE)/gpuvm/schemas
 	install -m644 man/*.1 $(SHARE)/man/man1/
 	install -m644 man/*.7 $(SHARE)/man/man7/
 	install -m644 templates/*.xml $(SHARE)/gpuvm/templates/
 	install -m644 topologies/*.json $(SHARE)/gpuvm/topologies/
+	install -m644 src/cli/schemas/*.json $(SHARE)/gpuvm/schemas/
 	install -Dm644 src/host/apply/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/gpuvm.conf
 	install -d $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
 	$(GPUVM) completions bash >$(SHARE)/bash-completion/completions/gpuvm

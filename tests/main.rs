@@ -27,6 +27,7 @@ mod plans;
 mod posted;
 mod requirements;
 mod rooms;
+mod schemas;
 mod screen;
 mod traps;
 mod tune;

@@ -192,7 +192,7 @@ pub fn print_steps(steps: &[Step], cx: &Context<'_>) -> io::Result<()> {
 /// The same.
 fn shown(steps: &[Step], output: Output) -> io::Result<()> {
     if output.json {
-        return output.json_rows(&steps);
+        return output.json_rows("gpuvm-steps", &steps);
     }
     if steps.is_empty() {
         return output.text("nothing to do");

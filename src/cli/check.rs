@@ -19,7 +19,8 @@ use std::path::Path;
 
 /// Is the answer, as JSON shows it.
 #[derive(Debug, Serialize)]
-struct Answer {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Answer {
     /// Name of the domain.
     domain: String,
     /// What was found: errors first, then by line.

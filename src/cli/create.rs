@@ -53,7 +53,8 @@ struct Prepared {
 
 /// Is what `create` answers.
 #[derive(Debug, Serialize)]
-struct Created {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Created {
     /// Full name.
     name: String,
     /// Whether it was started.

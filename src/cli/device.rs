@@ -1,6 +1,6 @@
 //! `device list`, `device bind`, `device release`.
 
-mod list;
+pub(super) mod list;
 mod plan;
 
 pub use list::uses;
@@ -88,7 +88,7 @@ fn change(
         );
     }
     if cx.output.json {
-        cx.output.json_rows(&steps)?;
+        cx.output.json_rows("gpuvm-steps", &steps)?;
     }
     Ok(EXIT_DONE)
 }

@@ -9,6 +9,7 @@ const NOTHING: &str = "/dev/null";
 
 /// Is what a change makes of a domain's definition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diff {
     /// The domain's name.
     name: String,
@@ -42,7 +43,7 @@ impl Diff {
     /// Prints those of several domains as one answer.
     pub fn print_all(diffs: &[Diff], output: Output) -> std::io::Result<()> {
         if output.json {
-            return output.json_rows(&diffs);
+            return output.json_rows("gpuvm-diffs", &diffs);
         }
         diffs.iter().try_for_each(|diff| diff.print(output))
     }

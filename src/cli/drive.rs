@@ -1,10 +1,10 @@
 //! Drives: `drive list`, `drive release-array`, `drive restore-array`, `drive wipe`, and which drives guests have as disks.
 
-mod list;
+pub(super) mod list;
 mod release;
 mod restore;
 pub mod state;
-mod wipe;
+pub(super) mod wipe;
 
 use super::args::DriveVerb;
 use super::context::Context;

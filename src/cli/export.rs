@@ -18,7 +18,8 @@ const FORMAT: &str = "gpuvm-export";
 
 /// Is the answer as JSON.
 #[derive(Debug, Serialize)]
-struct Exported<'a> {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Exported<'a> {
     /// Name of the domain.
     name: &'a str,
     /// Its XML.

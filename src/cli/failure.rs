@@ -13,6 +13,7 @@ const FORMAT: &str = "gpuvm-error";
 
 /// An error as a document.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Failure {
     /// Its stable name, as gpuvm-codes(7) lists it.
     pub code: &'static str,

@@ -1,6 +1,6 @@
 //! `gpu list`, `gpu exclude`, `gpu include`.
 
-mod list;
+pub(super) mod list;
 
 use super::args::{Device, ExcludeArgs, GpuVerb, IncludeArgs, LockArgs};
 use super::change::{refuse_unfinished_at, watch};
@@ -27,7 +27,8 @@ pub fn run(verb: &GpuVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Is what a verb did or would do to the list.
 #[derive(Debug, Serialize)]
-struct Outcome {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Outcome {
     /// Where the function is.
     bdf: Bdf,
     /// The entry as it is afterwards; none: not excluded.

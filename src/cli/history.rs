@@ -25,7 +25,7 @@ pub fn run(args: &HistoryArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         };
         Diff::of(&args.name, Some(&entry.before), Some(&after)).print(cx.output)?;
     } else if cx.output.json {
-        cx.output.json_rows(&history.entries)?;
+        cx.output.json_rows("gpuvm-history", &history.entries)?;
     } else if history.entries.is_empty() {
         cx.output.progress(&format!("nothing was changed of domain `{}`", args.name));
     } else {

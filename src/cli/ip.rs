@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Is what is known of a NIC's address.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct NicAddress {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct NicAddress {
     /// MAC address.
     mac: String,
     /// The address; none is known.
@@ -193,7 +194,7 @@ fn merged(macs: &[String], mut addresses: Vec<GuestAddress>) -> Vec<NicAddress> 
 /// Prints every address.
 fn all(lines: Vec<NicAddress>, cx: &Context<'_>) -> std::io::Result<()> {
     if cx.output.json {
-        return cx.output.json_rows(&lines);
+        return cx.output.json_rows("gpuvm-addresses", &lines);
     }
     let mut text = String::new();
     for NicAddress { mac, ip, source } in lines {

@@ -13,7 +13,8 @@ use std::path::PathBuf;
 
 /// Is one row.
 #[derive(Debug, Serialize)]
-struct Row {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Row {
     /// Name, state and UUID.
     #[serde(flatten)]
     summary: DomainSummary,
@@ -37,7 +38,7 @@ pub fn run(args: &ListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         false => rows(files.into_iter().map(of_file).collect(), cx),
     };
     if cx.output.json {
-        cx.output.json_rows(&rows)?;
+        cx.output.json_rows("gpuvm-list", &rows)?;
     } else if rows.is_empty() {
         cx.output.progress("no domain is defined");
     } else {

@@ -1,7 +1,9 @@
 //! `completions` and `man`: both are made from the argument types.
 
-use super::args::{CompletionsArgs, GROUPS, ManArgs, command, exit_status};
+use super::args::{CompletionsArgs, GROUPS, ManArgs, SchemaArgs, command, exit_status};
 use super::context::Context;
+#[cfg(not(feature = "schema"))]
+use super::error::hinted;
 use super::error::{EXIT_DONE, usage};
 use clap::Command;
 use clap_mangen::Man;
@@ -50,6 +52,44 @@ pub fn man(args: &ManArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         }
     }
     Ok(EXIT_DONE)
+}
+
+/// Prints the schema of a document, or writes all of them.
+#[cfg(feature = "schema")]
+pub fn schema(args: &SchemaArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    use super::schema::{find, names};
+    let text = |name: &str| {
+        let schema = find(name)?;
+        Some(serde_json::to_string_pretty(&schema).expect("a schema is plain JSON") + "\n")
+    };
+    if let Some(dir) = &args.dir {
+        for name in names() {
+            let path = dir.join(format!("{name}.json"));
+            std::fs::write(&path, text(name).unwrap_or_default())
+                .map_err(|e| anyhow::Error::from(e).context(format!("write {}", path.display())))?;
+        }
+        return Ok(EXIT_DONE);
+    }
+    match &args.name {
+        Some(name) => match text(name) {
+            Some(text) => cx.output.json_text(&text)?,
+            None => {
+                return Err(usage(format!("no schema `{name}`"), "`gpuvm schema` lists all names"));
+            }
+        },
+        None if cx.output.json => {
+            cx.output.json_rows("gpuvm-schema-list", &names().collect::<Vec<_>>())?;
+        }
+        None => cx.output.verbatim(&names().collect::<Vec<_>>().join("\n"))?,
+    }
+    Ok(EXIT_DONE)
+}
+
+/// Says that there are none.
+#[cfg(not(feature = "schema"))]
+pub fn schema(_: &SchemaArgs, _: &Context<'_>) -> anyhow::Result<u8> {
+    let message = "this gpuvm was built without schemas (cargo feature `schema`)";
+    Err(hinted(message, "`cargo build --release --features schema` builds it with them"))
 }
 
 /// Every page with its file name, by name.

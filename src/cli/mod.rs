@@ -39,6 +39,8 @@ pub mod printable;
 pub mod recover;
 pub mod render;
 pub mod restart;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod seed;
 pub mod show;
 pub mod start;
@@ -162,5 +164,6 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Verify(args) => verify::run(args, &cx),
         Verb::Completions(args) => meta::completions(args, &cx),
         Verb::Man(args) => meta::man(args, &cx),
+        Verb::Schema(args) => meta::schema(args, &cx),
     }
 }

@@ -1,6 +1,6 @@
 //! `nic list`, `nic vfs`.
 
-mod list;
+pub(super) mod list;
 mod plan;
 
 pub use plan::{functions_of, link_up, vfs as plan_vfs};
@@ -54,7 +54,7 @@ fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     }
     if cx.output.json {
-        cx.output.json_rows(&steps)?;
+        cx.output.json_rows("gpuvm-steps", &steps)?;
     }
     Ok(EXIT_DONE)
 }

@@ -17,7 +17,7 @@ use terminal_size::terminal_size_of;
 const MOST_TYPED: u64 = 4096;
 
 /// Version of the JSON documents.
-const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 
 /// How a command begins that is offered, where the connection is of another machine.
 static AWAY: OnceLock<String> = OnceLock::new();
@@ -30,6 +30,17 @@ pub struct Output {
     /// Print no progress and no warnings.
     pub quiet: bool,
 }
+
+/// What is printed as JSON: it has a schema, which [`super::schema`] lists by the name of the document.
+#[cfg(feature = "schema")]
+pub trait Answer: Serialize + schemars::JsonSchema {}
+#[cfg(feature = "schema")]
+impl<T: Serialize + schemars::JsonSchema> Answer for T {}
+/// What is printed as JSON.
+#[cfg(not(feature = "schema"))]
+pub trait Answer: Serialize {}
+#[cfg(not(feature = "schema"))]
+impl<T: Serialize> Answer for T {}
 
 /// A JSON document: its name and version, then the answer's own fields.
 #[derive(Debug, Serialize)]
@@ -46,6 +57,8 @@ pub struct Document<'a, T> {
 impl<'a, T> Document<'a, T> {
     /// Takes an answer that is a JSON object.
     pub fn new(format: &'static str, answer: &'a T) -> Document<'a, T> {
+        #[cfg(feature = "schema")]
+        debug_assert!(super::schema::is_listed(format), "{format} has no schema");
         Document { format, version: VERSION, answer }
     }
 }
@@ -81,18 +94,26 @@ impl Output {
     }
 
     /// Prints the answer as a JSON document of this name.
-    pub fn json<T: Serialize>(self, format: &'static str, value: &T) -> std::io::Result<()> {
-        self.json_rows(&Document::new(format, value))
+    pub fn json<T: Answer>(self, format: &'static str, value: &T) -> std::io::Result<()> {
+        self.print_json(&Document::new(format, value))
     }
 
-    /// Prints an answer that is a JSON array.
-    pub fn json_rows<T: Serialize>(self, value: &T) -> std::io::Result<()> {
+    /// Prints an answer that is a JSON array, whose schema has this name.
+    pub fn json_rows<T: Answer>(self, schema: &str, value: &T) -> std::io::Result<()> {
+        #[cfg(feature = "schema")]
+        debug_assert!(super::schema::is_listed(schema), "{schema} has no schema");
+        let _ = schema;
+        self.print_json(value)
+    }
+
+    /// Prints JSON.
+    fn print_json<T: Serialize>(self, value: &T) -> std::io::Result<()> {
         let text = serde_json::to_string_pretty(value).map_err(std::io::Error::other)?;
         print(&escaped(&shown_in_json(&text), Form::Json))
     }
 
     /// Prints one of several answers as a JSON document in one line.
-    pub fn json_line<T: Serialize>(self, format: &'static str, value: &T) -> std::io::Result<()> {
+    pub fn json_line<T: Answer>(self, format: &'static str, value: &T) -> std::io::Result<()> {
         let document = Document::new(format, value);
         let text = serde_json::to_string(&document).map_err(std::io::Error::other)?;
         print(&escaped(&shown_in_json(&text), Form::Json))
@@ -104,11 +125,7 @@ impl Output {
     }
 
     /// The same in an answer as JSON.
-    pub fn json_document<T: Serialize>(
-        self,
-        format: &'static str,
-        value: &T,
-    ) -> std::io::Result<()> {
+    pub fn json_document<T: Answer>(self, format: &'static str, value: &T) -> std::io::Result<()> {
         let document = Document::new(format, value);
         let text = serde_json::to_string_pretty(&document).map_err(std::io::Error::other)?;
         print(&escaped(&text, Form::Json))

@@ -18,7 +18,8 @@ use std::fmt::Write as _;
 
 /// Is the answer as JSON.
 #[derive(Debug, Serialize)]
-struct Answer<'a> {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Answer<'a> {
     /// The guest's name.
     name: &'a DomainName,
     /// What was wanted.

@@ -19,7 +19,8 @@ use std::path::PathBuf;
 
 /// Is what is, or would be, done about one change.
 #[derive(Debug, Serialize)]
-struct Answer {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Answer {
     /// Its journal.
     journal: PathBuf,
     /// What it was; none: its run was killed before it had planned anything.
@@ -160,7 +161,7 @@ fn tell(
     cx: &Context<'_>,
 ) -> std::io::Result<()> {
     if cx.output.json {
-        cx.output.json_rows(&answers)?;
+        cx.output.json_rows("gpuvm-recover", &answers)?;
     } else if answers.is_empty() && all {
         cx.output.progress("no change was killed half way");
     } else if !args.discard {

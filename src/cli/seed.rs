@@ -26,7 +26,8 @@ const RESULT: &str = "/run/cloud-init/result.json";
 
 /// Is what `seed drop` answers.
 #[derive(Debug, Serialize)]
-struct Dropped {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Dropped {
     /// The domain's name.
     name: String,
     /// Whether nothing is left of the seed.

@@ -14,7 +14,8 @@ use std::fmt::Write as _;
 
 /// Is all that is shown.
 #[derive(Debug, Serialize)]
-struct Shown {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Shown {
     /// Name, state and UUID.
     #[serde(flatten)]
     summary: DomainSummary,

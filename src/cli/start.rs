@@ -11,7 +11,8 @@ use serde::Serialize;
 
 /// The answer as JSON.
 #[derive(Serialize)]
-struct Started<'a> {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Started<'a> {
     /// Name of the domain.
     name: &'a str,
     /// Whether it ran before.

@@ -1,6 +1,6 @@
 //! `tune`: any domain made as good as a fresh plan. What is tuned and by what is `subjects`'; what is said, `answer`'s.
 
-mod answer;
+pub(super) mod answer;
 mod convert;
 mod extra;
 mod subjects;

@@ -34,7 +34,8 @@ struct Undo {
 
 /// Is what `undo` answers.
 #[derive(Debug, Serialize)]
-struct Undone {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Undone {
     /// The domain's name.
     name: String,
     /// The change that was undone.

@@ -2,7 +2,7 @@
 
 pub mod agent;
 mod metrics;
-mod watch;
+pub(super) mod watch;
 
 use super::args::VerifyArgs;
 use super::change::name_unfinished;
@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 /// Is the answer for one domain, as JSON shows it.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Answer {
     /// Name of the domain.
     pub domain: String,
@@ -85,7 +86,7 @@ pub fn run(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     match (cx.output.json, answers.as_slice()) {
         (true, [answer]) if !args.all => cx.output.json("gpuvm-verify", answer)?,
-        (true, answers) => cx.output.json_rows(&answers)?,
+        (true, answers) => cx.output.json_rows("gpuvm-verify-all", &answers)?,
         (false, []) => cx.output.progress("no domain is defined"),
         (false, answers) => cx.output.text(&answers.iter().map(text).collect::<String>())?,
     }

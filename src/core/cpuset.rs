@@ -13,11 +13,13 @@ pub const MAX_ID: u32 = 65_535;
 
 /// A host logical CPU, by the kernel's number (`os_index`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct PcpuId(pub u32);
 
 /// A host NUMA node, by the kernel's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct NodeId(pub u32);
 

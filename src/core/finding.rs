@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Severity {
@@ -17,6 +18,7 @@ pub enum Severity {
 
 /// One thing that is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rule {
     /// Its name; never changes, so that scripts can name it.
     pub id: &'static str,
@@ -52,6 +54,7 @@ pub trait Says: Serialize {
 
 /// Something that a rule refuses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Finding<S> {
     /// Id of the rule.
     pub rule: &'static str,
@@ -100,6 +103,7 @@ mod tests {
     const SECOND: Rule = Rule::warning("second", "the second");
 
     #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     struct Text {
         message: String,
     }

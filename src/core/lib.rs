@@ -35,6 +35,8 @@ pub mod tune;
 pub mod verify;
 
 pub mod image;
+#[cfg(feature = "schema")]
+mod schema;
 pub mod seed;
 
 // Tables of tests that the integration tests read, too, name the crate.

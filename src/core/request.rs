@@ -15,6 +15,7 @@ pub const MAX_NAME: usize = 128;
 
 /// Is a domain's name that libvirt, file systems and shells all take.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct DomainName(String);
 
@@ -110,6 +111,7 @@ impl<'de> Deserialize<'de> for DomainName {
 
 /// Is which GPUs are wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum GpuWish {
     /// So many, wherever they fit best.
@@ -129,6 +131,7 @@ pub enum GpuWish {
 
 /// Is how near to the guest's GPUs a NIC or an NVMe drive has to be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Near {
     /// Below the same PCIe switch as one of the GPUs.
@@ -142,6 +145,7 @@ pub enum Near {
 
 /// Is which devices of a kind are wanted beside the GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceWish {
     /// So many, the nearest to the GPUs.
@@ -168,6 +172,7 @@ impl DeviceWish {
 
 /// Is what is wanted beside the GPUs: NICs, virtual functions of NICs, NVMe drives.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Extras {
     /// NICs, whole physical functions.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -192,6 +197,7 @@ pub struct Extras {
 
 /// Is what every node keeps for the host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reserve {
     /// Whole cores of each node: its first ones, where the kernel's own work lands.
     #[serde(default)]
@@ -203,6 +209,7 @@ pub struct Reserve {
 
 /// Is which of equally good places a guest gets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// The one that leaves most to later guests.
@@ -214,6 +221,7 @@ pub enum Policy {
 
 /// Is what counts first where not both can be had: NICs and drives near, or GPUs on one package.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Prefer {
     /// NICs where NVLinks join all GPUs, whose own traffic leaves PCIe alone; else one package.
@@ -227,6 +235,7 @@ pub enum Prefer {
 
 /// Is which rules may be broken to find a place at all; each is stated as a compromise of the plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Allow {
     /// Cores and memory may come from other nodes than those of the GPUs, the nearest first.
     #[serde(default)]
@@ -238,6 +247,7 @@ pub struct Allow {
 
 /// Is by which rule sizes and pins are chosen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
     /// A GPU owns its share of its node's cores; the last core of the share carries emulator and I/O threads.
@@ -249,6 +259,7 @@ pub enum Profile {
 
 /// Is how vCPUs are pinned.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum PinPolicy {
     /// Each vCPU on one pcpu; successive vCPUs on the threads of one core.
@@ -262,6 +273,7 @@ pub enum PinPolicy {
 
 /// Is how many guest NUMA cells are made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CellWish {
     /// One per host node that the guest's cores stand on; one where it has no pins.
@@ -274,6 +286,7 @@ pub enum CellWish {
 
 /// Is a page size that backs guest memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum PageSize {
     /// 2 MiB pages.
     #[serde(rename = "2M")]
@@ -295,6 +308,7 @@ impl PageSize {
 
 /// Is what is wanted of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Request {
     /// GPUs.
     pub gpus: GpuWish,

@@ -14,7 +14,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     ("Planning (changes nothing)", &["plan", "capacity", "export"]),
     ("Tuning and checks", &["tune", "check", "verify", "history", "undo", "recover"]),
     ("Host, devices, networks", &["host", "gpu", "device", "nic", "drive", "network", "image"]),
-    ("This program", &["completions", "man", "help"]),
+    ("This program", &["completions", "man", "schema", "help"]),
 ];
 
 /// What clap's own verb does; it is not among the types.

@@ -19,7 +19,20 @@ pub struct ManArgs {
     /// Default: gpuvm itself, whose page lists all commands and topics.
     #[arg(value_name = "VERB", conflicts_with = "dir")]
     pub verb: Option<String>,
-    /// Write all pages to DIR
+    /// Write all to DIR
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+/// Arguments of `schema`.
+#[derive(Debug, Args)]
+pub struct SchemaArgs {
+    /// Name of a document: its `format`, or that of a list
+    ///
+    /// Default: the names of all.
+    #[arg(value_name = "NAME", conflicts_with = "dir")]
+    pub name: Option<String>,
+    /// Write all to DIR
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }

@@ -45,7 +45,7 @@ pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use item::Convert;
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
 pub use make::{CreateArgs, ExportArgs, PlanArgs};
-pub use meta::{CompletionsArgs, ManArgs};
+pub use meta::{CompletionsArgs, ManArgs, SchemaArgs};
 pub use network::{
     DhcpArg, ModeArg, NetworkCreateArgs, NetworkDeleteArgs, NetworkDoctorArgs, NetworkKindArg,
     NetworkShowArgs, NetworkUndoArgs, NetworkVerb, StaticArg, Who,
@@ -96,6 +96,10 @@ mod examples {
     /// Of `completions`.
     pub const COMPLETIONS: &str = "Examples:
   gpuvm completions bash >~/.local/share/bash-completion/completions/gpuvm";
+    /// Of `schema`.
+    pub const SCHEMA: &str = "Examples:
+  gpuvm schema
+  gpuvm schema gpuvm-plan >plan.schema.json";
     /// Of `man`.
     pub const MAN: &str = "Examples:
   gpuvm man create | man -l -
@@ -377,6 +381,12 @@ pub enum Verb {
     /// Print a man page, or write all of them to a directory
     #[command(after_long_help = examples::MAN)]
     Man(ManArgs),
+    /// Print the JSON Schema of a document that --json prints
+    ///
+    /// Draft 2020-12, made from the program's own types. Lists, which are arrays without `format`, have schemas named after
+    /// their command: `gpuvm-device-list`. `make install` puts all of them below share/gpuvm/schemas.
+    #[command(after_long_help = examples::SCHEMA)]
+    Schema(SchemaArgs),
 }
 
 /// A domain's name.

@@ -16,7 +16,8 @@ use std::collections::BTreeSet;
 
 /// Is one row.
 #[derive(Debug, Serialize)]
-struct Row {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Row {
     /// Address.
     bdf: Bdf,
     /// What it is.
@@ -59,7 +60,7 @@ pub fn run(args: &DeviceListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let row = |device: &&PciDevice| row(device, &topology, &held, &uses, &at_boot);
     let rows: Vec<Row> = devices.iter().map(row).collect();
     if cx.output.json {
-        cx.output.json_rows(&rows)?;
+        cx.output.json_rows("gpuvm-device-list", &rows)?;
     } else if rows.is_empty() {
         cx.output.progress(&topology.without("GPU, NVSwitch, NIC or NVMe drive"));
     } else {

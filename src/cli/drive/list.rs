@@ -16,6 +16,7 @@ use serde::Serialize;
 
 /// Is what a drive or partition is for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum Role {
     /// The host does not come up without it.
@@ -62,7 +63,8 @@ impl Role {
 
 /// Is one drive.
 #[derive(Debug, Serialize)]
-struct Row {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Row {
     /// The kernel's name; none: the function is bound to no driver of the host that makes a drive of it.
     name: Option<String>,
     /// Its names below /dev/disk/by-id, the one that is used first.
@@ -94,6 +96,7 @@ struct Row {
 
 /// Is one partition.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Part {
     /// The kernel's name.
     name: String,
@@ -116,7 +119,7 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let state = State::read(cx, cx.taken(args)?)?;
     let rows = rows(&state);
     if cx.output.json {
-        cx.output.json_rows(&rows)?;
+        cx.output.json_rows("gpuvm-drive-list", &rows)?;
     } else if rows.is_empty() {
         cx.output.progress("this host has no drive");
     } else {

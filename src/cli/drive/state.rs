@@ -21,6 +21,7 @@ pub const NAMES_HINT: &str = "`gpuvm drive list` shows drives and partitions wit
 
 /// Is why a drive or partition cannot be given to a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "by", rename_all = "kebab-case")]
 pub enum Reason {
     /// The host uses it.

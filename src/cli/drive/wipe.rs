@@ -19,7 +19,8 @@ use std::path::PathBuf;
 
 /// Is the answer as JSON.
 #[derive(Debug, Serialize)]
-struct Wiped {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Wiped {
     /// The kernel's name.
     name: String,
     /// The path that it was erased by.

@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 
 /// Is one row.
 #[derive(Debug, Serialize)]
-struct Row {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Row {
     /// Index of the GPU; none for NVSwitches, displays and what does not answer.
     index: Option<usize>,
     /// Address.
@@ -56,7 +57,7 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let uses = uses(cx, &topology, &held, &functions)?;
     let rows = rows(&topology, &held, &devices, &uses, &uuids);
     if cx.output.json {
-        cx.output.json_rows(&rows)?;
+        cx.output.json_rows("gpuvm-gpu-list", &rows)?;
     } else if rows.is_empty() {
         cx.output.progress(&topology.without("GPU"));
     } else {

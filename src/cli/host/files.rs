@@ -24,7 +24,8 @@ const MOST: &str = "proc/sys/fs/nr_open";
 
 /// Is what `host files` shows.
 #[derive(Debug, Serialize)]
-struct Shown {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Shown {
     /// What decides about guests that start.
     #[serde(flatten)]
     files: Files,
@@ -34,6 +35,7 @@ struct Shown {
 
 /// Is a guest that runs.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Guest {
     /// Its UUID.
     uuid: String,

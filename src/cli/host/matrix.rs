@@ -15,6 +15,7 @@ use std::fmt::Write as _;
 
 /// Is one device of the matrix.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Row {
     /// `GPU0`, `mlx5_0`, `nvme0n1`.
     pub name: String,
@@ -35,6 +36,7 @@ pub struct Row {
 
 /// Is the whole matrix.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Matrix {
     /// GPUs by address, then NICs, then drives, each by name.
     pub devices: Vec<Row>,

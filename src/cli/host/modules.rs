@@ -17,7 +17,8 @@ use std::path::Path;
 
 /// Is one GPU.
 #[derive(Debug, Serialize)]
-struct Row {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Row {
     /// Its index.
     gpu: usize,
     /// Its address.
@@ -46,7 +47,7 @@ pub fn run(args: &ModulesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     };
     let rows = rows(&topology, &modules, &other);
     if cx.output.json {
-        cx.output.json_rows(&rows)?;
+        cx.output.json_rows("gpuvm-host-modules", &rows)?;
     } else {
         match rows.is_empty() {
             true => cx.output.text("no GPU on this host")?,

@@ -22,7 +22,8 @@ use std::collections::BTreeSet;
 
 /// Is one pool.
 #[derive(Debug, Serialize)]
-struct Row {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Row {
     /// Its node.
     node: NodeId,
     /// Its page size.
@@ -55,7 +56,7 @@ pub fn run(args: &HostPagesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn show(args: &HostPagesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let rows = rows(args, cx)?;
     if cx.output.json {
-        cx.output.json_rows(&rows)?;
+        cx.output.json_rows("gpuvm-host-pages", &rows)?;
     } else if rows.is_empty() {
         cx.output.text("no pools of huge pages")?;
     } else {
@@ -168,7 +169,7 @@ fn set(args: &HostPagesArgs, count: u64, cx: &Context<'_>) -> anyhow::Result<u8>
         tell(page, &root, cx)?;
     }
     if cx.output.json {
-        cx.output.json_rows(&steps)?;
+        cx.output.json_rows("gpuvm-steps", &steps)?;
     }
     Ok(EXIT_DONE)
 }

@@ -21,7 +21,8 @@ const WIDTH: usize = 100;
 
 /// Is what `--json` prints: the host, and what is derived from it.
 #[derive(Debug, Serialize)]
-struct Shown<'a> {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Shown<'a> {
     /// The host, as in a recorded host's file.
     host: &'a Parts,
     /// GPUs by index.

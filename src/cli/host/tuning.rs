@@ -18,7 +18,8 @@ const GOVERNORS: &str = "sys/devices/system/cpu/cpu*/cpufreq/scaling_governor";
 
 /// Is a setting.
 #[derive(Debug, Serialize)]
-struct Setting {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Setting {
     /// Its option.
     option: &'static str,
     /// Its name, for people.
@@ -50,7 +51,7 @@ pub fn run(args: &HostTuningArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let steps = || steps(&wishes, args.at_boot);
     let made = change("host tuning", (&args.lock, args.dry_run), steps, cx)?;
     if cx.output.json && !args.dry_run {
-        cx.output.json_rows(&made)?;
+        cx.output.json_rows("gpuvm-steps", &made)?;
     }
     Ok(EXIT_DONE)
 }
@@ -152,7 +153,7 @@ fn show(cx: &Context<'_>) -> anyhow::Result<u8> {
     };
     let settings = settings(&root, nodes)?;
     if cx.output.json {
-        cx.output.json_rows(&settings)?;
+        cx.output.json_rows("gpuvm-host-tuning", &settings)?;
         return Ok(EXIT_DONE);
     }
     let head = ["OPTION", "NOW", "AT BOOT", "ADVISED", "WHY"];

@@ -21,7 +21,8 @@ const MODE: u32 = 0o444;
 
 /// Is what `image add` answers.
 #[derive(Debug, Serialize)]
-struct Added {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Added {
     /// Its name.
     name: ImageName,
     /// Its pool.
@@ -195,7 +196,7 @@ fn answer(
         verified: word,
     };
     if output.json {
-        return output.json_rows(&added);
+        return output.json("gpuvm-image-added", &added);
     }
     let Added { name, pool, format, virtual_bytes, .. } = &added;
     let size = MemSize::from_kib(virtual_bytes / 1024);

@@ -11,7 +11,8 @@ use serde::Serialize;
 
 /// Is one row.
 #[derive(Debug, Serialize)]
-struct Row {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Row {
     /// The image.
     #[serde(flatten)]
     image: Image,
@@ -34,7 +35,7 @@ pub fn run(args: &ImageListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     };
     let rows: Vec<Row> = images.into_iter().map(row).collect();
     if cx.output.json {
-        cx.output.json_rows(&rows)?;
+        cx.output.json_rows("gpuvm-image-list", &rows)?;
     } else if rows.is_empty() {
         cx.output.progress("there is no image; `gpuvm image add FILE` adds one");
     } else {

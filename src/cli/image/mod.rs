@@ -10,8 +10,8 @@
 //! volume is there, and until its copy is whole an empty volume `NAME.adding` beside it says that it is not. Every
 //! machine that uses the pool sees it.
 
-mod add;
-mod list;
+pub(super) mod add;
+pub(super) mod list;
 mod remove;
 mod source;
 pub mod uses;
@@ -45,6 +45,7 @@ pub fn run(verb: &ImageVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Is an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Image {
     /// Its name.
     pub name: ImageName,

@@ -20,6 +20,7 @@ const ENDINGS: [&str; 4] = [".qcow2", ".img", ".raw", ".qcow"];
 
 /// Is who says which sum the image has to have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Word {
     /// The command line.

@@ -16,7 +16,8 @@ use serde::Serialize;
 
 /// Is what `network create` and `network undo` answer.
 #[derive(Debug, Serialize)]
-struct Created {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Created {
     /// The network as it is now.
     #[serde(flatten)]
     network: Network,
@@ -28,7 +29,8 @@ struct Created {
 
 /// Is what would be done.
 #[derive(Debug, Serialize)]
-struct Preview<'a> {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Preview<'a> {
     /// The network.
     network: &'a Network,
     /// Its definition.

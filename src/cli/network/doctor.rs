@@ -30,7 +30,8 @@ use std::time::Duration;
 
 /// Is the answer.
 #[derive(Debug, Serialize)]
-struct Answer {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Answer {
     /// Name of the domain.
     domain: String,
     /// Whether it runs.
@@ -43,6 +44,7 @@ struct Answer {
 
 /// Is what was found of a NIC, with where it leads.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Looked {
     /// libvirt's network; none: the domain names a bridge or a device itself.
     network: Option<String>,

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 /// Is an interface of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuestNic {
     /// The domain's name.
     pub domain: String,

@@ -11,7 +11,8 @@ use serde::Serialize;
 
 /// Is one row.
 #[derive(Debug, Serialize)]
-struct Row {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Row {
     /// What it is.
     #[serde(flatten)]
     network: Network,
@@ -43,7 +44,7 @@ pub fn run(cx: &Context<'_>) -> anyhow::Result<u8> {
         rows.push(Row { network, active, autostart, persistent, guests, leases });
     }
     if cx.output.json {
-        cx.output.json_rows(&rows)?;
+        cx.output.json_rows("gpuvm-network-list", &rows)?;
     } else if rows.is_empty() {
         cx.output.progress("there is no network; `gpuvm network create default` makes one");
     } else {

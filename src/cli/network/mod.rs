@@ -1,15 +1,15 @@
 //! `network list`, `show`, `create`, `delete`, `undo`: libvirt's networks; `network host-bridge`: the host's own bridges;
 //! `network doctor`: the paths of a guest's NICs.
 
-mod bridge;
-mod create;
+pub(super) mod bridge;
+pub(super) mod create;
 mod delete;
 mod demand;
-mod doctor;
+pub(super) mod doctor;
 mod guests;
-mod list;
+pub(super) mod list;
 mod prepare;
-mod show;
+pub(super) mod show;
 mod undo;
 mod wishes;
 

@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime};
 
 /// Is what is shown.
 #[derive(Debug, Serialize)]
-struct Shown {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Shown {
     /// What it is.
     #[serde(flatten)]
     network: Network,

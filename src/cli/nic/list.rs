@@ -18,7 +18,8 @@ use std::collections::BTreeSet;
 
 /// Is a card: a physical function.
 #[derive(Debug, Serialize)]
-struct Card {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Card {
     /// Address.
     bdf: Bdf,
     /// Model, or the ids.
@@ -55,6 +56,7 @@ struct Card {
 
 /// Is a virtual function.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Function {
     /// Its number on its card.
     number: usize,
@@ -101,7 +103,7 @@ pub fn run(args: &NicListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         nics.iter().filter(is_card).map(|nic| host.card(nic)).collect();
     let cards = cards?;
     if cx.output.json {
-        cx.output.json_rows(&cards)?;
+        cx.output.json_rows("gpuvm-nic-list", &cards)?;
     } else if cards.is_empty() {
         cx.output.progress(&topology.without("network card"));
     } else {

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 /// Is what is said of all domains.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Answer {
     /// The domains, in the order in which they were named.
     pub domains: Vec<Domain>,
@@ -18,6 +19,7 @@ pub struct Answer {
 
 /// Is what is said of one domain.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Domain {
     /// Its name.
     name: String,
@@ -53,7 +55,8 @@ pub struct Domain {
 
 /// Is the answer with what would be done.
 #[derive(Serialize)]
-struct WithSteps<'a> {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct WithSteps<'a> {
     /// The domains.
     domains: &'a [Domain],
     /// The steps.

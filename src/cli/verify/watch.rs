@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Is what has changed of one domain since it was last compared.
 #[derive(Debug, Serialize)]
-struct Change<'a> {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Change<'a> {
     /// Name of the domain.
     domain: &'a str,
     /// What differs now and did not.

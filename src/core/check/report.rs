@@ -6,6 +6,7 @@ use serde::Serialize;
 
 /// What is wrong with a domain, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InXml {
     /// Path of the element or attribute: `/domain/cputune/vcpupin[3]/@cpuset`.
     pub path: String,
@@ -32,6 +33,7 @@ pub type Finding = finding::Finding<InXml>;
 
 /// What is worse than it could be, and is as good as this host or what was asked for lets it be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Note {
     /// Id of the rule that it is of.
     pub rule: &'static str,

@@ -10,6 +10,7 @@ use std::fmt;
 
 /// Is one place where a defined domain is not what was planned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Difference {
     /// Path of the element or attribute: `domain/cputune/vcpupin[2]/@cpuset`.
     pub path: String,

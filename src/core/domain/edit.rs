@@ -20,6 +20,7 @@ use std::ops::Range;
 
 /// Is what CPU a guest sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CpuModel {
     /// The host's, with the host's physical address bits where the architecture has that setting.
@@ -37,6 +38,7 @@ pub enum CpuModel {
 
 /// Is a disk with its place in the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiskSeat {
     /// The disk.
     pub disk: Disk,
@@ -52,6 +54,7 @@ pub struct DiskSeat {
 
 /// Is an I/O thread with its part of a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IoThread {
     /// Its number, from 1.
     pub id: u32,
@@ -61,6 +64,7 @@ pub struct IoThread {
 
 /// Is a NIC with its place in the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicSeat {
     /// Place among the document's interfaces, from 0; behind the last: a new one.
     pub nth: usize,
@@ -83,6 +87,7 @@ pub struct NicSeat {
 
 /// Is a passed-through function with its place in the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostdevSeat {
     /// Its address on the host.
     pub bdf: Bdf,
@@ -100,6 +105,7 @@ pub struct HostdevSeat {
 
 /// Is a virtual function as a NIC of the guest: what libvirt sets on its card at each start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VfNic {
     /// Its MAC address.
     pub mac: String,
@@ -109,6 +115,7 @@ pub struct VfNic {
 
 /// Is a device of the document that has no name of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DevicePlace {
     /// The element's name.
     pub name: &'static str,
@@ -118,6 +125,7 @@ pub struct DevicePlace {
 
 /// Is one change to a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "edit", rename_all = "kebab-case")]
 pub enum DomainEdit {
     /// Sets the kind of virtual machine.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// Is the kind of virtual machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum VirtType {
     /// Hardware virtualization.
@@ -31,6 +32,7 @@ impl VirtType {
 
 /// Is how a disk's bytes are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskFormat {
     /// Byte for byte.
@@ -51,6 +53,7 @@ impl DiskFormat {
 
 /// Is what a disk's path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskKind {
     /// An image file.
@@ -61,6 +64,7 @@ pub enum DiskKind {
 
 /// Is how QEMU reads and writes a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskIo {
     /// Past the host's page cache, by Linux' native asynchronous I/O.
@@ -85,6 +89,7 @@ impl DiskIo {
 
 /// Is a disk of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Disk {
     /// Absolute path on the host.
     pub path: String,
@@ -123,6 +128,7 @@ impl Disk {
 
 /// Is what a hypervisor can do that not every one can; asked of it, never guessed by a version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub struct Abilities {
     /// Whether its QEMU knows io_uring.
@@ -135,6 +141,7 @@ pub struct Abilities {
 
 /// Is what a disk that was made for a guest is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// It boots from it.
@@ -161,6 +168,7 @@ impl Role {
 
 /// Is a volume of a libvirt pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VolumeRef {
     /// The pool.
     pub pool: String,
@@ -170,6 +178,7 @@ pub struct VolumeRef {
 
 /// Is a disk that was made for a guest and goes with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Made {
     /// What it is for.
     pub role: Role,
@@ -181,6 +190,7 @@ pub struct Made {
 
 /// Is a function that was bound for a guest, and what it was bound to before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bound {
     /// The function.
     pub bdf: Bdf,
@@ -190,6 +200,7 @@ pub struct Bound {
 
 /// Is huge pages of one node that were reserved for a guest and go with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reserved {
     /// The node.
     pub node: NodeId,
@@ -203,6 +214,7 @@ pub struct Reserved {
 
 /// Is a virtual function that its card was told about for a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Guarded {
     /// The function.
     pub bdf: Bdf,
@@ -214,6 +226,7 @@ pub struct Guarded {
 
 /// Is what is remembered of a guest in its own metadata, below [`NAMESPACE`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Record {
     /// What was wanted.
     pub request: Request,
@@ -233,6 +246,7 @@ pub const NAMESPACE: &str = "urn:gpuvm:domain:1";
 
 /// Is a guest without its place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Guest {
     /// Its name.
     pub name: DomainName,

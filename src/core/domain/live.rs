@@ -9,6 +9,7 @@ use std::fmt;
 
 /// Is a thread of a running guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum GuestThread {
     /// The vCPU of this number.

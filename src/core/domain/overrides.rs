@@ -27,6 +27,7 @@ const WIDTHS: [u8; 7] = [1, 2, 4, 8, 12, 16, 32];
 
 /// Is one property of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Override {
     /// The device's alias.
     pub alias: String,

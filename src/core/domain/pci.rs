@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Is an address on the guest's PCI buses; `bus` is the index of the controller that it hangs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PciAddress {
     /// Index of the controller.
     pub bus: u8,
@@ -41,6 +42,7 @@ impl PciAddress {
 
 /// Is a controller that we set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Controller {
     /// libvirt's `type`: `pci`, `virtio-serial`, `usb`, `scsi`.
     pub kind: &'static str,

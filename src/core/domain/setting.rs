@@ -21,6 +21,7 @@ pub const AGENT: &str = "org.qemu.guest_agent.0";
 
 /// Is what becomes of a value that a document may have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Put<T> {
     /// It stays as it is.
@@ -45,6 +46,7 @@ impl<T: ToString> Put<T> {
 
 /// Is the rate of one direction of a NIC, as libvirt has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rate {
     /// Mean rate, in units of 1000 bytes per second.
     pub average_kb_s: u64,
@@ -56,6 +58,7 @@ pub struct Rate {
 
 /// Is how many physical address bits a guest sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum AddressBits {
     /// The host's.
@@ -66,6 +69,7 @@ pub enum AddressBits {
 
 /// Is what a NIC shall be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicTuning {
     /// Place among the document's interfaces, from 0.
     pub nth: usize,
@@ -83,6 +87,7 @@ pub struct NicTuning {
 
 /// Is one setting of a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "setting", rename_all = "kebab-case")]
 pub enum Setting {
     /// Pins of vCPUs, vCPU 0 first; an empty set is no pin, no set at all no pins.

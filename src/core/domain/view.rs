@@ -14,6 +14,7 @@ use serde::Serialize;
 
 /// Is a disk of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiskView {
     /// Its name in the guest, as libvirt calls it.
     pub target: String,
@@ -27,6 +28,7 @@ pub struct DiskView {
 
 /// Is a NIC of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicView {
     /// MAC address, lower case.
     pub mac: String,
@@ -36,6 +38,7 @@ pub struct NicView {
 
 /// Is what a guest's serial console is connected to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ConsoleView {
     /// Kind in libvirt's words: `pty` and `unix` can be attached to.
     pub kind: String,
@@ -45,6 +48,7 @@ pub struct ConsoleView {
 
 /// Is how the guest's agent stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum AgentState {
     /// There is no channel for one.
@@ -57,6 +61,7 @@ pub enum AgentState {
 
 /// Is what we remember of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Remembered {
     /// What was wanted; none: it cannot be read, for instance as a later version wrote it.
     pub request: Option<Request>,
@@ -66,6 +71,7 @@ pub struct Remembered {
 
 /// Is what a domain is and holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct View {
     /// Its vCPUs.
     pub vcpus: u32,

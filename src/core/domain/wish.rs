@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Is the device that a guest sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum NicModel {
     /// virtio: the fast one, with queues.
@@ -40,6 +41,7 @@ impl NicModel {
 
 /// Is what is set on a NIC; what is none is as the plan or the document has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicSettings {
     /// Its MAC address, lower case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,6 +109,7 @@ pub const QUEUES_HINT: &str = "leave queues= out: it has as many as vCPUs then";
 
 /// Is a NIC of a guest on a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicWish {
     /// libvirt's network.
     pub network: String,

@@ -64,6 +64,7 @@ impl FromStr for HostIp {
 
 /// Is how a bond uses its NICs; of the kernel's modes those that work under a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum BondMode {
     /// All of them, as agreed with the switch (LACP).
     #[serde(rename = "802.3ad")]
@@ -129,6 +130,7 @@ impl FromStr for BondMode {
 
 /// Is where the host's own address on a bridge comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "by", rename_all = "kebab-case")]
 pub enum Addressing {
     /// A DHCP server.
@@ -165,6 +167,7 @@ pub struct Request {
 
 /// Is a bond.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bond {
     /// Its name.
     pub name: String,
@@ -174,6 +177,7 @@ pub struct Bond {
 
 /// Is a VLAN.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Vlan {
     /// Name of its network device.
     pub name: String,
@@ -183,6 +187,7 @@ pub struct Vlan {
 
 /// Is a bridge that can be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostBridge {
     /// Its name.
     pub name: String,

@@ -7,6 +7,7 @@ use std::fmt;
 
 /// Is what configures a host's network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Manager {
     /// netplan, with systemd-networkd behind it.

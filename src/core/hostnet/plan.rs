@@ -12,6 +12,7 @@ const LONGEST_PREFIX: u8 = 30;
 
 /// Is a bridge that can be made, and what that means.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Planned {
     /// The bridge.
     pub bridge: HostBridge,

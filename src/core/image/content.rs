@@ -7,6 +7,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 /// Is a format that guests are made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
     /// The disk's bytes as they are.
@@ -26,6 +27,7 @@ impl fmt::Display for Format {
 
 /// Is what an image is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Content {
     /// Its format.
     pub format: Format,

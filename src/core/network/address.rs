@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 /// Is where an address of a guest was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum AddressSource {
     /// DHCP lease of a libvirt network.
@@ -17,6 +18,7 @@ pub enum AddressSource {
 
 /// Is an address of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuestAddress {
     /// MAC address of the guest's interface, lower case.
     pub mac: String,

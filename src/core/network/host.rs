@@ -7,6 +7,7 @@ use std::net::Ipv4Addr;
 
 /// Is the host's side of the network.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostNetwork {
     /// Its network devices.
     pub links: Vec<Link>,
@@ -18,6 +19,7 @@ pub struct HostNetwork {
 
 /// Is a network device of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Link {
     /// Its number.
     pub index: u32,
@@ -50,6 +52,7 @@ impl Link {
 
 /// Is an address of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostAddress {
     /// Its network device.
     pub link: String,
@@ -61,6 +64,7 @@ pub struct HostAddress {
 
 /// Is a way of the host to others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Route {
     /// Where to.
     pub to: Subnet,

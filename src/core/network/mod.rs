@@ -32,6 +32,7 @@ use std::net::Ipv4Addr;
 
 /// Is where the guests of a network are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", content = "mode", rename_all = "kebab-case")]
 pub enum Kind {
     /// Behind the host's address.
@@ -54,6 +55,7 @@ pub enum Kind {
 
 /// Is how the guests of a macvtap network reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Directly.
@@ -102,6 +104,7 @@ impl Kind {
 
 /// Is an address that one guest always gets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Static {
     /// MAC address of its interface, lower case.
     pub mac: String,
@@ -113,6 +116,7 @@ pub struct Static {
 
 /// Is a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Network {
     /// Its name.
     pub name: String,

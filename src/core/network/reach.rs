@@ -5,6 +5,7 @@ use serde::Serialize;
 
 /// Is who reaches whom, in words for people: `yes`, `no`, or on which condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reach {
     /// One guest the other.
     pub guest_guest: &'static str,

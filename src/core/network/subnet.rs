@@ -103,6 +103,7 @@ impl FromStr for Range {
 
 /// Is a run of addresses, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Span {
     /// The first.
     pub first: Ipv4Addr,

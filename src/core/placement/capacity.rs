@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 
 /// Is what still fits on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Capacity {
     /// By number of GPUs, ascending.
     pub sizes: Vec<Size>,
@@ -34,6 +35,7 @@ pub struct Capacity {
 
 /// Is what fits of guests with GPUs of one model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfModel {
     /// Vendor and device id.
     pub ids: String,
@@ -47,6 +49,7 @@ pub struct OfModel {
 
 /// Is how many guests of a size fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Size {
     /// GPUs of each guest.
     pub gpus: u32,
@@ -58,6 +61,7 @@ pub struct Size {
 
 /// Is a size that does not fit now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Blocked {
     /// Its number of GPUs.
     pub gpus: u32,

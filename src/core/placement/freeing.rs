@@ -21,6 +21,7 @@ const SETS: u32 = 20_000;
 
 /// Is a way to free a place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Advice {
     /// The partition that is free then; none where the host has none.
     pub partition: Option<PartitionId>,
@@ -34,6 +35,7 @@ pub struct Advice {
 
 /// Is a guest that has to go.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Away {
     /// Its name.
     pub domain: String,
@@ -47,6 +49,7 @@ pub struct Away {
 
 /// Is another place of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Place {
     /// Its partition; none where the host has none.
     pub partition: Option<PartitionId>,

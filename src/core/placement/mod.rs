@@ -61,6 +61,7 @@ pub use window::{is_amd, window, window_reason};
 
 /// Is what one domain of the host holds, whoever made it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Held {
     /// Its name.
     pub domain: String,
@@ -99,6 +100,7 @@ impl Held {
 
 /// Is what is taken on a host: every domain, running or only defined.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Occupancy {
     /// By domain name.
     pub domains: Vec<Held>,
@@ -116,6 +118,7 @@ pub struct Occupancy {
 
 /// Is a function that is never placed because an admin said so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Exclusion {
     /// Where it is.
@@ -127,6 +130,7 @@ pub struct Exclusion {
 
 /// Is whether a function can be passed through now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceState {
     /// It can.
@@ -170,6 +174,7 @@ pub fn device_states(
 
 /// Is one guest NUMA cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuestCell {
     /// vCPUs of the cell: consecutive numbers.
     pub vcpus: std::ops::Range<u32>,
@@ -183,6 +188,7 @@ pub struct GuestCell {
 
 /// Is what a guest's CPU looks like: the product is the number of vCPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuestTopology {
     /// Packages (libvirt's `sockets`).
     pub sockets: u32,
@@ -194,6 +200,7 @@ pub struct GuestTopology {
 
 /// Is the group of passed-through devices that hang below one expander bus of the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PcieGroup {
     /// Index of the guest cell that owns them: its only one, or the one on their node; none: no cell is there.
     pub cell: Option<u32>,
@@ -203,6 +210,7 @@ pub struct PcieGroup {
 
 /// Is the part of the guest's PCIe tree that carries passed-through devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuestPcie {
     /// One expander bus each.
     pub groups: Vec<PcieGroup>,
@@ -216,6 +224,7 @@ pub struct GuestPcie {
 
 /// Is what the host's whole path to a device can carry: the least of its links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PcieLink {
     /// The device.
     pub device: Bdf,
@@ -227,6 +236,7 @@ pub struct PcieLink {
 
 /// Is why one choice was made, one line for `--explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reason {
     /// What was chosen: `gpus`, `nvswitches`, `nics`, `vfs`, `nvmes`, `vcpus`, `emulator`, `memory`, `pcie`,
     /// `isolation`, `iommu`, `nodes`, `drivers`, `huge-pages`, `template`.
@@ -240,6 +250,7 @@ pub struct Reason {
 
 /// Is a guest's place on the host: the only source of numbers for everything that is written later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Placement {
     /// NVLink partition; none where the host has none.
     pub partition: Option<PartitionId>,

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 /// Is what a guest takes from the pool of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodePages {
     /// The node.
     pub node: NodeId,

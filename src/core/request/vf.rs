@@ -7,6 +7,7 @@ use std::fmt;
 
 /// Is what a card lets a virtual function do; none: what it is already, or not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Guard {
     /// Whether it may change its MAC address, be promiscuous and join any multicast group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,6 +48,7 @@ impl fmt::Display for Guard {
 
 /// Is how a virtual function is set up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VfSettings {
     /// Its MAC address, lower case; none: one that is made from the guest's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,6 +7,7 @@ pub const VFIO: &str = "vfio-pci";
 
 /// Is what a function is bound to, and what it is reserved for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Binding {
     /// Driver; none: nobody has it.

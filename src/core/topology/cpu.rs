@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Is a host NUMA node. Its pcpus may be none (memory only), its memory may be zero (CPUs only).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NumaNode {
     /// The kernel's number; numbers may have gaps.
@@ -26,6 +27,7 @@ pub struct NumaNode {
 
 /// Is a core with its online SMT threads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Core {
     /// Package (`physical_package_id`); 0 where the kernel knows none.
@@ -43,6 +45,7 @@ pub struct Core {
 
 /// Is a level-3 cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct L3 {
     /// Online pcpus that share it.

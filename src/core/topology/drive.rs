@@ -14,6 +14,7 @@ pub fn is_system(at: &str) -> bool {
 
 /// Is a use of a drive or of one of its partitions by the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "use", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum DriveUse {
     /// Mounted.
@@ -81,6 +82,7 @@ impl DriveUse {
 
 /// A mark that tells what lies on a device, as libblkid knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Signature {
     /// libblkid's word: `ext4`, `gpt`, `crypto_LUKS`; [`Signature::UNKNOWN`] for bytes that are no mark.
@@ -138,6 +140,7 @@ impl Signature {
 
 /// What is known of the content of a drive or partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
     /// It was read, and has these marks; none: it is blank.
@@ -206,6 +209,7 @@ impl PartitionTableEntry {
 
 /// Is a partition of a drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PartitionTableEntry {
     /// The kernel's name: `nvme0n1p1`.
@@ -230,6 +234,7 @@ pub struct PartitionTableEntry {
 
 /// Is a whole drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Drive {
     /// The kernel's name: `nvme0n1`, `sda`; not stable over boots.

@@ -7,6 +7,7 @@ use std::fmt;
 
 /// Is a partition's number: Fabric Manager's in the shared model, ours in full passthrough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct PartitionId(pub u32);
 
@@ -18,6 +19,7 @@ impl fmt::Display for PartitionId {
 
 /// Is how the NVSwitches of a host serve guests (gpuvm-hardware(7), NVSWITCH MODELS).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum FabricModel {
     /// No NVSwitch: any set of GPUs may form a guest.
@@ -31,6 +33,7 @@ pub enum FabricModel {
 
 /// Is a set of GPUs that one guest may have with NVLink between them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Partition {
     /// Its number, unique on the host.
@@ -52,6 +55,7 @@ pub struct Partition {
 
 /// Is a direct link between two GPUs, or the count of links between two GPUs over switches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NvLink {
     /// One GPU; the lower address.
@@ -64,6 +68,7 @@ pub struct NvLink {
 
 /// Is what is known of NVLink on a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Fabric {
     /// The board, in words: `DGX-2`, `HGX H100`; none where there is none or it is unknown.

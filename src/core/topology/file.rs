@@ -10,6 +10,7 @@ pub const VERSION: u32 = 1;
 
 /// Is the whole file.
 #[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct HostFile {
     /// [`FORMAT`].
@@ -18,6 +19,12 @@ struct HostFile {
     version: u32,
     /// The host.
     host: Parts,
+}
+
+/// The JSON Schema of a recorded host, as [`to_json`] writes it.
+#[cfg(feature = "schema")]
+pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
+    generator.into_root_schema_for::<HostFile>()
 }
 
 /// Is read first, so that a newer version is named as such and not as an unknown field.

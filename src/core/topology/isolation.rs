@@ -10,6 +10,7 @@ pub const ACS_OVERRIDE: &str = "pcie_acs_override";
 
 /// Settings of the kernel that weaken what the IOMMU isolates.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Isolation {
     /// Value of `pcie_acs_override=`.

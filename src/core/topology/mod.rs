@@ -37,6 +37,7 @@ use std::ops::RangeInclusive;
 
 /// Is what a host is, apart from its processors and devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     /// Maker, from DMI `sys_vendor`.
@@ -83,6 +84,7 @@ pub struct Machine {
 
 /// Is a host's data, unchecked; the `host` of a recorded host's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Parts {
     /// The machine itself.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Is a pool of huge pages of one size on one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HugePagePool {
     /// Page size.
@@ -39,6 +40,7 @@ fn is_zero(number: &u64) -> bool {
 
 /// Is a file system of huge pages that is mounted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HugetlbMount {
     /// Page size.

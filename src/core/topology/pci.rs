@@ -12,6 +12,7 @@ pub const VENDOR_MELLANOX: u16 = 0x15b3;
 
 /// Is a base address register that asks for memory or ports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Bar {
     /// Number: 0 to 5 for BARs, 6 for the expansion ROM, 7 and up for bridge windows and VF BARs.
@@ -31,6 +32,7 @@ pub struct Bar {
 
 /// Is a PCIe link as sysfs shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Link {
     /// Speed in units of 0.1 GT/s (25 is 2.5 GT/s); none where the kernel says "Unknown".
@@ -43,6 +45,7 @@ pub struct Link {
 
 /// Is a function's part in SR-IOV.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "role", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Sriov {
     /// A physical function.
@@ -61,6 +64,7 @@ pub enum Sriov {
 
 /// Is a network device or an RDMA device of a PCI function, as the kernel names them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NetFace {
     /// Network devices (`enp134s0f0`, `ib0`), by name.
@@ -79,6 +83,7 @@ pub struct NetFace {
 
 /// Is one PCI function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PciDevice {
     /// Its address.
@@ -91,18 +96,23 @@ pub struct PciDevice {
     pub root: Option<String>,
     /// Class, subclass and programming interface, 24 bits.
     #[serde(with = "hex")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub class: u32,
     /// Vendor id; 0xffff or 0 where the device does not answer.
     #[serde(with = "hex")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub vendor: u16,
     /// Device id.
     #[serde(with = "hex")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub device: u16,
     /// Subsystem vendor id.
     #[serde(with = "hex", default)]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub subsystem_vendor: u16,
     /// Subsystem device id.
     #[serde(with = "hex", default)]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub subsystem_device: u16,
     /// Node as the kernel says it; none for -1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,6 +151,7 @@ pub struct PciDevice {
 
 /// Is what a function is to a planner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
     /// A GPU or an accelerator by the table of vendors, classes and ids; VGA adapters of management controllers are none.
@@ -162,6 +173,7 @@ pub enum DeviceKind {
 
 /// Is a set of functions that the IOMMU cannot keep apart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IommuGroup {
     /// The kernel's number.
     pub number: u32,

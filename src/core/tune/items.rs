@@ -185,6 +185,7 @@ impl Items {
 
 /// Is the name of one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, clippy::missing_docs_in_private_items)] // The fields of `Items` say it; `Request` follows them.
 pub enum ItemName {

@@ -53,6 +53,7 @@ pub struct Given<'a> {
 
 /// Is one thing that becomes another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Change {
     /// The thing.
     pub item: ItemName,

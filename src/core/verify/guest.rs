@@ -32,6 +32,7 @@ pub const RULES: &[Rule] = &[VCPUS, CELLS, PAIRS, NICS, DISKS, PCI, PCI_NODE];
 
 /// Is a PCI function that a guest sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Function {
     /// Vendor id.
     pub vendor: u16,
@@ -43,6 +44,7 @@ pub struct Function {
 
 /// Is what a guest sees of itself. What it does not tell is none or empty, and named.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct View {
     /// vCPUs that it runs on.
     pub vcpus: Option<u32>,

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Is a thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Thread {
     /// Its id.
     pub tid: u32,
@@ -19,6 +20,7 @@ pub struct Thread {
 
 /// Is memory of one kind: what backs it, and how much of it lies where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mapped {
     /// Guest cell that QEMU's name of a memory file tells (`ram-node1`); none: no file, or another name.
     pub cell: Option<u32>,
@@ -32,6 +34,7 @@ pub struct Mapped {
 
 /// Is what a process has open.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Opened {
     /// Ends of virtual network cables: one for each queue.
     pub taps: usize,
@@ -45,6 +48,7 @@ pub struct Opened {
 
 /// Is a guest's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Process {
     /// Its id.
     pub pid: u32,

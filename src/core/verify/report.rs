@@ -5,6 +5,7 @@ use serde::Serialize;
 
 /// Is which two things differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Between {
     /// What is real is not what the running domain's XML says.
@@ -23,6 +24,7 @@ pub enum Between {
 
 /// What differs, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Differs {
     /// Which two things differ.
     pub between: Between,

@@ -11,6 +11,7 @@ pub const MAX_FILES: &str = "max_files";
 
 /// Is how the host's kernel is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tuning {
     /// Pcpus by what governs their frequency; empty where nothing does, as in virtual machines.
     pub governors: BTreeMap<String, CpuSet>,

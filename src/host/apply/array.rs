@@ -21,6 +21,7 @@ use std::{fmt, io};
 
 /// Is one change of an array, of what is on it, or of a file that speaks of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum ArrayStep {
     /// Replaces a text file, or makes or removes it.
@@ -92,6 +93,7 @@ pub enum ArrayStep {
 
 /// Is a file system on its mount point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mounting {
     /// The device.
     pub device: String,
@@ -105,6 +107,7 @@ pub struct Mounting {
 
 /// Is an array with the members that it is assembled of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Assembly {
     /// Its device: `/dev/md1`.
     pub device: String,

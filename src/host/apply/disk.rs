@@ -95,6 +95,7 @@ pub enum DiskError {
 
 /// Is how much of a disk is taken from its file system at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Preallocate {
     /// Nothing.

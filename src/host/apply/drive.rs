@@ -25,6 +25,7 @@ const FORMAT_MS: &str = "14400000";
 
 /// Is the erasing of a whole drive; there is no way back from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WipeStep {
     /// Its path, one that stays over boots where it has one.
     pub path: PathBuf,

@@ -26,6 +26,7 @@ const APPLY_S: u64 = 120;
 
 /// Is one change of the host's network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum HostNetStep {
     /// Puts a file of netplan's in force until the next boot.

@@ -20,6 +20,7 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Is which file something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FileId {
     /// Its file system.
     pub device: u64,
@@ -61,6 +62,7 @@ impl FileId {
 
 /// Is which thing a step has made or changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Identity {
     /// A file or a directory of this machine.

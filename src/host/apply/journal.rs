@@ -32,6 +32,7 @@ const SUFFIX: &str = "jsonl";
 
 /// Is what a change is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Change {
     /// The version of the records.

@@ -10,6 +10,7 @@ use std::fmt;
 
 /// Is one change of a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum NetworkStep {
     /// Defines a network of a name that is free.

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 /// Is one change of a network card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum NicStep {
     /// Sets the number of virtual functions; where it is another one now, all that are there go first.

@@ -31,6 +31,7 @@ const LOOKS: u32 = 20;
 
 /// Is a change of the number of huge pages of one size on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PagesStep {
     /// The node.
     pub node: NodeId,

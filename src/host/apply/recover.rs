@@ -11,6 +11,7 @@ use serde::Serialize;
 
 /// Is what is done with a change whose run was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
     /// Only the journal goes: nothing was begun, or everything was done.
@@ -23,6 +24,7 @@ pub enum Way {
 
 /// Is what has to be done for a change whose run was killed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Recovery {
     /// In which direction.
     pub way: Way,

@@ -15,6 +15,7 @@ const WRITE_S: u64 = 10;
 
 /// Is a change of one setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SettingStep {
     /// The setting, for people.
     pub name: String,

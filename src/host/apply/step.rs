@@ -31,6 +31,7 @@ use std::path::PathBuf;
 
 /// Is one change of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub enum Step {
     /// Makes a directory that is not there; its parent is.

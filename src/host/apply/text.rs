@@ -78,6 +78,7 @@ fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> ArrayError {
 
 /// A change of one place of a text file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TextStep {
     /// The file.
     pub path: PathBuf,

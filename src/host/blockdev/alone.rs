@@ -25,6 +25,7 @@ const NUMBERS: [&str; 7] =
 
 /// Is what a drive is known by, whatever its name and path are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Known {
     /// What it tells of itself: `serial=S4YNNX0R`.
     #[serde(default)]

@@ -21,6 +21,7 @@ const VERSION: u32 = 1;
 
 /// Is one entry of the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     /// Where the function was when it was excluded.

@@ -18,6 +18,7 @@ const RAISES: Version = Version(9, 0, 0);
 
 /// Is the limit of open files of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Limit {
     /// The limit that holds.
     pub soft: u64,
@@ -27,6 +28,7 @@ pub struct Limit {
 
 /// Is a daemon that starts guests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Daemon {
     /// Its name, which is also that of systemd's service.
     pub name: String,
@@ -38,6 +40,7 @@ pub struct Daemon {
 
 /// Is what decides how many files a guest that starts may have open.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Files {
     /// `max_files` of qemu.conf; none: not set, or 0.
     pub set: Option<u64>,

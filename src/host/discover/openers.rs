@@ -13,6 +13,7 @@ use std::path::Path;
 
 /// Is a process that has something open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Opener {
     /// Its id.
     pub pid: u32,

@@ -14,6 +14,7 @@ pub const VERSION: u32 = 1;
 
 /// Is a released array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Released {
     /// [`FORMAT`].
@@ -74,6 +75,7 @@ impl Released {
 
 /// Is a member of a released array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Member {
     /// Its name below /dev/disk/by-id, which stays when the kernel's changes.
@@ -84,6 +86,7 @@ pub struct Member {
 
 /// Is the file system of a released array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FileSystem {
     /// `ext4`.
@@ -98,6 +101,7 @@ pub struct FileSystem {
 
 /// Is a mount of a released array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MountedAt {
     /// Where.

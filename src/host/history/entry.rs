@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// A change of a domain, or of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     /// The version of the files.

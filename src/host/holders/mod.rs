@@ -22,6 +22,7 @@ use serde::Serialize;
 
 /// Is what kind of use it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum UseKind {
     /// A domain that runs.
@@ -49,6 +50,7 @@ impl UseKind {
 
 /// Is one use of a function.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Use {
     /// The function.
     pub bdf: Bdf,

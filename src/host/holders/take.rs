@@ -7,6 +7,7 @@ use serde::Serialize;
 
 /// Is why a function may not be taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hindrance {
     /// The function that was asked for.
     pub bdf: Bdf,
@@ -19,6 +20,7 @@ pub struct Hindrance {
 
 /// Is what taking functions means.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Take {
     /// Functions that are taken: those asked for and what has to come along, by address.
     pub functions: Vec<Bdf>,

@@ -38,6 +38,7 @@ const DAEMONS: [&str; 3] = ["libvirtd", "virtqemud", "virtproxyd"];
 
 /// Is the machine that a connection is of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "machine", rename_all = "kebab-case")]
 pub enum Machine {
     /// The one that this program runs on.
@@ -66,6 +67,7 @@ impl Machine {
 
 /// Is what tells machines apart, as a journal keeps it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Identity {
     /// Its host name.
     pub host: String,

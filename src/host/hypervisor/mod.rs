@@ -26,6 +26,7 @@ use std::path::PathBuf;
 
 /// Is whether a domain runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DomainState {
     /// Running or blocked on a resource.
@@ -42,6 +43,7 @@ pub enum DomainState {
 
 /// Is one row of the list of domains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DomainSummary {
     /// Its name.
     pub name: String,
@@ -66,6 +68,7 @@ pub enum XmlOf {
 
 /// Is whom a guest is asked by to shut down.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum AskedBy {
     /// Its agent, which answers whether it will.

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 /// Is a network of the hypervisor's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetworkState {
     /// Its name.
     pub name: String,
@@ -30,6 +31,7 @@ impl NetworkState {
 
 /// Is an address that a network has given away, for as long as that lasts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetworkLease {
     /// MAC address of the interface, lower case.
     pub mac: String,

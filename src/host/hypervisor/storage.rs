@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Is a pool of volumes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pool {
     /// Its name.
     pub name: String,
@@ -26,6 +27,7 @@ pub struct Pool {
 
 /// Is how the bytes of a volume are laid out, as libvirt read it from the volume's own first bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Volume {
     /// Its pool.
     pub pool: String,
@@ -58,6 +60,7 @@ pub struct VolumeId {
 
 /// Is what a new volume is to be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NewVolume {
     /// Its name in the pool.
     pub name: String,

@@ -9,13 +9,15 @@ use super::prepare::{Made, Prepared, prepare};
 use super::{CREATED, guard, show};
 use crate::apply::Step;
 use crate::hostnet::Planned;
+use crate::hostnet::others::Manager;
 use crate::hostnet::others::script;
 use crate::hypervisor::none::NoHypervisor;
 use serde::Serialize;
 
 /// Is what would be done.
 #[derive(Debug, Serialize)]
-struct Preview<'a> {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Preview<'a> {
     /// The bridge, and what it means.
     #[serde(flatten)]
     planned: &'a Planned,
@@ -86,15 +88,22 @@ fn preview(planned: &Planned, made: &Made, cx: &Context<'_>) -> anyhow::Result<u
     Ok(EXIT_DONE)
 }
 
+/// What makes the bridge, as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Script {
+    /// What configures the host's networks.
+    manager: Manager,
+    /// Commands and files for it.
+    script: String,
+}
+
 /// Prints what makes the bridge where netplan does not configure the host; the error that nothing is changed.
 fn elsewhere(prepared: &Prepared, cx: &Context<'_>) -> anyhow::Result<anyhow::Error> {
     let Prepared { planned, manager, .. } = prepared;
     let script = script(&planned.bridge, *manager);
     if cx.output.json {
-        cx.output.json(
-            "gpuvm-host-bridge-script",
-            &serde_json::json!({ "manager": manager, "script": script }),
-        )?;
+        cx.output.json("gpuvm-host-bridge-script", &Script { manager: *manager, script })?;
     } else {
         cx.output.verbatim(&script)?;
     }

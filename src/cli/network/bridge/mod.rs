@@ -1,10 +1,10 @@
 //! `network host-bridge`: bridges of the host over its own NICs.
 
-mod create;
+pub(in crate::cli) mod create;
 mod delete;
 mod guard;
 mod prepare;
-mod show;
+pub(in crate::cli) mod show;
 
 pub use delete::{made, run as delete};
 

@@ -16,7 +16,8 @@ use std::path::PathBuf;
 
 /// Is one bridge.
 #[derive(Debug, Serialize)]
-struct Row {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Row {
     /// Its name.
     name: String,
     /// Whether it is up; none: it is not there.
@@ -39,6 +40,7 @@ struct Row {
 
 /// Is a port.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Port {
     /// Its name.
     name: String,
@@ -69,7 +71,7 @@ pub fn print(name: Option<&str>, cx: &Context<'_>) -> anyhow::Result<()> {
         }
     }
     if cx.output.json {
-        cx.output.json_rows(&rows)?;
+        cx.output.json_rows("gpuvm-host-bridge-list", &rows)?;
     } else if rows.is_empty() {
         cx.output.progress("this host has no bridge");
     } else {

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 /// Is what a disk's driver and its file shall be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiskTuning {
     /// Place among the document's disks, from 0.
     pub nth: usize,

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 /// Is how a hop was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// It lets packets pass; a warning may stand there.
@@ -17,6 +18,7 @@ pub enum Verdict {
 
 /// What of a hop is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfHop {
     /// What it is about: `the tap is`.
     pub what: String,
@@ -46,6 +48,7 @@ pub type Finding = finding::Finding<OfHop>;
 
 /// Is a stage of the path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hop {
     /// Its name: `tap vnet0`.
     pub name: String,
@@ -86,6 +89,7 @@ impl Hop {
 
 /// Is what was found of a NIC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnosis {
     /// The NIC's number in its domain, from 1.
     pub nic: usize,

@@ -19,6 +19,7 @@ const DISCARD: u16 = 9;
 
 /// Is what the host's network is to be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Wanted {
     /// The bridge that has to be up; none: none has to.
     pub bridge: Option<String>,

@@ -1,0 +1,116 @@
+//! JSON Schemas of all that `--json` prints, made from the types that are printed, and the verb that prints them. What is
+//! printed and not listed here ends a debug build.
+
+use super::output::VERSION;
+use super::{
+    check, create, device, diff, drive, export, failure, gpu, host, image, ip, list, network, nic,
+    plan, recover, seed, show, start, tune, undo, verify,
+};
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+/// A schema's name, which is the `format` of its documents, and what makes it. Arrays have no `format`; their names are
+/// made of the verb that prints them.
+type Listed = (&'static str, fn(&str) -> Schema);
+
+/// Every schema, by name.
+const ALL: [Listed; 47] = [
+    ("gpuvm-address", document::<ip::NicAddress>),
+    ("gpuvm-addresses", rows::<ip::NicAddress>),
+    ("gpuvm-capacity", document::<crate::placement::Capacity>),
+    ("gpuvm-check", document::<check::Answer>),
+    ("gpuvm-created", document::<create::Created>),
+    ("gpuvm-device-list", rows::<device::list::Row>),
+    ("gpuvm-diff", document::<diff::Diff>),
+    ("gpuvm-diffs", rows::<diff::Diff>),
+    ("gpuvm-domain", document::<show::Shown>),
+    ("gpuvm-drive-list", rows::<drive::list::Row>),
+    ("gpuvm-dropped-seed", document::<seed::Dropped>),
+    ("gpuvm-error", document::<failure::Failure>),
+    ("gpuvm-exclusions", document::<gpu::Outcome>),
+    ("gpuvm-export", document::<export::Exported<'static>>),
+    ("gpuvm-gpu-list", rows::<gpu::list::Row>),
+    ("gpuvm-history", rows::<crate::history::Entry>),
+    ("gpuvm-host", host_file),
+    ("gpuvm-host-bridge-list", rows::<network::bridge::show::Row>),
+    ("gpuvm-host-bridge-preview", document::<network::bridge::create::Preview<'static>>),
+    ("gpuvm-host-bridge-script", document::<network::bridge::create::Script>),
+    ("gpuvm-host-files", document::<host::files::Shown>),
+    ("gpuvm-host-modules", rows::<host::modules::Row>),
+    ("gpuvm-host-pages", rows::<host::pages::Row>),
+    ("gpuvm-host-show", document::<host::show::Shown<'static>>),
+    ("gpuvm-host-tuning", rows::<host::tuning::Setting>),
+    ("gpuvm-image-added", document::<image::add::Added>),
+    ("gpuvm-image-list", rows::<image::list::Row>),
+    ("gpuvm-list", rows::<list::Row>),
+    ("gpuvm-matrix", document::<host::matrix::Matrix>),
+    ("gpuvm-network", document::<network::show::Shown>),
+    ("gpuvm-network-created", document::<network::create::Created>),
+    ("gpuvm-network-doctor", document::<network::doctor::Answer>),
+    ("gpuvm-network-list", rows::<network::list::Row>),
+    ("gpuvm-network-preview", document::<network::create::Preview<'static>>),
+    ("gpuvm-nic-list", rows::<nic::list::Card>),
+    ("gpuvm-plan", document::<plan::Answer<'static>>),
+    ("gpuvm-recover", rows::<recover::Answer>),
+    ("gpuvm-schema-list", rows::<String>),
+    ("gpuvm-started", document::<start::Started<'static>>),
+    ("gpuvm-steps", rows::<crate::apply::Step>),
+    ("gpuvm-tune", document::<tune::answer::WithSteps<'static>>),
+    ("gpuvm-tuned-domain", document::<tune::answer::Domain>),
+    ("gpuvm-undone", document::<undo::Undone>),
+    ("gpuvm-verify", document::<verify::Answer>),
+    ("gpuvm-verify-all", rows::<verify::Answer>),
+    ("gpuvm-verify-change", document::<verify::watch::Change<'static>>),
+    ("gpuvm-wiped-drive", document::<drive::wipe::Wiped>),
+];
+
+/// The names of all schemas.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|(name, _)| *name)
+}
+
+/// Whether a schema has this name.
+pub fn is_listed(name: &str) -> bool {
+    names().any(|listed| listed == name)
+}
+
+/// The schema of this name; none: there is none.
+pub fn find(name: &str) -> Option<Schema> {
+    let (name, make) = ALL.iter().find(|(listed, _)| *listed == name)?;
+    Some(make(name))
+}
+
+/// What makes schemas of values as they are printed.
+fn generator() -> SchemaGenerator {
+    SchemaSettings::draft2020_12().for_serialize().into_generator()
+}
+
+/// The schema of an answer that is an object.
+fn document<T: JsonSchema>(name: &str) -> Schema {
+    let mut schema = generator().into_root_schema_for::<T>();
+    schema.insert("title".into(), name.into());
+    let kind = [("format", json!({ "const": name })), ("version", json!({ "const": VERSION }))];
+    let own = schema.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
+    let kind = kind.into_iter().map(|(field, value)| (field.to_owned(), value));
+    let properties: Map<String, Value> = kind.chain(own).collect();
+    schema.insert("properties".into(), properties.into());
+    let required = schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+    let required = ["format", "version"].map(Value::from).into_iter().chain(required);
+    schema.insert("required".into(), required.collect::<Vec<_>>().into());
+    schema
+}
+
+/// The schema of an answer that is an array of these.
+fn rows<T: JsonSchema>(name: &str) -> Schema {
+    let mut schema = generator().into_root_schema_for::<Vec<T>>();
+    schema.insert("title".into(), name.into());
+    schema
+}
+
+/// The schema of a recorded host, which has a version of its own.
+fn host_file(name: &str) -> Schema {
+    let mut schema = crate::topology::file::schema(generator());
+    schema.insert("title".into(), name.into());
+    schema
+}

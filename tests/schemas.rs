@@ -1,0 +1,184 @@
+//! The JSON Schemas: they are those in `src/cli/schemas`, and what `--json` prints is what they say, without a field more.
+
+use crate::support::{gpuvm, host_tree, project, run};
+use gpuvm::cli::schema::{find, names};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Documents that need a machine to change, or devices that are not recorded.
+const ELSEWHERE: [&str; 13] = [
+    "gpuvm-addresses",
+    "gpuvm-created",
+    "gpuvm-diffs",
+    "gpuvm-dropped-seed",
+    "gpuvm-exclusions",
+    "gpuvm-host-bridge-preview",
+    "gpuvm-host-bridge-script",
+    "gpuvm-image-added",
+    "gpuvm-network-created",
+    "gpuvm-undone",
+    "gpuvm-verify",
+    "gpuvm-verify-change",
+    "gpuvm-wiped-drive",
+];
+
+#[test]
+fn schemas_are_those_of_the_types() {
+    let dir = project().join("src/cli/schemas");
+    let text = |name| serde_json::to_string_pretty(&find(name).unwrap()).unwrap() + "\n";
+    let made: BTreeMap<String, String> =
+        names().map(|name| (format!("{name}.json"), text(name))).collect();
+    if std::env::var_os("GPUVM_RENEW").is_some() {
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        for (name, text) in &made {
+            std::fs::write(dir.join(name), text).unwrap();
+        }
+    }
+    let files = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let kept: BTreeMap<String, String> =
+        files.map(|path| (name(&path), std::fs::read_to_string(&path).unwrap())).collect();
+    let other: Vec<&String> = made.iter().chain(&kept).map(|(name, _)| name).collect();
+    let other: BTreeSet<_> = other.into_iter().filter(|n| made.get(*n) != kept.get(*n)).collect();
+    assert!(other.is_empty(), "{other:?}; GPUVM_RENEW=1 renews them");
+}
+
+/// A schema by which a document has no field that the schema does not name.
+fn strict(name: &str) -> Value {
+    let mut schema = find(name).unwrap_or_else(|| panic!("{name} has no schema")).to_value();
+    let mut open = BTreeSet::new();
+    parts(&schema, &mut open);
+    let close = |schema: &mut Value| {
+        let Some(object) = schema.as_object_mut() else { return };
+        let is_object = object.contains_key("properties") || object.contains_key("oneOf");
+        if is_object && !object.contains_key("additionalProperties") {
+            object.insert("unevaluatedProperties".into(), false.into());
+        }
+    };
+    close(&mut schema);
+    if let Some(defined) = schema.get_mut("$defs").and_then(Value::as_object_mut) {
+        let whole = defined.iter_mut().filter(|(name, _)| !open.contains(*name));
+        whole.for_each(|(_, schema)| close(schema));
+    }
+    schema
+}
+
+/// The definitions that describe only a part of an object, as those of tagged variants do.
+fn parts(schema: &Value, found: &mut BTreeSet<String>) {
+    if let (Some(of), Some(_)) = (schema["$ref"].as_str(), schema.get("properties")) {
+        found.insert(of.trim_start_matches("#/$defs/").to_owned());
+    }
+    match schema {
+        Value::Array(items) => items.iter().for_each(|item| parts(item, found)),
+        Value::Object(fields) => fields.values().for_each(|field| parts(field, found)),
+        _ => {}
+    }
+}
+
+/// What a document differs from its schema in, an item a line.
+fn faults(name: &str, document: &Value) -> String {
+    let validator = jsonschema::draft202012::new(&strict(name)).expect("a valid schema");
+    let faults = validator.iter_errors(document);
+    faults.map(|fault| format!("{name} at {}: {fault}\n", fault.instance_path)).collect()
+}
+
+/// Command lines that print documents, with the names of their schemas.
+fn commands(guest: &str) -> Vec<(String, &'static str)> {
+    let mut all: Vec<(String, &str)> = Vec::new();
+    for host in ["dgx-2", "dgx-a100", "dual-socket"] {
+        for (verb, name) in [
+            ("host show", "gpuvm-host-show"),
+            ("host matrix", "gpuvm-matrix"),
+            ("host capture -", "gpuvm-host"),
+            ("host modules", "gpuvm-host-modules"),
+            ("host pages", "gpuvm-host-pages"),
+            ("host tuning", "gpuvm-host-tuning"),
+            ("capacity", "gpuvm-capacity"),
+            ("plan --gpus 1 --explain", "gpuvm-plan"),
+            ("plan --vcpus 2 --nic 1 --nic-near any", "gpuvm-plan"),
+            ("export --name a --gpus 1", "gpuvm-export"),
+            ("create --name a --gpus 1 --diff", "gpuvm-diff"),
+            ("gpu list", "gpuvm-gpu-list"),
+            ("device list", "gpuvm-device-list"),
+            ("nic list", "gpuvm-nic-list"),
+            ("drive list", "gpuvm-drive-list"),
+        ] {
+            all.push((format!("{verb} --host {}", host_tree(host).display()), name));
+        }
+    }
+    let host = host_tree("dgx-2").display().to_string();
+    for (line, name) in [
+        ("list --host HOST --domain-xml GUEST", "gpuvm-list"),
+        ("check GUEST --host HOST", "gpuvm-check"),
+        ("tune GUEST --host HOST --explain", "gpuvm-tuned-domain"),
+        ("tune GUEST --host HOST --dry-run", "gpuvm-tune"),
+        ("plan --gpus 99 --host HOST", "gpuvm-error"),
+        ("plan --gpus", "gpuvm-error"),
+        ("host files", "gpuvm-host-files"),
+        ("schema", "gpuvm-schema-list"),
+        ("list TEST", "gpuvm-list"),
+        ("show test TEST", "gpuvm-domain"),
+        ("start test TEST", "gpuvm-started"),
+        ("ip test TEST", "gpuvm-address"),
+        ("check test --host HOST TEST", "gpuvm-check"),
+        ("verify --all TEST", "gpuvm-verify-all"),
+        ("history test TEST", "gpuvm-history"),
+        ("delete test --dry-run TEST", "gpuvm-steps"),
+        ("network list TEST", "gpuvm-network-list"),
+        ("network show default TEST", "gpuvm-network"),
+        ("network create lab --kind private --dry-run TEST", "gpuvm-network-preview"),
+        ("network doctor test TEST", "gpuvm-network-doctor"),
+        ("network host-bridge show TEST", "gpuvm-host-bridge-list"),
+        ("image list TEST", "gpuvm-image-list"),
+        ("recover --dry-run TEST", "gpuvm-recover"),
+    ] {
+        let line = line.replace("TEST", "--connect test:///default").replace("HOST", &host);
+        all.push((line.replace("GUEST", guest), name));
+    }
+    all
+}
+
+#[test]
+fn what_is_printed_is_what_the_schemas_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = host_tree("dgx-2").display().to_string();
+    let guest = dir.path().join("guest.xml");
+    let export = ["export", "--name", "a", "--gpus", "2", "--host", &host];
+    let (code, xml, err) = run(&mut gpuvm(&export));
+    assert_eq!(code, 0, "{err}");
+    std::fs::write(&guest, xml).unwrap();
+    let commands = commands(guest.to_str().unwrap());
+    let mut wrong = String::new();
+    for (line, name) in &commands {
+        let args: Vec<&str> = line.split(' ').chain(["--json"]).collect();
+        let (_, out, err) = run(&mut gpuvm(&args));
+        let document: Value =
+            serde_json::from_str(&out).unwrap_or_else(|e| panic!("{line}: {e}: {out}{err}"));
+        assert_eq!(document["format"].as_str().unwrap_or(name), *name, "{line}: {out}");
+        let faults = faults(name, &document);
+        if !faults.is_empty() {
+            wrong += &format!("{line}\n{faults}");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    let seen = |name: &str| commands.iter().any(|(_, seen)| *seen == name);
+    let other: Vec<&str> = names().filter(|name| seen(name) == ELSEWHERE.contains(name)).collect();
+    assert!(other.is_empty(), "{other:?}: checked here or named as elsewhere, one of them");
+}
+
+#[test]
+fn a_field_too_many_or_too_few_is_found() {
+    let error = json!({ "format": "gpuvm-error", "version": 1, "code": "usage", "message": "a",
+        "causes": [], "hint": null, "commands": [] });
+    assert_eq!(faults("gpuvm-error", &error), "");
+    for change in [json!({ "more": 1 }), json!({ "version": 2 }), json!({ "causes": "a" })] {
+        let mut bad = error.clone();
+        bad.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        assert_ne!(faults("gpuvm-error", &bad), "", "{change}");
+    }
+    let mut bad = error;
+    bad.as_object_mut().unwrap().remove("code");
+    assert_ne!(faults("gpuvm-error", &bad), "");
+}
