@@ -10,7 +10,7 @@ TARGET   = $(or $(CARGO_TARGET_DIR),target)
 PROFILE ?= release
 GPUVM    = $(TARGET)/$(PROFILE)/gpuvm
 
-.PHONY: build demo test test-nightly test-vdgx lint bench install uninstall clean
+.PHONY: build demo test test-nightly mutants test-vdgx lint bench install uninstall clean
 
 build:
 	tests/setup build
@@ -31,6 +31,14 @@ test:
 test-nightly:
 	tests/setup test
 	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_TEST_LIMIT_S=3600 tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
+
+# A test of the tests, nightly: one in 12 of the mutants of .cargo/mutants.toml, each of which a test of core has to
+# notice; MUTANTS=1/12 takes the next ones, MUTANTS=0/1 all. The missed ones stand in target/mutants/mutants.out/missed.txt.
+MUTANTS ?= 0/12
+mutants:
+	@$(CARGO) mutants --version >/dev/null 2>&1 || { echo "mutants: cargo install cargo-mutants"; exit 1; }
+	mkdir -p $(TARGET)/mutants
+	CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=1 $(CARGO) mutants -p gpuvm-core --shard $(MUTANTS) --output $(TARGET)/mutants
 
 # Passthrough by gpuvm on virtual hosts with real VFIO; needs root. What is kept of the runs lies in target/vdgx-out.
 # All of it takes an optimized program: emulated, the unoptimized one needs half as much time again.
