@@ -7,4 +7,5 @@ mod examples;
 mod functions;
 mod guests;
 mod made;
+mod readings;
 mod settings;
