@@ -21,6 +21,7 @@ use crate::request::{
 use crate::topology::Topology;
 use gpuvm_ops::guest::Planned;
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Reads the host and what is taken on it, and finds the guest's place and name. `disks`: those of a guest whose
 /// definition is written; none where it is only planned.
@@ -256,9 +257,13 @@ fn called_as_vendor() -> bool {
 /// The replaced tool's default base: `dgx2vm-` with user, weekday and time of day, as `dgx2vm-labThu1726`. The time is
 /// UTC: no library here knows the local one.
 fn vendor_base() -> String {
-    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
-    let now = now_s();
-    stamped_base(&user, now)
+    /// One in a run: a name that was asked about is the same a minute later.
+    static BASE: OnceLock<String> = OnceLock::new();
+    let base = BASE.get_or_init(|| {
+        let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
+        stamped_base(&user, now_s())
+    });
+    base.clone()
 }
 
 /// The replaced tool's default base for a user and a time in seconds since 1970.

@@ -3,8 +3,8 @@
 
 use super::output::VERSION;
 use super::{
-    check, create, device, diff, drive, export, failure, gpu, host, image, ip, list, network, nic,
-    plan, recover, seed, show, start, tune, undo, verify,
+    check, device, diff, drive, export, failure, gpu, host, image, ip, list, network, nic, plan,
+    recover, seed, show, start, tune, undo, verify,
 };
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -20,7 +20,7 @@ const ALL: [Listed; 47] = [
     ("gpuvm-addresses", rows::<ip::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
     ("gpuvm-check", document::<check::Answer>),
-    ("gpuvm-created", document::<create::Created>),
+    ("gpuvm-created", document::<gpuvm_ops::create::Created>),
     ("gpuvm-device-list", rows::<device::list::Row>),
     ("gpuvm-diff", document::<diff::Diff>),
     ("gpuvm-diffs", rows::<diff::Diff>),

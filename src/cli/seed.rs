@@ -1,28 +1,13 @@
-//! `seed drop`, and `create --drop-seed`: what a guest was told goes once it has read it.
+//! `seed drop`.
 
-use super::args::{SeedDropArgs, SeedVerb};
-use super::change::{Watch, journal, print_steps, refuse_unfinished, watch};
-use super::codes::Class;
+use super::args::SeedVerb;
+use super::change::manner;
 use super::context::Context;
-use super::error::{EXIT_DONE, classed, hinted};
-use crate::apply::{ApplyError, Observer, Step, StepError, apply};
-use crate::domain::DomainXml;
-use crate::domain::edit::DomainEdit;
-use crate::domain::guest::{Made, Role};
-use crate::hypervisor::uses::Uses;
-use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, XmlOf};
-use crate::shell::word;
-use gpuvm_ops::guest::find;
-use gpuvm_ops::made::{Fate, Proof};
+use super::error::{EXIT_DONE, hinted};
+use gpuvm_ops::drop_seed::{self, drop_seed, refuse_early, wait_for};
+use gpuvm_ops::session::{Manner, Session};
 use serde::Serialize;
-use std::time::{Duration, Instant};
-
-/// How long a guest may take to let go of a disk, in seconds. A PCI Express slot takes five to be empty.
-const LET_GO_S: u64 = 30;
-/// How long an agent may take to answer, so that one that hangs holds nobody up.
-const ANSWER: Duration = Duration::from_secs(5);
-/// The file that cloud-init writes when it is done, and not before; /run is empty after each start.
-const RESULT: &str = "/run/cloud-init/result.json";
+use std::time::Duration;
 
 /// Is what `seed drop` answers.
 #[derive(Debug, Serialize)]
@@ -34,257 +19,42 @@ pub(in crate::cli) struct Dropped {
     dropped: bool,
 }
 
-/// Is how the waiting for cloud-init ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FirstBoot {
-    /// It is done.
-    Done,
-    /// The time was over; what the agent said last.
-    Over(String),
-    /// The agent may not tell.
-    Untold(String),
-}
-
 /// Runs the verb.
 pub fn run(verb: &SeedVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
     let SeedVerb::Drop(args) = verb;
     cx.refuse_recorded("seed drop")?;
-    let mut reporter = watch(cx.output)?;
-    let hypervisor = cx.hypervisor()?;
-    let seed = Seed::of(&*hypervisor, &args.name)?;
+    let name = &args.name;
+    let manner = Manner { dry_run: args.dry_run, ..manner(&args.lock) };
+    let mut session = Session::begin(cx, manner)?;
     if args.dry_run {
-        let steps = seed.map(|seed| seed.steps()).transpose()?.unwrap_or_default();
-        print_steps(&steps, cx)?;
+        session.run(|world| drop_seed(world, name))?;
         return Ok(EXIT_DONE);
     }
-    let dropped = match seed {
+    let dropped = match drop_seed(cx, name)?.about {
         None => {
-            cx.output.progress(&format!("domain `{}` has no seed", args.name));
+            cx.output.progress(&format!("domain `{name}` has no seed"));
             true
         }
         Some(seed) => {
             if seed.runs && !args.now {
                 cx.output.progress(&format!("waiting up to {} s for cloud-init", args.wait));
                 let wait = Duration::from_secs(args.wait);
-                let ended = wait_for(&*hypervisor, &args.name, wait, || go_on(&mut reporter))?;
-                refuse_early(&ended, args)?;
+                let ended = wait_for(&*cx.hypervisor()?, name, wait, || go_on(&mut session))?;
+                refuse_early(&ended, name, args.wait)?;
             }
-            let _lock = reporter.lock(args.lock.wait())?;
-            drop_it(&*hypervisor, &args.name, &mut reporter, cx)?
+            drop_seed::run(&mut session, cx, name)?
         }
     };
     if cx.output.json {
-        cx.output.json("gpuvm-dropped-seed", &Dropped { name: args.name.clone(), dropped })?;
+        cx.output.json("gpuvm-dropped-seed", &Dropped { name: name.clone(), dropped })?;
     }
     Ok(EXIT_DONE)
 }
 
 /// Ends the program where a signal has come; nothing is changed yet.
-fn go_on(reporter: &mut Watch) -> anyhow::Result<()> {
-    match reporter.interrupted() {
+fn go_on(session: &mut Session<'_>) -> anyhow::Result<()> {
+    match session.interrupted() {
         None => Ok(()),
         Some(signal) => Err(hinted(format!("interrupted by {signal}; the seed is left"), "")),
-    }
-}
-
-/// Refuses to take a seed away that may not have been read.
-fn refuse_early(ended: &FirstBoot, args: &SeedDropArgs) -> anyhow::Result<()> {
-    let now = format!("`gpuvm seed drop {} --now` does not ask", word(&args.name));
-    match ended {
-        FirstBoot::Done => Ok(()),
-        FirstBoot::Over(said) => Err(classed(
-            Class::Timeout,
-            format!("cloud-init of `{}` is not done after {} s: {said}", args.name, args.wait),
-            format!("--wait SECONDS waits longer; {now}"),
-        )),
-        FirstBoot::Untold(why) => Err(hinted(
-            format!("the agent of `{}` may not tell whether cloud-init is done: {why}", args.name),
-            now,
-        )),
-    }
-}
-
-/// Waits until cloud-init is done in a guest. `go_on` is asked once a second.
-pub fn wait_for<E>(
-    hypervisor: &dyn Hypervisor,
-    name: &str,
-    wait: Duration,
-    mut go_on: impl FnMut() -> Result<(), E>,
-) -> Result<FirstBoot, E> {
-    let until = Instant::now() + wait;
-    loop {
-        let said = match is_done(hypervisor, name) {
-            Ok(()) => return Ok(FirstBoot::Done),
-            Err(error) if is_forbidden(&error) => return Ok(FirstBoot::Untold(error.message)),
-            Err(error) => error.message,
-        };
-        if Instant::now() >= until {
-            return Ok(FirstBoot::Over(said));
-        }
-        go_on()?;
-        std::thread::sleep(Duration::from_secs(1));
-    }
-}
-
-/// Asks a guest's agent whether cloud-init is done: whether it can open the file that comes last. Nothing runs in the
-/// guest for it, and nothing that the guest says is believed but that.
-fn is_done(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorError> {
-    let ask = |command: serde_json::Value| hypervisor.ask_agent(name, &command.to_string(), ANSWER);
-    let file = serde_json::json!({ "path": RESULT, "mode": "r" });
-    let open = ask(serde_json::json!({ "execute": "guest-file-open", "arguments": file }))?;
-    let handle = serde_json::from_str::<serde_json::Value>(&open).ok();
-    if let Some(handle) = handle.as_ref().and_then(|answer| answer["return"].as_i64()) {
-        let arguments = serde_json::json!({ "handle": handle });
-        // It is closed when the agent ends, if not now.
-        let _ = ask(serde_json::json!({ "execute": "guest-file-close", "arguments": arguments }));
-    }
-    Ok(())
-}
-
-/// Whether an agent will never open a file: some distributions forbid it.
-fn is_forbidden(error: &HypervisorError) -> bool {
-    let says = |text: &str| error.message.contains(text);
-    says("has been disabled") || says("is not allowed") || says("has not been found")
-}
-
-/// Is the seed of a guest that is there.
-struct Seed {
-    /// The domain's name.
-    name: String,
-    /// Whether the domain runs.
-    runs: bool,
-    /// Whether the running guest has the disk.
-    is_held: bool,
-    /// Its definition.
-    xml: String,
-    /// The seed.
-    made: Made,
-    /// What becomes of its volume.
-    fate: Fate,
-}
-
-impl Seed {
-    /// Looks for a domain's seed; none: it has none, or none of ours.
-    fn of(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<Option<Seed>> {
-        let summary = find(hypervisor, name)?;
-        let xml = hypervisor.xml(name, XmlOf::Inactive)?;
-        let parsed = DomainXml::parse(&xml)?;
-        let mut made = parsed.made().into_iter();
-        let Some(made) = made.find(|made| made.role == Role::Seed) else { return Ok(None) };
-        if !summary.persistent {
-            let message = format!("domain `{name}` has no definition that outlives it");
-            return Err(hinted(message, "its seed can be taken away when it has ended"));
-        }
-        let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
-        let is_held = runs && {
-            let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
-            live.disk(&made.path).is_some()
-        };
-        let uses = Uses::read(hypervisor)?;
-        let fate = Proof::of(&parsed, &summary.uuid, &uses, hypervisor).fate(&made);
-        Ok(Some(Seed { name: name.to_owned(), runs, is_held, xml, made, fate }))
-    }
-
-    /// The step that takes it from a guest that runs; none: there it is not.
-    fn detach(&self) -> Option<Step> {
-        let (name, path) = (self.name.clone(), self.made.path.clone());
-        self.is_held.then_some(Step::DetachDisk { name, path, wait_s: LET_GO_S })
-    }
-
-    /// The step that takes it from the definition; `forget`: from what is remembered too. None: there it is not.
-    fn redefine(&self, forget: bool) -> anyhow::Result<Option<Step>> {
-        let mut xml = DomainXml::parse(&self.xml)?;
-        let edit = DomainEdit::DropDisk { path: self.made.path.clone(), forget };
-        if !xml.would_change(&edit) {
-            return Ok(None);
-        }
-        xml.apply(&edit)?;
-        let (name, before) = (self.name.clone(), self.xml.clone());
-        Ok(Some(Step::RedefineDomain { name, xml: xml.text().to_owned(), before }))
-    }
-
-    /// The step that deletes it; none: it is gone, or stays.
-    fn delete(&self) -> Option<Step> {
-        match &self.fate {
-            Fate::Goes(step) => Some(step.clone()),
-            Fate::Gone | Fate::Stays(_) => None,
-        }
-    }
-
-    /// Whether its volume stays.
-    fn stays(&self) -> bool {
-        matches!(self.fate, Fate::Stays(_))
-    }
-
-    /// All steps, where the guest lets go of it.
-    fn steps(&self) -> anyhow::Result<Vec<Step>> {
-        // What stays goes with the domain, once nobody else needs it.
-        let steps = [self.detach(), self.redefine(!self.stays())?, self.delete()];
-        Ok(steps.into_iter().flatten().collect())
-    }
-}
-
-/// Takes a domain's seed away; whether all of it is gone. To be called with the host's lock.
-pub fn drop_it(
-    hypervisor: &dyn Hypervisor,
-    name: &str,
-    reporter: &mut Watch,
-    cx: &Context<'_>,
-) -> anyhow::Result<bool> {
-    refuse_unfinished(hypervisor, cx.output)?;
-    // Once more: it may have been changed while it was waited.
-    let Some(seed) = Seed::of(hypervisor, name)? else { return Ok(true) };
-    let begin = || journal("seed drop", name, hypervisor);
-    if let Fate::Stays(why) = &seed.fate {
-        cx.output.warning(why);
-    }
-    let held = match apply(&seed.steps()?, hypervisor, reporter, Some(begin()?)) {
-        Ok(()) => return Ok(!seed.stays()),
-        Err(ApplyError::Failed { source: held @ StepError::HoldsDisk { .. }, .. }) => held,
-        Err(error) => return Err(error.into()),
-    };
-    if let Some(step) = seed.redefine(false)? {
-        apply(&[step], hypervisor, reporter, Some(begin()?))?;
-    }
-    cx.output.warning(&format!(
-        "{held}; its next start has no seed, and the volume is deleted with the domain, or by `gpuvm seed drop {name}` \
-         when it has been off", name = word(name)));
-    Ok(false)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::hypervisor::HypervisorErrorKind;
-
-    #[test]
-    fn an_agent_that_may_not_open_files_is_not_asked_for_ever() {
-        let said = |message: &str| HypervisorError {
-            kind: HypervisorErrorKind::Other,
-            doing: "ask".into(),
-            message: message.into(),
-        };
-        // As qemu-ga 5.2, 7.2 and 10.0 answer, through libvirt.
-        for (message, forbidden) in [
-            (
-                "unable to execute QEMU agent command 'guest-file-open': The command guest-file-open has been disabled for this instance",
-                true,
-            ),
-            (
-                "unable to execute QEMU agent command 'guest-file-open': Command guest-file-open has been disabled: the command is not allowed",
-                true,
-            ),
-            (
-                "unable to execute QEMU agent command 'guest-file-open': The command guest-file-open has not been found",
-                true,
-            ),
-            (
-                "unable to execute QEMU agent command 'guest-file-open': failed to open file '/run/cloud-init/result.json' (mode: 'r'): No such file or directory",
-                false,
-            ),
-            ("Guest agent is not responding: QEMU guest agent is not connected", false),
-        ] {
-            assert_eq!(is_forbidden(&said(message)), forbidden, "{message}");
-        }
     }
 }

@@ -6,18 +6,19 @@ mod extra;
 mod subjects;
 
 use super::args::TuneArgs;
-use super::change::{Agreed, agree, journal, print_steps, refuse_unfinished, watch};
+use super::change::{asking, print_steps};
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
 use super::host::files;
-use crate::apply::{Step, Transaction};
+use crate::apply::Step;
 use crate::tune::{Change, TuneError, Tuned};
 use answer::{Answer, Domain};
 use extra::Extra;
-use gpuvm_ops::change::DomainChange;
-use gpuvm_ops::domain_history::change_domain;
+use gpuvm_ops::change::{Change as OpsChange, DomainChange, Part};
 use gpuvm_ops::pages;
+use gpuvm_ops::reporter::Question;
+use gpuvm_ops::session::Session;
 use subjects::Subjects;
 
 /// Runs the verb.
@@ -77,56 +78,52 @@ pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Changes domains of the hypervisor.
-fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("tune")?;
-    let mut reporter = watch(cx.output)?;
-    let hypervisor = cx.hypervisor()?;
-    refuse_unfinished(&*hypervisor, cx.output)?;
-    let mut agreed = Agreed::default();
-    if !args.yes {
-        let subjects = subjects::read(args, cx)?;
-        let tuned = subjects.tune(args, cx)?;
-        let extras = extra::of(&subjects, &tuned, args, cx)?;
-        let answer = answer(&subjects, &tuned, &extras, args);
-        if answer.changes() {
-            let lines = answer.lines();
-            agree(&lines, "change the definitions?", "the change")?;
-        }
-        // Where nothing was to be changed, nothing was agreed to.
-        let steps = changes(&subjects, &tuned, &extras);
-        let steps: Vec<Step> = steps.iter().flat_map(DomainChange::steps).collect();
-        agreed = Agreed::to(&steps);
-    }
-    let lock = reporter.lock(args.lock.wait())?;
-    // Once more, and with the lock: others may have been there while the question stood.
+/// What domains are tuned to.
+struct Plan {
+    /// The domains.
+    subjects: Subjects,
+    /// What each is tuned to.
+    tuned: Vec<Result<Tuned, TuneError>>,
+    /// What is changed beside.
+    extras: Vec<Extra>,
+}
+
+/// Plans the tuning of domains of the hypervisor.
+fn plan(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<OpsChange<Plan>> {
     let subjects = subjects::read(args, cx)?;
     let tuned = subjects.tune(args, cx)?;
     let extras = extra::of(&subjects, &tuned, args, cx)?;
+    let answer = answer(&subjects, &tuned, &extras, args);
+    let question = answer.changes().then(|| Question::Agree {
+        lines: Some(answer.lines()),
+        question: "change the definitions?",
+        what: "the change".into(),
+    });
     let changes = changes(&subjects, &tuned, &extras);
-    let steps: Vec<Step> = changes.iter().flat_map(DomainChange::steps).collect();
-    agreed.covers(&steps, &[], "gpuvm tune")?;
-    if !changes.is_empty() {
-        let names: Vec<&str> = changes.iter().map(|change| change.name.as_str()).collect();
-        let journal = journal("tune", &names.join(" "), &*hypervisor)?;
-        let mut transaction = Transaction::new(&*hypervisor, &mut reporter, Some(journal));
-        for change in &changes {
-            change_domain(change, &*hypervisor, &mut transaction, cx)?;
-        }
-        transaction.close()?;
-    }
-    drop(lock);
-    for (subject, tuned) in subjects.all.iter().zip(&tuned) {
+    let names: Vec<&str> = changes.iter().map(|change| change.name.as_str()).collect();
+    let about = Plan { subjects, tuned, extras };
+    let change = OpsChange::new("tune", &names.join(" "), Vec::new(), about);
+    Ok(OpsChange { parts: changes.into_iter().map(Part::Domain).collect(), question, ..change })
+}
+
+/// Changes domains of the hypervisor.
+fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("tune")?;
+    let mut session = Session::begin(cx, asking(&args.lock, (args.yes, false)))?;
+    let done = session.run(|_| plan(args, cx))?;
+    let Plan { subjects, tuned, extras } = &done.change.about;
+    let qemu = cx.hypervisor()?.versions().qemu;
+    for (subject, tuned) in subjects.all.iter().zip(tuned) {
         let Ok(tuned) = tuned else { continue };
         for warning in answer::warnings(subject, tuned, args.explain) {
             cx.output.warning(&format!("{}: {warning}", subject.name));
         }
-        if let Some(warning) = files::warning(&tuned.after, hypervisor.versions().qemu, cx) {
+        if let Some(warning) = files::warning(&tuned.after, qemu, cx) {
             cx.output.warning(&format!("{}: {warning}", subject.name));
         }
     }
-    answer(&subjects, &tuned, &extras, args).print(cx.output, &[], true)?;
-    Ok(done(&tuned))
+    answer(subjects, tuned, extras, args).print(cx.output, &[], true)?;
+    Ok(self::done(tuned))
 }
 
 /// The changes that make domains what they are tuned to; files are never changed.

@@ -14,20 +14,24 @@
 //!    [`Session::run_and`](session::Session::run_and). Errors are [`error::Error`]: `hinted`, `classed`, `usage`.
 
 use gpuvm_core::{
-    bdf, check, cpuset, domain, memsize, placement, request, seed, shell, topology, words,
+    bdf, check, cpuset, domain, memsize, network, placement, request, seed, shell, topology, words,
 };
 use gpuvm_host::{apply, discover, fsroot, history, holders, hypervisor, input, trace};
 
+pub mod address;
 pub mod cards;
 pub mod change;
 pub mod claim;
+pub mod create;
 pub mod delete;
 pub mod domain_history;
 pub mod drives;
+pub mod drop_seed;
 pub mod error;
 pub mod files;
 pub mod gone;
 pub mod guest;
+pub mod host;
 pub mod links;
 pub mod made;
 pub mod pages;
@@ -37,6 +41,7 @@ pub mod restart;
 pub mod session;
 pub mod start;
 pub mod stop;
+pub mod undo;
 pub mod unfinished;
 pub mod vfs;
 pub mod watch;

@@ -5,7 +5,7 @@ mod agreed;
 
 pub use agreed::Agreed;
 
-use crate::apply::{HostLock, Journal, Step, Transaction};
+use crate::apply::{HostLock, Journal, Observer as _, Step, Transaction};
 use crate::change::{Change, Hold, Part};
 use crate::domain_history::{change_domain, change_host, read_back};
 use crate::error::{Class, Error, Result, classed, usage};
@@ -267,6 +267,11 @@ impl<'w> Session<'w> {
             refuse_answer(answer, question, &change.losses)?;
         }
         Ok(Agreed::to(&steps).and(&change.losses))
+    }
+
+    /// The signal that asks to stop, if one has come.
+    pub fn interrupted(&mut self) -> Option<String> {
+        self.watch.interrupted()
     }
 
     /// Asks something that belongs to a change.

@@ -1,22 +1,24 @@
 //! `host pages`: the huge pages of each node, and how many of one size a node is to have.
 
+use crate::apply::Step;
 use crate::apply::boot::steps as boot_steps;
 use crate::apply::pages::{PagesError, PagesStep, boot};
-use crate::apply::{Journal, Step, apply};
 use crate::cli::args::HostPagesArgs;
-use crate::cli::change::{agree, print_steps, refuse_unfinished, watch};
+use crate::cli::change::manner;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
 use crate::cli::table::Table;
 use crate::cpuset::NodeId;
 use crate::discover::hugetlb;
 use crate::fsroot::FsRoot;
-use crate::hypervisor::none::{NoHypervisor, URI};
 use crate::memsize::MemSize;
 use crate::request::PageSize;
 use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::words;
+use gpuvm_ops::change::Change;
 use gpuvm_ops::pages::refuse_full;
+use gpuvm_ops::reporter::Question;
+use gpuvm_ops::session::{Confirm, Manner, Of, Session};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -141,35 +143,35 @@ fn set(args: &HostPagesArgs, count: u64, cx: &Context<'_>) -> anyhow::Result<u8>
     // clap asks for both with --count.
     let (Some(node), Some(size)) = (args.node, args.size) else { return show(args, cx) };
     let (node, page) = (NodeId(node), PageSize::from(size).size());
-    let mut reporter = watch(cx.output)?;
     let root = FsRoot::live()?;
+    let subject = format!("of {page} on node {node}");
+    let confirm = if args.yes { Confirm::Given } else { Confirm::IfNeeded };
+    let manner = Manner { confirm, dry_run: args.dry_run, of: Of::Host, ..manner(&args.lock) };
+    let done = Session::begin(cx, manner)?.run(|_| -> anyhow::Result<Change> {
+        let steps = steps(args, (node, page, count), &root)?;
+        let lowers = |step: &&Step| matches!(step, Step::SetPages(step) if step.to < step.was);
+        let lowered: Vec<String> = steps.iter().filter(lowers).map(Step::to_string).collect();
+        let question = (!lowered.is_empty()).then(|| Question::Agree {
+            lines: Some(lowered),
+            question: "give them back?",
+            what: "giving pages back".into(),
+        });
+        Ok(Change { question, ..Change::new("host pages", &subject, steps, ()) })
+    })?;
     if args.dry_run {
-        print_steps(&steps(args, (node, page, count), &root)?, cx)?;
         return Ok(EXIT_DONE);
     }
-    let _lock = reporter.lock(args.lock.wait())?;
-    refuse_unfinished(&NoHypervisor, cx.output)?;
-    let steps = steps(args, (node, page, count), &root)?;
-    let lowers = |step: &&Step| matches!(step, Step::SetPages(step) if step.to < step.was);
-    let lowered: Vec<&Step> = steps.iter().filter(lowers).collect();
-    if !lowered.is_empty() && !args.yes {
-        agree(&lowered, "give them back?", "giving pages back")?;
-    }
-    let subject = format!("of {page} on node {node}");
-    if steps.is_empty() {
+    if !done.made {
         cx.output.progress(&format!(
             "{} {subject}: already set; nothing to do",
             words::count(count, "page")
         ));
-    } else {
-        let journal = Journal::begin("host pages", &subject, URI)?;
-        apply(&steps, &NoHypervisor, &mut reporter, Some(journal))?;
     }
     if args.at_boot || args.boot_only {
         tell(page, &root, cx)?;
     }
     if cx.output.json {
-        cx.output.json_rows("gpuvm-steps", &steps)?;
+        cx.output.json_rows("gpuvm-steps", &done.change.steps())?;
     }
     Ok(EXIT_DONE)
 }

@@ -1,0 +1,183 @@
+//! `create`: a guest that is planned is defined and started, and where it answers is waited for. It is done, or nothing is
+//! left.
+
+use crate::address::{Wait, Waited};
+use crate::apply::Step;
+use crate::change::{Change, Part};
+use crate::domain::DomainXml;
+use crate::domain::view::View;
+use crate::drop_seed::{self, FirstBoot, wait_for};
+use crate::error::{Error, Result};
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use crate::reporter::Question;
+use crate::session::{Running, Session};
+use crate::shell::word;
+use crate::world::World;
+use serde::Serialize;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// A guest that can be made.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Its name.
+    pub name: String,
+    /// Its definition.
+    pub xml: DomainXml,
+    /// What makes it, up to its definition.
+    pub steps: Vec<Step>,
+    /// What lies on drives that it gets, a phrase each.
+    pub losses: Vec<String>,
+}
+
+/// Is what `create` answers.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Created {
+    /// Full name.
+    pub name: String,
+    /// Whether it was started.
+    pub started: bool,
+    /// MAC address of its first NIC.
+    pub mac: Option<String>,
+    /// Address of its first NIC, where one was had in time.
+    pub ip: Option<IpAddr>,
+    /// Whether its seed was taken away; none: that was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed_dropped: Option<bool>,
+}
+
+/// What is waited for, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Waits {
+    /// For its address.
+    pub address_s: u64,
+    /// Until it has read its seed, which is taken away then, counted from its start; none: the seed stays.
+    pub seed_s: Option<u64>,
+}
+
+/// The change that makes a guest, and starts it.
+pub fn create(world: &World, guest: Prepared, starts: bool) -> Result<Change> {
+    let Prepared { name, xml, steps, losses } = guest;
+    let mut change = Change::new("create", &name, Vec::new(), ());
+    change.parts.clear();
+    if world.has_guests_here()? && !xml.held(false)?.devices.is_empty() {
+        change.parts.push(Part::Links);
+    }
+    let start = start_step(&name, xml.uuid());
+    change.parts.extend([Part::Steps(steps), Part::ReadBack { name: name.clone(), planned: xml }]);
+    if starts {
+        change.parts.extend([Part::Steps(vec![start]), Part::Complete]);
+    }
+    change.question = (!losses.is_empty()).then_some(Question::Losses { name });
+    change.losses = losses;
+    Ok(change)
+}
+
+/// The step that starts the guest.
+pub fn start_step(name: &str, uuid: Option<String>) -> Step {
+    Step::StartDomain { name: name.to_owned(), uuid }
+}
+
+/// Makes a guest that `plan` plans, and waits for what is to be waited for; a signal meanwhile undoes all of it.
+pub fn run<E: From<Error>>(
+    session: &mut Session<'_>,
+    world: &World,
+    plan: impl Fn(&World) -> Result<Change, E>,
+    starts: bool,
+    waits: Waits,
+) -> Result<Created, E> {
+    let (done, waited) = session.run_and(plan, |running, change| {
+        let name = &change.subject;
+        let mac = first_mac(running.hypervisor, name);
+        let began = Instant::now();
+        let ip =
+            if starts { wait(name, mac.as_ref(), waits.address_s, running, world)? } else { None };
+        let seed = match waits.seed_s {
+            // As long as the waiting for its address has left.
+            Some(seconds) => {
+                let rest = Duration::from_secs(seconds).saturating_sub(began.elapsed());
+                let go_on = || running.transaction.go_on().map_err(Error::from);
+                Some((seconds, wait_for(running.hypervisor, name, rest, go_on)?))
+            }
+            None => None,
+        };
+        Ok((mac, ip, seed))
+    })?;
+    let (mac, ip, seed) = waited.unwrap_or_default();
+    let name = done.change.subject;
+    let seed_dropped =
+        seed.map(|(seconds, ended)| drop_seed(session, world, &name, seconds, ended));
+    Ok(Created { name, started: starts, mac, ip, seed_dropped })
+}
+
+/// Refuses a name that a domain has, before anything is made.
+pub fn refuse_existing(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorError> {
+    if hypervisor.domain(name)?.is_none() {
+        return Ok(());
+    }
+    Err(HypervisorError {
+        kind: HypervisorErrorKind::Exists,
+        doing: format!("create domain `{name}`"),
+        message: format!("{} has a domain of this name", hypervisor.uri()),
+    })
+}
+
+/// The MAC address of a guest's first NIC, as the hypervisor defined it.
+fn first_mac(hypervisor: &dyn Hypervisor, name: &str) -> Option<String> {
+    let defined = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive).ok()?).ok()?;
+    View::of(&defined, None).ok()?.nics.into_iter().next().map(|nic| nic.mac)
+}
+
+/// Waits for the address of a guest's first NIC.
+fn wait(
+    name: &str,
+    mac: Option<&String>,
+    seconds: u64,
+    running: &mut Running<'_, '_>,
+    world: &World,
+) -> Result<Option<IpAddr>> {
+    let Some(mac) = mac else { return Ok(None) };
+    if seconds > 0 {
+        world.progress(&format!("waiting up to {seconds} s for an address of `{name}`"));
+    }
+    let macs = [mac.clone()];
+    let wait = Wait { name, macs: &macs, wait: Duration::from_secs(seconds), each: false };
+    match wait.run(running.hypervisor, || running.transaction.go_on())?.0 {
+        Waited::Found(address) => return Ok(Some(address.ip)),
+        Waited::Ended => world.warning(&format!("`{name}` has ended before it had an address")),
+        Waited::Over if seconds > 0 => world.warning(&format!(
+            "`{name}` has no address after {seconds} s; it runs on: `gpuvm ip {name} --wait` waits longer, `gpuvm console \
+             {name}` shows what it does",
+            name = word(name)
+        )),
+        Waited::Over => {}
+    }
+    Ok(None)
+}
+
+/// Takes the seed of a guest away that has read it; whether that was done. That it was not is no reason to fail: the
+/// guest is as it was wanted but for that.
+fn drop_seed(
+    session: &mut Session<'_>,
+    world: &World,
+    name: &str,
+    seconds: u64,
+    ended: FirstBoot,
+) -> bool {
+    let stays = |why: &str| {
+        let later = format!("`gpuvm seed drop {name}` takes it away later", name = word(name));
+        world.warning(&format!("the seed of `{name}` stays: {why}; {later}"));
+        false
+    };
+    match ended {
+        FirstBoot::Done => {}
+        FirstBoot::Over(said) => {
+            return stays(&format!("cloud-init is not done after {seconds} s ({said})"));
+        }
+        FirstBoot::Untold(why) => {
+            return stays(&format!("the agent may not tell whether cloud-init is done ({why})"));
+        }
+    }
+    drop_seed::run(session, world, name).unwrap_or_else(|error| stays(&error.to_string()))
+}

@@ -1,0 +1,256 @@
+//! `seed drop`, and `create --drop-seed`: what a guest was told goes once it has read it.
+
+use crate::apply::{ApplyError, Step, StepError};
+use crate::change::Change;
+use crate::domain::DomainXml;
+use crate::domain::edit::DomainEdit;
+use crate::domain::guest::{Made, Role};
+use crate::error::{Class, Error, Result, classed, hinted};
+use crate::guest::find;
+use crate::hypervisor::uses::Uses;
+use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, XmlOf};
+use crate::made::{Fate, Proof};
+use crate::session::Session;
+use crate::shell::word;
+use crate::world::World;
+use std::time::{Duration, Instant};
+
+/// How long a guest may take to let go of a disk, in seconds. A PCI Express slot takes five to be empty.
+const LET_GO_S: u64 = 30;
+/// How long an agent may take to answer, so that one that hangs holds nobody up.
+const ANSWER: Duration = Duration::from_secs(5);
+/// The file that cloud-init writes when it is done, and not before; /run is empty after each start.
+const RESULT: &str = "/run/cloud-init/result.json";
+
+/// How the waiting for cloud-init ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FirstBoot {
+    /// It is done.
+    Done,
+    /// The time was over; what the agent said last.
+    Over(String),
+    /// The agent may not tell.
+    Untold(String),
+}
+
+/// Refuses to take a seed away that may not have been read.
+pub fn refuse_early(ended: &FirstBoot, name: &str, wait_s: u64) -> Result<()> {
+    let now = format!("`gpuvm seed drop {} --now` does not ask", word(name));
+    match ended {
+        FirstBoot::Done => Ok(()),
+        FirstBoot::Over(said) => Err(classed(
+            Class::Timeout,
+            format!("cloud-init of `{name}` is not done after {wait_s} s: {said}"),
+            format!("--wait SECONDS waits longer; {now}"),
+        )),
+        FirstBoot::Untold(why) => Err(hinted(
+            format!("the agent of `{name}` may not tell whether cloud-init is done: {why}"),
+            now,
+        )),
+    }
+}
+
+/// Waits until cloud-init is done in a guest. `go_on` is asked once a second.
+pub fn wait_for<E>(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    wait: Duration,
+    mut go_on: impl FnMut() -> Result<(), E>,
+) -> Result<FirstBoot, E> {
+    let until = Instant::now() + wait;
+    loop {
+        let said = match is_done(hypervisor, name) {
+            Ok(()) => return Ok(FirstBoot::Done),
+            Err(error) if is_forbidden(&error) => return Ok(FirstBoot::Untold(error.message)),
+            Err(error) => error.message,
+        };
+        if Instant::now() >= until {
+            return Ok(FirstBoot::Over(said));
+        }
+        go_on()?;
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// Asks a guest's agent whether cloud-init is done: whether it can open the file that comes last. Nothing runs in the
+/// guest for it, and nothing that the guest says is believed but that.
+fn is_done(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorError> {
+    let ask = |command: serde_json::Value| hypervisor.ask_agent(name, &command.to_string(), ANSWER);
+    let file = serde_json::json!({ "path": RESULT, "mode": "r" });
+    let open = ask(serde_json::json!({ "execute": "guest-file-open", "arguments": file }))?;
+    let handle = serde_json::from_str::<serde_json::Value>(&open).ok();
+    if let Some(handle) = handle.as_ref().and_then(|answer| answer["return"].as_i64()) {
+        let arguments = serde_json::json!({ "handle": handle });
+        // It is closed when the agent ends, if not now.
+        let _ = ask(serde_json::json!({ "execute": "guest-file-close", "arguments": arguments }));
+    }
+    Ok(())
+}
+
+/// Whether an agent will never open a file: some distributions forbid it.
+fn is_forbidden(error: &HypervisorError) -> bool {
+    let says = |text: &str| error.message.contains(text);
+    says("has been disabled") || says("is not allowed") || says("has not been found")
+}
+
+/// The seed of a guest that is there.
+struct Seed {
+    /// The domain's name.
+    name: String,
+    /// Whether the domain runs.
+    runs: bool,
+    /// Whether the running guest has the disk.
+    is_held: bool,
+    /// Its definition.
+    xml: String,
+    /// The seed.
+    made: Made,
+    /// What becomes of its volume.
+    fate: Fate,
+}
+
+impl Seed {
+    /// Looks for a domain's seed; none: it has none, or none of ours.
+    fn of(hypervisor: &dyn Hypervisor, name: &str) -> Result<Option<Seed>> {
+        let summary = find(hypervisor, name)?;
+        let xml = hypervisor.xml(name, XmlOf::Inactive)?;
+        let parsed = DomainXml::parse(&xml)?;
+        let mut made = parsed.made().into_iter();
+        let Some(made) = made.find(|made| made.role == Role::Seed) else { return Ok(None) };
+        if !summary.persistent {
+            let message = format!("domain `{name}` has no definition that outlives it");
+            return Err(hinted(message, "its seed can be taken away when it has ended"));
+        }
+        let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+        let is_held = runs && {
+            let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
+            live.disk(&made.path).is_some()
+        };
+        let uses = Uses::read(hypervisor)?;
+        let fate = Proof::of(&parsed, &summary.uuid, &uses, hypervisor).fate(&made);
+        Ok(Some(Seed { name: name.to_owned(), runs, is_held, xml, made, fate }))
+    }
+
+    /// The step that takes it from a guest that runs; none: there it is not.
+    fn detach(&self) -> Option<Step> {
+        let (name, path) = (self.name.clone(), self.made.path.clone());
+        self.is_held.then_some(Step::DetachDisk { name, path, wait_s: LET_GO_S })
+    }
+
+    /// The step that takes it from the definition; `forget`: from what is remembered too. None: there it is not.
+    fn redefine(&self, forget: bool) -> Result<Option<Step>> {
+        let mut xml = DomainXml::parse(&self.xml)?;
+        let edit = DomainEdit::DropDisk { path: self.made.path.clone(), forget };
+        if !xml.would_change(&edit) {
+            return Ok(None);
+        }
+        xml.apply(&edit)?;
+        let (name, before) = (self.name.clone(), self.xml.clone());
+        Ok(Some(Step::RedefineDomain { name, xml: xml.text().to_owned(), before }))
+    }
+
+    /// The step that deletes it; none: it is gone, or stays.
+    fn delete(&self) -> Option<Step> {
+        match &self.fate {
+            Fate::Goes(step) => Some(step.clone()),
+            Fate::Gone | Fate::Stays(_) => None,
+        }
+    }
+
+    /// Whether its volume stays.
+    fn stays(&self) -> bool {
+        matches!(self.fate, Fate::Stays(_))
+    }
+
+    /// All steps, where the guest lets go of it.
+    fn steps(&self) -> Result<Vec<Step>> {
+        // What stays goes with the domain, once nobody else needs it.
+        let steps = [self.detach(), self.redefine(!self.stays())?, self.delete()];
+        Ok(steps.into_iter().flatten().collect())
+    }
+}
+
+/// What is known of a seed that goes.
+#[derive(Debug)]
+pub struct Dropping {
+    /// Whether the guest runs.
+    pub runs: bool,
+    /// Whether its volume stays.
+    pub stays: bool,
+    /// What takes it from the definition alone, where the guest does not let go of it.
+    redefine: Option<Step>,
+}
+
+/// Plans to take a domain's seed away; none: it has none.
+pub fn drop_seed(world: &World, name: &str) -> Result<Change<Option<Dropping>>> {
+    let hypervisor = world.hypervisor()?;
+    let Some(seed) = Seed::of(&*hypervisor, name)? else {
+        return Ok(Change::new("seed drop", name, Vec::new(), None));
+    };
+    let (runs, stays, redefine) = (seed.runs, seed.stays(), seed.redefine(false)?);
+    let about = Some(Dropping { runs, stays, redefine });
+    let mut change = Change::new("seed drop", name, seed.steps()?, about);
+    if let Fate::Stays(why) = &seed.fate {
+        change.warnings.push(why.clone());
+    }
+    Ok(change)
+}
+
+/// Takes a domain's seed away; whether all of it is gone.
+pub fn run(session: &mut Session<'_>, world: &World, name: &str) -> Result<bool> {
+    let error = match session.run(|world| drop_seed(world, name)) {
+        Ok(done) => return Ok(done.change.about.is_none_or(|about| !about.stays)),
+        Err(error) => error,
+    };
+    let Error::Apply(ApplyError::Failed { source: held @ StepError::HoldsDisk { .. }, .. }) =
+        &error
+    else {
+        return Err(error);
+    };
+    // The guest keeps it until it is off; its next start is without.
+    session.run(|world| {
+        let redefine = drop_seed(world, name)?.about.and_then(|seed| seed.redefine);
+        Ok::<_, Error>(Change::new("seed drop", name, redefine.into_iter().collect(), ()))
+    })?;
+    world.warning(&format!(
+        "{held}; its next start has no seed, and the volume is deleted with the domain, or by `gpuvm seed drop {name}` \
+         when it has been off", name = word(name)));
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hypervisor::HypervisorErrorKind;
+
+    #[test]
+    fn an_agent_that_may_not_open_files_is_not_asked_for_ever() {
+        let said = |message: &str| HypervisorError {
+            kind: HypervisorErrorKind::Other,
+            doing: "ask".into(),
+            message: message.into(),
+        };
+        // As qemu-ga 5.2, 7.2 and 10.0 answer, through libvirt.
+        for (message, forbidden) in [
+            (
+                "unable to execute QEMU agent command 'guest-file-open': The command guest-file-open has been disabled for this instance",
+                true,
+            ),
+            (
+                "unable to execute QEMU agent command 'guest-file-open': Command guest-file-open has been disabled: the command is not allowed",
+                true,
+            ),
+            (
+                "unable to execute QEMU agent command 'guest-file-open': The command guest-file-open has not been found",
+                true,
+            ),
+            (
+                "unable to execute QEMU agent command 'guest-file-open': failed to open file '/run/cloud-init/result.json' (mode: 'r'): No such file or directory",
+                false,
+            ),
+            ("Guest agent is not responding: QEMU guest agent is not connected", false),
+        ] {
+            assert_eq!(is_forbidden(&said(message)), forbidden, "{message}");
+        }
+    }
+}

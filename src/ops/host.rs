@@ -1,0 +1,73 @@
+//! Changes of the host itself that `host undo` takes back: each is kept, as those of a domain are, until then.
+
+use crate::apply::Step;
+use crate::apply::text::TextStep;
+use crate::change::{Change, Part};
+use crate::discover::tuning::value;
+use crate::domain_history::{boot, when};
+use crate::error::{Class, Doing as _, Result, classed, hinted};
+use crate::fsroot::FsRoot;
+use crate::history::{Entry, History};
+use crate::reporter::Question;
+use crate::world::World;
+
+/// A change in words.
+pub fn named(entry: &Entry) -> String {
+    format!("change {} of the host ({}, {})", entry.number, entry.verb, when(entry.at_s))
+}
+
+/// Plans to take the last change of the host back, or (`discard`) only to forget it.
+pub fn undo(_: &World, discard: bool) -> Result<Change<Entry>> {
+    let history = History::of_host()?;
+    let Some(entry) = history.entries.last() else {
+        let hint = "`gpuvm host files` and `gpuvm host tuning` say how it is";
+        return Err(classed(Class::NotFound, "there is no change of the host to undo", hint));
+    };
+    let root = FsRoot::live()?;
+    let mut steps = Vec::new();
+    for step in entry.undo("", false, &boot()?, false) {
+        match step {
+            _ if discard => {}
+            Step::EditText(edit) => steps.push(text_back(edit, entry)?),
+            Step::Set(mut setting) => {
+                // What somebody else has set since stays.
+                setting
+                    .was
+                    .retain(|path, was| value(&root, path).ok().flatten().as_ref() == Some(was));
+                setting.to.retain(|path, _| setting.was.contains_key(path));
+                if !setting.to.is_empty() {
+                    steps.push(Step::Set(setting));
+                }
+            }
+            step => steps.push(step),
+        }
+    }
+    steps.push(history.forget(entry));
+    let what = format!("undoing {}", named(entry));
+    let question = Some(Question::Agree { lines: None, question: "undo it?", what });
+    let change = Change::new("host undo", "", steps, entry.clone());
+    Ok(Change { question, again: "gpuvm host undo".into(), ..change })
+}
+
+/// A change that settings of the host need, kept for [`undo`].
+pub fn setting(verb: &'static str, steps: Vec<Step>) -> Change {
+    Change { parts: vec![Part::Host(steps)], ..Change::new(verb, "", Vec::new(), ()) }
+}
+
+/// The step that takes the change of a text back, in the text that is there now.
+fn text_back(edit: TextStep, entry: &Entry) -> Result<Step> {
+    let failed = || format!("cannot read {}", edit.path.display());
+    let now = std::fs::read_to_string(&edit.path).doing(failed)?;
+    let Some(back) = edit.back(&now) else {
+        let path = edit.path.display();
+        let message = format!(
+            "{path} was edited since {}, and what that made is not there any more: {}",
+            named(entry),
+            edit.what
+        );
+        let hint = "`gpuvm host undo --discard` forgets the change and leaves the file as it is";
+        return Err(hinted(message, hint));
+    };
+    let what = format!("take back: {}", edit.what);
+    Ok(Step::EditText(TextStep { before: now, after: back, what, path: edit.path }))
+}

@@ -1,0 +1,209 @@
+//! `undo`: the last change of a domain is taken back, if nobody has edited the domain since.
+
+use crate::apply::{ApplyError, Step, StepError};
+use crate::change::Change;
+use crate::domain::guest::VolumeRef;
+use crate::domain::{DomainXml, differences};
+use crate::domain_history::{boot, tell_saved, when};
+use crate::error::{Class, Error, Refusal, Result, classed, hinted};
+use crate::guest::find;
+use crate::history::{DiskCopy, Entry, History};
+use crate::hypervisor::uses::{Conflict, Uses, files_of};
+use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
+use crate::made::said;
+use crate::reporter::Question;
+use crate::session::{Done, Session};
+use crate::shell::word;
+use crate::world::World;
+
+/// What is to be undone.
+#[derive(Debug, Clone)]
+pub struct Undo {
+    /// The domain.
+    pub name: String,
+    /// Whether edits since then are lost, and disks that it was converted to are left.
+    pub force: bool,
+    /// Whether it is only shown, so that edits since then are no hindrance.
+    pub edited: bool,
+}
+
+/// What is known of an undoing.
+#[derive(Debug)]
+pub struct Undoing {
+    /// The change that is undone.
+    pub entry: Entry,
+    /// The definition now.
+    pub now: String,
+    /// Whether the domain runs.
+    pub runs: bool,
+}
+
+/// Undoes the last change of a domain, and says what is otherwise than before.
+pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Done<Undoing>> {
+    let done = session.run(|world| undo(world, wanted));
+    let done = done.map_err(|error| written_since(error, &wanted.name))?;
+    if !done.made {
+        return Ok(done);
+    }
+    read_back(world, &done.change.about)?;
+    for DiskCopy { pool, name, .. } in done.change.about.entry.copies().filter(|_| wanted.force) {
+        world.warning(&format!(
+            "volume `{name}` of pool `{pool}` stays with what the guest wrote on it; `virsh \
+             vol-delete --pool {pool} {name}` destroys that",
+            pool = word(&pool),
+            name = word(&name)
+        ));
+    }
+    Ok(done)
+}
+
+/// A change in words.
+pub fn named(entry: &Entry) -> String {
+    format!("change {} ({}, {})", entry.number, entry.verb, when(entry.at_s))
+}
+
+/// Plans the undoing of the last change of a domain.
+pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
+    let hypervisor = &*world.hypervisor()?;
+    let Undo { name, force, edited } = wanted;
+    let edited = *force || *edited;
+    let summary = find(hypervisor, name)?;
+    let history = History::of(&summary.uuid)?;
+    let Some(entry) = history.entries.last() else {
+        let hint =
+            format!("`gpuvm delete {name}` takes away what `create` made", name = word(name));
+        return Err(classed(
+            Class::NotFound,
+            format!("there is no change of domain `{name}` to undo"),
+            hint,
+        ));
+    };
+    if entry.domain != *name {
+        let renamed =
+            format!("domain `{name}` was `{}` when {} was made", entry.domain, named(entry));
+        return Err(hinted(
+            renamed,
+            format!("`virsh domrename {name} {}` first", word(&entry.domain), name = word(name)),
+        ));
+    }
+    let now = hypervisor.xml(name, XmlOf::Inactive)?;
+    if !edited && entry.after.as_ref() != Some(&now) {
+        return Err(hinted(
+            format!("domain `{name}` was edited since {}", named(entry)),
+            format!(
+                "`gpuvm undo {name} --diff` shows what would be lost; --force undoes it nevertheless",
+                name = word(name)
+            ),
+        ));
+    }
+    if let Some(copy) = entry.copies().find(|copy| !copy.comparable && !force) {
+        let DiskCopy { pool, name: volume, .. } = copy;
+        return Err(hinted(
+            format!(
+                "{} copied a disk into volume `{volume}` of pool `{pool}`, and whether the guest \
+                 has written on that cannot be seen from here",
+                named(entry)
+            ),
+            format!(
+                "`gpuvm undo {name}` on its machine sees it; --force goes back to the old image in any case",
+                name = word(name)
+            ),
+        ));
+    }
+    if !force {
+        refuse_taken(hypervisor, &entry.before, &now, &summary.uuid)?;
+    }
+    let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+    let mut steps = entry.undo(&now, runs, &boot()?, !force);
+    steps.push(history.forget(entry));
+    let stays = keep_needed(hypervisor, entry, &summary.uuid, &mut steps)?;
+    let what = format!("undoing {} of domain `{name}`", named(entry));
+    let question = Some(Question::Agree { lines: None, question: "undo it?", what });
+    let again = format!("gpuvm undo {}", word(name));
+    let about = Undoing { entry: entry.clone(), now, runs };
+    let change = Change::new("undo", name, steps, about);
+    Ok(Change { warnings: stays, question, again, ..change })
+}
+
+/// Refuses to go back to a disk that another domain has taken since.
+fn refuse_taken(
+    hypervisor: &dyn Hypervisor,
+    before: &str,
+    now: &str,
+    own_uuid: &str,
+) -> Result<()> {
+    let (before, now) = (DomainXml::parse(before)?, DomainXml::parse(now)?);
+    let (old, new) = (files_of(&before, &[]), files_of(&now, &[]));
+    if old.iter().all(|file| new.contains(file)) {
+        return Ok(());
+    }
+    let taken = Uses::read(hypervisor)?.conflicts(&before, Some(own_uuid));
+    match taken.iter().find(|conflict| !new.contains(&conflict.path)) {
+        None => Ok(()),
+        Some(Conflict { path, used, .. }) => Err(hinted(
+            format!("disk {} is not taken back: {used}", path.display()),
+            "`gpuvm list` shows what each guest has; --force undoes it nevertheless",
+        )),
+    }
+}
+
+/// Takes the deletion of copies that others need out of the steps; why they stay.
+fn keep_needed(
+    hypervisor: &dyn Hypervisor,
+    entry: &Entry,
+    own_uuid: &str,
+    steps: &mut Vec<Step>,
+) -> Result<Vec<String>> {
+    let deletes = |step: &Step| matches!(step, Step::DeleteVolume { .. });
+    if !steps.iter().any(deletes) {
+        return Ok(Vec::new());
+    }
+    let uses = Uses::read(hypervisor)?;
+    let mut stays = Vec::new();
+    for DiskCopy { pool, name, .. } in entry.copies() {
+        let volume = VolumeRef { pool, name };
+        let Some(path) = uses.volume(&volume).map(|known| known.path.clone()) else { continue };
+        let others = uses.others_of_disk(&path, Some(&volume), own_uuid);
+        if others.is_empty() {
+            continue;
+        }
+        let VolumeRef { pool, name } = volume;
+        stays.push(format!("volume `{name}` of pool `{pool}` stays: {}", said(&others)));
+        let delete = Step::DeleteVolume { pool, name, file: None };
+        steps.retain(|step| *step != delete);
+    }
+    Ok(stays)
+}
+
+/// The error of an undoing, with what helps where a disk is not any more what it was copied from.
+fn written_since(error: Error, name: &str) -> Error {
+    let Error::Apply(ApplyError::Failed { step, source: StepError::OtherVolume { .. }, .. }) =
+        &error
+    else {
+        return error;
+    };
+    if !matches!(**step, Step::CompareDisk { .. }) {
+        return error;
+    }
+    let message = format!("domain `{name}` has written on its new disk");
+    let hint = "--force goes back to the old image, and leaves the new one as it is";
+    error.around(Refusal::around(message, hint))
+}
+
+/// Warns where the definition is not what it was.
+fn read_back(world: &World, undone: &Undoing) -> Result<()> {
+    let hypervisor = &*world.hypervisor()?;
+    tell_saved(hypervisor, &undone.entry.domain, world);
+    let was = &undone.entry.before;
+    let read = hypervisor.xml(&undone.entry.domain, XmlOf::Inactive).unwrap_or_default();
+    if read == *was {
+        return Ok(());
+    }
+    let told = match (DomainXml::parse(was), DomainXml::parse(&read)) {
+        (Ok(was), Ok(read)) => differences(&was, &read).first().map(ToString::to_string),
+        _ => None,
+    };
+    let told = told.unwrap_or_else(|| "the text differs".into());
+    world.warning(&format!("the definition is not what it was: {told}"));
+    Ok(())
+}
