@@ -42,3 +42,5 @@ pub mod seed;
 // Tables of tests that the integration tests read, too, name the crate.
 #[cfg(test)]
 extern crate self as gpuvm_core;
+#[cfg(test)]
+pub(crate) mod golden;

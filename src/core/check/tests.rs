@@ -8,9 +8,13 @@ mod sound;
 
 use crate::check::{self, Finding, InXml};
 use crate::domain::DomainXml;
+use crate::domain::tests::examples::HAND;
+use crate::domain::tests::guests::hosts;
+use crate::domain::tests::readings::ODD;
 use crate::finding::Severity;
+use crate::golden::{compare, numbers};
 use crate::placement::Occupancy;
-use crate::topology::{Topology, file};
+use crate::topology::{Parts, Topology, file};
 use crate::versions::Versions;
 use defects::{DEFECTS, Defect};
 use old::OLD;
@@ -98,6 +102,58 @@ fn nothing_is_found_in_what_is_correct() {
         let findings = found(edits, *setting);
         assert!(findings.is_empty(), "{edits:?}: {findings:#?}");
     }
+}
+
+/// What is found in a document on a host, one line each, the words left out.
+fn lines(name: &str, document: &str, host: &Topology, others: &Occupancy, on: &Versions) -> String {
+    let domain = DomainXml::parse(document).unwrap();
+    let (found, notes) = check::judge(&domain, host, others, on);
+    let mut text = format!("{name}\n");
+    for Finding { rule, says, hint, .. } in found {
+        let InXml { path, line, message } = says;
+        let (message, hint) = (numbers(&message), numbers(&hint));
+        text += &format!("  {rule} {path} {line}: {message} hint {hint}\n");
+    }
+    for note in notes {
+        text += &format!("  note {} {} {}\n", note.rule, note.path, numbers(&note.message));
+    }
+    text
+}
+
+#[test]
+fn findings_have_the_numbers_that_they_had() {
+    let mut text = String::new();
+    let on = Versions::default();
+    for (name, host) in hosts() {
+        text += &format!("== {name}: {}\n", check::unchecked(&host).len());
+        let empty = Occupancy::default();
+        let mut full = Occupancy::default();
+        full.domains.extend(DomainXml::parse(GOOD).unwrap().held(true));
+        for (document, of) in [("good", GOOD), ("odd", ODD), ("hand", HAND)] {
+            text += &lines(document, of, &host, &empty, &on);
+            text += &lines(document, of, &host, &full, &on);
+        }
+    }
+    for Defect { rule, edits, setting, .. } in DEFECTS.iter().chain(OLD) {
+        let host = dgx2().parts().clone();
+        let mut case =
+            Setting { host, others: Occupancy::default(), versions: Versions::default() };
+        setting(&mut case);
+        let host = Topology::new(case.host).unwrap();
+        text += &lines(rule, &edited(edits), &host, &case.others, &case.versions);
+    }
+    compare("check/findings.txt", include_str!("../../../tests/golden/check/findings.txt"), &text);
+}
+
+#[test]
+fn what_a_record_does_not_tell_is_not_checked() {
+    let mut parts = dgx2().parts().clone();
+    let left = |parts: &Parts| check::unchecked(&Topology::new(parts.clone()).unwrap()).len();
+    let before = left(&parts);
+    parts.nodes.iter_mut().for_each(|node| node.huge_pages.clear());
+    assert_eq!(left(&parts), before + 1);
+    parts.fabric.partitions.clear();
+    assert_eq!(left(&parts), before + 2);
 }
 
 /// The correct domain with values between quotes, and some texts, exchanged: each a place and what comes there.

@@ -160,4 +160,4 @@ impl std::fmt::Debug for DomainXml {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

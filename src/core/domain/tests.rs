@@ -3,9 +3,9 @@
 
 mod corpus;
 mod edits;
-mod examples;
+pub(crate) mod examples;
 mod functions;
-mod guests;
+pub(crate) mod guests;
 mod made;
-mod readings;
+pub(crate) mod readings;
 mod settings;

@@ -3,6 +3,7 @@
 //! changed without it.
 
 use super::*;
+use crate::golden::{compare, numbers};
 use crate::topology::file;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -89,14 +90,6 @@ fn fields(request: &Request) -> Value {
     let mut fields = serde_json::to_value(request).unwrap();
     fields.as_object_mut().unwrap().retain(|name, value| usual.get(name) != Some(value));
     fields
-}
-
-/// The numbers of a text.
-fn numbers(text: &str) -> String {
-    let text = text.replace("0000:", "");
-    let is_part = |c: char| c.is_ascii_digit() || c == '.';
-    let parts = text.split(|c| !is_part(c)).map(|part| part.trim_matches('.'));
-    parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// Items beside one another.
@@ -232,22 +225,8 @@ fn counted(value: &Value) -> String {
 }
 
 #[test]
-#[allow(clippy::disallowed_methods)] // Files of the project, which are renewed.
 fn the_planner_answers_as_it_did() {
-    let mut differ = Vec::new();
     for (name, host, expected) in HOSTS {
-        let host = file::from_json(host).unwrap();
-        let now = answers(&host);
-        if std::env::var_os("GPUVM_RENEW").is_some() {
-            let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/plan");
-            std::fs::write(format!("{root}/{name}.txt"), &now).unwrap();
-        } else if let Some((at, (was, is))) =
-            expected.lines().zip(now.lines()).enumerate().find(|(_, (was, is))| was != is)
-        {
-            differ.push(format!("{name}, line {}:\n- {was}\n+ {is}", at + 1));
-        } else if expected.lines().count() != now.lines().count() {
-            differ.push(format!("{name}: {} lines", now.lines().count()));
-        }
+        compare(&format!("plan/{name}.txt"), expected, &answers(&file::from_json(host).unwrap()));
     }
-    assert!(differ.is_empty(), "GPUVM_RENEW=1 renews them:\n{}", differ.join("\n"));
 }

@@ -8,14 +8,17 @@ use crate::domain::disks::named_iothreads;
 use crate::domain::guest::VirtType;
 use crate::domain::live::live_changes;
 use crate::domain::nics::{hooks, takes_queues};
+use crate::domain::view::View;
+use crate::domain::wish::{NicModel, NicWish};
 use crate::domain::{DomainXml, differences};
+use crate::golden::{compare, values};
 use crate::placement::{Occupancy, plan};
 use crate::request::Request;
 use serde_json::json;
-use std::fmt::{Debug, Write};
+use std::fmt::Write;
 
 /// A document of every oddity.
-const ODD: &str = include_str!("odd.xml");
+pub(crate) const ODD: &str = include_str!("odd.xml");
 /// A guest that the checker finds nothing in.
 const GOOD: &str = include_str!("../../../../tests/golden/check/good.xml");
 
@@ -51,26 +54,6 @@ const CHANGES: &[(&str, &str)] = &[
     ("model='nvdimm'", "model='dimm'"),
 ];
 
-/// The values in a description: numbers, what stands in quotes, yes and no.
-fn values(of: &impl Debug) -> String {
-    let text = format!("{of:?}").replace("0000:", "");
-    let mut found = Vec::new();
-    for (part, quoted) in text.split('"').zip([false, true].into_iter().cycle()) {
-        if quoted {
-            found.push(format!("'{part}'"));
-            continue;
-        }
-        let is_part = |c: char| c.is_ascii_alphanumeric() || "_.:-".contains(c);
-        let words = part.split(|c| !is_part(c)).map(|word| word.trim_matches([':', '.', '-']));
-        let told = |word: &&str| {
-            word.starts_with(|c: char| c.is_ascii_digit())
-                || matches!(*word, "true" | "false" | "None")
-        };
-        found.extend(words.filter(told).map(str::to_owned));
-    }
-    found.join(" ")
-}
-
 /// What is read of a document, as lines.
 fn readings(xml: &DomainXml) -> String {
     let mut text = String::new();
@@ -88,21 +71,9 @@ fn readings(xml: &DomainXml) -> String {
     let nics = devices.iter().filter(|device| device.name() == "interface");
     line("queues", values(&nics.map(|nic| takes_queues(*nic)).collect::<Vec<_>>()));
     line("iothreads", values(&devices.iter().map(|of| named_iothreads(*of)).collect::<Vec<_>>()));
+    line("view", values(&View::of(xml, Some(&host("dgx-2")))));
     line("clique", values(&xml.sets_property("x-nv-gpudirect-clique")));
     text
-}
-
-/// Compares with what stands in a golden file, or renews it.
-#[allow(clippy::disallowed_methods)] // Files of the project, which are renewed.
-fn compare(name: &str, was: &str, is: &str) {
-    if std::env::var_os("GPUVM_RENEW").is_some() {
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/guest");
-        return std::fs::write(format!("{root}/{name}"), is).unwrap();
-    }
-    for (number, (was, is)) in was.lines().zip(is.lines()).enumerate() {
-        assert_eq!(was, is, "{name}, line {}; GPUVM_RENEW=1 renews it", number + 1);
-    }
-    assert_eq!(was.lines().count(), is.lines().count(), "{name}");
 }
 
 #[test]
@@ -130,7 +101,28 @@ fn documents_are_read_as_they_were() {
         }
         writeln!(text, "  live {}", values(&live_changes(&changed, &odd, &all))).unwrap();
     }
-    compare("readings.txt", include_str!("../../../../tests/golden/guest/readings.txt"), &text);
+    compare(
+        "guest/readings.txt",
+        include_str!("../../../../tests/golden/guest/readings.txt"),
+        &text,
+    );
+}
+
+#[test]
+fn a_nic_has_as_many_queues_as_vcpus_at_most() {
+    let mut nic = NicWish::on("lan");
+    assert_eq!(nic.too_many_queues(1), None);
+    nic.settings.queues = Some(257);
+    for (vcpus, most) in [(8, "8"), (300, "256")] {
+        let why = nic.too_many_queues(vcpus).unwrap();
+        assert!(why.contains("257") && why.ends_with(most), "{why}");
+    }
+    nic.settings.queues = Some(8);
+    assert_eq!(nic.too_many_queues(8), None);
+    assert!(!nic.settings.is_plain() && !nic.settings.is_emulated());
+    nic.settings.model = Some(NicModel::E1000e);
+    assert!(nic.settings.is_emulated());
+    assert_eq!(nic.settings.words(), ["model=", "queues="]);
 }
 
 #[test]
@@ -164,6 +156,6 @@ fn whole_guests_are_written_as_they_were() {
         let topology = host(on);
         let place = plan(&topology, &Occupancy::default(), &request).unwrap();
         let xml = render(template, &guest("whole", virt, &request), &place, &topology);
-        compare(name, was, xml.text());
+        compare(&format!("guest/{name}"), was, xml.text());
     }
 }

@@ -1,0 +1,45 @@
+//! Golden files of `tests/golden`: what an answer is held against, and how it is written without words and names, which
+//! may change.
+
+use std::fmt::Debug;
+
+/// The values in a description: numbers, what stands in quotes, yes and no.
+pub(crate) fn values(of: &impl Debug) -> String {
+    let text = format!("{of:?}").replace("0000:", "");
+    let mut found = Vec::new();
+    for (part, quoted) in text.split('"').zip([false, true].into_iter().cycle()) {
+        if quoted {
+            found.push(format!("'{part}'"));
+            continue;
+        }
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "_.:-".contains(c);
+        let words = part.split(|c| !is_part(c)).map(|word| word.trim_matches([':', '.', '-']));
+        let told = |word: &&str| {
+            word.starts_with(|c: char| c.is_ascii_digit())
+                || matches!(*word, "true" | "false" | "None")
+        };
+        found.extend(words.filter(told).map(str::to_owned));
+    }
+    found.join(" ")
+}
+
+/// The numbers of a text.
+pub(crate) fn numbers(text: &str) -> String {
+    let text = text.replace("0000:", "");
+    let is_part = |c: char| c.is_ascii_digit() || c == '.';
+    let parts = text.split(|c| !is_part(c)).map(|part| part.trim_matches('.'));
+    parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// Compares with what stands in a golden file, or renews it.
+#[allow(clippy::disallowed_methods)] // Files of the project, which are renewed.
+pub(crate) fn compare(name: &str, was: &str, is: &str) {
+    if std::env::var_os("GPUVM_RENEW").is_some() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden");
+        return std::fs::write(format!("{root}/{name}"), is).unwrap();
+    }
+    for (number, (was, is)) in was.lines().zip(is.lines()).enumerate() {
+        assert_eq!(was, is, "{name}, line {}; GPUVM_RENEW=1 renews it", number + 1);
+    }
+    assert_eq!(was.lines().count(), is.lines().count(), "{name}");
+}
