@@ -167,7 +167,7 @@ fn occupied(host: &Topology) -> Vec<(&'static str, Occupancy)> {
     let add = |held: &mut Occupancy, fields: Value| {
         let Ok(place) = plan(host, held, &request(&fields)) else { return };
         let name = format!("g{}", held.domains.len());
-        let active = held.domains.len() % 2 == 0;
+        let active = held.domains.len().is_multiple_of(2);
         held.domains.push(Held { active, ..Held::of(&name, &place) });
     };
     let (mut few, mut pieces) = (Occupancy::default(), Occupancy::default());
