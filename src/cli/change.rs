@@ -2,14 +2,12 @@
 
 use super::args::LockArgs;
 use super::bar::Bar;
-use super::codes::Class;
 use super::context::Context;
-use super::error::{classed, usage};
 use super::output::{Output, ask, ask_yes, leads_away, tell};
 use crate::apply::{Journal, Step};
 use crate::hypervisor::Hypervisor;
 use anyhow::Context as _;
-use gpuvm_ops::reporter::{Answer, Asked, Question, Reporter};
+use gpuvm_ops::reporter::{Answer, Asked, Deed, Question, Reporter};
 pub use gpuvm_ops::session::Agreed;
 use gpuvm_ops::session::{Confirm, Manner, Of};
 use gpuvm_ops::unfinished;
@@ -63,37 +61,43 @@ impl Reporter for Screen {
     }
 
     fn ask(&self, asked: Asked<'_>) -> io::Result<Answer> {
-        let is_yes = |yes| if yes { Answer::Yes } else { Answer::No };
-        let will = |lines: &mut dyn Iterator<Item = String>| {
-            lines.for_each(|line| tell(&format!("will {line}")));
-        };
-        let mut steps = asked.steps.iter().map(Step::to_string);
-        let is_terminal = io::stdin().is_terminal();
-        match asked.question {
-            Question::Delete { .. } => will(&mut steps),
-            Question::Agree { lines: Some(lines), .. } => will(&mut lines.iter().cloned()),
-            Question::Agree { lines: None, .. } => will(&mut steps),
-            Question::Losses { name } if is_terminal => {
-                let losses = asked.losses.iter().map(|loss| format!("\n  {loss}"));
-                let losses: String = losses.collect();
-                let told = "gets drives with data on them, and may overwrite it";
-                tell(&format!("domain `{name}` {told}{losses}"));
-            }
-            Question::Losses { .. } | Question::CutPower { .. } => {}
-        }
-        Ok(match asked.question {
-            _ if !is_terminal => Answer::Nobody,
-            Question::CutPower { .. } if !io::stderr().is_terminal() => Answer::Nobody,
-            Question::Delete { kind, name } => {
-                is_yes(ask(&format!("type the {kind}'s name to delete it:"))? == *name)
-            }
-            Question::Agree { question, .. } => is_yes(ask_yes(question)?),
-            Question::Losses { .. } => is_yes(ask_yes("give them to the guest?")?),
-            Question::CutPower { why } => {
-                is_yes(ask_yes(&format!("{why}; cut its power, which may lose data?"))?)
-            }
-        })
+        put(asked)
     }
+}
+
+/// Asks at the terminal, after it was said what is done.
+fn put(asked: Asked<'_>) -> io::Result<Answer> {
+    let is_yes = |yes| if yes { Answer::Yes } else { Answer::No };
+    let will = |lines: &mut dyn Iterator<Item = String>| {
+        lines.for_each(|line| tell(&format!("will {line}")));
+    };
+    let mut steps = asked.steps.iter().map(Step::to_string);
+    let is_terminal = io::stdin().is_terminal();
+    match asked.question {
+        Question::Name { .. } => will(&mut steps),
+        Question::Agree { lines: Some(lines), .. } => will(&mut lines.iter().cloned()),
+        Question::Agree { lines: None, .. } => will(&mut steps),
+        Question::Losses { name } if is_terminal => {
+            let losses = asked.losses.iter().map(|loss| format!("\n  {loss}"));
+            let losses: String = losses.collect();
+            let told = "gets drives with data on them, and may overwrite it";
+            tell(&format!("domain `{name}` {told}{losses}"));
+        }
+        Question::Losses { .. } | Question::CutPower { .. } => {}
+    }
+    Ok(match asked.question {
+        _ if !is_terminal => Answer::Nobody,
+        Question::CutPower { .. } if !io::stderr().is_terminal() => Answer::Nobody,
+        Question::Name { deed, kind, name } => {
+            let verb = deed.words()[0];
+            is_yes(ask(&format!("type the {kind}'s name, `{name}`, to {verb} it:"))? == *name)
+        }
+        Question::Agree { question, .. } => is_yes(ask_yes(question)?),
+        Question::Losses { .. } => is_yes(ask_yes("give them to the guest?")?),
+        Question::CutPower { why } => {
+            is_yes(ask_yes(&format!("{why}; cut its power, which may lose data?"))?)
+        }
+    })
 }
 
 /// How a verb that asks nothing makes its change.
@@ -141,47 +145,22 @@ pub fn journal(verb: &str, name: &str, hypervisor: &dyn Hypervisor) -> anyhow::R
     Ok(Journal::begin_on(verb, name, (hypervisor.uri(), hypervisor.identity()))?)
 }
 
-/// Names all that goes with a thing of a kind (`domain`), and asks for its name.
-pub fn confirm(steps: &[Step], kind: &str, name: &str) -> anyhow::Result<()> {
-    for step in steps {
-        tell(&format!("will {step}"));
-    }
-    if !io::stdin().is_terminal() {
-        return Err(usage(
-            format!(
-                "deleting {kind} `{name}` is not confirmed, and there is no terminal to ask at"
-            ),
-            "--yes deletes without asking",
-        ));
-    }
-    if ask(&format!("type the {kind}'s name to delete it:"))? == name {
-        return Ok(());
-    }
-    Err(classed(
-        Class::Declined,
-        format!("{kind} `{name}` is not deleted: the name was not repeated"),
-        "",
-    ))
+/// Asks a question of a verb that has no session; the error where the answer is not yes.
+fn settle(question: &Question, steps: &[Step]) -> anyhow::Result<()> {
+    let answer = put(Asked { question, steps, losses: &[] })?;
+    Ok(question.settle(answer, &[])?)
+}
+
+/// Names all that goes with a thing of a kind (`image`), and asks for its name.
+pub fn confirm(steps: &[Step], kind: &'static str, name: &str) -> anyhow::Result<()> {
+    settle(&Question::Name { deed: Deed::Delete, kind, name: name.to_owned() }, steps)
 }
 
 /// Names what a change does and asks whether it may; `what` is said where nobody can be asked, or says no: "taking devices
 /// from the host".
-pub fn agree<T: Display>(steps: &[T], question: &str, what: &str) -> anyhow::Result<()> {
-    for step in steps {
-        tell(&format!("will {step}"));
-    }
-    if !io::stdin().is_terminal() {
-        return Err(usage(
-            format!("{what} is not confirmed, and there is no terminal to ask at"),
-            "--yes does it without asking",
-        ));
-    }
-    match ask_yes(question)? {
-        true => Ok(()),
-        false => {
-            Err(classed(Class::Declined, format!("{what} was declined; nothing is changed"), ""))
-        }
-    }
+pub fn agree<T: Display>(lines: &[T], question: &'static str, what: &str) -> anyhow::Result<()> {
+    let lines = Some(lines.iter().map(T::to_string).collect());
+    settle(&Question::Agree { lines, question, what: what.to_owned() }, &[])
 }
 
 /// Prints steps that are not done.

@@ -1,21 +1,23 @@
 //! `device list`, `device bind`, `device release`.
 
 pub(super) mod list;
-mod plan;
 
 pub use list::uses;
 
 use super::args::{BindArgs, DeviceVerb, Early, ReleaseArgs};
-use super::change::{Watch, agree, print_steps, refuse_unfinished, watch};
+use super::change::{manner, program};
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted};
+use crate::apply::Step;
 use crate::apply::bind::{boot, on_this_machine};
-use crate::apply::{Journal, Step, apply};
-use crate::bdf::Bdf;
 use crate::fsroot::FsRoot;
-use crate::hypervisor::none::{NoHypervisor, URI};
+use crate::hypervisor::none::NoHypervisor;
 use crate::topology::{Binding, is_vfio};
-use gpuvm_ops::links;
+use gpuvm_ops::bind::{self as ops, Bind};
+use gpuvm_ops::change::Change;
+use gpuvm_ops::error::Error;
+use gpuvm_ops::session::{Confirm, Manner, Of, Session};
+use gpuvm_ops::world::World;
 use std::path::Path;
 
 /// Runs the verb.
@@ -30,56 +32,40 @@ pub fn run(verb: &DeviceVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Runs `device bind`.
 fn bind(args: &BindArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("device bind")?;
-    cx.refuse_elsewhere("device bind")?;
-    let mut reporter = watch(cx.output)?;
-    if args.dry_run {
-        print_steps(&plan::bind(args, cx)?, cx)?;
-        return Ok(EXIT_DONE);
-    }
-    let _lock = reporter.lock(args.lock.wait())?;
-    refuse_unfinished(&NoHypervisor, cx.output)?;
-    let steps = plan::bind(args, cx)?;
-    let taken: Vec<&Step> = steps.iter().filter(|step| takes(step)).collect();
-    if !taken.is_empty() && !args.yes {
-        let question = "take them from the host?";
-        agree(&taken, question, "taking devices from the host")?;
-    }
-    links::keep(false, cx)?;
-    change("device bind", &args.devices, &steps, reporter, cx)
+    let at_boot = if args.at_boot { Some(program()?) } else { None };
+    let wanted = Bind { devices: args.devices.clone(), force: args.force, at_boot };
+    let confirm = if args.yes { Confirm::Given } else { Confirm::IfNeeded };
+    let manner = Manner { confirm, dry_run: args.dry_run, ..manner(&args.lock) };
+    change("device bind", &wanted, manner, ops::bind, cx)
 }
 
 /// Runs `device release`.
 fn release(args: &ReleaseArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("device release")?;
-    cx.refuse_elsewhere("device release")?;
-    let mut reporter = watch(cx.output)?;
-    if args.dry_run {
-        print_steps(&plan::release(args, cx)?, cx)?;
-        return Ok(EXIT_DONE);
-    }
-    let _lock = reporter.lock(args.lock.wait())?;
-    refuse_unfinished(&NoHypervisor, cx.output)?;
-    let steps = plan::release(args, cx)?;
-    change("device release", &args.devices, &steps, reporter, cx)
+    let at_boot = if args.at_boot { Some(program()?) } else { None };
+    let wanted = Bind { devices: args.devices.clone(), force: args.force, at_boot };
+    let manner = Manner { dry_run: args.dry_run, ..manner(&args.lock) };
+    change("device release", &wanted, manner, ops::release, cx)
 }
 
-/// Does the steps, and says what is still for the admin to do.
+/// Makes the change, and says what is still for the admin to do.
 fn change(
     verb: &str,
-    devices: &[Bdf],
-    steps: &[Step],
-    mut reporter: Watch,
+    wanted: &Bind,
+    manner: Manner,
+    plan: fn(&World, &Bind) -> Result<Change, Error>,
     cx: &Context<'_>,
 ) -> anyhow::Result<u8> {
-    let names: Vec<String> = devices.iter().map(Bdf::to_string).collect();
-    if steps.is_empty() {
-        cx.output.progress(&format!("{}: so already", names.join(" ")));
-    } else {
-        let hypervisor = cx.hypervisor_or_none()?;
-        let journal = Journal::begin(verb, &names.join(" "), URI)?;
-        apply(steps, &*hypervisor, &mut reporter, Some(journal))?;
+    cx.refuse_recorded(verb)?;
+    cx.refuse_elsewhere(verb)?;
+    let manner = Manner { of: Of::HostWithGuests, ..manner };
+    let done = Session::begin(cx, manner)?.run(|world| plan(world, wanted))?;
+    if manner.dry_run {
+        return Ok(EXIT_DONE);
     }
+    if !done.made {
+        cx.output.progress(&format!("{}: so already", done.change.subject));
+    }
+    let steps = done.change.steps();
     let options = Path::new("/").join(boot::OPTIONS);
     if steps.iter().any(|step| matches!(step, Step::SetFile { path, .. } if *path == options)) {
         cx.output.progress(
@@ -91,11 +77,6 @@ fn change(
         cx.output.json_rows("gpuvm-steps", &steps)?;
     }
     Ok(EXIT_DONE)
-}
-
-/// Whether a step takes a function from a driver of the host.
-fn takes(step: &Step) -> bool {
-    matches!(step, Step::BindDevice { was, .. } if was.driver.is_some())
 }
 
 /// Binds while the machine boots: nothing uses the functions yet, no file can be written, and there is no libvirt. One

@@ -8,10 +8,9 @@ pub(super) mod wipe;
 
 use super::args::DriveVerb;
 use super::context::Context;
-use super::error::{hinted, usage};
-use super::output::{ask, tell};
 use crate::apply::Step;
-use std::io::IsTerminal as _;
+use gpuvm_ops::change::Change;
+use gpuvm_ops::reporter::{Deed, Question};
 
 /// Runs the verb.
 pub fn run(verb: &DriveVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -23,22 +22,13 @@ pub fn run(verb: &DriveVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
 }
 
-/// Names what will be done to a thing of a kind (`array`), and asks for its name to be typed.
-fn confirm(steps: &[Step], doing: &str, kind: &str, name: &str) -> anyhow::Result<()> {
-    for step in steps {
-        tell(&format!("will {step}"));
-    }
-    if !std::io::stdin().is_terminal() {
-        return Err(usage(
-            format!("{doing} {kind} `{name}` is not confirmed, and there is no terminal to ask at"),
-            "--yes does it without asking",
-        ));
-    }
-    if ask(&format!("type `{name}`, the {kind}'s name, to go on:"))? == name {
-        return Ok(());
-    }
-    Err(hinted(
-        format!("{doing} {kind} `{name}`: the name was not repeated, so nothing is done"),
-        "",
-    ))
+/// The change that one of these verbs makes, asked about by the name of a thing of a kind (`array`).
+fn named<T>(
+    (verb, subject): (&'static str, &str),
+    (deed, kind, name): (Deed, &'static str, &str),
+    steps: Vec<Step>,
+    about: T,
+) -> Change<T> {
+    let question = Some(Question::Name { deed, kind, name: name.to_owned() });
+    Change { question, ..Change::new(verb, subject, steps, about) }
 }

@@ -1,19 +1,18 @@
 //! `nic list`, `nic vfs`.
 
 pub(super) mod list;
-mod plan;
 
-pub use plan::{functions_of, link_up, vfs as plan_vfs};
-
-use super::args::{EarlyVfs, NicVerb, VfsArgs};
-use super::change::{agree, print_steps, refuse_unfinished, watch};
+use super::args::{EarlyVfs, NicVerb, PfName, VfsArgs};
+use super::change::{manner, program};
 use super::context::Context;
 use super::error::{EXIT_DONE, hinted};
-use crate::apply::nic::NicStep;
-use crate::apply::{Journal, Step, apply};
+use crate::apply::{Step, apply};
 use crate::fsroot::FsRoot;
-use crate::hypervisor::none::{NoHypervisor, URI};
+use crate::hypervisor::none::NoHypervisor;
 use crate::words;
+use anyhow::bail;
+use gpuvm_ops::session::{Confirm, Manner, Of, Session};
+use gpuvm_ops::sriov::{self, Card, Functions, set_functions};
 use std::time::{Duration, Instant};
 
 /// How long a card's driver and the name of its network device are waited for at boot.
@@ -30,33 +29,39 @@ pub fn run(verb: &NicVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Runs `nic vfs`.
 fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if !args.dry_run {
+        cx.refuse_recorded("nic vfs")?;
+        cx.refuse_elsewhere("nic vfs")?;
+    }
+    let confirm = if args.yes { Confirm::Given } else { Confirm::IfNeeded };
+    let of = Of::HostWithGuests;
+    let manner = Manner { confirm, dry_run: args.dry_run, of, ..manner(&args.lock) };
+    let wanted = wanted(args)?;
+    let done = Session::begin(cx, manner)?.run(|world| set_functions(world, &wanted))?;
     if args.dry_run {
-        print_steps(&plan::vfs(args, cx)?.steps, cx)?;
         return Ok(EXIT_DONE);
     }
-    cx.refuse_recorded("nic vfs")?;
-    cx.refuse_elsewhere("nic vfs")?;
-    let mut reporter = watch(cx.output)?;
-    let _lock = reporter.lock(args.lock.wait())?;
-    refuse_unfinished(&NoHypervisor, cx.output)?;
-    let plan::Change { pf, steps } = plan::vfs(args, cx)?;
-    let gone = |step: &&Step| matches!(step, Step::Nic(NicStep::SetCount { was: 1.., .. }));
-    let gone: Vec<&Step> = steps.iter().filter(gone).collect();
-    if !gone.is_empty() && !args.yes {
-        let what = format!("taking the virtual functions of {pf} away");
-        agree(&gone, "take them away?", &what)?;
+    if !done.made {
+        cx.output.progress(&format!("{}: so already", done.change.about));
     }
-    if steps.is_empty() {
-        cx.output.progress(&format!("{pf}: so already"));
-    } else {
-        let hypervisor = cx.hypervisor_or_none()?;
-        let journal = Journal::begin("nic vfs", &pf.to_string(), URI)?;
-        apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
-    }
+    let steps = done.change.steps();
     if cx.output.json {
         cx.output.json_rows("gpuvm-steps", &steps)?;
     }
     Ok(EXIT_DONE)
+}
+
+/// What the arguments ask for.
+fn wanted(args: &VfsArgs) -> anyhow::Result<Functions> {
+    let (Some(name), Some(count)) = (&args.pf, args.count) else {
+        bail!("a card and a number are needed");
+    };
+    let card = match name {
+        PfName::At(bdf) => Card::At(*bdf),
+        PfName::Netdev(name) => Card::Netdev(name.clone()),
+    };
+    let at_boot = if args.at_boot { Some(program()?) } else { None };
+    Ok(Functions { card, count, host_drivers: args.host_drivers, at_boot })
 }
 
 /// Makes virtual functions while the machine boots: nothing uses them yet, and there is no libvirt. A card that cannot
@@ -66,7 +71,7 @@ fn early(cards: &[EarlyVfs], cx: &Context<'_>) -> anyhow::Result<u8> {
     let until = Instant::now() + BOOT_WAIT;
     let mut failed = Vec::new();
     for card in cards {
-        let done = plan::early(card, &root, until);
+        let done = sriov::early(card.pf, &card.at_boot, &root, until);
         let done = done.and_then(|steps| Ok(apply(&steps, &NoHypervisor, &mut Quiet, None)?));
         match done {
             Ok(()) => {
@@ -74,7 +79,7 @@ fn early(cards: &[EarlyVfs], cx: &Context<'_>) -> anyhow::Result<u8> {
                 cx.output
                     .progress(&format!("{pf} has {}", words::count(count, "virtual function")));
             }
-            Err(error) => failed.push(super::error::whole(&error)),
+            Err(error) => failed.push(error.whole()),
         }
     }
     if failed.is_empty() {

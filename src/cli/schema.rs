@@ -40,7 +40,7 @@ const ALL: [Listed; 47] = [
     ("gpuvm-host-modules", rows::<host::modules::Row>),
     ("gpuvm-host-pages", rows::<host::pages::Row>),
     ("gpuvm-host-show", document::<host::show::Shown<'static>>),
-    ("gpuvm-host-tuning", rows::<host::tuning::Setting>),
+    ("gpuvm-host-tuning", rows::<gpuvm_ops::host_settings::Setting>),
     ("gpuvm-image-added", document::<image::add::Added>),
     ("gpuvm-image-list", rows::<image::list::Row>),
     ("gpuvm-list", rows::<list::Row>),

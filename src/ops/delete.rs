@@ -15,7 +15,7 @@ use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, Lease, XmlOf};
 use crate::made::{self, Fate, Proof};
 use crate::pages;
-use crate::reporter::Question;
+use crate::reporter::{Deed, Question};
 use crate::shell::word;
 use crate::world::World;
 
@@ -92,7 +92,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
             None => steps.push(Step::DropNvram { name: name.clone(), xml }),
         }
     }
-    let question = Some(Question::Delete { kind: "domain", name: name.clone() });
+    let question = Some(Question::Name { deed: Deed::Delete, kind: "domain", name: name.clone() });
     let again = format!("gpuvm delete {}", word(name));
     let on_drives = drives::kept(&parsed, hypervisor)?;
     let change = Change::new("delete", name, steps, on_drives);

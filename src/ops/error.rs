@@ -4,6 +4,7 @@
 use crate::apply::bind::BindError;
 use crate::apply::command::CommandError;
 use crate::apply::nic::LinkError;
+use crate::apply::pages::PagesError;
 use crate::apply::{ApplyError, JournalError, LockError, Step};
 use crate::discover::DiscoverError;
 use crate::discover::source::LoadError;
@@ -120,6 +121,7 @@ pub enum Error {
     #[error(
         "something has changed since it was asked for, and this was not: {what}; nothing is done"
     )]
+    #[strum(to_string = "-")]
     Changed {
         /// The step or loss.
         what: String,
@@ -174,6 +176,10 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Link(#[from] LinkError),
+    /// Huge pages.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Pages(#[from] PagesError),
     /// A program.
     #[error("{0}")]
     #[strum(to_string = "-")]

@@ -19,6 +19,7 @@ use gpuvm_core::{
 use gpuvm_host::{apply, discover, fsroot, history, holders, hypervisor, input, trace};
 
 pub mod address;
+pub mod bind;
 pub mod cards;
 pub mod change;
 pub mod claim;
@@ -32,6 +33,8 @@ pub mod files;
 pub mod gone;
 pub mod guest;
 pub mod host;
+pub mod host_pages;
+pub mod host_settings;
 pub mod links;
 pub mod made;
 pub mod pages;
@@ -39,6 +42,7 @@ mod remote;
 pub mod reporter;
 pub mod restart;
 pub mod session;
+pub mod sriov;
 pub mod start;
 pub mod stop;
 pub mod undo;

@@ -1,13 +1,16 @@
 //! What the caller of an operation gives it: somebody who is told and asked. The operations print nothing.
 
 use crate::apply::Step;
+use crate::error::{Class, Result, classed, usage};
 use std::io;
 
 /// A question before a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
-    /// Whether something of a kind (`domain`) is to be deleted, answered by its name.
-    Delete {
+    /// Whether something is to be done to a thing of a kind (`domain`), answered by its name.
+    Name {
+        /// What.
+        deed: Deed,
         /// The kind.
         kind: &'static str,
         /// The name.
@@ -32,6 +35,65 @@ pub enum Question {
         /// Why.
         why: String,
     },
+}
+
+/// What is done to a thing whose name is to be typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deed {
+    /// It goes.
+    Delete,
+    /// It is taken from the host.
+    Release,
+    /// It is given back to the host.
+    Restore,
+    /// What is on it goes.
+    Erase,
+}
+
+impl Deed {
+    /// It in words: `delete`, `deleting`, `deleted`.
+    pub fn words(self) -> [&'static str; 3] {
+        match self {
+            Deed::Delete => ["delete", "deleting", "deleted"],
+            Deed::Release => ["release", "releasing", "released"],
+            Deed::Restore => ["restore", "restoring", "restored"],
+            Deed::Erase => ["erase", "erasing", "erased"],
+        }
+    }
+}
+
+impl Question {
+    /// Refuses to go on after any answer but yes; `losses`: what the change would lose.
+    pub fn settle(&self, answer: Answer, losses: &[String]) -> Result<()> {
+        let nobody = answer == Answer::Nobody;
+        let no_one = "is not confirmed, and there is no terminal to ask at";
+        let yes = "--yes does it without asking";
+        Err(match self {
+            _ if answer == Answer::Yes => return Ok(()),
+            Question::Name { deed, kind, name } if nobody => {
+                usage(format!("{} {kind} `{name}` {no_one}", deed.words()[1]), yes)
+            }
+            Question::Name { deed, kind, name } => {
+                let done = deed.words()[2];
+                let message = format!("name does not match; {kind} `{name}` was not {done}");
+                classed(Class::Declined, message, "")
+            }
+            Question::Agree { what, .. } if nobody => usage(format!("{what} {no_one}"), yes),
+            Question::Agree { what, .. } => {
+                classed(Class::Declined, format!("{what} was declined; nothing is changed"), "")
+            }
+            Question::Losses { name } if nobody => {
+                let lines: String = losses.iter().map(|loss| format!("\n  {loss}")).collect();
+                usage(
+                    format!("domain `{name}` would get drives with data on them{lines}"),
+                    "--accept-data-loss gives them as they are; `gpuvm drive wipe ID` erases one",
+                )
+            }
+            Question::Losses { .. } | Question::CutPower { .. } => {
+                classed(Class::Declined, "declined; nothing is changed", "")
+            }
+        })
+    }
 }
 
 /// An answer.

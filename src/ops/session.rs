@@ -8,7 +8,7 @@ pub use agreed::Agreed;
 use crate::apply::{HostLock, Journal, Observer as _, Step, Transaction};
 use crate::change::{Change, Hold, Part};
 use crate::domain_history::{change_domain, change_host, read_back};
-use crate::error::{Class, Error, Result, classed, usage};
+use crate::error::{Error, Result};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::none::{self, NoHypervisor};
 use crate::links;
@@ -264,7 +264,7 @@ impl<'w> Session<'w> {
         let steps = change.steps();
         if let Some(question) = &change.question {
             let answer = self.ask(question, &steps, &change.losses)?;
-            refuse_answer(answer, question, &change.losses)?;
+            question.settle(answer, &change.losses)?;
         }
         Ok(Agreed::to(&steps).and(&change.losses))
     }
@@ -299,38 +299,6 @@ fn make_part(
         Part::Complete => transaction.complete()?,
     }
     Ok(())
-}
-
-/// Refuses to go on after any answer but yes.
-fn refuse_answer(answer: Answer, question: &Question, losses: &[String]) -> Result<()> {
-    let nobody = answer == Answer::Nobody;
-    let no_one = "is not confirmed, and there is no terminal to ask at";
-    Err(match question {
-        _ if answer == Answer::Yes => return Ok(()),
-        Question::Delete { kind, name } if nobody => {
-            usage(format!("deleting {kind} `{name}` {no_one}"), "--yes deletes without asking")
-        }
-        Question::Delete { kind, name } => {
-            let message = format!("{kind} `{name}` is not deleted: the name was not repeated");
-            classed(Class::Declined, message, "")
-        }
-        Question::Agree { what, .. } if nobody => {
-            usage(format!("{what} {no_one}"), "--yes does it without asking")
-        }
-        Question::Agree { what, .. } => {
-            classed(Class::Declined, format!("{what} was declined; nothing is changed"), "")
-        }
-        Question::Losses { name } if nobody => {
-            let lines: String = losses.iter().map(|loss| format!("\n  {loss}")).collect();
-            usage(
-                format!("domain `{name}` would get drives with data on them{lines}"),
-                "--accept-data-loss gives them as they are; `gpuvm drive wipe ID` erases one",
-            )
-        }
-        Question::Losses { .. } | Question::CutPower { .. } => {
-            classed(Class::Declined, "declined; nothing is changed", "")
-        }
-    })
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! `drive release-array`: stops a data array that nothing uses, and keeps what restores it.
 
-use super::confirm;
+use super::named;
+use crate::apply::Step;
 use crate::apply::array::{
     ArrayStep, Assembly, Mounting, Names, content, mark_fstab, mark_mdadm_conf, output, signature,
 };
-use crate::apply::{Step, apply};
 use crate::cli::args::ReleaseArrayArgs;
-use crate::cli::change::{Agreed, journal, print_steps, refuse_unfinished, watch};
+use crate::cli::change::asking;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, hinted};
 use crate::cli::image::uses::Uses as Disks;
@@ -19,6 +19,9 @@ use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
 use crate::shell::word;
 use crate::topology::DriveUse;
+use gpuvm_ops::change::Change;
+use gpuvm_ops::reporter::Deed;
+use gpuvm_ops::session::Session;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -41,29 +44,18 @@ pub fn run(args: &ReleaseArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         )
     })?;
     let common = &args.common;
-    let mut reporter = watch(cx.output)?;
-    let hypervisor = cx.hypervisor()?;
-    if common.change.dry_run {
-        print_steps(&plan(args, &name, &*hypervisor)?, cx)?;
+    let (yes, dry_run) = (common.change.yes, common.change.dry_run);
+    let mut session = Session::begin(cx, asking(&common.change.lock, (yes, dry_run)))?;
+    let done = session.run(|world| -> anyhow::Result<_> {
+        let steps = plan(args, &name, &*world.hypervisor()?)?;
+        let what = ("drive release-array", name.as_str());
+        let change = named(what, (Deed::Release, "array", &name), steps, ());
+        let device = args.device.to_string_lossy();
+        Ok(Change { again: format!("gpuvm drive release-array {}", word(&device)), ..change })
+    })?;
+    if !done.made {
         return Ok(EXIT_DONE);
     }
-    refuse_unfinished(&*hypervisor, cx.output)?;
-    let mut agreed = Agreed::default();
-    if !common.change.yes {
-        let steps = plan(args, &name, &*hypervisor)?;
-        confirm(&steps, "releasing", "array", &name)?;
-        agreed = Agreed::to(&steps);
-    }
-    let _lock = reporter.lock(common.change.lock.wait())?;
-    // Once more: something may have come to use it while the question stood.
-    let steps = plan(args, &name, &*hypervisor)?;
-    agreed.covers(
-        &steps,
-        &[],
-        &format!("gpuvm drive release-array {}", word(&args.device.to_string_lossy())),
-    )?;
-    let journal = journal("drive release-array", &name, &*hypervisor)?;
-    apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     let record = released::file(&name);
     cx.output.progress(&format!("array {name} is released; /{record} keeps what restores it"));
     tell_initramfs(common.initramfs, cx);

@@ -1,15 +1,15 @@
 //! `drive restore-array`: brings a released array back.
 
-use super::confirm;
+use super::named;
 use super::release::{FSTAB, tell_initramfs};
 use super::state::{Reason, State};
+use crate::apply::Step;
 use crate::apply::array::{
     ArrayStep, Assembly, CommandError, Mounting, can_make, content, output, unmark,
 };
-use crate::apply::{Step, apply};
 use crate::blockdev::signatures::foreign;
 use crate::cli::args::RestoreArrayArgs;
-use crate::cli::change::{Agreed, journal, print_steps, refuse_unfinished, watch};
+use crate::cli::change::asking;
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, classed, hinted, usage};
@@ -20,6 +20,9 @@ use crate::discover::released::{self, Released, plain};
 use crate::fsroot::FsRoot;
 use crate::shell::word;
 use crate::topology::{Content, DriveUse, Signature};
+use gpuvm_ops::change::Change;
+use gpuvm_ops::reporter::Deed;
+use gpuvm_ops::session::Session;
 use std::path::Path;
 
 /// Seconds that mdadm may take to read superblocks.
@@ -30,27 +33,20 @@ pub fn run(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("drive restore-array")?;
     cx.refuse_elsewhere("drive restore-array")?;
     let (common, name) = (&args.common, args.name.trim_start_matches("/dev/"));
-    let mut reporter = watch(cx.output)?;
-    let hypervisor = cx.hypervisor()?;
-    if common.change.dry_run {
-        print_steps(&plan(args, name, cx)?.1, cx)?;
+    let (yes, dry_run) = (common.change.yes, common.change.dry_run);
+    let mut session = Session::begin(cx, asking(&common.change.lock, (yes, dry_run)))?;
+    let done = session.run(|_| -> anyhow::Result<_> {
+        let (record, steps) = plan(args, name, cx)?;
+        let what = ("drive restore-array", name);
+        let change = named(what, (Deed::Restore, "array", name), steps, record);
+        Ok(Change { again: format!("gpuvm drive restore-array {}", word(name)), ..change })
+    })?;
+    if !done.made {
         return Ok(EXIT_DONE);
     }
-    refuse_unfinished(&*hypervisor, cx.output)?;
-    let mut agreed = Agreed::default();
-    if !common.change.yes {
-        let steps = plan(args, name, cx)?.1;
-        confirm(&steps, "restoring", "array", name)?;
-        agreed = Agreed::to(&steps);
-    }
-    let _lock = reporter.lock(common.change.lock.wait())?;
-    // Once more: a guest may have been given a drive while the question stood.
-    let (record, steps) = plan(args, name, cx)?;
-    agreed.covers(&steps, &[], &format!("gpuvm drive restore-array {}", word(name)))?;
-    let journal = journal("drive restore-array", name, &*hypervisor)?;
-    apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
-    verify(&record, &steps)?;
-    let Released { level, members, mounts, .. } = &record;
+    let record = &done.change.about;
+    verify(record, &done.change.steps())?;
+    let Released { level, members, mounts, .. } = record;
     let places: Vec<&str> = mounts.iter().map(|mount| mount.at.as_str()).collect();
     let mounted = match &places[..] {
         [] => String::new(),

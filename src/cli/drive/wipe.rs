@@ -1,19 +1,22 @@
 //! `drive wipe`: erases a drive that nobody uses, such as one that a guest had.
 
-use super::confirm;
+use super::named;
 use super::state::{Reason, State};
+use crate::apply::Step;
 use crate::apply::drive::WipeStep;
-use crate::apply::{Step, apply};
 use crate::bdf::Bdf;
 use crate::blockdev::Known;
 use crate::cli::args::WipeArgs;
-use crate::cli::change::{Agreed, journal, print_steps, refuse_unfinished, watch};
+use crate::cli::change::asking;
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, classed, hinted};
 use crate::fsroot::FsRoot;
 use crate::shell::word;
 use crate::topology::{Drive, DriveUse};
+use gpuvm_ops::change::Change;
+use gpuvm_ops::reporter::Deed;
+use gpuvm_ops::session::Session;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -34,28 +37,20 @@ pub(in crate::cli) struct Wiped {
 /// Runs the verb.
 pub fn run(args: &WipeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("drive wipe")?;
-    let mut reporter = watch(cx.output)?;
     cx.refuse_elsewhere("drive wipe")?;
-    let hypervisor = cx.hypervisor()?;
-    if args.change.dry_run {
-        print_steps(&[Step::WipeDrive(plan(&args.id, cx)?.1)], cx)?;
+    let (yes, dry_run) = (args.change.yes, args.change.dry_run);
+    let mut session = Session::begin(cx, asking(&args.change.lock, (yes, dry_run)))?;
+    let done = session.run(|_| -> anyhow::Result<_> {
+        let (name, step) = plan(&args.id, cx)?;
+        let what = ("drive wipe", name.as_str());
+        let steps = vec![Step::WipeDrive(step.clone())];
+        let change = named(what, (Deed::Erase, "drive", &args.id), steps, (name.clone(), step));
+        Ok(Change { again: format!("gpuvm drive wipe {}", word(&args.id)), ..change })
+    })?;
+    if !done.made {
         return Ok(EXIT_DONE);
     }
-    refuse_unfinished(&*hypervisor, cx.output)?;
-    let mut agreed = Agreed::default();
-    if !args.change.yes {
-        let steps = [Step::WipeDrive(plan(&args.id, cx)?.1)];
-        confirm(&steps, "erasing", "drive", &args.id)?;
-        agreed = Agreed::to(&steps);
-    }
-    let _lock = reporter.lock(args.change.lock.wait())?;
-    // Once more: it may have come into use while the question stood.
-    let (name, step) = plan(&args.id, cx)?;
-    let steps = [Step::WipeDrive(step.clone())];
-    agreed.covers(&steps, &[], &format!("gpuvm drive wipe {}", word(&args.id)))?;
-    let journal = journal("drive wipe", &name, &*hypervisor)?;
-    let WipeStep { path, bytes, content, .. } = step;
-    apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
+    let (name, WipeStep { path, bytes, content, .. }) = done.change.about;
     let told = format!("drive {name} ({}) is erased", path.display());
     if cx.output.json {
         cx.output.json("gpuvm-wiped-drive", &Wiped { name, path, bytes, content })?;

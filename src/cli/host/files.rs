@@ -1,26 +1,20 @@
 //! `host files`: how many files guests may have open, and the line of libvirt's qemu.conf that says it.
 
 use super::change::change;
-use crate::apply::Step;
-use crate::apply::text::TextStep;
 use crate::check;
 use crate::cli::args::HostFilesArgs;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, hinted, usage};
+use crate::cli::error::{EXIT_DONE, usage};
 use crate::cli::table::Table;
-use crate::discover::files::{Files, Limit, limit, read, with_limit};
+use crate::discover::files::{Files, Limit, limit, read};
 use crate::discover::process;
 use crate::domain::DomainXml;
 use crate::fsroot::FsRoot;
 use crate::verify::files::{advised, needed};
 use crate::verify::tuning::{CONF, MAX_FILES};
 use crate::versions::Version;
-use anyhow::Context as _;
+use gpuvm_ops::host_settings::open_files;
 use serde::Serialize;
-use std::path::Path;
-
-/// The most that the kernel lets a process have open at all.
-const MOST: &str = "proc/sys/fs/nr_open";
 
 /// Is what `host files` shows.
 #[derive(Debug, Serialize)]
@@ -60,14 +54,7 @@ pub fn run(args: &HostFilesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("host files --count")?;
     cx.refuse_elsewhere("host files --count")?;
     let root = FsRoot::live()?;
-    let most = root.read(MOST)?.and_then(|text| text.trim().parse::<u64>().ok());
-    if most.is_some_and(|most| count > most) {
-        let message = format!("{count} files: the kernel allows a process {}", most.unwrap_or(0));
-        let hint =
-            format!("no guest would start then; `sysctl fs.nr_open` is that number, in /{MOST}");
-        return Err(hinted(message, hint));
-    }
-    let made = change("host files", (&args.lock, args.dry_run), || steps(count), cx)?;
+    let made = change("host files", (&args.lock, args.dry_run), || Ok(open_files(count)?), cx)?;
     if !made.is_empty() {
         let names = read(&root)?.daemons.into_iter().map(|daemon| daemon.name);
         let daemon = names.min().unwrap_or_else(|| "libvirtd".into());
@@ -93,29 +80,6 @@ pub fn warning(xml: &DomainXml, qemu: Option<Version>, cx: &Context<'_>) -> Opti
             advised(needed)
         )
     })
-}
-
-/// The step that leads there; none where it is so already.
-fn steps(count: u64) -> anyhow::Result<Vec<Step>> {
-    let path = Path::new("/").join(CONF);
-    let failed = || format!("cannot read {}", path.display());
-    let before = match std::fs::read_to_string(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let message = format!("{} is not there", path.display());
-            return Err(hinted(
-                message,
-                "it comes with libvirt's driver for QEMU; is that installed?",
-            ));
-        }
-        text => text.with_context(failed)?,
-    };
-    let after = with_limit(&before, count);
-    let after = after.map_err(|error| hinted(error.to_string(), "mend that line first"))?;
-    let step = after.map(|after| {
-        let what = format!("let guests have {count} files open: {MAX_FILES} = {count}");
-        Step::EditText(TextStep { path, before, after, what })
-    });
-    Ok(step.into_iter().collect())
 }
 
 /// Shows what holds.

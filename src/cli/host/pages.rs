@@ -1,12 +1,10 @@
 //! `host pages`: the huge pages of each node, and how many of one size a node is to have.
 
-use crate::apply::Step;
-use crate::apply::boot::steps as boot_steps;
-use crate::apply::pages::{PagesError, PagesStep, boot};
+use crate::apply::pages::boot;
 use crate::cli::args::HostPagesArgs;
 use crate::cli::change::manner;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, hinted};
+use crate::cli::error::EXIT_DONE;
 use crate::cli::table::Table;
 use crate::cpuset::NodeId;
 use crate::discover::hugetlb;
@@ -15,9 +13,7 @@ use crate::memsize::MemSize;
 use crate::request::PageSize;
 use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::words;
-use gpuvm_ops::change::Change;
-use gpuvm_ops::pages::refuse_full;
-use gpuvm_ops::reporter::Question;
+use gpuvm_ops::host_pages::{NodePages, set_pages};
 use gpuvm_ops::session::{Confirm, Manner, Of, Session};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -143,73 +139,28 @@ fn set(args: &HostPagesArgs, count: u64, cx: &Context<'_>) -> anyhow::Result<u8>
     // clap asks for both with --count.
     let (Some(node), Some(size)) = (args.node, args.size) else { return show(args, cx) };
     let (node, page) = (NodeId(node), PageSize::from(size).size());
-    let root = FsRoot::live()?;
-    let subject = format!("of {page} on node {node}");
+    let (now, at_boot) = (!args.boot_only, args.at_boot || args.boot_only);
+    let wanted = NodePages { node, page, count, now, at_boot };
     let confirm = if args.yes { Confirm::Given } else { Confirm::IfNeeded };
     let manner = Manner { confirm, dry_run: args.dry_run, of: Of::Host, ..manner(&args.lock) };
-    let done = Session::begin(cx, manner)?.run(|_| -> anyhow::Result<Change> {
-        let steps = steps(args, (node, page, count), &root)?;
-        let lowers = |step: &&Step| matches!(step, Step::SetPages(step) if step.to < step.was);
-        let lowered: Vec<String> = steps.iter().filter(lowers).map(Step::to_string).collect();
-        let question = (!lowered.is_empty()).then(|| Question::Agree {
-            lines: Some(lowered),
-            question: "give them back?",
-            what: "giving pages back".into(),
-        });
-        Ok(Change { question, ..Change::new("host pages", &subject, steps, ()) })
-    })?;
+    let done = Session::begin(cx, manner)?.run(|_| set_pages(&wanted))?;
     if args.dry_run {
         return Ok(EXIT_DONE);
     }
     if !done.made {
         cx.output.progress(&format!(
-            "{} {subject}: already set; nothing to do",
-            words::count(count, "page")
+            "{} {}: already set; nothing to do",
+            words::count(count, "page"),
+            done.change.subject
         ));
     }
-    if args.at_boot || args.boot_only {
-        tell(page, &root, cx)?;
+    if at_boot {
+        tell(page, &FsRoot::live()?, cx)?;
     }
     if cx.output.json {
         cx.output.json_rows("gpuvm-steps", &done.change.steps())?;
     }
     Ok(EXIT_DONE)
-}
-
-/// The steps that lead there.
-fn steps(
-    args: &HostPagesArgs,
-    (node, page, count): (NodeId, MemSize, u64),
-    root: &FsRoot,
-) -> anyhow::Result<Vec<Step>> {
-    let pools = hugetlb::of_node(root, node)?.ok_or(PagesError::NoNode { node })?;
-    let pool = pools.iter().find(|pool| pool.page_kib == page);
-    let pool = pool.ok_or(PagesError::NoSize { node, page })?;
-    let was = pool.reserved();
-    let mut steps = Vec::new();
-    if !args.boot_only && count != was {
-        if count < pool.used() {
-            let message = format!(
-                "{} pages of {page} on node {node} are in use, so {count} are too few",
-                pool.used()
-            );
-            return Err(hinted(message, "`gpuvm list` shows which domains have huge pages"));
-        }
-        if count > was {
-            refuse_full(root, node, page, count - was)?;
-        }
-        let step = PagesStep { node, page_kib: page, to: count, was, needed: 0 };
-        steps.push(Step::SetPages(step));
-    }
-    if args.at_boot || args.boot_only {
-        let mut numbers = boot::numbers(root)?;
-        match count {
-            0 => numbers.remove(&(node, page)),
-            count => numbers.insert((node, page), count),
-        };
-        steps.extend(boot_steps([boot::file(&numbers)])?);
-    }
-    Ok(steps)
 }
 
 /// Says what reserves the same pages surer still.

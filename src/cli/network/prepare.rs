@@ -1,11 +1,11 @@
 //! What `network create` would do: the request of its arguments, the network that it makes beside this host, and the
 //! steps.
 
-use super::super::args::{NetworkCreateArgs, NetworkKindArg, PfName, StaticArg, VfsArgs, Who};
+use super::super::args::{NetworkCreateArgs, NetworkKindArg, PfName, StaticArg, Who};
+use super::super::change::program;
 use super::super::codes::Class;
 use super::super::context::Context;
 use super::super::error::{coded, hinted, usage};
-use super::super::nic::plan_vfs;
 use super::guests::{Guests, told};
 use super::read;
 use crate::apply::nic::NicStep;
@@ -20,6 +20,7 @@ use crate::network::{
 use crate::shell::word;
 use crate::topology::Sriov;
 use anyhow::Context as _;
+use gpuvm_ops::sriov::{Card, Functions, set_functions};
 
 /// Is a network that can be made.
 pub struct Prepared {
@@ -207,13 +208,10 @@ fn functions(
             _ => Ok(Vec::new()),
         };
     };
-    let name = PfName::Netdev(card.clone());
     if let Some(count) = args.vfs.filter(|count| *count > 0) {
-        let lock = args.lock.clone();
-        let (pf, count, early) = (Some(name), Some(count), Vec::new());
-        let (at_boot, host_drivers, yes, dry_run) = (true, false, args.yes, args.dry_run);
-        let asked = VfsArgs { pf, count, at_boot, host_drivers, yes, dry_run, early, lock };
-        return Ok(plan_vfs(&asked, cx)?.steps);
+        let (card, at_boot) = (Card::Netdev(card.clone()), Some(program()?));
+        let wanted = Functions { card, count, host_drivers: false, at_boot };
+        return Ok(set_functions(cx, &wanted)?.steps());
     }
     let topology = cx.topology()?;
     let is_it = |device: &&crate::topology::PciDevice| {

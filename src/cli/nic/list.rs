@@ -1,6 +1,5 @@
 //! `nic list`: network cards, their links and virtual functions, and who has those.
 
-use super::plan::{functions_of, is_up};
 use crate::apply::nic::boot;
 use crate::bdf::Bdf;
 use crate::cli::args::NicListArgs;
@@ -13,6 +12,7 @@ use crate::fsroot::FsRoot;
 use crate::holders::{self, Use, UseKind};
 use crate::placement::Occupancy;
 use crate::topology::{DeviceKind, PciDevice, Proximity, Sriov, Topology};
+use gpuvm_ops::cards::{functions_of, is_up};
 use serde::Serialize;
 use std::collections::BTreeSet;
 

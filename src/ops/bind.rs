@@ -1,21 +1,46 @@
-//! The steps that bind and release devices, and the reasons why not.
+//! `device bind`, `device release`: functions of the host bound to vfio-pci and given back, and the reasons why not.
 
 use crate::apply::Step;
 use crate::apply::bind::boot;
 use crate::apply::boot::steps as boot_steps;
 use crate::bdf::Bdf;
-use crate::cli::args::{BindArgs, ReleaseArgs};
-use crate::cli::change::program;
-use crate::cli::context::Context;
-use crate::cli::error::hinted;
+use crate::change::{Change, Part};
+use crate::claim::bound_to;
+use crate::error::{Error, Result, hinted};
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Hindrance, Take, Use, UseKind};
 use crate::placement::Occupancy;
+use crate::reporter::Question;
 use crate::topology::{Binding, Topology, is_vfio};
-use gpuvm_ops::claim::bound_to;
+use crate::world::World;
 use std::collections::BTreeSet;
 
-/// Is the host that devices are bound on.
+/// Functions that are to be bound or released.
+#[derive(Debug, Clone)]
+pub struct Bind {
+    /// Their addresses.
+    pub devices: Vec<Bdf>,
+    /// Also where somebody uses one.
+    pub force: bool,
+    /// The program that does the same at boot from then on; none: only now.
+    pub at_boot: Option<String>,
+}
+
+impl Bind {
+    /// The functions, each once, by address.
+    fn sorted(&self) -> Vec<Bdf> {
+        let all: BTreeSet<Bdf> = self.devices.iter().copied().collect();
+        all.into_iter().collect()
+    }
+
+    /// The change that these steps are.
+    fn change(&self, verb: &'static str, steps: Vec<Step>) -> Change {
+        let names: Vec<String> = self.devices.iter().map(Bdf::to_string).collect();
+        Change::new(verb, &names.join(" "), steps, ())
+    }
+}
+
+/// The host that devices are bound on.
 struct Host {
     /// Its files.
     root: FsRoot,
@@ -27,28 +52,29 @@ struct Host {
 
 impl Host {
     /// Reads this machine; without domains where no libvirt answers.
-    fn read(cx: &Context<'_>) -> anyhow::Result<Host> {
-        Ok(Host { root: FsRoot::live()?, topology: cx.topology()?, held: cx.occupancy_or_warn()? })
+    fn read(world: &World) -> Result<Host> {
+        let (topology, held) = (world.topology()?, world.occupancy_or_warn()?);
+        Ok(Host { root: FsRoot::live()?, topology, held })
     }
 
     /// Who uses these functions.
-    fn uses(&self, functions: &[Bdf]) -> anyhow::Result<Vec<Use>> {
+    fn uses(&self, functions: &[Bdf]) -> Result<Vec<Use>> {
         let mut uses = holders::known(&self.topology, &self.held, functions);
         uses.extend(holders::read(&self.root, &self.topology, functions)?.uses);
         Ok(uses)
     }
 
     /// The files that have to change for these functions to be bound at boot.
-    fn at_boot(&self, wanted: &BTreeSet<Bdf>) -> anyhow::Result<Vec<Step>> {
+    fn at_boot(&self, wanted: &BTreeSet<Bdf>, program: &str) -> Result<Vec<Step>> {
         let kernel = self.topology.machine().kernel_release.as_deref().unwrap_or_default();
         let built_in = boot::is_built_in(&self.root, kernel)?;
         let by_id = !built_in && !boot::has_other_ids(&self.root)?;
-        Ok(boot_steps(boot::files(&self.topology, wanted, &program()?, by_id))?)
+        Ok(boot_steps(boot::files(&self.topology, wanted, program, by_id))?)
     }
 }
 
 /// The error that devices cannot be had, with every reason.
-fn refused(doing: &str, hindrances: &[&Hindrance], all: &[Hindrance]) -> anyhow::Error {
+fn refused(doing: &str, hindrances: &[&Hindrance], all: &[Hindrance]) -> Error {
     let bdfs: BTreeSet<String> = hindrances.iter().map(|h| h.bdf.to_string()).collect();
     let bdfs: Vec<String> = bdfs.into_iter().collect();
     let mut message = format!("{} cannot be {doing}", bdfs.join(", "));
@@ -63,13 +89,32 @@ fn refused(doing: &str, hindrances: &[&Hindrance], all: &[Hindrance]) -> anyhow:
     hinted(message, hint)
 }
 
-/// The steps of `device bind`.
-pub fn bind(args: &BindArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
-    let host = Host::read(cx)?;
-    let topology = &host.topology;
-    let mut asked = args.devices.clone();
-    asked.sort();
-    asked.dedup();
+/// Plans to bind functions to vfio-pci. A driver of the host that has one is asked about.
+pub fn bind(world: &World, bind: &Bind) -> Result<Change> {
+    let steps = binding(world, bind)?;
+    let taken = steps.iter().filter(|step| takes(step)).map(Step::to_string);
+    let taken: Vec<String> = taken.collect();
+    let question = (!taken.is_empty()).then(|| Question::Agree {
+        lines: Some(taken),
+        question: "take them from the host?",
+        what: "taking devices from the host".into(),
+    });
+    // A driver tells of NVLinks as long as it has its GPUs.
+    let binds = steps.iter().any(|step| matches!(step, Step::BindDevice { .. }));
+    let links = binds.then_some(Part::Links);
+    let parts = links.into_iter().chain([Part::Steps(steps)]).collect();
+    Ok(Change { parts, question, ..bind.change("device bind", Vec::new()) })
+}
+
+/// Whether a step takes a function from a driver of the host.
+fn takes(step: &Step) -> bool {
+    matches!(step, Step::BindDevice { was, .. } if was.driver.is_some())
+}
+
+/// The steps that bind functions.
+fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
+    let host = Host::read(world)?;
+    let (topology, asked) = (&host.topology, bind.sorted());
     let on_vfio = |bdf: &Bdf| {
         let driver = topology.device(*bdf).and_then(|device| device.driver.as_deref());
         driver.is_some_and(is_vfio)
@@ -78,30 +123,27 @@ pub fn bind(args: &BindArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
     let mut take = Take::new(topology, &uses, &asked);
     // What a guest has already is bound already.
     take.hindrances.retain(|hindrance| !on_vfio(&hindrance.bdf));
-    let refusals = take.refusals(args.force);
+    let refusals = take.refusals(bind.force);
     if !refusals.is_empty() {
         return Err(refused("bound", &refusals, &take.hindrances));
     }
     let mut steps = Vec::new();
     for &bdf in take.functions.iter().filter(|bdf| !on_vfio(bdf)) {
         let Some(was) = bound_to(topology, bdf)? else { continue };
-        steps.push(Step::BindDevice { bdf, to: Binding::vfio(), was, force: args.force });
+        steps.push(Step::BindDevice { bdf, to: Binding::vfio(), was, force: bind.force });
     }
-    if args.at_boot {
+    if let Some(program) = &bind.at_boot {
         let mut wanted = boot::functions(&host.root)?;
         wanted.extend(&take.functions);
-        steps.extend(host.at_boot(&wanted)?);
+        steps.extend(host.at_boot(&wanted, program)?);
     }
     Ok(steps)
 }
 
-/// The steps of `device release`.
-pub fn release(args: &ReleaseArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Step>> {
-    let host = Host::read(cx)?;
-    let topology = &host.topology;
-    let mut asked = args.devices.clone();
-    asked.sort();
-    asked.dedup();
+/// Plans to give functions back to the drivers of the host.
+pub fn release(world: &World, bind: &Bind) -> Result<Change> {
+    let host = Host::read(world)?;
+    let (topology, asked) = (&host.topology, bind.sorted());
     if let Some(absent) = asked.iter().find(|bdf| topology.device(**bdf).is_none()) {
         return Err(hinted(
             format!("this host has no device {absent}"),
@@ -114,7 +156,7 @@ pub fn release(args: &ReleaseArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Step>
         let Some(was) = bound_to(topology, bdf)? else { continue };
         if was.driver.as_deref().is_some_and(is_vfio) {
             bound.push(bdf);
-            steps.push(Step::ReleaseDevice { bdf, was, force: args.force });
+            steps.push(Step::ReleaseDevice { bdf, was, force: bind.force });
         }
     }
     let uses = host.uses(&bound)?;
@@ -125,20 +167,20 @@ pub fn release(args: &ReleaseArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Step>
     };
     let all: Vec<Hindrance> = uses.into_iter().map(of).collect();
     let take = Take { functions: bound, hindrances: all };
-    let refusals = take.refusals(args.force);
+    let refusals = take.refusals(bind.force);
     if !refusals.is_empty() {
         return Err(refused("released", &refusals, &take.hindrances));
     }
     for domain in &host.held.domains {
         for bdf in domain.devices.iter().filter(|bdf| take.functions.contains(bdf)) {
             let name = &domain.domain;
-            cx.output.warning(&format!("domain `{name}` has {bdf} and takes it when it starts"));
+            world.warning(&format!("domain `{name}` has {bdf} and takes it when it starts"));
         }
     }
-    if args.at_boot {
+    if let Some(program) = &bind.at_boot {
         let mut wanted = boot::functions(&host.root)?;
         wanted.retain(|bdf| !asked.contains(bdf));
-        steps.extend(host.at_boot(&wanted)?);
+        steps.extend(host.at_boot(&wanted, program)?);
     }
-    Ok(steps)
+    Ok(bind.change("device release", steps))
 }

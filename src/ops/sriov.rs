@@ -1,43 +1,57 @@
-//! The steps that change how many virtual functions a card has, and the reasons why not.
+//! `nic vfs`: how many virtual functions a card has, now and when the machine boots, and the reasons why not.
 
 use crate::apply::Step;
 use crate::apply::boot::steps as boot_steps;
 use crate::apply::nic::NicStep;
 use crate::apply::nic::boot::{self, AtBoot};
 use crate::bdf::Bdf;
-use crate::cli::args::{EarlyVfs, PfName, VfsArgs};
-use crate::cli::change::program;
-use crate::cli::context::Context;
-use crate::cli::error::{hinted, usage};
+use crate::cards::{functions_of, link_up};
+use crate::change::Change;
+use crate::error::{Class, Error, Result, classed, hinted, usage};
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Use};
+use crate::reporter::Question;
 use crate::topology::{PciDevice, Sriov, Topology, is_vfio};
-use crate::versions::Version;
-use anyhow::bail;
-pub use gpuvm_ops::cards::{functions_of, is_up, link_up};
+
+use crate::world::World;
+use gpuvm_core::versions::Version;
 use std::time::{Duration, Instant};
 
-/// Is what has to be done for a card.
-pub struct Change {
+/// A card, as it is named.
+#[derive(Debug, Clone)]
+pub enum Card {
+    /// By its address.
+    At(Bdf),
+    /// By its network device.
+    Netdev(String),
+}
+
+/// How many virtual functions a card is to have.
+#[derive(Debug, Clone)]
+pub struct Functions {
     /// The card.
-    pub pf: Bdf,
-    /// The steps; none: it is so already.
-    pub steps: Vec<Step>,
+    pub card: Card,
+    /// How many.
+    pub count: u32,
+    /// Whether drivers of the host take them.
+    pub host_drivers: bool,
+    /// The program that makes them again at boot; none: only now.
+    pub at_boot: Option<String>,
 }
 
 /// The error that a card cannot have virtual functions, and where to look.
-fn refused(message: String) -> anyhow::Error {
+fn refused(message: String) -> Error {
     hinted(message, "`gpuvm nic list` shows the cards and their virtual functions")
 }
 
 /// Finds a card, which has to be able to have virtual functions, with how many it can have and has.
-fn card<'t>(name: &PfName, topology: &'t Topology) -> anyhow::Result<(&'t PciDevice, u32, u32)> {
+fn card<'t>(name: &Card, topology: &'t Topology) -> Result<(&'t PciDevice, u32, u32)> {
     let is_named = |device: &&PciDevice, name: &String| {
         device.net.as_ref().is_some_and(|net| net.netdevs.contains(name))
     };
     let (found, called) = match name {
-        PfName::At(bdf) => (topology.device(*bdf), bdf.to_string()),
-        PfName::Netdev(name) => {
+        Card::At(bdf) => (topology.device(*bdf), bdf.to_string()),
+        Card::Netdev(name) => {
             (topology.devices().iter().find(|device| is_named(device, name)), name.clone())
         }
     };
@@ -57,27 +71,39 @@ fn card<'t>(name: &PfName, topology: &'t Topology) -> anyhow::Result<(&'t PciDev
     }
 }
 
-/// The steps of `nic vfs`.
-pub fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<Change> {
-    let (Some(name), Some(count)) = (&args.pf, args.count) else {
-        bail!("a card and a number are needed");
-    };
-    let topology = cx.topology()?;
+/// Plans to give a card as many virtual functions as it is to have. Those that it has go first, which is asked about.
+pub fn set_functions(world: &World, wanted: &Functions) -> Result<Change<Bdf>> {
+    let (pf, steps) = steps(world, wanted)?;
+    let gone = |step: &&Step| matches!(step, Step::Nic(NicStep::SetCount { was: 1.., .. }));
+    let gone: Vec<String> = steps.iter().filter(gone).map(Step::to_string).collect();
+    let question = (!gone.is_empty()).then(|| Question::Agree {
+        lines: Some(gone),
+        question: "take them away?",
+        what: format!("taking the virtual functions of {pf} away"),
+    });
+    Ok(Change { question, ..Change::new("nic vfs", &pf.to_string(), steps, pf) })
+}
+
+/// The card, and the steps that lead there.
+fn steps(world: &World, wanted: &Functions) -> Result<(Bdf, Vec<Step>)> {
+    let Functions { card: name, count, host_drivers, at_boot: program } = wanted;
+    let (count, host_drivers) = (*count, *host_drivers);
+    let topology = world.topology()?;
     let (device, total, enabled) = card(name, &topology)?;
     let pf = device.bdf;
     if count > total {
         let message = format!("{pf} can have {total} virtual functions, not {count}");
         return Err(hinted(message, format!("`gpuvm nic vfs {pf} --count {total}`")));
     }
-    if args.host_drivers && count == 0 {
+    if host_drivers && count == 0 {
         let hint = "leave --host-drivers out";
         return Err(usage("--host-drivers speaks of virtual functions, and --count is 0", hint));
     }
-    if args.at_boot {
-        cx.refuse_recorded("nic vfs --at-boot")?;
-        cx.refuse_elsewhere("nic vfs --at-boot")?;
+    if program.is_some() {
+        world.refuse_recorded("nic vfs --at-boot")?;
+        world.refuse_elsewhere("nic vfs --at-boot")?;
     }
-    let root = cx.root()?;
+    let root = world.root()?;
     let mut steps = Vec::new();
     if count != enabled {
         match device.driver.as_deref() {
@@ -89,8 +115,8 @@ pub fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<Change> {
                 return Err(hinted(message, format!("`gpuvm device release {pf}` gives it back")));
             }
         }
-        refuse_used(pf, root.as_ref(), &topology, cx)?;
-        steps.extend(autoprobe(pf, count == 0 || args.host_drivers, root.as_ref(), &topology)?);
+        refuse_used(pf, root.as_ref(), &topology, world)?;
+        steps.extend(autoprobe(pf, count == 0 || host_drivers, root.as_ref(), &topology)?);
         steps.push(Step::Nic(NicStep::SetCount { pf, count, was: enabled }));
         if count > 0 {
             steps.extend(link_up(device, root.as_ref())?);
@@ -100,38 +126,30 @@ pub fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<Change> {
     if let Some(root) = root.as_ref().filter(|root| root.is_live()) {
         let mut at_boot = boot::functions(root)?;
         let before = at_boot.get(&pf).map(|at_boot| at_boot.count);
-        if args.at_boot {
+        if let Some(program) = program {
             let id = crate::apply::bind::boot::id(device);
             match count {
                 0 => drop(at_boot.remove(&pf)),
-                _ => {
-                    let host_drivers = args.host_drivers;
-                    at_boot.insert(pf, AtBoot { id, count, host_drivers });
-                }
+                _ => drop(at_boot.insert(pf, AtBoot { id, count, host_drivers })),
             }
-            steps.extend(boot_steps(boot::files(&at_boot, &program()?))?);
+            steps.extend(boot_steps(boot::files(&at_boot, program))?);
         } else if let Some(before) = before.filter(|before| *before != count) {
             let told = format!(
                 "{pf} gets {before} virtual functions at the next boot; --at-boot changes that, too"
             );
-            cx.output.warning(&told);
+            world.warning(&told);
         }
     }
-    Ok(Change { pf, steps })
+    Ok((pf, steps))
 }
 
 /// Refuses to take virtual functions away that somebody uses; says which guests that are off will miss them.
-fn refuse_used(
-    pf: Bdf,
-    root: Option<&FsRoot>,
-    topology: &Topology,
-    cx: &Context<'_>,
-) -> anyhow::Result<()> {
+fn refuse_used(pf: Bdf, root: Option<&FsRoot>, topology: &Topology, world: &World) -> Result<()> {
     let functions: Vec<Bdf> = functions_of(topology, pf).iter().map(|vf| vf.bdf).collect();
     if functions.is_empty() {
         return Ok(());
     }
-    let held = cx.occupancy_or_warn()?;
+    let held = world.occupancy_or_warn()?;
     let mut uses = holders::known(topology, &held, &functions);
     if let Some(root) = root {
         uses.extend(holders::read(root, topology, &functions)?.uses);
@@ -141,7 +159,7 @@ fn refuse_used(
             let name = &domain.domain;
             let told =
                 format!("domain `{name}`, which is off, has {bdf} and does not start without it");
-            cx.output.warning(&told);
+            world.warning(&told);
         }
     }
     if uses.is_empty() {
@@ -164,7 +182,7 @@ fn autoprobe(
     on: bool,
     root: Option<&FsRoot>,
     topology: &Topology,
-) -> anyhow::Result<Option<Step>> {
+) -> Result<Option<Step>> {
     let kernel = topology.machine().kernel_release.as_deref().and_then(Version::read);
     if !on && kernel.is_none_or(|kernel| kernel < OVERRIDES) {
         return Ok(None);
@@ -178,22 +196,26 @@ fn autoprobe(
 }
 
 /// The steps that give a card its virtual functions at boot, once its driver has it and its network device has its name.
-pub fn early(card: &EarlyVfs, root: &FsRoot, until: Instant) -> anyhow::Result<Vec<Step>> {
-    let EarlyVfs { pf, at_boot: AtBoot { id, count, host_drivers } } = card;
-    let (pf, count) = (*pf, *count);
+pub fn early(pf: Bdf, at_boot: &AtBoot, root: &FsRoot, until: Instant) -> Result<Vec<Step>> {
+    let AtBoot { id, count, host_drivers } = at_boot;
+    let count = *count;
     loop {
         let topology = crate::discover::discover(root)?;
         let device = topology.device(pf);
         let seen = device.map_or("nothing".into(), crate::apply::bind::boot::id);
         if seen != *id {
-            bail!("at {pf} is {seen}, not {id}: no virtual functions are made");
+            return Err(classed(
+                Class::System,
+                format!("at {pf} is {seen}, not {id}: no virtual functions are made"),
+                "",
+            ));
         }
         let named = device.and_then(|d| d.net.as_ref()).and_then(|net| net.netdevs.first());
         if let (Some(device), Some(netdev)) = (device, named)
             && is_named_by_udev(root, netdev)?
         {
             let Some(Sriov::Pf { enabled: was, .. }) = device.sriov else {
-                bail!("{pf} has no SR-IOV any more");
+                return Err(classed(Class::System, format!("{pf} has no SR-IOV any more"), ""));
             };
             let mut steps = Vec::new();
             if was != count {
@@ -204,14 +226,18 @@ pub fn early(card: &EarlyVfs, root: &FsRoot, until: Instant) -> anyhow::Result<V
             return Ok(steps);
         }
         if Instant::now() >= until {
-            bail!("{pf} has no network device yet: no virtual functions are made");
+            return Err(classed(
+                Class::System,
+                format!("{pf} has no network device yet: no virtual functions are made"),
+                "",
+            ));
         }
         std::thread::sleep(Duration::from_millis(500));
     }
 }
 
 /// Whether udev has done with a network device, so that its name stays; so where no udev runs.
-fn is_named_by_udev(root: &FsRoot, netdev: &str) -> anyhow::Result<bool> {
+fn is_named_by_udev(root: &FsRoot, netdev: &str) -> Result<bool> {
     let Some(dir) = root.dir(&format!("sys/class/net/{netdev}"))? else { return Ok(false) };
     let number: u32 = dir.number("ifindex")?.unwrap_or_default();
     Ok(!root.exists("run/udev/data") || root.exists(&format!("run/udev/data/n{number}")))

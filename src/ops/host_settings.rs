@@ -1,0 +1,160 @@
+//! Settings of the host that guests profit from: how many files they may have open (`host files`), and what of the kernel
+//! `verify` judges (`host tuning`).
+
+use crate::apply::Step;
+use crate::apply::boot::steps as boot_steps;
+use crate::apply::setting::{SettingStep, boot};
+use crate::apply::text::TextStep;
+use crate::discover::files::with_limit;
+use crate::discover::tuning::{BALANCING, TRANSPARENT, value};
+use crate::error::{Doing as _, Result, hinted};
+use crate::fsroot::FsRoot;
+use gpuvm_core::verify::tuning::{CONF, MAX_FILES};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The most that the kernel lets a process have open at all.
+const MOST: &str = "proc/sys/fs/nr_open";
+
+/// The governors of all pcpus, as systemd-tmpfiles takes them.
+const GOVERNORS: &str = "sys/devices/system/cpu/cpu*/cpufreq/scaling_governor";
+
+/// A setting of the kernel.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Setting {
+    /// Its option.
+    pub option: &'static str,
+    /// Its name, for people.
+    #[serde(skip)]
+    pub name: &'static str,
+    /// Its files with their values.
+    pub values: BTreeMap<String, String>,
+    /// The values that it can have; empty: not known.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub known: BTreeSet<String>,
+    /// What is written at boot, by our file.
+    pub at_boot: Option<String>,
+    /// What suits guests; none: it depends, or this host has no such setting.
+    pub advised: Option<&'static str>,
+    /// Why.
+    pub why: &'static str,
+}
+
+/// The step that lets guests have so many files open; none where it is so already.
+pub fn open_files(count: u64) -> Result<Vec<Step>> {
+    let root = FsRoot::live()?;
+    let most = root.read(MOST)?.and_then(|text| text.trim().parse::<u64>().ok());
+    if most.is_some_and(|most| count > most) {
+        let message = format!("{count} files: the kernel allows a process {}", most.unwrap_or(0));
+        let hint =
+            format!("no guest would start then; `sysctl fs.nr_open` is that number, in /{MOST}");
+        return Err(hinted(message, hint));
+    }
+    let path = Path::new("/").join(CONF);
+    let before = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let message = format!("{} is not there", path.display());
+            return Err(hinted(
+                message,
+                "it comes with libvirt's driver for QEMU; is that installed?",
+            ));
+        }
+        text => text.doing(|| format!("cannot read {}", path.display()))?,
+    };
+    let after = with_limit(&before, count);
+    let after = after.map_err(|error| hinted(error.to_string(), "mend that line first"))?;
+    let step = after.map(|after| {
+        let what = format!("let guests have {count} files open: {MAX_FILES} = {count}");
+        Step::EditText(TextStep { path, before, after, what })
+    });
+    Ok(step.into_iter().collect())
+}
+
+/// The settings of a host, in the order of the options.
+pub fn settings(root: &FsRoot, nodes: usize) -> Result<[Setting; 3]> {
+    let one = |path: &str| -> Result<BTreeMap<String, String>> {
+        Ok(value(root, path)?.map(|now| (path.to_owned(), now)).into_iter().collect())
+    };
+    let (mut governors, mut known) = (BTreeMap::new(), Vec::new());
+    for name in root.names("sys/devices/system/cpu")? {
+        let dir = format!("sys/devices/system/cpu/{name}/cpufreq");
+        // The kernel refuses to tell it of a pcpu that is offline.
+        let Ok(Some(now)) = value(root, &format!("{dir}/scaling_governor")) else { continue };
+        let all = root.read(&format!("{dir}/scaling_available_governors")).ok().flatten();
+        let all = all.unwrap_or_default();
+        known.push(all.split_whitespace().map(str::to_owned).collect::<BTreeSet<_>>());
+        governors.insert(format!("{dir}/scaling_governor"), now);
+    }
+    let known = known.into_iter().reduce(|all, one| &all & &one).unwrap_or_default();
+    let words = root.read(TRANSPARENT)?.unwrap_or_default();
+    let words = words.split_whitespace().map(|word| word.trim_matches(['[', ']']).to_owned());
+    let written = boot::values(root)?;
+    let at_boot = |path: &str| written.get(path).cloned();
+    Ok([
+        Setting {
+            option: "--numa-balancing",
+            name: "automatic NUMA balancing",
+            values: one(BALANCING)?,
+            known: ["0", "1"].map(str::to_owned).into(),
+            at_boot: at_boot(BALANCING),
+            advised: (nodes > 1).then_some("1"),
+            why: "memory that nothing binds follows its vCPUs to their node; memory that is bound, on huge pages or \
+                  mapped for passed functions does not move",
+        },
+        Setting {
+            option: "--governor",
+            name: "the governor of frequencies",
+            values: governors,
+            known,
+            at_boot: at_boot(GOVERNORS),
+            advised: Some("performance"),
+            why: "a pcpu that sleeps deeply or runs slowly answers its guest late",
+        },
+        Setting {
+            option: "--transparent-huge-pages",
+            name: "transparent huge pages",
+            values: one(TRANSPARENT)?,
+            known: words.collect(),
+            at_boot: at_boot(TRANSPARENT),
+            advised: Some("madvise"),
+            why: "QEMU asks for them for memory on normal pages; `never` walks more levels at each access",
+        },
+    ])
+}
+
+/// The steps that set what is wished, in the order of the settings; `at_boot`: also when the machine boots.
+pub fn tuned(wishes: &[Option<String>; 3], at_boot: bool) -> Result<Vec<Step>> {
+    let root = FsRoot::live()?;
+    let (mut steps, mut at_boot_values) = (Vec::new(), boot::values(&root)?);
+    for (setting, wish) in settings(&root, 1)?.into_iter().zip(wishes) {
+        let Some(wish) = wish else { continue };
+        let Setting { option, name, values, known, .. } = setting;
+        if values.is_empty() {
+            let message = format!("{option}: this host does not have {name}");
+            return Err(hinted(message, "`gpuvm host tuning` shows what can be set"));
+        }
+        if !known.is_empty() && !known.contains(wish) {
+            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+            let message = format!("{option} {wish}: this host does not know it");
+            return Err(hinted(message, format!("it knows {}", known.join(", "))));
+        }
+        let was: BTreeMap<String, String> =
+            values.into_iter().filter(|(_, now)| now != wish).collect();
+        if !was.is_empty() {
+            let to = was.keys().map(|path| (path.clone(), wish.clone())).collect();
+            steps.push(Step::Set(SettingStep { name: name.to_owned(), to, was }));
+        }
+        let path = match option {
+            "--governor" => GOVERNORS,
+            "--numa-balancing" => BALANCING,
+            _ => TRANSPARENT,
+        };
+        at_boot_values.insert(path.to_owned(), wish.clone());
+    }
+    if at_boot {
+        steps.extend(boot_steps(boot::files(&at_boot_values))?);
+    }
+    Ok(steps)
+}
