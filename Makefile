@@ -4,13 +4,14 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 CARGO   ?= cargo
 BINDIR   = $(DESTDIR)$(PREFIX)/bin
+LINK     = $(BINDIR)/nvidia-vm
 SHARE    = $(DESTDIR)$(PREFIX)/share
 TARGET   = $(or $(CARGO_TARGET_DIR),target)
 # What is installed is built as `dist`, with LTO: faster, and longer in the making.
 PROFILE ?= release
 GPUVM    = $(TARGET)/$(PROFILE)/gpuvm
 
-.PHONY: build demo test test-nightly mutants test-vdgx lint bench install uninstall clean
+.PHONY: build demo test test-nightly mutants test-vdgx lint bench install install-link uninstall clean
 
 build:
 	tests/setup build
@@ -54,7 +55,9 @@ lint:
 	tests/setup build
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --locked --no-default-features -- -D warnings
+	# Without hwloc, libvirt and schemas; no C library is linked then.
+	$(CARGO) clippy --locked --workspace --no-default-features -- -D warnings
+	! $(CARGO) tree --locked --workspace --no-default-features --edges normal,build --prefix none | grep -E '^(hwlocality|virt)'
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 	if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check licenses bans sources; \
@@ -68,7 +71,7 @@ bench:
 install: PROFILE = dist
 install: build
 	install -Dm755 $(GPUVM) $(BINDIR)/gpuvm
-	ln -sf gpuvm $(BINDIR)/nvidia-vm
+	$(MAKE) --no-print-directory install-link
 	install -d $(SHARE)/man/man1 $(SHARE)/man/man7 $(SHARE)/gpuvm/templates $(SHARE)/gpuvm/topologies $(SHARE)/gpuvm/schemas
 	install -m644 man/*.1 $(SHARE)/man/man1/
 	install -m644 man/*.7 $(SHARE)/man/man7/
@@ -81,8 +84,15 @@ install: build
 	$(GPUVM) completions zsh >$(SHARE)/zsh/site-functions/_gpuvm
 	$(GPUVM) completions fish >$(SHARE)/fish/vendor_completions.d/gpuvm.fish
 
+# The name of the vendor's tool; a program of this name that is not ours stays.
+install-link:
+	@if [ "$$(readlink $(LINK))" != gpuvm ] && { [ -e $(LINK) ] || [ -L $(LINK) ]; }; then \
+		echo "install: $(LINK) is another program and stays; \`ln -sf gpuvm $(LINK)\` replaces it"; \
+	else install -d $(BINDIR) && ln -sf gpuvm $(LINK); fi
+
 uninstall:
-	rm -f $(BINDIR)/gpuvm $(BINDIR)/nvidia-vm $(SHARE)/man/man1/gpuvm.1 $(SHARE)/man/man1/gpuvm-*.1
+	if [ "$$(readlink $(LINK))" = gpuvm ]; then rm -f $(LINK); fi
+	rm -f $(BINDIR)/gpuvm $(SHARE)/man/man1/gpuvm.1 $(SHARE)/man/man1/gpuvm-*.1
 	rm -f $(SHARE)/man/man7/gpuvm-*.7
 	rm -f $(SHARE)/bash-completion/completions/gpuvm $(SHARE)/zsh/site-functions/_gpuvm
 	rm -f $(SHARE)/fish/vendor_completions.d/gpuvm.fish

@@ -10,6 +10,17 @@
 //!
 //! The rooms: [`gpuvm_core`] decides and touches nothing, [`gpuvm_host`] reads and changes the machine, `cli` takes arguments
 //! and prints. Imports point down only.
+//!
+//! A program that has a command line of its own may run one of gpuvm's:
+//!
+//! ```
+//! # let record = concat!(env!("CARGO_MANIFEST_DIR"), "/topologies/dgx-2.json");
+//! let code = gpuvm::cli::main(["gpuvm", "plan", "--gpus", "2", "--host", record].map(Into::into));
+//! assert_eq!(code, 0);
+//! ```
+//!
+//! One that has none asks the rooms themselves: [`gpuvm_core`] plans, [`gpuvm_host`] discovers, and `gpuvm_ops` creates,
+//! starts and stops; each begins with an example.
 
 pub use gpuvm_core::{
     bdf, check, cpuset, domain, finding, hostnet, image, memsize, network, placement, request,

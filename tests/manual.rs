@@ -323,7 +323,9 @@ fn tags(page: &str, section: &str) -> BTreeSet<String> {
 fn gpuvm_codes_lists_every_code_of_an_error_and_no_other() {
     let codes: Vec<String> = gpuvm::cli::codes::codes().map(str::to_owned).collect();
     let once: BTreeSet<String> = codes.iter().cloned().collect();
-    assert_eq!(codes.len(), once.len(), "a code names two errors");
+    let mut twice = codes.clone();
+    once.iter().for_each(|code| drop(twice.remove(twice.iter().position(|c| c == code).unwrap())));
+    assert_eq!(twice, [""; 0], "a code names two errors");
     let is_kebab = |code: &&String| {
         !code.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
     };
@@ -421,4 +423,67 @@ fn every_verb_has_a_page_that_explains_it() {
     for (page, _) in manual::PAGES.iter().filter(|(page, _)| !general.contains(page)) {
         assert!(explained.contains(page), "no verb leads to {page}");
     }
+}
+
+/// The constants of the sources that name a file of gpuvm's own on a host, as paths.
+fn own_files() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![project().join("src")];
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let named = text.lines().filter(|line| line.contains("const ")).filter_map(|line| {
+                let (_, value) = line.split_once(": &str = \"")?;
+                Some(value.split('"').next().unwrap().trim_start_matches('/').to_owned())
+            });
+            let is_ours = |path: &String| {
+                let on_host = ["etc/", "run/", "var/"].iter().any(|dir| path.starts_with(dir));
+                on_host && path.contains("gpuvm")
+            };
+            found.extend(named.filter(is_ours).map(|path| format!("/{path}")));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_file_that_gpuvm_writes_is_in_the_guide() {
+    let page = fs::read_to_string(project().join("man/gpuvm-guide.7")).unwrap();
+    let files = page.split("\n.SH FILES\n").nth(1).unwrap().split("\n.SH ").next().unwrap();
+    let files = files.replace("\\-", "-");
+    let listed: Vec<&str> =
+        files.lines().filter(|line| line.starts_with('/')).flat_map(|l| l.split(", ")).collect();
+    let own = own_files();
+    assert!(own.len() > 10, "{own:?}");
+    let below =
+        |file: &str| listed.iter().any(|path| path.starts_with(file) || file.starts_with(path));
+    let missing: Vec<&String> = own.iter().filter(|file| !below(file)).collect();
+    assert!(missing.is_empty(), "{missing:?} are not in FILES of gpuvm-guide(7)");
+}
+
+#[test]
+fn another_program_named_as_the_vendors_tool_is_not_overwritten() {
+    let root = tempfile::tempdir().unwrap();
+    let link = root.path().join("usr/local/bin/nvidia-vm");
+    let make = |target: &str| {
+        let mut command = std::process::Command::new("make");
+        command.args(["--no-print-directory", target]).current_dir(project());
+        command.env_remove("MAKEFLAGS").env_remove("MAKEOVERRIDES");
+        let (code, out, err) = run(command.arg(format!("DESTDIR={}", root.path().display())));
+        assert_eq!(code, 0, "{out}{err}");
+        out
+    };
+    assert_eq!(make("install-link"), "");
+    assert_eq!(fs::read_link(&link).unwrap().to_str(), Some("gpuvm"));
+    assert_eq!(make("install-link"), "", "again");
+    fs::remove_file(&link).unwrap();
+    fs::write(&link, "theirs").unwrap();
+    assert!(make("install-link").contains("is another program and stays"));
+    make("uninstall");
+    assert_eq!(fs::read_to_string(&link).unwrap(), "theirs");
 }

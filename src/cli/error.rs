@@ -5,6 +5,7 @@ use super::offer;
 use crate::apply::bind::BindError;
 use crate::apply::pages::PagesError;
 use crate::apply::{ApplyError, DiskError, JournalError, LockError, StepError};
+use crate::discover::lstopo::LstopoError;
 use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::input::InputError;
@@ -208,6 +209,10 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     }
     if let Some(disk) = cause.downcast_ref::<DiskError>() {
         return disk_hint(disk);
+    }
+    if let Some(LstopoError::NoHwloc) = cause.downcast_ref::<LstopoError>() {
+        let build = "`cargo build --release --features hwloc` makes a gpuvm that reads it";
+        return Some(format!("{build}; `gpuvm host capture FILE` on that host records more"));
     }
     if let Some(input) = cause.downcast_ref::<InputError>() {
         return input.hint();

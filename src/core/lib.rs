@@ -8,6 +8,25 @@
 //!
 //! Values in, values out: nothing here opens a file, asks a clock, reads the environment or starts a process. Imports point
 //! left along the pipe.
+//!
+//! A plan for two GPUs of a DGX-2 that is not here:
+//!
+//! ```
+//! use gpuvm_core::placement::{Occupancy, plan};
+//! use gpuvm_core::request::Request;
+//! use gpuvm_core::topology::file::from_json;
+//!
+//! # let record = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../topologies/dgx-2.json"));
+//! // What `gpuvm host capture FILE` has written.
+//! let host = from_json(record)?;
+//! let placement = plan(&host, &Occupancy::default(), &Request::for_gpus(2))?;
+//! assert_eq!(placement.vcpu_pins.len(), 10);
+//! assert_eq!(placement.vcpu_pins[1].to_string(), "48", "the other thread of the first core");
+//! for reason in &placement.reasons {
+//!     println!("{reason:?}");
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,22 @@
 //! What gpuvm reads and changes: the host below a root directory, libvirt, and the steps of a change with their undo and
 //! journal. Decides nothing: what is right is said by [`gpuvm_core`].
+//!
+//! The GPUs of a recorded machine, and what this one has:
+//!
+//! ```
+//! use gpuvm_host::discover::{discover, source};
+//! use gpuvm_host::fsroot::FsRoot;
+//! use std::path::Path;
+//!
+//! # let record = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../topologies/dgx-2.json"));
+//! // A file of `gpuvm host capture`, a directory with its `sys` and `proc`, or an XML of lstopo.
+//! let dgx = source::load(record)?;
+//! assert_eq!(dgx.gpus().count(), 16);
+//!
+//! let here = discover(&FsRoot::live()?)?;
+//! assert!(here.nodes().len() >= 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod fsroot;
 pub mod input;

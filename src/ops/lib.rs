@@ -3,6 +3,51 @@
 //! a page would call: nothing here prints, asks at a terminal or knows a command line. Who calls gives a
 //! [`Reporter`](reporter::Reporter), which is told and asked.
 //!
+//! Stops the guest of libvirt's test driver, and starts it again:
+//!
+//! ```
+//! use gpuvm_ops::reporter::{Answer, Asked, Reporter};
+//! use gpuvm_ops::session::{Confirm, Manner, Of, Session};
+//! use gpuvm_ops::start::{Start, start};
+//! use gpuvm_ops::stop::{Down, stop};
+//! use gpuvm_ops::world::{Settings, World};
+//! use std::{io, sync::Arc, time::Duration};
+//!
+//! /// Who has nobody to ask, and tells standard output.
+//! struct Plain;
+//! impl Reporter for Plain {
+//!     fn progress(&self, text: &str) {
+//!         println!("{text}");
+//!     }
+//!     fn warning(&self, text: &str) {
+//!         println!("warning: {text}");
+//!     }
+//!     fn preview(&self, steps: &[gpuvm_host::apply::Step]) -> io::Result<()> {
+//!         steps.iter().for_each(|step| println!("{step}"));
+//!         Ok(())
+//!     }
+//!     fn ask(&self, _: Asked<'_>) -> io::Result<Answer> {
+//!         Ok(Answer::Nobody)
+//!     }
+//! }
+//!
+//! let state = tempfile::tempdir()?;
+//! let settings = Settings {
+//!     connect: "test:///default".into(),
+//!     state: Some(state.path().to_owned()),
+//!     ..Settings::default()
+//! };
+//! let world = World::new(settings, Arc::new(Plain));
+//! let lock_wait = Duration::from_secs(60);
+//! let manner = Manner { confirm: Confirm::Given, dry_run: false, lock_wait, of: Of::Guests };
+//! let mut session = Session::begin(&world, manner)?;
+//! let done = session.run(|world| stop(world, "test", Down { force: true, wait_s: 0 }))?;
+//! assert!(done.made);
+//! let again = Start { name: "test".into(), reserve_pages: false, dry_run: false };
+//! assert!(session.run(|world| start(world, &again))?.made);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! How a verb is brought here:
 //! 1. What it takes becomes a struct of plain values (`Delete`), made by the verb of its arguments.
 //! 2. What it plans becomes `fn delete(world: &World, wanted: &Delete) -> Result<Change<T>>`: parts with the steps, warnings,

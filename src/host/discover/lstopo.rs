@@ -3,110 +3,21 @@
 //! Such a record holds processors, memory and the PCI tree, and lacks drivers, IOMMU groups, BARs, link widths, free
 //! huge pages and who uses a drive; the notes of the result say so. Nothing is read from this machine.
 
+mod error;
 mod guard;
 mod io;
 
+pub use error::LstopoError;
+
 use gpuvm_core::cpuset::{CpuSet, Id, IdSet, MAX_ID, NodeId, PcpuId};
 use gpuvm_core::memsize::MemSize;
-use gpuvm_core::topology::{
-    Core, HugePagePool, L3, Machine, NumaNode, Parts, Topology, TopologyError,
-};
+use gpuvm_core::topology::{Core, HugePagePool, L3, Machine, NumaNode, Parts, Topology};
 use hwlocality::object::TopologyObject;
 use hwlocality::object::attributes::ObjectAttributes;
 use hwlocality::object::types::ObjectType;
 use hwlocality::topology::builder::{BuildFlags, TypeFilter};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
-
-/// Says why a text is no lstopo record that can be used.
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
-#[strum(serialize_all = "kebab-case", prefix = "lstopo-")]
-pub enum LstopoError {
-    /// Longer than any host's.
-    #[error("lstopo record of {bytes} bytes; at most {most} are read")]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-        /// The limit.
-        most: usize,
-    },
-    /// Nested deeper than any host's.
-    #[error("elements nested more than {most} deep (line {line})")]
-    TooDeep {
-        /// Where.
-        line: usize,
-        /// The limit.
-        most: usize,
-    },
-    /// Not well-formed.
-    #[error("not well-formed XML (line {line}): {reason}")]
-    Xml {
-        /// Where.
-        line: usize,
-        /// What the XML reader says.
-        reason: String,
-    },
-    /// Declares or uses entities.
-    #[error(
-        "document type with declarations, or an entity (line {line}), neither of which lstopo writes"
-    )]
-    Doctype {
-        /// Where.
-        line: usize,
-    },
-    /// XML of another kind.
-    #[error("not an lstopo record: {found} where `topology` belongs (line {line})")]
-    NotLstopo {
-        /// What stands there.
-        found: String,
-        /// Where.
-        line: usize,
-    },
-    /// A format that hwloc 2 does not read.
-    #[error("lstopo record of format {version} (line {line}); formats 1 and 2 are read")]
-    Version {
-        /// The format.
-        version: String,
-        /// Where.
-        line: usize,
-    },
-    /// A number out of range.
-    #[error("{name}=\"{value}\" is out of range (line {line})")]
-    Value {
-        /// Attribute.
-        name: String,
-        /// What stands there, shortened.
-        value: String,
-        /// Where.
-        line: usize,
-    },
-    /// An object that hwloc would trip over.
-    #[error("object {reason} (line {line})")]
-    Object {
-        /// In what way.
-        reason: &'static str,
-        /// Where.
-        line: usize,
-    },
-    /// hwloc refuses it.
-    #[error("hwloc does not accept the record: {reason}")]
-    Hwloc {
-        /// What hwloc says.
-        reason: String,
-    },
-    /// A number is above what a host can have.
-    #[error("{kind} set of {owner} is without end or above {max}", max = MAX_ID)]
-    Set {
-        /// What the set holds.
-        kind: &'static str,
-        /// Whose set.
-        owner: &'static str,
-    },
-    /// The objects contradict each other.
-    #[error(transparent)]
-    #[strum(transparent, to_string = "")]
-    Topology(#[from] TopologyError),
-}
 
 /// Reads a host from an lstopo XML of format 2 (or 1), as `lstopo FILE.xml` of hwloc 2 writes.
 pub fn from_lstopo_xml(text: &str) -> Result<Topology, LstopoError> {

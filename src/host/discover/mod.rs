@@ -8,6 +8,10 @@ pub mod arrays;
 pub mod binding;
 pub mod cards;
 mod cpu;
+#[cfg(feature = "hwloc")]
+pub mod crosscheck;
+#[cfg(not(feature = "hwloc"))]
+#[path = "crosscheck/none.rs"]
 pub mod crosscheck;
 pub mod drives;
 pub mod ear;
@@ -17,6 +21,10 @@ pub mod files;
 pub mod holders;
 pub mod hugetlb;
 mod isolation;
+#[cfg(feature = "hwloc")]
+pub mod lstopo;
+#[cfg(not(feature = "hwloc"))]
+#[path = "lstopo/none.rs"]
 pub mod lstopo;
 mod machine;
 pub mod manager;
