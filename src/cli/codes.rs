@@ -57,7 +57,8 @@ where
 /// The error types that are met as causes.
 static KNOWN: [Known; 39] = [
     Known {
-        codes: gpuvm_ops::error::Error::VARIANTS,
+        // Those of [`Class`].
+        codes: &[],
         of: |error| match error.downcast_ref() {
             Some(OpsError::Changed { .. }) => Some(Class::Changed.into()),
             _ => None,
