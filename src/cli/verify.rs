@@ -49,7 +49,7 @@ impl Answer {
         Answer {
             domain: summary.name.clone(),
             running: is_running(summary),
-            findings: vec![verify::not_compared(&summary.name, super::error::whole(&error))],
+            findings: vec![verify::not_compared(&summary.name, super::error::whole(error))],
             rules: 0,
             not_checked: Vec::new(),
         }
