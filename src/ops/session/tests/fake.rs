@@ -15,6 +15,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// What happens at a call, by its number.
+pub type At = Box<dyn Fn(usize)>;
+
 /// A hypervisor in memory: each domain by its name with its definition and whether it runs.
 #[derive(Default)]
 pub struct Fake {
@@ -25,7 +28,7 @@ pub struct Fake {
     /// From this call on it is away.
     pub away_from: Cell<Option<usize>>,
     /// What happens at each call that changes something, by its number.
-    pub at: RefCell<Option<Box<dyn Fn(usize)>>>,
+    pub at: RefCell<Option<At>>,
 }
 
 impl Fake {
