@@ -57,8 +57,7 @@ where
 /// The error types that are met as causes.
 static KNOWN: [Known; 39] = [
     Known {
-        // Those of [`Class`].
-        codes: &[],
+        codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
             Some(OpsError::Changed { .. }) => Some(Class::Changed.into()),
             _ => None,
