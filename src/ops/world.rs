@@ -195,7 +195,7 @@ impl World {
         }
     }
 
-    /// The hypervisor of `--connect`, ready for a console; to be asked for before [`Context::hypervisor`].
+    /// The hypervisor of `--connect`, ready for a console; to be asked for before [`World::hypervisor`].
     pub fn hypervisor_for_console(&self) -> Result<Rc<dyn Hypervisor>> {
         self.opened(true)
     }

@@ -1,5 +1,5 @@
 //! A hypervisor that tells who listens what it is asked, and how long each answer took: `INFO` what changes or takes
-//! longer than [`LONG`], `DEBUG` everything. Documents and what agents are asked are not told: they may hold secrets.
+//! longer than `LONG`, `DEBUG` everything. Documents and what agents are asked are not told: they may hold secrets.
 
 use super::network::{NetworkLease, NetworkState, Networks};
 use super::storage::{NewVolume, Pool, Progress, Storage, Volume, VolumeId};
