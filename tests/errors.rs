@@ -2,7 +2,9 @@
 
 use crate::support::{gpuvm, project, run};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 /// A recorded host of the project.
 const DGX: &str = "topologies/dgx-2.json";
@@ -136,4 +138,136 @@ fn commands_of_an_error_are_commands() {
     let commands: Vec<&str> =
         said["commands"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
     assert!(commands.iter().all(|command| !command.starts_with(['<', '-'])), "{commands:?}");
+}
+
+/// An error of every verb that the command line can provoke, whatever machine this is.
+const PROVOKED: &[&str] = &[
+    "plan --gpus 99 --host topologies/dgx-2.json",
+    "plan --gpus 1 --template /nonexistent --host topologies/dgx-2.json",
+    "plan --gpus 2 --nvme 99 --host topologies/dgx-2.json",
+    "capacity --host /nonexistent",
+    "export --name x --gpus 2 --host topologies/dgx-2.json --output /nonexistent/x",
+    "export --name x --gpus 2 --host topologies/dgx-2.json --drive nosuch",
+    "check /nonexistent --host topologies/dgx-2.json",
+    "check README.md --host topologies/dgx-2.json",
+    "verify nosuch --connect test:///default",
+    "verify test --metrics /nonexistent/x --connect test:///default",
+    "list --connect test:///nosuch",
+    "show nosuch --connect test:///default",
+    "start nosuch --connect test:///default",
+    "stop nosuch --connect test:///default",
+    "restart nosuch --connect test:///default",
+    "ip nosuch --connect test:///default",
+    "console test --connect test:///default",
+    "create --name x --gpus 99 --host topologies/dgx-2.json --dry-run",
+    "delete nosuch --yes --connect test:///default",
+    "seed drop nosuch --connect test:///default",
+    "tune nosuch --connect test:///default",
+    "tune /nonexistent --host topologies/dgx-2.json",
+    "history nosuch --connect test:///default",
+    "undo nosuch --connect test:///default",
+    "recover --end nosuch --host topologies/dgx-2.json",
+    "host show --host /nonexistent",
+    "host matrix --host README.md",
+    "host modules --write --host topologies/dgx-2.json",
+    "host pages --node 0 --size 2M --count 1 --host topologies/dgx-2.json",
+    "host tuning --host topologies/dgx-2.json",
+    "host undo --host topologies/dgx-2.json",
+    "host capture /nonexistent/x --host topologies/dgx-2.json",
+    "host capture README.md --host topologies/dgx-2.json",
+    "host capture src --host topologies/dgx-2.json",
+    "host capture - --topo README.md --host topologies/dgx-2.json",
+    "gpu list --host /nonexistent",
+    "gpu exclude 0fff:ff:1f.7 --host topologies/dgx-2.json",
+    "gpu include 0fff:ff:1f.7 --host topologies/dgx-2.json",
+    "device list --host /nonexistent",
+    "device bind 0fff:ff:1f.7 --dry-run",
+    "device release 0fff:ff:1f.7 --dry-run",
+    "nic list --host /nonexistent",
+    "nic vfs nosuch --count 1 --dry-run",
+    "nic vfs 0000:5e:00.0 --count 9 --dry-run --host topologies/dgx-2.json",
+    "drive list --host /nonexistent",
+    "drive release-array /dev/nosuch --dry-run",
+    "drive restore-array nosuch --dry-run",
+    "drive wipe nosuch --dry-run",
+    "drive wipe 0fff:ff:1f.7 --dry-run",
+    "network list --connect test:///nosuch",
+    "network show nosuch --connect test:///default",
+    "network delete nosuch --yes --connect test:///default",
+    "network undo nosuch --connect test:///default",
+    "network doctor nosuch --connect test:///default",
+    "network host-bridge create br9 --nic nosuch --dry-run",
+    "network host-bridge confirm br9",
+    "network host-bridge show br9",
+    "network host-bridge delete br9",
+    "image add /nonexistent --connect test:///default",
+    "image add https://nosuch/x --connect test:///default",
+    "image add src --connect test:///default",
+    "image list --connect test:///nosuch",
+    "image remove nosuch --connect test:///default",
+    "completions nosuch",
+    "man nosuch",
+    "schema nosuch",
+    "man --dir /nonexistent",
+    "network create x --kind bridge --connect test:///default",
+    "host files --count 99 --host topologies/dgx-2.json",
+];
+
+/// The words of the verbs that do something, below a command.
+fn verbs(command: &clap::Command, path: &str, all: &mut BTreeSet<String>) {
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+        let path = format!("{path} {}", below.get_name());
+        if below.has_subcommands() {
+            verbs(below, &path, all);
+        } else {
+            all.insert(path.trim_start().to_owned());
+        }
+    }
+}
+
+/// A code of last resort says no more than that something failed.
+#[test]
+fn no_error_that_can_be_provoked_has_a_code_of_last_resort() {
+    let mut missing = BTreeSet::new();
+    verbs(&gpuvm::cli::args::command(), "", &mut missing);
+    for line in PROVOKED {
+        let verb = missing.iter().find(|verb| line.starts_with(&format!("{verb} "))).cloned();
+        missing.retain(|other| Some(other) != verb.as_ref());
+        let (ended, out, err) = answer(line, true);
+        let failure: Value =
+            serde_json::from_str(&out).unwrap_or_else(|e| panic!("{line}: {e}: {out}{err}"));
+        let code = failure["code"].as_str().unwrap_or_else(|| panic!("{line}: {out}"));
+        assert!(ended == 1 || ended == 2, "{line}: {ended} {out}");
+        assert!(!["refused", "system", "internal"].contains(&code), "{line}: {out}");
+    }
+    assert_eq!(missing, BTreeSet::new(), "verbs of which no error is provoked");
+}
+
+/// Errors of free text have no code of their own: each belongs to an enum with codes, or to a class that says what to do.
+#[test]
+fn no_verb_makes_an_error_of_text_alone() {
+    // They hold the ways that are left: of classes, and around causes.
+    let allowed = ["src/cli/error.rs", "src/ops/error.rs"];
+    let mut found = Vec::new();
+    let mut dirs = vec![project().join("src/cli"), project().join("src/ops")];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+                continue;
+            }
+            let place = path.strip_prefix(project()).unwrap_or(Path::new("")).to_owned();
+            let text = fs::read_to_string(&path).unwrap();
+            let code = text.split("#[cfg(test)]").next().unwrap();
+            for (line, number) in code.lines().zip(1..) {
+                let ways = ["hinted(", "anyhow!(", "bail!(", "ensure!("];
+                let is_way = |way: &&str| line.split("//").next().unwrap().contains(*way);
+                if ways.iter().any(is_way) && !allowed.iter().any(|file| place.ends_with(file)) {
+                    found.push(format!("{}:{number}: {}", place.display(), line.trim()));
+                }
+            }
+        }
+    }
+    assert_eq!(found, [""; 0]);
 }

@@ -3,7 +3,7 @@
 use super::args::CheckArgs;
 use super::context::Context;
 use super::disks;
-use super::error::{EXIT_DONE, EXIT_FOUND, coded, hinted};
+use super::error::{EXIT_DONE, EXIT_FOUND, around, usage};
 use crate::check::{self, Finding, InXml, Note};
 use crate::domain::DomainXml;
 use crate::finding::Severity;
@@ -84,7 +84,7 @@ pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// What stands against the disks of a domain, by the hypervisor's other domains and by the host.
 fn disks_of(domain: &DomainXml, cx: &Context<'_>) -> anyhow::Result<Vec<Finding>> {
     if cx.global.host.is_some() {
-        anyhow::bail!("--host is given");
+        return Err(usage("--host is given", ""));
     }
     let hypervisor = cx.hypervisor()?;
     let of_name = || Ok::<_, anyhow::Error>(hypervisor.domain(&domain.name())?.map(|row| row.uuid));
@@ -98,7 +98,8 @@ fn read(target: &str, cx: &Context<'_>) -> anyhow::Result<(DomainXml, bool)> {
     if is_file(target) {
         let text = read_file(target)?;
         let domain = DomainXml::parse(&text).map_err(|error| {
-            hinted(format!("{target}: {error}"), "`virt-xml-validate FILE domain` says more")
+            let message = format!("{target}: {error}");
+            around(error, message, "`virt-xml-validate FILE domain` says more")
         })?;
         return Ok((domain, false));
     }
@@ -123,7 +124,8 @@ pub fn read_file(target: &str) -> anyhow::Result<String> {
             "name a file with domain XML (`virsh dumpxml NAME`), `-`, or a domain of `gpuvm list`"
                 .into()
         });
-        coded((&error).into(), error.to_string(), hint)
+        let message = error.to_string();
+        around(error, message, hint)
     })
 }
 

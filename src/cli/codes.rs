@@ -1,7 +1,18 @@
 //! Stable names of errors, for programs; gpuvm-codes(7) lists them. Those of the modules' error enums are made from the
 //! names of variants; those of verbs are the classes of [`Class`].
 
+use super::console::ConsoleError;
+use super::create::CreateError;
+use super::drive::error::ArrayVerbError;
+use super::drive::error::DriveError;
 use super::error::{Hinted, Refused, told_by};
+use super::gpu::GpuError;
+use super::image::error::ImageError;
+use super::network::bridge::error::HostBridgeError;
+use super::network::error::NetworkError;
+use super::render::RenderError;
+use super::storage::error::StorageError;
+use super::tune::subjects::TunedError;
 use crate::apply::array::ArrayError;
 use crate::apply::bind::BindError;
 use crate::apply::command::CommandError;
@@ -32,8 +43,21 @@ use crate::topology::TopologyError;
 use crate::topology::file::FileError;
 use crate::tune::TuneError;
 use crate::{hostnet, network};
+use gpuvm_ops::bind::DeviceError;
+use gpuvm_ops::claim::ClaimError;
+use gpuvm_ops::domain_history::HistoryOfError;
+use gpuvm_ops::drop_seed::DropSeedError;
 pub use gpuvm_ops::error::Class;
 use gpuvm_ops::error::Error as OpsError;
+use gpuvm_ops::files::FileError as OutputError;
+use gpuvm_ops::host::HostUndoError;
+use gpuvm_ops::host_settings::HostVerbError;
+use gpuvm_ops::pages::GuestPagesError;
+use gpuvm_ops::remote::RemoteError;
+use gpuvm_ops::restart::RestartError;
+use gpuvm_ops::sriov::CardError;
+use gpuvm_ops::undo::UndoError;
+use gpuvm_ops::vfs::VfsError;
 use std::error::Error;
 use strum::VariantNames;
 
@@ -55,7 +79,7 @@ where
 }
 
 /// The error types that are met as causes.
-static KNOWN: [Known; 39] = [
+static KNOWN: [Known; 65] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -97,6 +121,16 @@ static KNOWN: [Known; 39] = [
     known::<LstopoError>(),
     known::<MemSizeError>(),
     known::<NicError>(),
+    known::<UndoError>(),
+    known::<HostUndoError>(),
+    known::<DropSeedError>(),
+    known::<ClaimError>(),
+    known::<HistoryOfError>(),
+    known::<OutputError>(),
+    known::<GuestPagesError>(),
+    known::<RemoteError>(),
+    known::<RestartError>(),
+    known::<VfsError>(),
     known::<PagesError>(),
     known::<PlanError>(),
     known::<RequestError>(),
@@ -107,7 +141,33 @@ static KNOWN: [Known; 39] = [
     known::<TopoError>(),
     known::<TopologyError>(),
     known::<TuneError>(),
+    known::<ConsoleError>(),
+    known::<CreateError>(),
+    known::<TunedError>(),
+    known::<RenderError>(),
+    known::<StorageError>(),
+    known::<ArrayVerbError>(),
+    known::<DriveError>(),
+    known::<ImageError>(),
+    known::<NetworkError>(),
+    known::<HostBridgeError>(),
+    known::<DeviceError>(),
+    known::<GpuError>(),
+    known::<CardError>(),
+    known::<HostVerbError>(),
+    Known { codes: network::Problem::VARIANTS, of: of_network },
+    Known { codes: hostnet::Problem::VARIANTS, of: of_host_bridge },
 ];
+
+/// The code of a network that cannot be made: that of its first reason.
+fn of_network(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    error.downcast_ref::<network::Refused>()?.problems.first().map(Into::into)
+}
+
+/// The code of a host's bridge that cannot be made: that of its first reason.
+fn of_host_bridge(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    error.downcast_ref::<hostnet::Refused>()?.problems.first().map(Into::into)
+}
 
 /// The code of an error: the one that the verb gave, else that of the first cause that has one, else that of its class.
 pub fn code(error: &anyhow::Error) -> &'static str {
@@ -133,7 +193,5 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<&'static str> {
 /// All codes.
 pub fn codes() -> impl Iterator<Item = &'static str> {
     let known = KNOWN.iter().map(|known| known.codes);
-    let all =
-        known.chain([Class::VARIANTS, network::Problem::VARIANTS, hostnet::Problem::VARIANTS]);
-    all.flatten().copied().filter(|code| !code.ends_with('-'))
+    known.chain([Class::VARIANTS]).flatten().copied().filter(|code| !code.ends_with('-'))
 }

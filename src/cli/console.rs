@@ -3,7 +3,7 @@
 use super::args::ConsoleArgs;
 use super::codes::Class;
 use super::context::Context;
-use super::error::{EXIT_DONE, classed, hinted};
+use super::error::{Coded, EXIT_DONE, classed};
 use crate::apply::Interrupt;
 use crate::domain::DomainXml;
 use crate::domain::view::View;
@@ -19,6 +19,24 @@ use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use std::io::{IsTerminal as _, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
+
+/// Says why no console is attached to.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "console-")]
+pub enum ConsoleError {
+    /// The console of the domain is of a kind that nobody can attach to.
+    #[error("the console of domain `{name}` is a {kind}{at}, to which nobody attaches")]
+    Kind {
+        /// Its name.
+        name: String,
+        /// Its kind.
+        kind: String,
+        /// Where.
+        at: String,
+    },
+}
+
+impl Coded for ConsoleError {}
 
 /// Ctrl-], which leaves.
 const ESCAPE: u8 = 0x1d;
@@ -109,13 +127,12 @@ fn check(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<()> {
     };
     if !matches!(console.kind.as_str(), "pty" | "unix") {
         let at = console.path.map_or(String::new(), |path| format!(" {path}"));
-        return Err(hinted(
-            format!(
-                "the console of domain `{name}` is a {}{at}, to which nobody attaches",
-                console.kind
-            ),
-            format!("make it `<console type='pty'/>`: `virsh edit {name}`", name = word(name)),
-        ));
+        return Err(ConsoleError::Kind {
+            name: name.to_string(),
+            kind: console.kind.to_string(),
+            at: at.to_string(),
+        }
+        .hint(format!("make it `<console type='pty'/>`: `virsh edit {name}`", name = word(name))));
     }
     Ok(())
 }

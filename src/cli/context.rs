@@ -4,7 +4,7 @@ use super::args::{Global, TakenArgs};
 use super::change::Screen;
 use super::output::Output;
 use crate::domain::DomainXml;
-use crate::input::{self, DOMAIN_BYTES};
+use crate::input::{self, DOMAIN_BYTES, InputError};
 use crate::placement::Occupancy;
 use anyhow::Context as _;
 use gpuvm_ops::world::{Settings, World};
@@ -84,10 +84,10 @@ pub fn xml_files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let failed = || format!("cannot read directory `{}`", path.display());
-    let entries = std::fs::read_dir(path).with_context(failed)?;
+    let failed = |source| InputError::Unreadable { path: path.to_owned(), source };
+    let entries = std::fs::read_dir(path).map_err(failed)?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-    let mut files = paths.collect::<Result<Vec<_>, _>>().with_context(failed)?;
+    let mut files = paths.collect::<Result<Vec<_>, _>>().map_err(failed)?;
     files.retain(|file| file.extension().is_some_and(|end| end.eq_ignore_ascii_case("xml")));
     files.sort();
     Ok(files)

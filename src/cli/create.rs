@@ -5,7 +5,7 @@ use super::change::{manner, print_steps};
 use super::codes::Class;
 use super::context::Context;
 use super::diff::Diff;
-use super::error::{EXIT_DONE, EXIT_FOUND, classed, hinted};
+use super::error::{Coded, EXIT_DONE, EXIT_FOUND, classed};
 use super::guest::resolve;
 use super::host::files;
 use super::network;
@@ -29,6 +29,20 @@ use gpuvm_ops::guest::Planned;
 use gpuvm_ops::session::{Confirm, Manner, Session};
 use gpuvm_ops::world::World;
 use gpuvm_ops::{pages, vfs};
+
+/// Says why a guest is not created.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "create-")]
+pub enum CreateError {
+    /// The guest would share an NVLink fabric with other guests.
+    #[error("{why}")]
+    SharedFabric {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Coded for CreateError {}
 
 /// The network that `--privateIP` adds.
 const PRIVATE_NET: &str = "private-net";
@@ -97,7 +111,8 @@ fn prepare(
     let hypervisor = on.map(|(hypervisor, _)| hypervisor);
     let planned = resolve(&args.guest, Some(&args.storage), cx)?;
     if let Some(why) = planned.placement.shared_fabric().filter(|_| !args.accept_shared_fabric) {
-        return Err(hinted(why.to_owned(), "--accept-shared-fabric takes it as it is"));
+        return Err(CreateError::SharedFabric { why: why.to_string() }
+            .hint("--accept-shared-fabric takes it as it is"));
     }
     let name = planned.name.to_string();
     if let Some(hypervisor) = hypervisor {

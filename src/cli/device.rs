@@ -7,12 +7,13 @@ pub use list::uses;
 use super::args::{BindArgs, DeviceVerb, Early, ReleaseArgs};
 use super::change::{manner, program};
 use super::context::Context;
-use super::error::{EXIT_DONE, hinted};
+use super::error::{Coded, EXIT_DONE};
 use crate::apply::Step;
 use crate::apply::bind::{boot, on_this_machine};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::none::NoHypervisor;
 use crate::topology::{Binding, is_vfio};
+use gpuvm_ops::bind::DeviceError;
 use gpuvm_ops::bind::{self as ops, Bind};
 use gpuvm_ops::change::Change;
 use gpuvm_ops::error::Error;
@@ -108,5 +109,6 @@ fn early(functions: &[Early], cx: &Context<'_>) -> anyhow::Result<u8> {
     if failed.is_empty() {
         return Ok(EXIT_DONE);
     }
-    Err(hinted(failed.join("\n  "), "`gpuvm device bind BDF --at-boot` writes the list anew"))
+    Err(DeviceError::NotBoundAtBoot { lines: failed.join("\n  ") }
+        .hint("`gpuvm device bind BDF --at-boot` writes the list anew"))
 }

@@ -1,5 +1,6 @@
 //! Drives: `drive list`, `drive release-array`, `drive restore-array`, `drive wipe`, and which drives guests have as disks.
 
+pub mod error;
 pub(super) mod list;
 mod release;
 mod restore;

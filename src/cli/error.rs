@@ -13,7 +13,7 @@ use crate::placement::PlanError;
 use crate::placement::explain::NOTHING_LEFT;
 use crate::shell::word;
 use gpuvm_ops::error::Error as OpsError;
-pub use gpuvm_ops::error::{Refusal as Hinted, dump_and_define};
+pub use gpuvm_ops::error::{Coded, Refusal as Hinted, dump_and_define};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -27,11 +27,6 @@ pub const EXIT_USAGE: u8 = 2;
 pub const EXIT_FOUND: u8 = 3;
 /// Internal error.
 pub const EXIT_BUG: u8 = 70;
-
-/// Makes an error with a hint that ends the program with [`EXIT_FAILED`].
-pub fn hinted(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
-    classed(Class::Refused, message, hint)
-}
 
 /// Makes such an error of a class that says more.
 pub fn classed(class: Class, message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
@@ -50,6 +45,14 @@ pub fn coded(
 /// Makes an error with a hint that ends the program with [`EXIT_USAGE`].
 pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
     classed(Class::Usage, message, hint)
+}
+
+/// What an error of another module means here, with what helps; it keeps its code.
+pub fn around<E>(error: E, message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    anyhow::Error::from(error).context(Hinted::around(message, hint))
 }
 
 /// What was said at the place that raised an error, or around its cause.

@@ -7,7 +7,7 @@ use super::network;
 use super::output::Document;
 use super::render::{Extra, render};
 use super::storage::{self, Disks};
-use anyhow::Context as _;
+use gpuvm_ops::files::FileError;
 use gpuvm_ops::vfs;
 use serde::Serialize;
 use std::io::Write as _;
@@ -64,7 +64,7 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             if !text.ends_with('\n') {
                 text.push('\n');
             }
-            write(path, &text).with_context(|| format!("cannot write `{}`", path.display()))?;
+            write(path, &text).map_err(FileError::of(path))?;
         }
         None if cx.output.json => cx.output.json_document(FORMAT, &exported)?,
         None => cx.output.document(exported.xml)?,

@@ -6,7 +6,7 @@ use super::args::{Device, ExcludeArgs, GpuVerb, IncludeArgs, LockArgs};
 use super::change::{refuse_unfinished_at, watch};
 use super::codes::Class;
 use super::context::Context;
-use super::error::{EXIT_DONE, classed, hinted};
+use super::error::{Coded, EXIT_DONE, classed};
 use crate::apply::write_exclusions;
 use crate::bdf::Bdf;
 use crate::discover::cards::{Card, cards};
@@ -15,6 +15,26 @@ use crate::fsroot::FsRoot;
 use crate::topology::{DeviceKind, PciDevice, Topology};
 use serde::Serialize;
 use std::collections::BTreeMap;
+
+/// Says why a GPU is not excluded or included.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "gpu-")]
+pub enum GpuError {
+    /// The device is neither a GPU nor an NVSwitch.
+    #[error("{bdf} is neither a GPU nor an NVSwitch")]
+    OtherDevice {
+        /// Its PCI address.
+        bdf: String,
+    },
+    /// The NVIDIA driver excludes the GPU.
+    #[error("{bdf} is excluded by the NVIDIA driver, not by gpuvm")]
+    ExcludedByDriver {
+        /// Its PCI address.
+        bdf: String,
+    },
+}
+
+impl Coded for GpuError {}
 
 /// Runs the verb.
 pub fn run(verb: &GpuVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -82,7 +102,7 @@ impl List<'_> {
         match self.topology.device(bdf) {
             None => Err(classed(Class::NotFound, format!("this host has no device {bdf}"), hint)),
             Some(device) if is_ours(device) => Ok(bdf),
-            Some(_) => Err(hinted(format!("{bdf} is neither a GPU nor an NVSwitch"), hint)),
+            Some(_) => Err(GpuError::OtherDevice { bdf: bdf.to_string() }.hint(hint)),
         }
     }
 
@@ -124,8 +144,7 @@ impl List<'_> {
             None => self.find(&args.device)?,
         };
         if self.cards.get(&bdf).is_some_and(|card| card.is_excluded) {
-            return Err(hinted(
-                format!("{bdf} is excluded by the NVIDIA driver, not by gpuvm"),
+            return Err(GpuError::ExcludedByDriver { bdf: bdf.to_string() }.hint(
                 "`grep -r NVreg_ExcludedGpus /etc/modprobe.d /proc/cmdline` shows where; take it \
                  out there and load the driver again",
             ));

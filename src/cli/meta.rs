@@ -3,10 +3,11 @@
 use super::args::{CompletionsArgs, GROUPS, ManArgs, SchemaArgs, command, exit_status};
 use super::context::Context;
 #[cfg(not(feature = "schema"))]
-use super::error::hinted;
+use super::error::classed;
 use super::error::{EXIT_DONE, usage};
 use clap::Command;
 use clap_mangen::Man;
+use gpuvm_ops::files::FileError;
 use roff::{Roff, bold, roman};
 use std::io;
 
@@ -26,8 +27,7 @@ pub fn man(args: &ManArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let written = written.map(|(name, page)| (format!("{name}.7"), (*page).to_owned()));
         for (name, page) in pages.into_iter().chain(written) {
             let path = dir.join(name);
-            std::fs::write(&path, page)
-                .map_err(|e| anyhow::Error::from(e).context(format!("write {}", path.display())))?;
+            std::fs::write(&path, page).map_err(FileError::of(&path))?;
         }
         return Ok(EXIT_DONE);
     }
@@ -89,7 +89,8 @@ pub fn schema(args: &SchemaArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 #[cfg(not(feature = "schema"))]
 pub fn schema(_: &SchemaArgs, _: &Context<'_>) -> anyhow::Result<u8> {
     let message = "this gpuvm was built without schemas (cargo feature `schema`)";
-    Err(hinted(message, "`cargo build --release --features schema` builds it with them"))
+    let class = super::codes::Class::NotFound;
+    Err(classed(class, message, "`cargo build --release --features schema` builds it with them"))
 }
 
 /// Every page with its file name, by name.

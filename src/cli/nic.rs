@@ -5,13 +5,13 @@ pub(super) mod list;
 use super::args::{EarlyVfs, NicVerb, PfName, VfsArgs};
 use super::change::{manner, program};
 use super::context::Context;
-use super::error::{EXIT_DONE, hinted};
+use super::error::{Coded, EXIT_DONE, usage};
 use crate::apply::{Step, apply};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::none::NoHypervisor;
 use crate::words;
-use anyhow::bail;
 use gpuvm_ops::session::{Confirm, Manner, Of, Session};
+use gpuvm_ops::sriov::CardError;
 use gpuvm_ops::sriov::{self, Card, Functions, set_functions};
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// What the arguments ask for.
 fn wanted(args: &VfsArgs) -> anyhow::Result<Functions> {
     let (Some(name), Some(count)) = (&args.pf, args.count) else {
-        bail!("a card and a number are needed");
+        return Err(usage("a card and a number are needed", "`gpuvm nic vfs PF --count N`"));
     };
     let card = match name {
         PfName::At(bdf) => Card::At(*bdf),
@@ -85,7 +85,8 @@ fn early(cards: &[EarlyVfs], cx: &Context<'_>) -> anyhow::Result<u8> {
     if failed.is_empty() {
         return Ok(EXIT_DONE);
     }
-    Err(hinted(failed.join("\n  "), "`gpuvm nic vfs PF --count N --at-boot` writes the list anew"))
+    Err(CardError::NotAtBoot { lines: failed.join("\n  ") }
+        .hint("`gpuvm nic vfs PF --count N --at-boot` writes the list anew"))
 }
 
 /// Watches a run that nobody can end: at boot.

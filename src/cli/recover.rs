@@ -2,8 +2,9 @@
 
 use super::args::RecoverArgs;
 use super::change::{Watch, watch};
+use super::codes::Class;
 use super::context::Context;
-use super::error::{EXIT_DONE, Hinted, hinted, usage};
+use super::error::{EXIT_DONE, Hinted, around, classed, usage};
 use super::output::ask;
 use crate::apply::identity::uuid_of;
 use crate::apply::{
@@ -229,26 +230,31 @@ fn running(answer: &Answer, hypervisor: &dyn Hypervisor) -> anyhow::Result<Vec<S
 
 /// Asks whether a running guest may be ended, by its name.
 fn confirm_end(name: &str, answer: &Answer) -> anyhow::Result<()> {
-    let refused = |message: String| {
-        let hint = format!(
-            "`gpuvm recover --end {name}` ends it; `gpuvm recover --discard` lets it run and \
-             forgets the change",
-            name = word(name)
-        );
-        hinted(message, hint)
-    };
+    let hint = format!(
+        "`gpuvm recover --end {name}` ends it; `gpuvm recover --discard` lets it run and \
+         forgets the change",
+        name = word(name)
+    );
     let done = if answer.recovery.way == Way::Finish { "finished" } else { "undone" };
     let change = format!("{} would be {done}", answer.name());
     if !std::io::stdin().is_terminal() {
-        return Err(refused(format!(
-            "{change}, and domain `{name}` runs: that it may be ended is not \
-             confirmed, and there is no terminal to ask at"
-        )));
+        return Err(classed(
+            Class::Declined,
+            format!(
+                "{change}, and domain `{name}` runs: that it may be ended is not \
+                 confirmed, and there is no terminal to ask at"
+            ),
+            hint,
+        ));
     }
     let question = format!("{change}, and domain `{name}` runs. Type its name to end it:");
     match ask(&question)? == name {
         true => Ok(()),
-        false => Err(refused(format!("domain `{name}` is not ended: its name was not repeated"))),
+        false => Err(classed(
+            Class::Declined,
+            format!("domain `{name}` is not ended: its name was not repeated"),
+            hint,
+        )),
     }
 }
 
@@ -262,7 +268,7 @@ fn put_away(args: &RecoverArgs, damaged: Damaged, cx: &Context<'_>) -> anyhow::R
             return Ok(());
         }
         let hint = "`gpuvm recover --discard` puts its journal away, so that others go on";
-        return Err(hinted(format!("{what}: {said}"), hint));
+        return Err(around(damaged.error, format!("{what}: {said}"), hint));
     }
     cx.output.warning(&format!("cannot be read, so nothing of it is undone: {said}"));
     if args.dry_run {
@@ -319,5 +325,5 @@ fn discard(
             "--yes forgets it; without --discard it is finished or undone",
         ));
     }
-    orphan.into_journal().close().map_err(|error| hinted(error.to_string(), ""))
+    Ok(orphan.into_journal().close()?)
 }

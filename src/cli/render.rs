@@ -1,7 +1,7 @@
 //! From a planned guest to its domain XML: reads the template. Defines and makes nothing.
 
 use super::args::{GuestArgs, VirtTypeArg};
-use super::error::hinted;
+use super::error::Coded;
 use crate::domain::guest::{
     Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, VirtType,
 };
@@ -12,6 +12,26 @@ use crate::topology::Topology;
 use anyhow::Context as _;
 use gpuvm_ops::guest::Planned;
 use std::path::Path;
+
+/// Says why a definition cannot be written.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "guest-")]
+pub enum RenderError {
+    /// A NIC has more queues than its guest can use.
+    #[error("{why}")]
+    TooManyQueues {
+        /// Which, and how many it can use.
+        why: String,
+    },
+    /// A path is not plain UTF-8 text.
+    #[error("path {path} cannot stand in XML")]
+    Path {
+        /// The path.
+        path: String,
+    },
+}
+
+impl Coded for RenderError {}
 
 /// The template for x86 hosts where the admin names none.
 const X86: &str = include_str!("../../templates/gpu-guest.xml");
@@ -84,7 +104,7 @@ pub fn refuse_foreign(args: &GuestArgs, topology: &Topology) -> anyhow::Result<(
 /// Refuses more queues than a NIC has vCPUs to serve them, which libvirt would refuse at the start.
 fn refuse_queues(wishes: &[NicWish], vcpus: u32) -> anyhow::Result<()> {
     match wishes.iter().find_map(|wish| wish.too_many_queues(vcpus)) {
-        Some(message) => Err(hinted(message, QUEUES_HINT)),
+        Some(why) => Err(RenderError::TooManyQueues { why }.hint(QUEUES_HINT)),
         None => Ok(()),
     }
 }
@@ -109,7 +129,7 @@ pub fn template_file(path: &Path) -> anyhow::Result<DomainXml> {
 pub fn path_text(path: &Path) -> anyhow::Result<String> {
     let path = std::path::absolute(path)?;
     let bad =
-        || hinted(format!("path {path:?} cannot stand in XML"), "use a path of plain UTF-8 text");
+        || RenderError::Path { path: format!("{path:?}") }.hint("use a path of plain UTF-8 text");
     let text = path.to_str().ok_or_else(bad)?;
     if text.chars().any(char::is_control) { Err(bad()) } else { Ok(text.to_owned()) }
 }

@@ -3,7 +3,8 @@
 use super::args::SeedVerb;
 use super::change::manner;
 use super::context::Context;
-use super::error::{EXIT_DONE, hinted};
+use super::error::{Coded, EXIT_DONE};
+use gpuvm_ops::drop_seed::DropSeedError;
 use gpuvm_ops::drop_seed::{self, drop_seed, refuse_early, wait_for};
 use gpuvm_ops::session::{Manner, Session};
 use serde::Serialize;
@@ -55,6 +56,6 @@ pub fn run(verb: &SeedVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn go_on(session: &mut Session<'_>) -> anyhow::Result<()> {
     match session.interrupted() {
         None => Ok(()),
-        Some(signal) => Err(hinted(format!("interrupted by {signal}; the seed is left"), "")),
+        Some(signal) => Err(DropSeedError::Interrupted { signal: signal.to_string() }.bare()),
     }
 }

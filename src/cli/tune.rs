@@ -3,7 +3,7 @@
 pub(super) mod answer;
 mod convert;
 mod extra;
-mod subjects;
+pub mod subjects;
 
 use super::args::TuneArgs;
 use super::change::{asking, print_steps};

@@ -21,6 +21,7 @@ use crate::topology::Topology;
 use crate::verify::{self, Differs, Finding, Subject};
 use crate::versions::Versions;
 use anyhow::Context as _;
+use gpuvm_ops::files::FileError;
 use gpuvm_ops::gone;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -120,8 +121,7 @@ fn round(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Answer>> {
         ));
     }
     if let Some(path) = &args.metrics {
-        metrics::write(path, &answers, begun.elapsed())
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        metrics::write(path, &answers, begun.elapsed()).map_err(FileError::of(path))?;
     }
     Ok(answers)
 }

@@ -6,7 +6,7 @@ use crate::apply::boot::steps as boot_steps;
 use crate::bdf::Bdf;
 use crate::change::{Change, Part};
 use crate::claim::bound_to;
-use crate::error::{Error, Result, hinted};
+use crate::error::{Coded, Error, Result};
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Hindrance, Take, Use, UseKind};
 use crate::placement::Occupancy;
@@ -14,6 +14,36 @@ use crate::reporter::Question;
 use crate::topology::{Binding, Topology, is_vfio};
 use crate::world::World;
 use std::collections::BTreeSet;
+
+/// Says why a device is not bound or released.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "device-")]
+pub enum DeviceError {
+    /// A device of the list for the boot is not bound.
+    #[error("{lines}")]
+    NotBoundAtBoot {
+        /// Why, a line each.
+        lines: String,
+    },
+    /// A device to be bound or released is in use.
+    #[error("{names} cannot be {doing}{lines}")]
+    InUse {
+        /// Which.
+        names: String,
+        /// What is to be done.
+        doing: String,
+        /// Why, a line each.
+        lines: String,
+    },
+    /// The host has no such device.
+    #[error("this host has no device {absent}")]
+    Absent {
+        /// Its PCI address.
+        absent: String,
+    },
+}
+
+impl Coded for DeviceError {}
 
 /// Functions that are to be bound or released.
 #[derive(Debug, Clone)]
@@ -77,16 +107,14 @@ impl Host {
 fn refused(doing: &str, hindrances: &[&Hindrance], all: &[Hindrance]) -> Error {
     let bdfs: BTreeSet<String> = hindrances.iter().map(|h| h.bdf.to_string()).collect();
     let bdfs: Vec<String> = bdfs.into_iter().collect();
-    let mut message = format!("{} cannot be {doing}", bdfs.join(", "));
-    for hindrance in hindrances {
-        message += &format!("\n  {} {}", hindrance.bdf, hindrance.why);
-    }
+    let line = |hindrance: &&Hindrance| format!("\n  {} {}", hindrance.bdf, hindrance.why);
+    let lines: String = hindrances.iter().map(line).collect();
     let yields = |h: &Hindrance| h.kind.is_some_and(UseKind::yields);
     let hint = match hindrances.iter().all(|h| yields(h)) && hindrances.len() == all.len() {
         true => "end what uses it, or --force, after which a driver may hang until a reboot",
         false => "`gpuvm device list` shows who holds which device; nothing was changed",
     };
-    hinted(message, hint)
+    DeviceError::InUse { names: bdfs.join(", "), doing: doing.to_owned(), lines }.hint(hint)
 }
 
 /// Plans to bind functions to vfio-pci. A driver of the host that has one is asked about.
@@ -145,10 +173,8 @@ pub fn release(world: &World, bind: &Bind) -> Result<Change> {
     let host = Host::read(world)?;
     let (topology, asked) = (&host.topology, bind.sorted());
     if let Some(absent) = asked.iter().find(|bdf| topology.device(**bdf).is_none()) {
-        return Err(hinted(
-            format!("this host has no device {absent}"),
-            "`gpuvm device list --all` shows every device",
-        ));
+        return Err(DeviceError::Absent { absent: absent.to_string() }
+            .hint("`gpuvm device list --all` shows every device"));
     }
     let mut steps = Vec::new();
     let mut bound = Vec::new();

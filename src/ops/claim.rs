@@ -15,7 +15,7 @@ use crate::bdf::Bdf;
 use crate::discover::binding::binding;
 use crate::domain::guest::Bound;
 use crate::domain::{DomainXml, is_bound_by_us};
-use crate::error::{Class, Result, classed, hinted};
+use crate::error::{Class, Coded, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Take, UseKind};
 use crate::hypervisor::machine::{Machine, command_there};
@@ -24,6 +24,26 @@ use crate::shell::word;
 use crate::topology::{Binding, DeviceKind, Topology, is_vfio};
 use crate::world::World;
 use std::collections::BTreeSet;
+
+/// Says why a guest's devices are not taken for it.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "claim-")]
+pub enum ClaimError {
+    /// The host does not have functions that the guest needs.
+    #[error(
+        "domain `{domain}` needs {}, which {} not there",
+        functions.iter().map(Bdf::to_string).collect::<Vec<_>>().join(", "),
+        crate::words::are(functions.len())
+    )]
+    Absent {
+        /// The domain.
+        domain: String,
+        /// The functions.
+        functions: BTreeSet<Bdf>,
+    },
+}
+
+impl Coded for ClaimError {}
 
 /// Is what has to be done for a guest's devices before it starts.
 #[derive(Debug, Default)]
@@ -177,11 +197,8 @@ fn refuse_absent(xml: &DomainXml, devices: &[Bdf], topology: &Topology) -> Resul
     if absent.is_empty() {
         return Ok(());
     }
-    let names: Vec<String> = absent.iter().map(Bdf::to_string).collect();
-    let is = if names.len() == 1 { "is" } else { "are" };
-    let (name, names) = (xml.name(), names.join(", "));
-    let message = format!("domain `{name}` needs {names}, which {is} not there");
-    Err(hinted(message, vfs::made_by(&FsRoot::live()?, topology, absent)?))
+    let error = ClaimError::Absent { domain: xml.name(), functions: absent.clone() };
+    Err(error.hint(vfs::made_by(&FsRoot::live()?, topology, absent)?))
 }
 
 /// The steps that a guest's devices need once it is gone. What another guest runs with by now is his: it is named, and

@@ -3,7 +3,7 @@
 use crate::apply::{Step, Transaction, now_s};
 use crate::change::DomainChange;
 use crate::domain::{DomainXml, differences};
-use crate::error::{Class, Error, Result, classed, hinted};
+use crate::error::{Class, Coded, Error, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::guest::find;
 use crate::history::{History, Owner};
@@ -13,6 +13,24 @@ use crate::pages::BOOT;
 use crate::shell::word;
 use crate::world::World;
 use std::time::{Duration, UNIX_EPOCH};
+
+/// Says why the history of a domain is not that of its name.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "history-")]
+pub enum HistoryOfError {
+    /// The history is of a domain of the same UUID at another connection.
+    #[error(
+        "the history of domain `{name}` is of the domain of the same UUID at {uri}, not of this one"
+    )]
+    OfAnother {
+        /// Its name.
+        name: String,
+        /// The connection.
+        uri: String,
+    },
+}
+
+impl Coded for HistoryOfError {}
 
 /// Refuses what needs the history of a domain of another machine, which is there, or of another hypervisor of this one.
 pub fn refuse_elsewhere(verb: &str, name: &str, on: &dyn Hypervisor) -> Result<()> {
@@ -24,10 +42,8 @@ pub fn refuse_elsewhere(verb: &str, name: &str, on: &dyn Hypervisor) -> Result<(
             Err(classed(Class::OtherMachine, message, format!("`{there}`")))
         }
         Owner::Hypervisor { uri } => {
-            let message = format!(
-                "the history of domain `{name}` is of the domain of the same UUID at {uri}, not of this one"
-            );
-            Err(hinted(message, format!("`gpuvm {verb} {} --connect {}`", word(name), word(&uri))))
+            Err(HistoryOfError::OfAnother { name: name.to_string(), uri: uri.to_string() }
+                .hint(format!("`gpuvm {verb} {} --connect {}`", word(name), word(&uri))))
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::change::Change;
 use crate::domain::DomainXml;
 use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Made, Role};
-use crate::error::{Class, Error, Result, classed, hinted};
+use crate::error::{Class, Coded, Error, Result, classed};
 use crate::guest::find;
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, XmlOf};
@@ -14,6 +14,34 @@ use crate::session::Session;
 use crate::shell::word;
 use crate::world::World;
 use std::time::{Duration, Instant};
+
+/// Says why a seed stays.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "seed-drop-")]
+pub enum DropSeedError {
+    /// The guest agent may not tell whether cloud-init is done.
+    #[error("the agent of `{name}` may not tell whether cloud-init is done: {why}")]
+    Untold {
+        /// Its name.
+        name: String,
+        /// Why.
+        why: String,
+    },
+    /// The domain has no definition that outlives it.
+    #[error("domain `{name}` has no definition that outlives it")]
+    NoDefinition {
+        /// Its name.
+        name: String,
+    },
+    /// A signal came before the seed was removed.
+    #[error("interrupted by {signal}; the seed is left")]
+    Interrupted {
+        /// The signal.
+        signal: String,
+    },
+}
+
+impl Coded for DropSeedError {}
 
 /// How long a guest may take to let go of a disk, in seconds. A PCI Express slot takes five to be empty.
 const LET_GO_S: u64 = 30;
@@ -43,10 +71,9 @@ pub fn refuse_early(ended: &FirstBoot, name: &str, wait_s: u64) -> Result<()> {
             format!("cloud-init of `{name}` is not done after {wait_s} s: {said}"),
             format!("--wait SECONDS waits longer; {now}"),
         )),
-        FirstBoot::Untold(why) => Err(hinted(
-            format!("the agent of `{name}` may not tell whether cloud-init is done: {why}"),
-            now,
-        )),
+        FirstBoot::Untold(why) => {
+            Err(DropSeedError::Untold { name: name.to_string(), why: why.to_string() }.hint(now))
+        }
     }
 }
 
@@ -118,8 +145,8 @@ impl Seed {
         let mut made = parsed.made().into_iter();
         let Some(made) = made.find(|made| made.role == Role::Seed) else { return Ok(None) };
         if !summary.persistent {
-            let message = format!("domain `{name}` has no definition that outlives it");
-            return Err(hinted(message, "its seed can be taken away when it has ended"));
+            return Err(DropSeedError::NoDefinition { name: name.to_string() }
+                .hint("its seed can be taken away when it has ended"));
         }
         let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
         let is_held = runs && {

@@ -91,6 +91,27 @@ impl Refusal {
     }
 }
 
+/// What is refused: an error with a code, to which the place that raises it adds what helps.
+pub trait Coded: std::error::Error + Sized
+where
+    for<'e> &'static str: From<&'e Self>,
+{
+    /// It with a command to run, or what to change.
+    fn refusal(self, hint: impl Into<String>) -> Refusal {
+        Refusal::coded((&self).into(), self.to_string(), hint)
+    }
+
+    /// The same as an error.
+    fn hint<E: From<Refusal>>(self, hint: impl Into<String>) -> E {
+        self.refusal(hint).into()
+    }
+
+    /// It as an error, where nothing helps that could be named.
+    fn bare<E: From<Refusal>>(self) -> E {
+        self.hint("")
+    }
+}
+
 /// Why an operation cannot be done, or was not. Its text and its code are those of what it wraps, which is its source.
 #[derive(Debug, thiserror::Error, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case")]
@@ -241,11 +262,6 @@ impl<T, E: Into<Error>> Doing<T> for std::result::Result<T, E> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|error| Error::Doing { doing: what(), source: Box::new(error.into()) })
     }
-}
-
-/// Makes an error with a hint.
-pub fn hinted(message: impl Into<String>, hint: impl Into<String>) -> Error {
-    classed(Class::Refused, message, hint)
 }
 
 /// Makes such an error of a class that says more.

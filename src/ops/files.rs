@@ -1,8 +1,54 @@
 //! Files of the caller's, written whole.
 
-use crate::error::{Class, Result, classed, hinted};
+use crate::error::{Class, Coded, Result, classed};
 use std::io::{ErrorKind, Write as _};
 use std::path::Path;
+
+/// Says why a file is not written.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "output-")]
+pub enum FileError {
+    /// The system does not let the file be written.
+    #[error("cannot write {path}")]
+    Failed {
+        /// The path.
+        path: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The file to be written is a directory.
+    #[error("{shown} is a directory")]
+    IsDirectory {
+        /// As it was given.
+        shown: String,
+    },
+    /// The file cannot be written.
+    #[error("cannot {what} {shown}: {reason}")]
+    Unwritable {
+        /// What.
+        what: String,
+        /// As it was given.
+        shown: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The file to be written is not a regular file.
+    #[error("{shown} is not a regular file")]
+    NotRegular {
+        /// As it was given.
+        shown: String,
+    },
+}
+
+impl Coded for FileError {}
+
+impl FileError {
+    /// What the system says of a file that is written.
+    pub fn of(path: &Path) -> impl Fn(std::io::Error) -> FileError {
+        let path = path.display().to_string();
+        move |source| FileError::Failed { path: path.clone(), source }
+    }
+}
 
 /// Writes a file so that nobody ever sees a part of it: beside its place first, then moved there.
 pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
@@ -13,7 +59,7 @@ pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
     };
     if file.is_dir() {
         let hint = format!("name a file in it: {}", file.join("host.json").display());
-        return Err(hinted(format!("{shown} is a directory"), hint));
+        return Err(FileError::IsDirectory { shown: shown.to_string() }.hint(hint));
     }
     let failed = |error: std::io::Error, what: &str| {
         let reason = error.to_string();
@@ -30,7 +76,12 @@ pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
             }
             _ => String::new(),
         };
-        hinted(format!("cannot {what} {shown}: {reason}"), hint)
+        FileError::Unwritable {
+            what: what.to_string(),
+            shown: shown.to_string(),
+            reason: reason.to_string(),
+        }
+        .hint(hint)
     };
     // Looked at first for its clear text; the move below is what decides.
     let exists = || {
@@ -41,7 +92,7 @@ pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
         // Moving a file over /dev/null would take it away from everybody.
         Ok(meta) if !meta.is_file() && !meta.is_symlink() => {
             let hint = "name a regular file, or `-` for standard output";
-            return Err(hinted(format!("{shown} is not a regular file"), hint));
+            return Err(FileError::NotRegular { shown: shown.to_string() }.hint(hint));
         }
         Ok(_) if !overwrite => return Err(exists()),
         _ => {}

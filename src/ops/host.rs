@@ -5,11 +5,29 @@ use crate::apply::text::TextStep;
 use crate::change::{Change, Part};
 use crate::discover::tuning::value;
 use crate::domain_history::{boot, when};
-use crate::error::{Class, Doing as _, Result, classed, hinted};
+use crate::error::{Class, Coded, Doing as _, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::history::{Entry, History};
 use crate::reporter::Question;
 use crate::world::World;
+
+/// Says why a change of the host is not undone.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "host-undo-")]
+pub enum HostUndoError {
+    /// A file was edited since the change that is to be undone.
+    #[error("{path} was edited since {change}, and what that made is not there any more: {what}")]
+    Edited {
+        /// The path.
+        path: String,
+        /// The change.
+        change: String,
+        /// What.
+        what: String,
+    },
+}
+
+impl Coded for HostUndoError {}
 
 /// A change in words.
 pub fn named(entry: &Entry) -> String {
@@ -60,13 +78,13 @@ fn text_back(edit: TextStep, entry: &Entry) -> Result<Step> {
     let now = std::fs::read_to_string(&edit.path).doing(failed)?;
     let Some(back) = edit.back(&now) else {
         let path = edit.path.display();
-        let message = format!(
-            "{path} was edited since {}, and what that made is not there any more: {}",
-            named(entry),
-            edit.what
-        );
         let hint = "`gpuvm host undo --discard` forgets the change and leaves the file as it is";
-        return Err(hinted(message, hint));
+        return Err(HostUndoError::Edited {
+            path: path.to_string(),
+            change: named(entry).to_string(),
+            what: edit.what.to_string(),
+        }
+        .hint(hint));
     };
     let what = format!("take back: {}", edit.what);
     Ok(Step::EditText(TextStep { before: now, after: back, what, path: edit.path }))

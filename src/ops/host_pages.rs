@@ -6,8 +6,9 @@ use crate::apply::pages::{PagesError, PagesStep, boot};
 use crate::change::Change;
 use crate::cpuset::NodeId;
 use crate::discover::hugetlb;
-use crate::error::{Result, hinted};
+use crate::error::{Coded, Result};
 use crate::fsroot::FsRoot;
+use crate::host_settings::HostVerbError;
 use crate::memsize::MemSize;
 use crate::pages::refuse_full;
 use crate::reporter::Question;
@@ -52,11 +53,10 @@ fn steps(wanted: &NodePages) -> Result<Vec<Step>> {
     let mut steps = Vec::new();
     if wanted.now && count != was {
         if count < pool.used() {
-            let message = format!(
-                "{} pages of {page} on node {node} are in use, so {count} are too few",
-                pool.used()
-            );
-            return Err(hinted(message, "`gpuvm list` shows which domains have huge pages"));
+            let (page, node) = (page.to_string(), node.to_string());
+            let (used, count) = (pool.used().to_string(), count.to_string());
+            return Err(HostVerbError::PagesInUse { used, page, node, count }
+                .hint("`gpuvm list` shows which domains have huge pages"));
         }
         if count > was {
             refuse_full(&root, node, page, count - was)?;

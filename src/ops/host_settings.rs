@@ -7,12 +7,79 @@ use crate::apply::setting::{SettingStep, boot};
 use crate::apply::text::TextStep;
 use crate::discover::files::with_limit;
 use crate::discover::tuning::{BALANCING, TRANSPARENT, value};
-use crate::error::{Doing as _, Result, hinted};
+use crate::error::{Coded, Doing as _, Result, coded};
 use crate::fsroot::FsRoot;
 use gpuvm_core::verify::tuning::{CONF, MAX_FILES};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+
+/// Says why a setting of the host is not changed.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "host-")]
+pub enum HostVerbError {
+    /// The kernel allows a process fewer open files.
+    #[error("{count} files: the kernel allows a process {most}")]
+    TooManyFiles {
+        /// How many.
+        count: String,
+        /// The most.
+        most: String,
+    },
+    /// The configuration of libvirt's QEMU driver does not exist.
+    #[error("{path} is not there")]
+    NoQemuConf {
+        /// The path.
+        path: String,
+    },
+    /// No module id of a GPU is known.
+    #[error("no module id is known, so {path} is not written")]
+    NoModuleIds {
+        /// The path.
+        path: String,
+    },
+    /// A directory cannot be made.
+    #[error("cannot make {dir}: {error}")]
+    NoDirectory {
+        /// The directory.
+        dir: String,
+        /// What the system says.
+        error: String,
+    },
+    /// More huge pages are in use than would be left.
+    #[error("{used} pages of {page} on node {node} are in use, so {count} are too few")]
+    PagesInUse {
+        /// How many are in use.
+        used: String,
+        /// The size of a page.
+        page: String,
+        /// The node.
+        node: String,
+        /// How many.
+        count: String,
+    },
+    /// The host does not have the setting.
+    #[error("{option}: this host does not have {name}")]
+    NoSetting {
+        /// The option.
+        option: String,
+        /// Its name.
+        name: String,
+    },
+    /// The host does not know the value of the setting.
+    #[error("{option} {wish}: this host does not know it")]
+    NoValue {
+        /// The option.
+        option: String,
+        /// The value.
+        wish: String,
+    },
+    /// A recorded host does not tell how its kernel is set.
+    #[error("how a kernel is set is not recorded in a file")]
+    NotRecorded,
+}
+
+impl Coded for HostVerbError {}
 
 /// The most that the kernel lets a process have open at all.
 const MOST: &str = "proc/sys/fs/nr_open";
@@ -47,24 +114,23 @@ pub fn open_files(count: u64) -> Result<Vec<Step>> {
     let root = FsRoot::live()?;
     let most = root.read(MOST)?.and_then(|text| text.trim().parse::<u64>().ok());
     if most.is_some_and(|most| count > most) {
-        let message = format!("{count} files: the kernel allows a process {}", most.unwrap_or(0));
+        let most = most.unwrap_or(0).to_string();
         let hint =
             format!("no guest would start then; `sysctl fs.nr_open` is that number, in /{MOST}");
-        return Err(hinted(message, hint));
+        return Err(HostVerbError::TooManyFiles { count: count.to_string(), most }.hint(hint));
     }
     let path = Path::new("/").join(CONF);
     let before = match std::fs::read_to_string(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let message = format!("{} is not there", path.display());
-            return Err(hinted(
-                message,
-                "it comes with libvirt's driver for QEMU; is that installed?",
-            ));
+            let path = path.display().to_string();
+            return Err(HostVerbError::NoQemuConf { path }
+                .hint("it comes with libvirt's driver for QEMU; is that installed?"));
         }
         text => text.doing(|| format!("cannot read {}", path.display()))?,
     };
     let after = with_limit(&before, count);
-    let after = after.map_err(|error| hinted(error.to_string(), "mend that line first"))?;
+    let after =
+        after.map_err(|error| coded((&error).into(), error.to_string(), "mend that line first"))?;
     let step = after.map(|after| {
         let what = format!("let guests have {count} files open: {MAX_FILES} = {count}");
         Step::EditText(TextStep { path, before, after, what })
@@ -132,13 +198,15 @@ pub fn tuned(wishes: &[Option<String>; 3], at_boot: bool) -> Result<Vec<Step>> {
         let Some(wish) = wish else { continue };
         let Setting { option, name, values, known, .. } = setting;
         if values.is_empty() {
-            let message = format!("{option}: this host does not have {name}");
-            return Err(hinted(message, "`gpuvm host tuning` shows what can be set"));
+            let (option, name) = (option.to_string(), name.to_string());
+            return Err(HostVerbError::NoSetting { option, name }
+                .hint("`gpuvm host tuning` shows what can be set"));
         }
         if !known.is_empty() && !known.contains(wish) {
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
-            let message = format!("{option} {wish}: this host does not know it");
-            return Err(hinted(message, format!("it knows {}", known.join(", "))));
+            let (option, wish) = (option.to_string(), wish.clone());
+            return Err(HostVerbError::NoValue { option, wish }
+                .hint(format!("it knows {}", known.join(", "))));
         }
         let was: BTreeMap<String, String> =
             values.into_iter().filter(|(_, now)| now != wish).collect();

@@ -83,7 +83,7 @@ pub mod host_settings;
 pub mod links;
 pub mod made;
 pub mod pages;
-mod remote;
+pub mod remote;
 pub mod reporter;
 pub mod restart;
 pub mod session;

@@ -12,7 +12,7 @@ use crate::cpuset::NodeId;
 use crate::discover::hugetlb;
 use crate::domain::DomainXml;
 use crate::domain::guest::Reserved;
-use crate::error::{Class, Error, Result, classed, hinted, usage};
+use crate::error::{Class, Coded, Error, Result, classed, usage};
 use crate::fsroot::FsRoot;
 use crate::guest::Planned;
 use crate::hypervisor::machine::command_there;
@@ -24,6 +24,38 @@ use crate::topology::Topology;
 use crate::words;
 use crate::world::World;
 use std::collections::BTreeMap;
+
+/// Says why a guest does not get its huge pages.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "guest-pages-")]
+pub enum GuestPagesError {
+    /// Huge pages are missing for the start of the domain.
+    #[error("domain `{name}` could not start: huge pages are missing{lines}")]
+    Missing {
+        /// Its name.
+        name: String,
+        /// Why, a line each.
+        lines: String,
+    },
+    /// The memory of the node has less left than the huge pages take.
+    #[error(
+        "{count} more pages of {page} on node {node} are {wanted}, and its memory has {left} left"
+    )]
+    Full {
+        /// How many.
+        count: String,
+        /// The size of a page.
+        page: String,
+        /// The node.
+        node: String,
+        /// What they take.
+        wanted: String,
+        /// What is left there.
+        left: String,
+    },
+}
+
+impl Coded for GuestPagesError {}
 
 /// Where the kernel numbers the boots of the machine.
 pub const BOOT: &str = "proc/sys/kernel/random/boot_id";
@@ -181,11 +213,11 @@ pub fn steps(
 
 /// The error that a guest has fewer pages than it needs, defined or to be made.
 fn short(name: &str, missing: &[(MemSize, NodePages)], defined: bool) -> Error {
-    let mut message = format!("domain `{name}` could not start: huge pages are missing");
+    let mut lines = String::new();
     let mut commands = Vec::new();
     for (page, pages) in missing {
         let NodePages { node, needed, free, reserved } = pages;
-        message += &format!(
+        lines += &format!(
             "\n  {} {} needed on node {node}, {free} {} free",
             words::count(*needed, &format!("page of {page}")),
             words::are(*needed),
@@ -205,7 +237,7 @@ fn short(name: &str, missing: &[(MemSize, NodePages)], defined: bool) -> Error {
                 .to_owned()
         }
     };
-    hinted(message, hint)
+    GuestPagesError::Missing { name: name.to_string(), lines: lines.to_string() }.hint(hint)
 }
 
 /// Refuses to reserve more than the memory that a node has left.
@@ -215,13 +247,14 @@ pub fn refuse_full(root: &FsRoot, node: NodeId, page: MemSize, count: u64) -> Re
     if wanted <= left {
         return Ok(());
     }
-    let message = format!(
-        "{count} more pages of {page} on node {node} are {wanted}, and its memory has {left} left"
-    );
-    Err(hinted(
-        message,
-        "`gpuvm list` shows what each domain holds; a smaller --memory needs fewer",
-    ))
+    Err(GuestPagesError::Full {
+        count: count.to_string(),
+        page: page.to_string(),
+        node: node.to_string(),
+        wanted: wanted.to_string(),
+        left: left.to_string(),
+    }
+    .hint("`gpuvm list` shows what each domain holds; a smaller --memory needs fewer"))
 }
 
 /// The steps that give back what was reserved for a guest that goes. What was reserved before the machine booted is gone.

@@ -2,10 +2,48 @@
 //! the same port as libvirt's connection. Nothing is asked of anybody, and nothing of this machine takes its place.
 
 use crate::apply::command::{CommandError, output_for_caller};
-use crate::error::{Error, Result, hinted};
+use crate::error::{Coded, Error, Result};
 use crate::hypervisor::machine::{Uri, command_there};
 use crate::topology::Topology;
 use crate::topology::file::from_json;
+
+/// Says why the layout of another machine is not known.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "remote-")]
+pub enum RemoteError {
+    /// The layout of the machine cannot be asked for over this connection.
+    #[error("{uri} leads to machine `{host}`, whose layout is not known here")]
+    UnknownLayout {
+        /// The connection.
+        uri: String,
+        /// The machine.
+        host: String,
+    },
+    /// What gpuvm on the machine says of its host cannot be read.
+    #[error("what gpuvm on `{host}` says of its host cannot be read: {error}")]
+    Malformed {
+        /// The machine.
+        host: String,
+        /// What the system says.
+        error: String,
+    },
+    /// gpuvm is not installed on the machine.
+    #[error("gpuvm is not installed on machine `{host}`, so its layout is not known")]
+    NotInstalled {
+        /// The machine.
+        host: String,
+    },
+    /// The layout of the machine cannot be read.
+    #[error("the layout of machine `{host}` cannot be read: {error}")]
+    Unreachable {
+        /// The machine.
+        host: String,
+        /// What the system says.
+        error: String,
+    },
+}
+
+impl Coded for RemoteError {}
 
 /// Seconds that ssh may take to get there.
 const CONNECT_S: u32 = 10;
@@ -18,29 +56,27 @@ const CAPTURE: [&str; 4] = ["gpuvm", "host", "capture", "-"];
 pub fn topology(uri: &str, host: &str) -> Result<Topology> {
     let parsed = Uri::parse(uri);
     let Some(argv) = parsed.as_ref().and_then(command) else {
-        let why = format!("{uri} leads to machine `{host}`, whose layout is not known here");
-        return Err(hinted(why, hint(host)));
+        return Err(RemoteError::UnknownLayout { uri: uri.to_string(), host: host.to_string() }
+            .hint(hint(host)));
     };
     let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
     let text = output_for_caller(&argv, ALL_S).map_err(|error| failed(&error, host))?;
     let read = from_json(&text).map_err(|error| {
-        hinted(
-            format!("what gpuvm on `{host}` says of its host cannot be read: {error}"),
-            hint(host),
-        )
+        RemoteError::Malformed { host: host.to_string(), error: error.to_string() }
+            .refusal(hint(host))
     })?;
     Ok(read)
 }
 
 /// Why the host could not be read by ssh.
 fn failed(error: &CommandError, host: &str) -> Error {
-    let why = match error {
+    match error {
         CommandError::Failed { status: Some(127), .. } => {
-            format!("gpuvm is not installed on machine `{host}`, so its layout is not known")
+            RemoteError::NotInstalled { host: host.to_string() }.hint(hint(host))
         }
-        error => format!("the layout of machine `{host}` cannot be read: {error}"),
-    };
-    hinted(why, hint(host))
+        error => RemoteError::Unreachable { host: host.to_string(), error: error.to_string() }
+            .hint(hint(host)),
+    }
 }
 
 /// What helps.

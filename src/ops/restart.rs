@@ -3,7 +3,7 @@
 
 use crate::apply::Step;
 use crate::change::{Change, Hold};
-use crate::error::{Error, Refusal, Result, dump_and_define, hinted};
+use crate::error::{Coded, Error, Refusal, Result, dump_and_define};
 use crate::guest::find;
 use crate::hypervisor::{DomainState, Hypervisor};
 use crate::session::{Done, Session};
@@ -12,16 +12,29 @@ use crate::stop::{self, Down, way_down};
 use crate::world::World;
 use std::cell::Cell;
 
+/// Says why a guest is not restarted.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "restart-")]
+pub enum RestartError {
+    /// The domain has no definition, so it would be gone once it is stopped.
+    #[error("domain `{name}` has no definition, so it would be gone once it is stopped")]
+    NoDefinition {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl Coded for RestartError {}
+
 /// Plans a restart. What it takes it has taken already: nobody needs to wait for a guest that shuts down; the lock is held
 /// again while it starts.
 pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
     let hypervisor = world.hypervisor()?;
     let summary = find(&*hypervisor, name)?;
     if !summary.persistent {
-        return Err(hinted(
-            format!("domain `{name}` has no definition, so it would be gone once it is stopped"),
-            dump_and_define(name),
-        ));
+        return Err(
+            RestartError::NoDefinition { name: name.to_string() }.hint(dump_and_define(name))
+        );
     }
     let mut steps: Vec<Step> = way_down(&*hypervisor, name, down)?.into_iter().collect();
     steps.push(Step::StartDomain { name: name.to_owned(), uuid: Some(summary.uuid) });

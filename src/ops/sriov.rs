@@ -7,7 +7,7 @@ use crate::apply::nic::boot::{self, AtBoot};
 use crate::bdf::Bdf;
 use crate::cards::{functions_of, link_up};
 use crate::change::Change;
-use crate::error::{Class, Error, Result, classed, hinted, usage};
+use crate::error::{Coded, Result, usage};
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Use};
 use crate::reporter::Question;
@@ -16,6 +16,88 @@ use crate::topology::{PciDevice, Sriov, Topology, is_vfio};
 use crate::world::World;
 use gpuvm_core::versions::Version;
 use std::time::{Duration, Instant};
+
+/// Says why the number of virtual functions of a network card is not changed.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "card-")]
+pub enum CardError {
+    /// A card of the list for the boot did not get its virtual functions.
+    #[error("{lines}")]
+    NotAtBoot {
+        /// Why, a line each.
+        lines: String,
+    },
+    /// The host has no such network card.
+    #[error("this host has no network card {called}")]
+    Absent {
+        /// As it was given.
+        called: String,
+    },
+    /// What is named is a virtual function.
+    #[error("{called} is a virtual function itself, of {pf}")]
+    IsFunction {
+        /// As it was given.
+        called: String,
+        /// Its PCI address.
+        pf: String,
+    },
+    /// The card has no SR-IOV.
+    #[error("{bdf} has no SR-IOV: its sriov_totalvfs is absent or 0")]
+    NoSriov {
+        /// Its PCI address.
+        bdf: String,
+    },
+    /// The card can have fewer virtual functions.
+    #[error("{pf} can have {total} virtual functions, not {count}")]
+    TooMany {
+        /// Its PCI address.
+        pf: String,
+        /// How many it can have.
+        total: String,
+        /// How many.
+        count: String,
+    },
+    /// No driver of the host has the card.
+    #[error("{pf} needs a driver of the host to have virtual functions, and {has}")]
+    NoDriver {
+        /// Its PCI address.
+        pf: String,
+        /// Who has it.
+        has: String,
+    },
+    /// The virtual functions of the card are in use.
+    #[error("the virtual functions of {pf} are in use{lines}")]
+    InUse {
+        /// Its PCI address.
+        pf: String,
+        /// Why, a line each.
+        lines: String,
+    },
+    /// Another device is where the card was.
+    #[error("at {pf} is {seen}, not {id}: no virtual functions are made")]
+    OtherDevice {
+        /// Its PCI address.
+        pf: String,
+        /// What is there.
+        seen: String,
+        /// What it was.
+        id: String,
+    },
+    /// The card no longer has SR-IOV.
+    #[error("{pf} has no SR-IOV any more")]
+    SriovLost {
+        /// Its PCI address.
+        pf: String,
+    },
+    /// The card has no network device yet.
+    #[error("{pf} has no network device yet: no virtual functions are made")]
+    NoNetdev {
+        /// Its PCI address.
+        pf: String,
+    },
+}
+
+impl Coded for CardError {}
 
 /// A card, as it is named.
 #[derive(Debug, Clone)]
@@ -39,10 +121,8 @@ pub struct Functions {
     pub at_boot: Option<String>,
 }
 
-/// The error that a card cannot have virtual functions, and where to look.
-fn refused(message: String) -> Error {
-    hinted(message, "`gpuvm nic list` shows the cards and their virtual functions")
-}
+/// Where to look for cards.
+const LIST_HINT: &str = "`gpuvm nic list` shows the cards and their virtual functions";
 
 /// Finds a card, which has to be able to have virtual functions, with how many it can have and has.
 fn card<'t>(name: &Card, topology: &'t Topology) -> Result<(&'t PciDevice, u32, u32)> {
@@ -56,16 +136,15 @@ fn card<'t>(name: &Card, topology: &'t Topology) -> Result<(&'t PciDevice, u32, 
         }
     };
     let Some(device) = found else {
-        return Err(refused(format!("this host has no network card {called}")));
+        return Err(CardError::Absent { called }.hint(LIST_HINT));
     };
     let bdf = device.bdf;
     match device.sriov {
         Some(Sriov::Pf { total, enabled }) => Ok((device, total, enabled)),
         Some(Sriov::Vf { pf }) => {
-            Err(refused(format!("{called} is a virtual function itself, of {pf}")))
+            Err(CardError::IsFunction { called, pf: pf.to_string() }.hint(LIST_HINT))
         }
-        None => Err(hinted(
-            format!("{bdf} has no SR-IOV: its sriov_totalvfs is absent or 0"),
+        None => Err(CardError::NoSriov { bdf: bdf.to_string() }.hint(
             "some cards have it switched off in their firmware (mlxconfig SRIOV_EN, NUM_OF_VFS) or in the BIOS",
         )),
     }
@@ -92,8 +171,9 @@ fn steps(world: &World, wanted: &Functions) -> Result<(Bdf, Vec<Step>)> {
     let (device, total, enabled) = card(name, &topology)?;
     let pf = device.bdf;
     if count > total {
-        let message = format!("{pf} can have {total} virtual functions, not {count}");
-        return Err(hinted(message, format!("`gpuvm nic vfs {pf} --count {total}`")));
+        let (at, total, count) = (pf.to_string(), total.to_string(), count.to_string());
+        let hint = format!("`gpuvm nic vfs {pf} --count {total}`");
+        return Err(CardError::TooMany { pf: at, total, count }.hint(hint));
     }
     if host_drivers && count == 0 {
         let hint = "leave --host-drivers out";
@@ -110,9 +190,8 @@ fn steps(world: &World, wanted: &Functions) -> Result<(Bdf, Vec<Step>)> {
             Some(driver) if !is_vfio(driver) => {}
             driver => {
                 let has = driver.map_or("no driver has it".into(), |d| format!("{d} has it"));
-                let message =
-                    format!("{pf} needs a driver of the host to have virtual functions, and {has}");
-                return Err(hinted(message, format!("`gpuvm device release {pf}` gives it back")));
+                return Err(CardError::NoDriver { pf: pf.to_string(), has }
+                    .hint(format!("`gpuvm device release {pf}` gives it back")));
             }
         }
         refuse_used(pf, root.as_ref(), &topology, world)?;
@@ -165,11 +244,10 @@ fn refuse_used(pf: Bdf, root: Option<&FsRoot>, topology: &Topology, world: &Worl
     if uses.is_empty() {
         return Ok(());
     }
-    let mut message = format!("the virtual functions of {pf} are in use");
-    for Use { bdf, by, .. } in &uses {
-        message += &format!("\n  {bdf} is used by {by}");
-    }
-    Err(hinted(message, "every change of their number takes all of them away; end what uses them"))
+    let line = |Use { bdf, by, .. }: &Use| format!("\n  {bdf} is used by {by}");
+    let lines: String = uses.iter().map(line).collect();
+    Err(CardError::InUse { pf: pf.to_string(), lines }
+        .hint("every change of their number takes all of them away; end what uses them"))
 }
 
 /// The first kernel that binds a function whose driver is kept off to the one that `driver_override` names; before it,
@@ -204,18 +282,19 @@ pub fn early(pf: Bdf, at_boot: &AtBoot, root: &FsRoot, until: Instant) -> Result
         let device = topology.device(pf);
         let seen = device.map_or("nothing".into(), crate::apply::bind::boot::id);
         if seen != *id {
-            return Err(classed(
-                Class::System,
-                format!("at {pf} is {seen}, not {id}: no virtual functions are made"),
-                "",
-            ));
+            return Err(CardError::OtherDevice {
+                pf: pf.to_string(),
+                seen: seen.to_string(),
+                id: id.to_string(),
+            }
+            .bare());
         }
         let named = device.and_then(|d| d.net.as_ref()).and_then(|net| net.netdevs.first());
         if let (Some(device), Some(netdev)) = (device, named)
             && is_named_by_udev(root, netdev)?
         {
             let Some(Sriov::Pf { enabled: was, .. }) = device.sriov else {
-                return Err(classed(Class::System, format!("{pf} has no SR-IOV any more"), ""));
+                return Err(CardError::SriovLost { pf: pf.to_string() }.bare());
             };
             let mut steps = Vec::new();
             if was != count {
@@ -226,11 +305,7 @@ pub fn early(pf: Bdf, at_boot: &AtBoot, root: &FsRoot, until: Instant) -> Result
             return Ok(steps);
         }
         if Instant::now() >= until {
-            return Err(classed(
-                Class::System,
-                format!("{pf} has no network device yet: no virtual functions are made"),
-                "",
-            ));
+            return Err(CardError::NoNetdev { pf: pf.to_string() }.bare());
         }
         std::thread::sleep(Duration::from_millis(500));
     }

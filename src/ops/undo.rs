@@ -5,7 +5,7 @@ use crate::change::Change;
 use crate::domain::guest::VolumeRef;
 use crate::domain::{DomainXml, differences};
 use crate::domain_history::{boot, tell_saved, when};
-use crate::error::{Class, Error, Refusal, Result, classed, hinted};
+use crate::error::{Class, Coded, Error, Refusal, Result, classed};
 use crate::guest::find;
 use crate::history::{DiskCopy, Entry, History};
 use crate::hypervisor::uses::{Conflict, Uses, files_of};
@@ -15,6 +15,53 @@ use crate::reporter::Question;
 use crate::session::{Done, Session};
 use crate::shell::word;
 use crate::world::World;
+
+/// Says why a change of a domain is not undone.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "undo-")]
+pub enum UndoError {
+    /// The domain had another name when the change was made.
+    #[error("domain `{name}` was `{was}` when {change} was made")]
+    Renamed {
+        /// Its name.
+        name: String,
+        /// What it was.
+        was: String,
+        /// The change.
+        change: String,
+    },
+    /// The domain was edited since the change that is to be undone.
+    #[error("domain `{name}` was edited since {change}")]
+    Edited {
+        /// Its name.
+        name: String,
+        /// The change.
+        change: String,
+    },
+    /// Whether the guest has written on a copied disk cannot be seen from here.
+    #[error(
+        "{change} copied a disk into volume `{volume}` of pool `{pool}`, and whether the guest \
+                 has written on that cannot be seen from here"
+    )]
+    CopyUnseen {
+        /// The change.
+        change: String,
+        /// The volume.
+        volume: String,
+        /// The pool.
+        pool: String,
+    },
+    /// A disk that the domain had is in use.
+    #[error("disk {path} is not taken back: {used}")]
+    DiskTaken {
+        /// The path.
+        path: String,
+        /// How many are in use.
+        used: String,
+    },
+}
+
+impl Coded for UndoError {}
 
 /// What is to be undone.
 #[derive(Debug, Clone)]
@@ -79,36 +126,30 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
         ));
     };
     if entry.domain != *name {
-        let renamed =
-            format!("domain `{name}` was `{}` when {} was made", entry.domain, named(entry));
-        return Err(hinted(
-            renamed,
-            format!("`virsh domrename {name} {}` first", word(&entry.domain), name = word(name)),
-        ));
+        return Err(UndoError::Renamed {
+            name: name.to_string(),
+            was: entry.domain.to_string(),
+            change: named(entry).to_string(),
+        }
+        .hint(format!(
+            "`virsh domrename {name} {}` first",
+            word(&entry.domain),
+            name = word(name)
+        )));
     }
     let now = hypervisor.xml(name, XmlOf::Inactive)?;
     if !edited && entry.after.as_ref() != Some(&now) {
-        return Err(hinted(
-            format!("domain `{name}` was edited since {}", named(entry)),
-            format!(
+        return Err(UndoError::Edited { name: name.to_string(), change: named(entry).to_string() }.hint(format!(
                 "`gpuvm undo {name} --diff` shows what would be lost; --force undoes it nevertheless",
                 name = word(name)
-            ),
-        ));
+            )));
     }
     if let Some(copy) = entry.copies().find(|copy| !copy.comparable && !force) {
         let DiskCopy { pool, name: volume, .. } = copy;
-        return Err(hinted(
-            format!(
-                "{} copied a disk into volume `{volume}` of pool `{pool}`, and whether the guest \
-                 has written on that cannot be seen from here",
-                named(entry)
-            ),
-            format!(
+        return Err(UndoError::CopyUnseen { change: named(entry).to_string(), volume: volume.to_string(), pool: pool.to_string() }.hint(format!(
                 "`gpuvm undo {name}` on its machine sees it; --force goes back to the old image in any case",
                 name = word(name)
-            ),
-        ));
+            )));
     }
     if !force {
         refuse_taken(hypervisor, &entry.before, &now, &summary.uuid)?;
@@ -140,10 +181,10 @@ fn refuse_taken(
     let taken = Uses::read(hypervisor)?.conflicts(&before, Some(own_uuid));
     match taken.iter().find(|conflict| !new.contains(&conflict.path)) {
         None => Ok(()),
-        Some(Conflict { path, used, .. }) => Err(hinted(
-            format!("disk {} is not taken back: {used}", path.display()),
-            "`gpuvm list` shows what each guest has; --force undoes it nevertheless",
-        )),
+        Some(Conflict { path, used, .. }) => {
+            Err(UndoError::DiskTaken { path: path.display().to_string(), used: used.to_string() }
+                .hint("`gpuvm list` shows what each guest has; --force undoes it nevertheless"))
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::cards::{functions_of, link_up};
 use crate::domain::guest::Guarded;
 use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, pf_of_nic};
-use crate::error::{Class, Result, classed, hinted};
+use crate::error::{Class, Coded, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{Hypervisor, VfPool};
@@ -21,6 +21,49 @@ use crate::shell::word;
 use crate::topology::{PciDevice, Sriov, Topology};
 use crate::world::World;
 use std::collections::BTreeSet;
+
+/// Says why a guest does not get its virtual functions.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "vf-")]
+pub enum VfsError {
+    /// The card of the virtual function has no Ethernet device of the host.
+    #[error(
+        "{bdf} cannot be set up: its card {pf} has no Ethernet device of the host, over which that is done"
+    )]
+    NoNetdev {
+        /// Its PCI address.
+        bdf: String,
+        /// Its PCI address.
+        pf: String,
+    },
+    /// The network would hand out a virtual function that another guest has by its address.
+    #[error("network `{network}` would hand out {bdf}, which domain `{domain}` has by its address")]
+    HandedOut {
+        /// The network.
+        network: String,
+        /// The virtual function.
+        bdf: Bdf,
+        /// The domain that has it.
+        domain: String,
+    },
+    /// The network has fewer virtual functions left.
+    #[error(
+        "{asked} virtual {} of network `{network}` asked for, {free} of {all} are left",
+        if *asked == 1 { "function" } else { "functions" }
+    )]
+    Short {
+        /// The network.
+        network: String,
+        /// How many the guest needs.
+        asked: usize,
+        /// How many are left.
+        free: usize,
+        /// How many the network has.
+        all: usize,
+    },
+}
+
+impl Coded for VfsError {}
 
 /// Is what has to be done for a guest's virtual functions before it starts.
 #[derive(Debug, Default)]
@@ -55,10 +98,8 @@ pub fn claim(
         };
         let settings = request.extras.settings_of(bdf);
         if place(topology, bdf).is_none() && settings != VfSettings::default() {
-            let message = format!(
-                "{bdf} cannot be set up: its card {pf} has no Ethernet device of the host, over which that is done"
-            );
-            return Err(hinted(message, "leave vlan=, trust=, spoof= and mac= out of --vf"));
+            return Err(VfsError::NoNetdev { bdf: bdf.to_string(), pf: pf.to_string() }
+                .hint("leave vlan=, trust=, spoof= and mac= out of --vf"));
         }
         wishes.push((bdf, settings.guard));
     }
@@ -233,7 +274,7 @@ pub fn pools(
         if let Some(why) = lacks(&pool, asked, held).filter(|_| starts) {
             let hint =
                 "`gpuvm nic list` shows who has them; `gpuvm nic vfs PF --count N` makes more";
-            return Err(hinted(why, hint));
+            return Err(why.hint(hint));
         }
         pools.push(pool.name);
     }
@@ -242,7 +283,7 @@ pub fn pools(
 
 /// Why a network cannot hand out so many more functions; none: it can, or libvirt does not list them. libvirt hands out the
 /// first that it has not handed out, and does not look whether a guest has that one by its address.
-fn lacks(pool: &VfPool, asked: usize, held: &Occupancy) -> Option<String> {
+fn lacks(pool: &VfPool, asked: usize, held: &Occupancy) -> Option<VfsError> {
     let VfPool { name, functions } = pool;
     let running = || held.domains.iter().filter(|domain| domain.active);
     let holder = |bdf: &Bdf| running().find(|domain| domain.devices.contains(bdf));
@@ -257,16 +298,15 @@ fn lacks(pool: &VfPool, asked: usize, held: &Occupancy) -> Option<String> {
     if let Some((bdf, domain)) =
         left.iter().take(asked).find_map(|bdf| Some((bdf, by_address(bdf)?)))
     {
-        return Some(format!(
-            "network `{name}` would hand out {bdf}, which domain `{domain}` has by its address"
-        ));
+        return Some(VfsError::HandedOut {
+            network: name.clone(),
+            bdf: **bdf,
+            domain: domain.clone(),
+        });
     }
     let (all, free) = (functions.len(), left.len());
-    let what = if asked == 1 { "function" } else { "functions" };
     let short = all > 0 && free < asked;
-    short.then(|| {
-        format!("{asked} virtual {what} of network `{name}` asked for, {free} of {all} are left")
-    })
+    short.then(|| VfsError::Short { network: name.clone(), asked, free, all })
 }
 
 #[cfg(test)]
@@ -285,7 +325,8 @@ mod tests {
             ..Held::default()
         };
         let why = |asked, domains: Vec<Held>| {
-            lacks(&pool, asked, &Occupancy { domains, ..Occupancy::default() })
+            let held = Occupancy { domains, ..Occupancy::default() };
+            lacks(&pool, asked, &held).map(|why| why.to_string())
         };
         // What runs, and its definition.
         let handed = |name: &str, function| [runs(name, vec![bdf(function)]), runs(name, vec![])];
@@ -298,6 +339,6 @@ mod tests {
         assert_eq!(why(1, vec![runs("own", vec![bdf(0)])]).as_deref(), Some(said));
         assert_eq!(why(1, vec![runs("own", vec![bdf(4)])]), None);
         let empty = VfPool { name: "p".into(), functions: vec![] };
-        assert_eq!(lacks(&empty, 1, &Occupancy::default()), None);
+        assert!(lacks(&empty, 1, &Occupancy::default()).is_none());
     }
 }

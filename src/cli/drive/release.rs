@@ -8,7 +8,8 @@ use crate::apply::array::{
 use crate::cli::args::ReleaseArrayArgs;
 use crate::cli::change::asking;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, hinted};
+use crate::cli::drive::error::ArrayVerbError;
+use crate::cli::error::{Coded, EXIT_DONE};
 use crate::cli::image::uses::Uses as Disks;
 use crate::discover::arrays::{Array, array, layout};
 use crate::discover::drives::{best_id, kernel_name, stable_ids};
@@ -38,10 +39,8 @@ pub fn run(args: &ReleaseArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_elsewhere("drive release-array")?;
     let device = args.device.display();
     let name = kernel_name(&args.device).ok_or_else(|| {
-        hinted(
-            format!("{device} is no block device of this host"),
-            "`cat /proc/mdstat` shows the arrays that run",
-        )
+        ArrayVerbError::NoDevice { device: device.to_string() }
+            .refusal("`cat /proc/mdstat` shows the arrays that run")
     })?;
     let common = &args.common;
     let (yes, dry_run) = (common.change.yes, common.change.dry_run);
@@ -79,10 +78,8 @@ fn plan(
 ) -> anyhow::Result<Vec<Step>> {
     let root = FsRoot::live()?;
     let Some(array) = array(&root, name)? else {
-        return Err(hinted(
-            format!("{name} is no md array that runs"),
-            "`cat /proc/mdstat` shows the arrays that run",
-        ));
+        return Err(ArrayVerbError::NotRunning { name: name.to_string() }
+            .hint("`cat /proc/mdstat` shows the arrays that run"));
     };
     let uses = Uses::read(&root)?;
     let mounts: Vec<Mount> = uses.mounts_of(&root, name)?.into_iter().cloned().collect();
@@ -97,16 +94,15 @@ fn plan(
     }
     if !reasons.is_empty() {
         let lines: String = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
-        return Err(hinted(
-            format!("array {name} is not released{lines}"),
-            "stop what uses it; --unmount unmounts file systems that nothing has open",
-        ));
+        return Err(ArrayVerbError::InUse { name: name.to_string(), lines: lines.to_string() }
+            .hint("stop what uses it; --unmount unmounts file systems that nothing has open"));
     }
     if root.exists(&released::file(name)) {
-        return Err(hinted(
-            format!("/{} is kept of an array of this name that was released", released::file(name)),
-            format!("`gpuvm drive restore-array {name}` restores that one", name = word(name)),
-        ));
+        return Err(ArrayVerbError::AlreadyReleased { file: released::file(name).to_string() }
+            .hint(format!(
+                "`gpuvm drive restore-array {name}` restores that one",
+                name = word(name)
+            )));
     }
     let mut steps = steps(&found)?;
     if args.common.initramfs {
@@ -135,10 +131,11 @@ impl Found<'_> {
         for name in names {
             let uses = self.uses.of(self.root, name)?;
             if let Some(used) = uses.iter().find(|used| used.is_system()) {
-                return Err(hinted(
-                    format!("array {} is not released\n  {}", self.array.name, used.says(name)),
-                    "the host does not come up without it, so it is never released",
-                ));
+                return Err(ArrayVerbError::OfSystem {
+                    name: self.array.name.to_string(),
+                    why: used.says(name).to_string(),
+                }
+                .hint("the host does not come up without it, so it is never released"));
             }
         }
         Ok(())
@@ -266,7 +263,7 @@ fn steps(found: &Found<'_>) -> anyhow::Result<Vec<Step>> {
         line.filter(|value| !value.is_empty()).map(str::to_owned)
     };
     let uuid = value("MD_UUID")
-        .ok_or_else(|| hinted(format!("mdadm does not say the UUID of {device}"), ""))?;
+        .ok_or_else(|| ArrayVerbError::NoUuid { device: device.to_string() }.refusal(""))?;
     let file_system = signature(&device)?;
     let md_name = value("MD_NAME");
     let own_names = md_name.iter().flat_map(|name| {
@@ -362,12 +359,7 @@ fn members(found: &Found<'_>) -> anyhow::Result<Vec<Member>> {
     let ids = stable_ids(found.root)?;
     let named = found.array.members.iter().map(|(_, name)| {
         let id = ids.get(name).and_then(|ids| best_id(ids)).ok_or_else(|| {
-            hinted(
-                format!(
-                    "member {name} has no name in /dev/disk/by-id, so it would not be found again"
-                ),
-                "",
-            )
+            ArrayVerbError::MemberWithoutId { name: name.to_string() }.refusal("")
         })?;
         Ok(Member { id: format!("/dev/disk/by-id/{id}"), name: name.clone() })
     });

@@ -12,7 +12,8 @@ use crate::cli::args::RestoreArrayArgs;
 use crate::cli::change::asking;
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, classed, hinted, usage};
+use crate::cli::drive::error::ArrayVerbError;
+use crate::cli::error::{Coded, EXIT_DONE, around, classed, usage};
 use crate::discover::arrays::array;
 use crate::discover::drives::kernel_name;
 use crate::discover::holders::Uses;
@@ -87,10 +88,10 @@ fn plan(
     let running = members_free(&record, cx)?;
     let device = running.clone().unwrap_or_else(|| format!("/dev/{name}"));
     if running.is_none() && array(&root, name)?.is_some() {
-        return Err(hinted(
-            format!("{device} is another array now"),
-            format!("`mdadm --stop {device}` stops it, if nothing uses it", device = word(&device)),
-        ));
+        return Err(ArrayVerbError::NameTaken { device: device.to_string() }.hint(format!(
+            "`mdadm --stop {device}` stops it, if nothing uses it",
+            device = word(&device)
+        )));
     }
     let mut steps = Vec::new();
     let lost: Vec<String> = match running {
@@ -111,13 +112,10 @@ fn plan(
             ));
         }
         Some(_) if !lost.is_empty() && !args.rebuild => {
-            return Err(hinted(
-                format!("array `{name}` runs as {device} without {}", lost.join(", ")),
-                format!(
+            return Err(ArrayVerbError::Incomplete { name: name.to_string(), device: device.to_string(), lines: lost.join(", ").to_string() }.hint(format!(
                     "`gpuvm drive restore-array {name} --rebuild` adds them, which destroys what is on them",
                     name = word(name)
-                ),
-            ));
+                )));
         }
         Some(_) => {}
     }
@@ -213,10 +211,7 @@ fn members_free(record: &Released, cx: &Context<'_>) -> anyhow::Result<Option<St
     }
     reasons.dedup();
     let lines: String = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
-    Err(hinted(
-        format!("array `{}` is not restored{lines}", record.name),
-        "stop and delete the guests that have its drives; `gpuvm drive list` shows who uses what",
-    ))
+    Err(ArrayVerbError::MembersInUse { name: record.name.to_string(), lines: lines.to_string() }.hint("stop and delete the guests that have its drives; `gpuvm drive list` shows who uses what"))
 }
 
 /// The UUID of an array (`--detail`) or in the superblock of a member (`--examine`), without punctuation.
@@ -229,7 +224,8 @@ fn uuid_of(how: &str, device: &str) -> Option<String> {
 fn lost(record: &Released) -> anyhow::Result<Vec<String>> {
     if let Err(error @ CommandError::Unstarted { .. }) = output(&["mdadm", "--version"], EXAMINE_S)
     {
-        return Err(hinted(error.to_string(), "install it: apt install mdadm"));
+        let message = error.to_string();
+        return Err(around(error, message, "install it: apt install mdadm"));
     }
     let is_of = |id: &str| uuid_of("--examine", id) == Some(plain(&record.uuid));
     let ids = record.members.iter().map(|member| &member.id);
@@ -289,13 +285,13 @@ fn bring_up(
                 ),
                 false => anew,
             };
-            Err(hinted(
-                format!(
-                    "{} of {all} drives of `{name}` carry its superblocks no more: a guest has written over them{lines}",
-                    lost.len()
-                ),
-                hint,
-            ))
+            Err(ArrayVerbError::SuperblocksLost {
+                count: lost.len().to_string(),
+                all: all.to_string(),
+                name: name.to_string(),
+                lines: lines.to_string(),
+            }
+            .hint(hint))
         }
         (false, true) if record.file_system.is_some() && !args.mkfs => Err(usage(
             "an array that is made anew has no file system, and the released one had",
@@ -326,16 +322,18 @@ fn overwritten<'i>(
     }
     let name = &record.name;
     if refused {
-        return Err(hinted(
-            format!("drives of array `{name}` belong to something else by now{lines}"),
-            "`gpuvm drive wipe ID` erases one of them, where nothing needs it",
-        ));
+        return Err(ArrayVerbError::MembersOfAnother {
+            name: name.to_string(),
+            lines: lines.to_string(),
+        }
+        .hint("`gpuvm drive wipe ID` erases one of them, where nothing needs it"));
     }
     if !known.is_empty() && !args.accept_data_loss {
-        return Err(hinted(
-            format!("drives of array `{name}` have become something else{lines}"),
-            "--accept-data-loss overwrites them",
-        ));
+        return Err(ArrayVerbError::MembersHaveData {
+            name: name.to_string(),
+            lines: lines.to_string(),
+        }
+        .hint("--accept-data-loss overwrites them"));
     }
     Ok(known)
 }
@@ -428,7 +426,8 @@ fn verify(record: &Released, steps: &[Step]) -> anyhow::Result<()> {
         return Ok(());
     }
     let lines: String = wrong.iter().map(|line| format!("\n  {line}")).collect();
-    Err(hinted(format!("array `{}` is not as it was{lines}", record.name), ""))
+    Err(ArrayVerbError::NotRestored { name: record.name.to_string(), lines: lines.to_string() }
+        .bare())
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use crate::bdf::Bdf;
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
-use crate::cli::error::{classed, hinted};
+use crate::cli::drive::error::DriveError;
+use crate::cli::error::{Coded, classed};
 use crate::cli::image::uses::Uses as Disks;
 use crate::discover::discover_identified;
 use crate::discover::drives::{best_id, kernel_name};
@@ -223,9 +224,8 @@ impl State {
                 })
         });
         Err(match part.map(|part| part.partuuid.as_deref().unwrap_or("PARTUUID")) {
-            Some(uuid) => {
-                hinted(format!("{text} is a partition, not a drive"), format!("--partition {uuid}"))
-            }
+            Some(uuid) => DriveError::IsPartition { text: text.to_string() }
+                .hint(format!("--partition {uuid}")),
             None => classed(Class::NotFound, format!("this host has no drive {text}"), NAMES_HINT),
         })
     }

@@ -10,7 +10,8 @@ use crate::cli::args::WipeArgs;
 use crate::cli::change::asking;
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, classed, hinted};
+use crate::cli::drive::error::DriveError;
+use crate::cli::error::{Coded, EXIT_DONE, classed};
 use crate::fsroot::FsRoot;
 use crate::shell::word;
 use crate::topology::{Drive, DriveUse};
@@ -96,22 +97,19 @@ fn find<'s>(state: &'s State, id: &str) -> anyhow::Result<&'s Drive> {
     let mut drives = state.topology.parts().drives.iter().filter(|drive| drive.bdf == Some(bdf));
     match (drives.next(), drives.next()) {
         (Some(only), None) => Ok(only),
-        (Some(_), Some(_)) => Err(hinted(
-            format!("{bdf} has several drives"),
-            "`gpuvm drive list` shows the name of each",
-        )),
+        (Some(_), Some(_)) => Err(DriveError::Several { bdf: bdf.to_string() }
+            .hint("`gpuvm drive list` shows the name of each")),
         (None, _) => {
             let device = state.topology.device(bdf);
             let driver = device.and_then(|device| device.driver.as_deref());
             Err(match driver.filter(|driver| crate::topology::is_vfio(driver)) {
-                Some(driver) => hinted(
-                    format!("{bdf} is bound to {driver}, so that the host sees no drive there"),
-                    format!("`gpuvm device release {bdf}` gives it to the host's driver first"),
-                ),
-                None => hinted(
-                    format!("{bdf} has no drive"),
-                    "`gpuvm drive list` shows drives and partitions with their names",
-                ),
+                Some(driver) => {
+                    DriveError::OnVfio { bdf: bdf.to_string(), driver: driver.to_string() }.hint(
+                        format!("`gpuvm device release {bdf}` gives it to the host's driver first"),
+                    )
+                }
+                None => DriveError::NoneAt { bdf: bdf.to_string() }
+                    .hint("`gpuvm drive list` shows drives and partitions with their names"),
             })
         }
     }

@@ -3,7 +3,7 @@
 use super::checked;
 use crate::cli::args::CaptureArgs;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, hinted, usage};
+use crate::cli::error::{EXIT_DONE, around, usage};
 use crate::discover::topo::{Topo, TopoError};
 use crate::discover::{discover, discover_identified};
 use crate::fsroot::FsRoot;
@@ -65,7 +65,8 @@ fn with_topo(topology: &Topology, file: &Path) -> anyhow::Result<Topology> {
             TopoError::OtherHost { .. } => "give the table of this host",
             _ => "`nvidia-smi topo -m >topo.txt` on the machine writes such a file",
         };
-        hinted(format!("{shown}: {error}"), hint)
+        let message = format!("{shown}: {error}");
+        around(error, message, hint)
     };
     Topo::parse(&text).and_then(|topo| topo.lay_over(topology, &shown)).map_err(wrong)
 }

@@ -4,7 +4,7 @@
 use crate::bdf::Bdf;
 use crate::cli::args::ModulesArgs;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, hinted};
+use crate::cli::error::{Coded, EXIT_DONE};
 use crate::cli::table::Table;
 use crate::discover::fabric::links;
 use crate::discover::fabric::modules::{Modules, PATH, Source};
@@ -12,6 +12,7 @@ use crate::discover::fabric::modules_now;
 use crate::fsroot::FsRoot;
 use crate::topology::Topology;
 use gpuvm_ops::files;
+use gpuvm_ops::host_settings::HostVerbError;
 use serde::Serialize;
 use std::path::Path;
 
@@ -109,7 +110,7 @@ fn write(
     if modules.is_empty() {
         let hint = "NVML sees GPUs only while they are bound to the driver `nvidia`; or write the file by hand, as \
                     {\"0000:1b:00.0\": 1, ...}";
-        return Err(hinted(format!("no module id is known, so {PATH} is not written"), hint));
+        return Err(HostVerbError::NoModuleIds { path: PATH.to_string() }.hint(hint));
     }
     for gpu in topology.gpus().filter(|gpu| modules.get(gpu.bdf).is_none()) {
         cx.output
@@ -127,7 +128,8 @@ fn write(
     }
     let dir = file.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(dir).map_err(|error| {
-        hinted(format!("cannot make {}: {error}", dir.display()), "run it as root")
+        HostVerbError::NoDirectory { dir: dir.display().to_string(), error: error.to_string() }
+            .refusal("run it as root")
     })?;
     files::write(file, true, text.as_bytes())?;
     cx.output.progress(&format!("{PATH}: {number} module ids"));

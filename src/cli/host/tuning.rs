@@ -3,8 +3,9 @@
 use super::change::change;
 use crate::cli::args::HostTuningArgs;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, hinted};
+use crate::cli::error::{Coded, EXIT_DONE};
 use crate::cli::table::Table;
+use gpuvm_ops::host_settings::HostVerbError;
 use gpuvm_ops::host_settings::{Setting, settings, tuned};
 use std::collections::BTreeSet;
 
@@ -32,7 +33,7 @@ fn show(cx: &Context<'_>) -> anyhow::Result<u8> {
     let nodes = topology.nodes().iter().filter(|node| !node.memory_kib.is_zero()).count();
     let Some(root) = cx.root()? else {
         let hint = "`--host` takes a directory that holds a machine's sys/ and proc/";
-        return Err(hinted("how a kernel is set is not recorded in a file", hint));
+        return Err(HostVerbError::NotRecorded.hint(hint));
     };
     let settings = settings(&root, nodes)?;
     if cx.output.json {

@@ -3,12 +3,13 @@
 use super::super::args::ImageAddArgs;
 use super::super::change::{Watch, journal, print_steps, refuse_unfinished, watch};
 use super::super::context::Context;
-use super::super::error::{EXIT_DONE, hinted};
+use super::super::error::{Coded, EXIT_DONE};
 use super::super::output::Output;
 use super::super::storage::file_pool;
 use super::source::{Source, Word};
 use super::{POOL, POOL_DIR, images, marker_name, volume_name};
 use crate::apply::{Observer as _, Step, Transaction};
+use crate::cli::image::error::ImageError;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::NewVolume;
 use crate::image::{Format, ImageName, Sha256};
@@ -105,25 +106,24 @@ fn refuse(hypervisor: &dyn Hypervisor, pool_name: &str, source: &Source) -> anyh
     let (storage, name) = (hypervisor.storage(), &source.name);
     let Some(pool) = file_pool(storage, pool_name, POOL)? else { return Ok(()) };
     if images(storage, pool_name)?.iter().any(|image| image.name == *name) {
-        return Err(hinted(
-            format!("pool `{pool_name}` has an image `{name}` already"),
-            format!(
-                "choose another --name, or `gpuvm image remove {name}` first",
-                name = word(&name.to_string())
-            ),
-        ));
+        return Err(ImageError::Exists {
+            pool_name: pool_name.to_string(),
+            name: name.to_string(),
+        }
+        .hint(format!(
+            "choose another --name, or `gpuvm image remove {name}` first",
+            name = word(&name.to_string())
+        )));
     }
     if pool.available_bytes < source.bytes {
         let size = |bytes: u64| MemSize::from_kib(bytes / 1024);
-        return Err(hinted(
-            format!(
-                "pool `{pool_name}` has {} left, and {} takes {}",
-                size(pool.available_bytes),
-                source.path.display(),
-                size(source.bytes)
-            ),
-            "remove what is not used (`gpuvm image list`), or name another --pool",
-        ));
+        return Err(ImageError::PoolFull {
+            pool_name: pool_name.to_string(),
+            left: size(pool.available_bytes).to_string(),
+            file: source.path.display().to_string(),
+            size: size(source.bytes).to_string(),
+        }
+        .hint("remove what is not used (`gpuvm image list`), or name another --pool"));
     }
     Ok(())
 }

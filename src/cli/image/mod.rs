@@ -11,6 +11,7 @@
 //! machine that uses the pool sees it.
 
 pub(super) mod add;
+pub mod error;
 pub(super) mod list;
 mod remove;
 mod source;
@@ -19,8 +20,9 @@ pub mod uses;
 use super::args::ImageVerb;
 use super::codes::Class;
 use super::context::Context;
-use super::error::{classed, hinted};
+use super::error::{Coded, classed};
 use super::storage::file_pool;
+use crate::cli::image::error::ImageError;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::{Storage, Volume};
 use crate::image::{Format, ImageName};
@@ -142,9 +144,7 @@ pub fn resolve(
     match &image.fault {
         None => Ok(image),
         Some(fault) => {
-            let message = format!("image `{name}` cannot be used: {fault}");
-            Err(hinted(
-                message,
+            Err(ImageError::Unusable { name: name.to_string(), fault: fault.to_string() }.hint(
                 format!(
                     "remove it (`gpuvm image remove {name}`) and add it again",
                     name = word(&name.to_string())

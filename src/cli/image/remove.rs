@@ -3,12 +3,13 @@
 use super::super::args::ImageRemoveArgs;
 use super::super::change::{Agreed, confirm, journal, print_steps, refuse_unfinished, watch};
 use super::super::context::Context;
-use super::super::error::{EXIT_DONE, hinted};
+use super::super::error::{Coded, EXIT_DONE};
 use super::super::storage::file_pool;
 use super::uses::Uses;
 use super::{POOL, find, images, marker_name};
 use crate::apply::identity::FileId;
 use crate::apply::{Step, apply};
+use crate::cli::image::error::ImageError;
 use crate::hypervisor::Hypervisor;
 
 /// Runs the verb.
@@ -58,8 +59,7 @@ fn plan(hypervisor: &dyn Hypervisor, args: &ImageRemoveArgs) -> anyhow::Result<V
     users.extend(uses.volumes(&image.path).iter().map(|volume| format!("volume `{volume}`")));
     if !users.is_empty() {
         let users: String = users.iter().map(|user| format!("\n  {user}")).collect();
-        return Err(hinted(
-            format!("image `{name}` is used, so it is not deleted{users}"),
+        return Err(ImageError::InUse { name: name.to_string(), users: users.to_string() }.hint(
             "delete what uses it first: `gpuvm delete NAME`, `virsh vol-delete VOLUME --pool POOL`",
         ));
     }

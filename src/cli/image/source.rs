@@ -1,8 +1,9 @@
 //! The file that becomes an image: which one is meant, what its bytes are, and whether it is the one that was published.
 
 use super::super::args::ImageAddArgs;
-use super::super::error::{hinted, usage};
+use super::super::error::{Coded, Hinted, around, usage};
 use crate::apply::open;
+use crate::cli::image::error::ImageError;
 use crate::image::{Content, ImageName, Sha256, Sums, content};
 use crate::input;
 use serde::Serialize;
@@ -58,17 +59,19 @@ impl Source {
             Some(name) => name.clone(),
             None => default_name(&given)?,
         };
-        let taken = |error: std::io::Error| hinted(format!("{shown} cannot be taken: {error}"), "");
+        let taken = |error: std::io::Error| {
+            ImageError::NotTaken { shown: shown.to_string(), error: error.to_string() }.refusal("")
+        };
         let path = given.canonicalize().map_err(taken)?;
         let mut file = open(&path).map_err(|error| {
-            hinted(
-                format!("{shown} cannot be taken: {error}"),
-                "an image is a file that you may read",
-            )
+            ImageError::NotTaken { shown: shown.to_string(), error: error.to_string() }
+                .refusal("an image is a file that you may read")
         })?;
         let bytes = file.metadata().map_err(taken)?.len();
-        let content = content(&mut file)
-            .map_err(|error| hinted(format!("{shown} is not taken: it {error}"), ""))?;
+        let content = content(&mut file).map_err(|error| {
+            let message = format!("{shown} is not taken: it {error}");
+            around(error, message, "")
+        })?;
         let (expected, word) = match args.sha256 {
             Some(sum) => (Some(sum), Word::Given),
             None => listed(&given, &path)?,
@@ -81,9 +84,9 @@ impl Source {
     pub fn sum(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> anyhow::Result<Sha256> {
         let shown = self.path.display();
         let read = self.file.seek(SeekFrom::Start(0));
-        let sum = read
-            .and_then(|_| Sha256::of(&self.file, progress))
-            .map_err(|error| hinted(format!("{shown} cannot be read: {error}"), ""))?;
+        let sum = read.and_then(|_| Sha256::of(&self.file, progress)).map_err(|error| {
+            ImageError::NotRead { shown: shown.to_string(), error: error.to_string() }.refusal("")
+        })?;
         let Some(expected) = self.expected.filter(|expected| *expected != sum) else {
             return Ok(sum);
         };
@@ -91,13 +94,13 @@ impl Source {
             Word::Listed(list) => list.display().to_string(),
             _ => "--sha256".to_owned(),
         };
-        Err(hinted(
-            format!(
-                "{shown} is not the image that was published\n  its SHA-256 is {sum}\n  by {who} it \
-                 is    {expected}"
-            ),
-            "fetch it again; it may have been cut off or changed on the way",
-        ))
+        Err(ImageError::OtherSum {
+            shown: shown.to_string(),
+            sum: sum.to_string(),
+            who: who.to_string(),
+            expected: expected.to_string(),
+        }
+        .hint("fetch it again; it may have been cut off or changed on the way"))
     }
 }
 
@@ -167,10 +170,8 @@ fn listed(given: &Path, real: &Path) -> anyhow::Result<(Option<Sha256>, Word)> {
             continue;
         }
         let sums = read_sums(&list).map_err(|reason| {
-            hinted(
-                format!("{} cannot be used: {reason}", list.display()),
-                "--sha256 HEX says the sum instead",
-            )
+            let message = format!("{} cannot be used: {reason}", list.display());
+            reason.context(Hinted::around(message, "--sha256 HEX says the sum instead"))
         })?;
         if let Some(sum) = name.to_str().and_then(|name| sums.of(name)) {
             return Ok((Some(sum), Word::Listed(list)));
@@ -180,9 +181,8 @@ fn listed(given: &Path, real: &Path) -> anyhow::Result<(Option<Sha256>, Word)> {
 }
 
 /// Reads a list of sums.
-fn read_sums(list: &Path) -> Result<Sums, String> {
-    let text = input::text(list, MOST_SUMS).map_err(|error| error.to_string())?;
-    Sums::parse(&text).map_err(|error| error.to_string())
+fn read_sums(list: &Path) -> anyhow::Result<Sums> {
+    Ok(Sums::parse(&input::text(list, MOST_SUMS)?)?)
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! `network list`, `show`, `create`, `delete`, `undo`: libvirt's networks; `network host-bridge`: the host's own bridges;
 //! `network doctor`: the paths of a guest's NICs.
 
-pub(super) mod bridge;
+pub mod bridge;
 pub(super) mod create;
 mod delete;
 mod demand;
 pub(super) mod doctor;
+pub mod error;
 mod guests;
 pub(super) mod list;
 mod prepare;
@@ -20,7 +21,8 @@ pub use wishes::refuse_unfit;
 use super::args::NetworkVerb;
 use super::codes::Class;
 use super::context::Context;
-use super::error::{classed, hinted};
+use super::error::{Coded, classed};
+use crate::cli::network::error::NetworkError;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::network::NetworkState;
 use crate::network::Network;
@@ -56,8 +58,7 @@ fn find(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<(NetworkState
 /// What a network's definition says.
 fn read(state: &NetworkState) -> anyhow::Result<Network> {
     Network::read(state.now()).map_err(|reason| {
-        let message =
-            format!("the definition of network `{}` is not understood: {reason}", state.name);
-        hinted(message, format!("`virsh net-dumpxml {}` shows it", word(&state.name)))
+        NetworkError::Definition { name: state.name.to_string(), reason: reason.to_string() }
+            .hint(format!("`virsh net-dumpxml {}` shows it", word(&state.name)))
     })
 }

@@ -3,13 +3,13 @@
 
 use super::super::args::{NetworkCreateArgs, NetworkKindArg, PfName, StaticArg, Who};
 use super::super::change::program;
-use super::super::codes::Class;
 use super::super::context::Context;
-use super::super::error::{coded, hinted, usage};
+use super::super::error::{Coded, around, usage};
 use super::guests::{Guests, told};
 use super::read;
 use crate::apply::nic::NicStep;
 use crate::apply::{NetworkStep, Step};
+use crate::cli::network::error::NetworkError;
 use crate::history::network::remember_before;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::network::NetworkState;
@@ -54,12 +54,8 @@ pub fn prepare(
     let Planned { network, notes } = planned.map_err(refusal)?;
     let state = states.into_iter().find(|state| state.name == network.name);
     if state.as_ref().is_some_and(|state| !state.persistent) {
-        let message = format!(
-            "network `{}` is defined nowhere and goes with its end, so it is not changed",
-            network.name
-        );
         let hint = format!("`gpuvm network delete {}`, then make it", word(&network.name));
-        return Err(hinted(message, hint));
+        return Err(NetworkError::Transient { name: network.name.to_string() }.hint(hint));
     }
     let before = networks.iter().find(|other| other.name == network.name);
     let mut steps = functions(args, &network, local, cx)?;
@@ -84,8 +80,8 @@ pub fn prepare(
 pub fn refusal(refused: Refused) -> anyhow::Error {
     let hints = refused.problems.iter().map(Problem::hint);
     let hint = hints.into_iter().find(|hint| !hint.is_empty()).unwrap_or_default();
-    let code = refused.problems.first().map_or(Class::Refused.into(), Into::into);
-    coded(code, refused.to_string(), hint)
+    let message = refused.to_string();
+    around(refused, message, hint)
 }
 
 /// The NIC of a network whose name says it: the replaced tool's was the one that the host itself goes out by.
@@ -173,8 +169,8 @@ fn netdev(nic: &PfName, cx: &Context<'_>) -> anyhow::Result<String> {
     let topology = cx.topology()?;
     let net = topology.device(bdf).and_then(|device| device.net.as_ref());
     net.and_then(|net| net.netdevs.first().cloned()).ok_or_else(|| {
-        let message = format!("{bdf} is no card with a network device of the host");
-        hinted(message, "`gpuvm nic list` shows the cards and their network devices")
+        NetworkError::NoNetdev { bdf: bdf.to_string() }
+            .hint("`gpuvm nic list` shows the cards and their network devices")
     })
 }
 
@@ -183,9 +179,8 @@ fn resolve(arg: &StaticArg, network: &str, guests: &Guests) -> anyhow::Result<St
     let mac = match &arg.who {
         Who::Mac(mac) => mac.clone(),
         Who::Guest(name) => guests.mac_on(name, network).ok_or_else(|| {
-            let message =
-                format!("guest `{name}` has no NIC on network `{network}`, or is not there");
-            hinted(message, format!("--static MAC={} names the NIC by its MAC address", arg.ip))
+            NetworkError::NoGuestNic { name: name.to_string(), network: network.to_string() }
+                .refusal(format!("--static MAC={} names the NIC by its MAC address", arg.ip))
         })?,
     };
     Ok(Static { mac, ip: arg.ip, name: arg.name.clone() })
@@ -219,14 +214,12 @@ fn functions(
     };
     match topology.devices().iter().find(is_it).and_then(|device| device.sriov.clone()) {
         Some(Sriov::Pf { enabled: 1.., .. }) if args.vfs.is_none() => Ok(Vec::new()),
-        Some(Sriov::Pf { total, .. }) => Err(hinted(
-            format!("{card} has no virtual functions to hand out, of the {total} that it can have"),
-            format!("--vfs N makes 1 to {total} of them"),
-        )),
-        _ => Err(hinted(
-            format!("{card} is no card with SR-IOV"),
-            "`gpuvm nic list` shows in the column VFS which card has how many",
-        )),
+        Some(Sriov::Pf { total, .. }) => {
+            Err(NetworkError::NoVfs { card: card.to_string(), total: total.to_string() }
+                .hint(format!("--vfs N makes 1 to {total} of them")))
+        }
+        _ => Err(NetworkError::NoSriov { card: card.to_string() }
+            .hint("`gpuvm nic list` shows in the column VFS which card has how many")),
     }
 }
 

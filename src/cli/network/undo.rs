@@ -5,10 +5,11 @@ use super::super::change::{Agreed, agree, journal, print_steps, refuse_unfinishe
 use super::super::codes::Class;
 use super::super::context::Context;
 use super::super::diff::Diff;
-use super::super::error::{EXIT_DONE, classed, hinted};
+use super::super::error::{Coded, EXIT_DONE, classed};
 use super::create::answer;
 use super::guests::{Guests, told};
 use crate::apply::{NetworkStep, Step, apply};
+use crate::cli::network::error::NetworkError;
 use crate::history::network::{self, NetworkEntry};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::command_there;
@@ -37,7 +38,7 @@ pub fn run(args: &NetworkUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if let Some(host) = hypervisor.machine().elsewhere() {
         let there = command_there(host, &format!("network undo {}", word(name)));
         let message = format!("changes of network `{name}` are kept on its machine `{host}`");
-        return Err(hinted(message, format!("`{there}`")));
+        return Err(classed(Class::OtherMachine, message, format!("`{there}`")));
     }
     let previews = args.diff || args.dry_run;
     let Undo { entry, now, steps, lost } = plan(&*hypervisor, name, args.force || previews)?;
@@ -94,7 +95,9 @@ fn plan(hypervisor: &dyn Hypervisor, name: &str, force: bool) -> anyhow::Result<
             "`gpuvm network undo {name} --diff` shows what would be lost; --force undoes it nevertheless",
             name = word(name)
         );
-        return Err(hinted(format!("{since} since {}", named(entry)), hint));
+        return Err(
+            NetworkError::Edited { since: since.to_string(), change: named(entry) }.hint(hint)
+        );
     }
     let named = || name.to_owned();
     let xml = entry.before.clone();

@@ -1,7 +1,8 @@
 //! What may be set on a guest's NIC, by the kind of the network that it is on: libvirt says so only when the guest starts.
 
-use super::super::error::hinted;
+use super::super::error::Coded;
 use super::read;
+use crate::cli::network::error::NetworkError;
 use crate::domain::wish::NicWish;
 use crate::hypervisor::Hypervisor;
 use crate::network::{Kind, known};
@@ -27,8 +28,12 @@ pub fn refuse_unfit(wishes: &[NicWish], hypervisor: &dyn Hypervisor) -> anyhow::
         let switched = state.is_some_and(|state| state.now().contains("type='openvswitch'"));
         let Some(kind) = kind else { continue };
         if let Some((words, hint)) = unfit(wish, kind, switched, libvirt) {
-            let message = format!("{words} cannot be set on network `{}` ({kind})", wish.network);
-            return Err(hinted(message, hint));
+            return Err(NetworkError::NicSetting {
+                words: words.to_string(),
+                network: wish.network.to_string(),
+                kind: kind.to_string(),
+            }
+            .hint(hint));
         }
     }
     Ok(())

@@ -1,10 +1,11 @@
 //! The data disk of a guest, where the replaced tool put it: a file below /raid, which is the host's data array.
 
 use super::super::args::{DataSize, PreallocateArg};
-use super::super::error::{hinted, usage};
+use super::super::error::{Coded, usage};
 use super::super::render::path_text;
 use super::{Disks, Place};
 use crate::apply::{Preallocate, Space, Step, space};
+use crate::cli::storage::error::StorageError;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role};
 use crate::memsize::MemSize;
 use crate::seed::DATA_DISK_SERIAL;
@@ -53,7 +54,9 @@ fn wanted(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<Option<Wanted>
             .checked_mul(1_000_000_000)
             .filter(|bytes| i64::try_from(*bytes).is_ok())
             .map(Wanted::Bytes)
-            .ok_or_else(|| hinted(format!("a data volume of {gigabytes} GB is too large"), ""))?,
+            .ok_or_else(|| {
+                StorageError::TooLarge { gigabytes: gigabytes.to_string() }.refusal("")
+            })?,
         (None, None) => Wanted::Share,
     };
     if wanted == Wanted::Share && place.gpus().0 == 0 {
@@ -71,10 +74,10 @@ fn wanted(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<Option<Wanted>
             disks.warnings.push(NONE.to_owned());
             Ok(None)
         }
-        (false, Wanted::Bytes(_)) => Err(hinted(
-            "no data disk can be made: it is a file of this machine, and the guest is on another",
-            "run gpuvm on the host itself, or give --data-size none",
-        )),
+        (false, Wanted::Bytes(_)) => {
+            Err(StorageError::Elsewhere
+                .hint("run gpuvm on the host itself, or give --data-size none"))
+        }
     }
 }
 
@@ -95,7 +98,7 @@ fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<()> 
         (wanted, false) => {
             let there = directory.ancestors().find(|at| at.is_dir()).unwrap_or(&directory);
             let space = space(there).ok_or_else(|| {
-                hinted(format!("the file system of {} does not say its size", there.display()), "")
+                StorageError::NoSpaceTold { path: there.display().to_string() }.refusal("")
             })?;
             let gpus = place.gpus();
             let (bytes, share) = match wanted {
@@ -130,10 +133,8 @@ fn directory(
     if let Some(dir) = &place.args.data_dir {
         let dir = std::path::absolute(dir)?;
         if !place.recorded && !dir.is_dir() {
-            return Err(hinted(
-                format!("no data disk can be made: {} is no directory", dir.display()),
-                "--data-dir takes a directory that is there",
-            ));
+            return Err(StorageError::NoDirectory { dir: dir.display().to_string() }
+                .hint("--data-dir takes a directory that is there"));
         }
         return Ok(Some((dir, None)));
     }
@@ -147,10 +148,9 @@ fn directory(
             return Ok(None);
         }
         let array = array.display();
-        return Err(hinted(
-            format!("no data disk can be made: {array} is not a mounted file system"),
-            format!("mount the data array on {array}, or name a directory with --data-dir"),
-        ));
+        return Err(StorageError::NotMounted { array: array.to_string() }.hint(format!(
+            "mount the data array on {array}, or name a directory with --data-dir"
+        )));
     }
     let missing = directory.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
     // Anything else wrong with it is told when the disk is made.
@@ -189,10 +189,12 @@ fn refuse_too_large(
         None => format!("a data disk of {} does not fit into the file system of {at}", size(bytes)),
     };
     let fits = size(space.free - space.free / OWN_PART).round_down(MemSize::from_kib(1024));
-    Err(hinted(
-        format!("{what}, and {} of its {} are free", size(space.free), size(space.total)),
-        format!("--data-size {} would fit; --data-size none makes no data disk", fits.typed()),
-    ))
+    Err(StorageError::NoRoom {
+        what: what.to_string(),
+        free: size(space.free).to_string(),
+        size: size(space.total).to_string(),
+    }
+    .hint(format!("--data-size {} would fit; --data-size none makes no data disk", fits.typed())))
 }
 
 /// Whether a file system is mounted on a directory.

@@ -4,10 +4,11 @@
 
 use super::super::codes::Class;
 use super::super::disks::of_host;
-use super::super::error::{classed, hinted};
+use super::super::error::{Coded, around, classed};
 use super::super::render::path_text;
 use super::Disks;
 use crate::blockdev::{signatures, used_by};
+use crate::cli::storage::error::StorageError;
 use crate::discover::silent::Silent;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};
 use crate::fsroot::FsRoot;
@@ -44,66 +45,60 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> a
             }
             _ => "",
         };
-        hinted(format!("cannot open disk `{at}`: {error}"), hint)
+        StorageError::Unreadable { at: at.to_string(), error: error.to_string() }.refusal(hint)
     };
     if let Some(why) = Silent::read().why(path) {
-        return Err(hinted(format!("cannot open disk `{at}`: {why}"), ""));
+        return Err(StorageError::Silent { at: at.to_string(), why: why.to_string() }.bare());
     }
     let kind = std::fs::metadata(path).map_err(failed)?.file_type();
     let kind = match (kind.is_block_device(), kind.is_file()) {
         (true, _) => DiskKind::Block,
         (_, true) => DiskKind::File,
-        _ => return Err(hinted(format!("disk `{at}` is no file and no block device"), "")),
+        _ => return Err(StorageError::Kind { at: at.to_string() }.bare()),
     };
     if kind == DiskKind::Block {
         refuse_used(path)?;
         disks.losses.extend(remains(path));
     } else if let Some(why) = of_host(path, false, false)? {
-        return Err(hinted(
-            format!("disk `{at}` cannot be given to the guest: {why}"),
-            "--disk takes an image, such as those in /var/lib/libvirt/images, or a device",
-        ));
+        return Err(StorageError::OfHost { at: at.to_string(), why: why.to_string() }
+            .hint("--disk takes an image, such as those in /var/lib/libvirt/images, or a device"));
     }
     let mut disk = match kind {
         DiskKind::Block => File::open(path).map_err(failed)?,
         // What is no file by now, or one that only the kernel has, is refused.
         DiskKind::File => open_regular(path)?,
     };
-    let found =
-        image::disk(&mut disk).map_err(|error| hinted(format!("disk `{at}` {error}"), ""))?;
+    let found = image::disk(&mut disk).map_err(|error| {
+        let message = format!("disk `{at}` {error}");
+        around(error, message, "")
+    })?;
     let format = match found.format {
         Format::Raw => DiskFormat::Raw,
         Format::Qcow2 => DiskFormat::Qcow2,
     };
     if kind == DiskKind::Block && format == DiskFormat::Qcow2 {
         // Whoever wrote the device before may have put that there, with any file of the host as its backing file.
-        return Err(hinted(
-            format!(
-                "device `{at}` begins as a qcow2 image, and a device is given to guests as it is"
-            ),
+        return Err(StorageError::Qcow2OnDevice { at: at.to_string() }.hint(
             "`qemu-img convert -O raw` writes its content out; `wipefs` takes the mark away",
         ));
     }
     let bytes = std::fs::metadata(path).map_err(failed)?.len();
     if kind == DiskKind::File && format == DiskFormat::Raw && (bytes == 0 || bytes % SECTOR != 0) {
-        return Err(hinted(
-            format!(
-                "disk `{at}` has {bytes} bytes, and a raw disk is whole sectors of {SECTOR} bytes"
-            ),
-            "if it is an image nevertheless, `truncate -s %512` fills its last sector",
-        ));
+        return Err(StorageError::Sectors {
+            at: at.to_string(),
+            bytes: bytes.to_string(),
+            sector: SECTOR.to_string(),
+        }
+        .hint("if it is an image nevertheless, `truncate -s %512` fills its last sector"));
     }
     if let Some(name) = named(path)
         && name != format.as_str()
     {
         let is = format.as_str();
-        return Err(hinted(
-            format!("disk `{at}` is {name} by its name and {is} by its content"),
-            format!(
+        return Err(StorageError::OtherFormat { at: at.to_string(), name: name.to_string(), is: is.to_string() }.hint(format!(
                 "rename it if the content is right; `qemu-img convert -O {name}` makes it what the name says",
                 name = word(name)
-            ),
-        ));
+            )));
     }
     if let Some(backing) = found.backing {
         disks.warnings.push(format!("disk {at} lies over {backing}, which the guest reads too"));

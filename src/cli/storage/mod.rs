@@ -4,6 +4,7 @@
 //! is a plain file, because it is as large as the disks of the host and lies where the replaced tool put it.
 
 mod data;
+pub mod error;
 mod existing;
 mod os;
 mod passed;
@@ -16,9 +17,10 @@ pub use tuning::{abilities, best_io};
 use super::args::{SeedArgs, StorageArgs};
 use super::context::Context;
 use super::drive::state::State;
-use super::error::hinted;
+use super::error::Coded;
 use crate::apply::Step;
 use crate::bdf::Bdf;
+use crate::cli::storage::error::StorageError;
 use crate::domain::guest::{Abilities, Disk, Made};
 use crate::hypervisor::machine::{Machine, command_there};
 use crate::hypervisor::storage::{Pool, Storage};
@@ -130,13 +132,10 @@ pub fn refuse_unfit(
 /// Refuses a disk on another machine that does not go through its libvirt: a file there cannot be made or looked at.
 fn refuse_elsewhere(elsewhere: Option<&str>, disk: &str) -> anyhow::Result<()> {
     let Some(host) = elsewhere else { return Ok(()) };
-    Err(hinted(
-        format!("{disk} is no volume of libvirt's, and the guest is on machine `{host}`"),
-        format!(
-            "--image NAME with --pool makes its disk there; or `{}`",
-            command_there(host, "create ...")
-        ),
-    ))
+    Err(StorageError::NoVolume { disk: disk.to_string(), host: host.to_string() }.hint(format!(
+        "--image NAME with --pool makes its disk there; or `{}`",
+        command_there(host, "create ...")
+    )))
 }
 
 /// Is what a guest's disks are planned from.
@@ -182,8 +181,9 @@ impl Place<'_> {
         let Some(pool) = file_pool(hypervisor.storage(), name, POOL)? else {
             return Ok((POOL_DIR.into(), Some(made())));
         };
-        let path =
-            pool.path.ok_or_else(|| hinted(format!("pool `{name}` has no directory"), ""))?;
+        let path = pool.path.ok_or_else(|| {
+            StorageError::PoolWithoutDirectory { name: name.to_string() }.refusal("")
+        })?;
         Ok((path, None))
     }
 }
@@ -203,16 +203,12 @@ pub fn file_pool(
         return Err(HypervisorError { kind, doing, message }.into());
     };
     if !pool.active {
-        return Err(hinted(
-            format!("pool `{name}` is not active"),
-            format!("`virsh pool-start {name}` starts it", name = word(name)),
-        ));
+        return Err(StorageError::PoolInactive { name: name.to_string() }
+            .hint(format!("`virsh pool-start {name}` starts it", name = word(name))));
     }
     if !FILE_POOLS.contains(&&*pool.kind) {
-        return Err(hinted(
-            format!("pool `{name}` is of kind {}; images and disks are files", pool.kind),
-            format!("--pool names another; kinds: {}", FILE_POOLS.join(", ")),
-        ));
+        return Err(StorageError::PoolKind { name: name.to_string(), kind: pool.kind.to_string() }
+            .hint(format!("--pool names another; kinds: {}", FILE_POOLS.join(", "))));
     }
     Ok(Some(pool))
 }

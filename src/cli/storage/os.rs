@@ -1,12 +1,13 @@
 //! The boot disk: made of an image, blank, or one that is there.
 
 use super::super::args::{ImageArg, OsDiskArg};
-use super::super::error::hinted;
+use super::super::error::Coded;
 use super::super::image::{self, Image};
 use super::super::render::path_text;
 use super::existing::existing_disk;
 use super::{Disks, Place};
 use crate::apply::{Preallocate, Step};
+use crate::cli::storage::error::StorageError;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role, VolumeRef};
 use crate::hypervisor::storage::NewVolume;
 use std::path::{Path, PathBuf};
@@ -70,13 +71,12 @@ fn of_image(
     let (pool, wanted) = (&place.args.pool, place.args.os_size.kib() * 1024);
     if let Some(image) = image.filter(|image| image.virtual_bytes > wanted) {
         let size = crate::memsize::MemSize::from_kib(image.virtual_bytes.div_ceil(1024));
-        return Err(hinted(
-            format!(
-                "a boot disk of {} is smaller than image `{}`, which is of {size}",
-                place.args.os_size, image.name
-            ),
-            format!("--os-size {} or more", size.typed()),
-        ));
+        return Err(StorageError::SmallerThanImage {
+            wanted: place.args.os_size.to_string(),
+            image: image.name.to_string(),
+            size: size.to_string(),
+        }
+        .hint(format!("--os-size {} or more", size.typed())));
     }
     let (dir, make_pool) = place.pool()?;
     let name = format!("{}.os", place.planned.name);

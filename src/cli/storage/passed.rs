@@ -6,7 +6,8 @@ use crate::cli::args::StorageArgs;
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
 use crate::cli::drive::state::{NAMES_HINT as HINT, Reason, State};
-use crate::cli::error::{classed, hinted};
+use crate::cli::error::{Coded, classed};
+use crate::cli::storage::error::StorageError;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};
 use crate::topology::{Drive, PartitionTableEntry};
 use std::collections::BTreeSet;
@@ -41,7 +42,7 @@ pub(super) fn choose<'s>(
         let parts = drive.partitions.iter().map(|part| &part.name);
         let mut names = std::iter::once(&drive.name).chain(parts);
         if !names.all(|name| given.insert(name.clone())) {
-            return Err(hinted(format!("drive {text} is given twice"), ""));
+            return Err(StorageError::DriveTwice { text: text.to_string() }.bare());
         }
         disks.losses.extend(drive.remains());
         disks.disks.push(Disk::new(path, DiskFormat::Raw, DiskKind::Block));
@@ -51,16 +52,18 @@ pub(super) fn choose<'s>(
         let (drive, part) = find_partition(state, text)?;
         refuse(&format!("partition {text}"), &state.of_partition(drive, part))?;
         if part.efi_system {
-            return Err(hinted(
-                format!("partition {text} ({}) is an EFI system partition", part.name),
-                "no guest gets one; `gpuvm drive list` shows the other partitions",
-            ));
+            return Err(StorageError::EfiPartition {
+                text: text.to_string(),
+                name: part.name.to_string(),
+            }
+            .hint("no guest gets one; `gpuvm drive list` shows the other partitions"));
         }
         if !given.insert(part.name.clone()) {
-            return Err(hinted(
-                format!("partition {text} is given twice, alone or with its drive {}", drive.name),
-                "",
-            ));
+            return Err(StorageError::PartitionTwice {
+                text: text.to_string(),
+                drive: drive.name.to_string(),
+            }
+            .bare());
         }
         if State::is_system(drive) {
             let name = &drive.name;
@@ -70,7 +73,7 @@ pub(super) fn choose<'s>(
         }
         let path = match &part.partuuid {
             Some(uuid) => format!("/dev/disk/by-partuuid/{uuid}"),
-            None => return Err(hinted(format!("partition {text} has no PARTUUID"), HINT)),
+            None => return Err(StorageError::NoPartuuid { text: text.to_string() }.hint(HINT)),
         };
         disks.losses.extend(part.remains());
         disks.disks.push(Disk::new(path, DiskFormat::Raw, DiskKind::Block));
@@ -102,10 +105,10 @@ fn refuse(what: &str, reasons: &[Reason]) -> anyhow::Result<()> {
 fn refuse_function(place: &Place<'_>, drive: &Drive) -> anyhow::Result<()> {
     match drive.bdf.filter(|bdf| place.planned.placement.devices.contains(bdf)) {
         None => Ok(()),
-        Some(bdf) => Err(hinted(
-            format!("{} goes to the guest as PCI function {bdf} already", drive.name),
-            "give it in one way: --nvme, or --drive and --partition",
-        )),
+        Some(bdf) => {
+            Err(StorageError::FunctionToo { drive: drive.name.to_string(), bdf: bdf.to_string() }
+                .hint("give it in one way: --nvme, or --drive and --partition"))
+        }
     }
 }
 
@@ -128,10 +131,12 @@ fn find_partition<'s>(
             format!("this host has no partition with the PARTUUID {text}"),
             HINT,
         )),
-        (Some((_, a)), Some((_, b))) => Err(hinted(
-            format!("{} and {} both have the PARTUUID {text}", a.name, b.name),
-            "a drive was copied: `sgdisk --partition-guid` gives one of them another",
-        )),
+        (Some((_, a)), Some((_, b))) => Err(StorageError::PartuuidTwice {
+            first: a.name.to_string(),
+            second: b.name.to_string(),
+            text: text.to_string(),
+        }
+        .hint("a drive was copied: `sgdisk --partition-guid` gives one of them another")),
     }
 }
 
@@ -142,8 +147,7 @@ fn path(state: &State, drive: &Drive, text: &str, disks: &mut Disks) -> anyhow::
     let Some(stable) = State::stable_path(drive) else {
         // A record has no serial numbers unless it was made with them.
         if state.is_complete {
-            return Err(hinted(
-                format!("drive {name} has no name in /dev/disk/by-id, and {name} may change"),
+            return Err(StorageError::NoStableName { name: name.to_string() }.hint(
                 "a drive without serial number is not given away whole; give it a GPT partition",
             ));
         }

@@ -1,7 +1,8 @@
 //! What stands in the way of a guest's new disks, before any is made: names that are taken, and too little space.
 
-use super::super::error::hinted;
+use super::super::error::Coded;
 use crate::apply::{Step, space};
+use crate::cli::storage::error::StorageError;
 use crate::hypervisor::Hypervisor;
 use crate::memsize::MemSize;
 use crate::shell::word;
@@ -16,17 +17,16 @@ pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> anyhow::Resu
                 let volumes = hypervisor.storage().volumes(pool)?;
                 if volumes.iter().any(|other| other.name == volume.name) {
                     let name = &volume.name;
-                    return Err(hinted(
-                        format!(
-                            "pool `{pool}` has a volume `{name}` already, which no domain of this name has"
-                        ),
-                        format!(
-                            "choose another --name; or, if nothing needs the volume, \
+                    return Err(StorageError::VolumeExists {
+                        pool: pool.to_string(),
+                        name: name.to_string(),
+                    }
+                    .hint(format!(
+                        "choose another --name; or, if nothing needs the volume, \
                              `virsh vol-delete {name} --pool {pool}`",
-                            name = word(name),
-                            pool = word(pool)
-                        ),
-                    ));
+                        name = word(name),
+                        pool = word(pool)
+                    )));
                 }
             }
             Step::CreateDisk { path, .. } if path.symlink_metadata().is_ok() => {

@@ -2,7 +2,7 @@
 //! and checked here, before anything is made.
 
 use super::super::args::SeedArgs;
-use super::super::error::{hinted, usage};
+use super::super::error::{around, usage};
 use super::super::render::path_text;
 use super::{Disks, Place};
 use crate::apply::{Secret, Step};
@@ -24,7 +24,7 @@ pub(super) fn add(
         return Ok(());
     };
     let seed = read(args, place, disks)?;
-    let content = seed::volume(&seed).map_err(|error| hinted(error.to_string(), ""))?;
+    let content = seed::volume(&seed)?;
     let (dir, make_pool) = place.pool()?;
     let (pool, name) = (place.args.pool.clone(), format!("{}.seed", place.planned.name));
     let path = path_text(&dir.join(&name))?;
@@ -179,7 +179,8 @@ fn text(path: &Path) -> anyhow::Result<String> {
 
 /// The error that a file is not what it is meant to be.
 fn wrong(path: &Path, error: &SeedError) -> anyhow::Error {
-    hinted(format!("{}: {error}", path.display()), "")
+    let message = format!("{}: {error}", path.display());
+    around(error.clone(), message, "")
 }
 
 #[cfg(test)]

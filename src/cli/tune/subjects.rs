@@ -5,7 +5,7 @@ use crate::cli::args::{AllowArg, ItemArgs, TuneArgs};
 use crate::cli::check::{is_file, read_file};
 use crate::cli::codes::Class;
 use crate::cli::context::{Context, xml_files};
-use crate::cli::error::{Hinted, classed, dump_and_define, hinted, usage};
+use crate::cli::error::{Coded, Hinted, classed, dump_and_define, usage};
 use crate::cli::network;
 use crate::cli::storage::{abilities, best_io};
 use crate::domain::guest::{Abilities, DiskIo};
@@ -20,6 +20,20 @@ use crate::tune::{Given, Item, ItemName, Items, TuneError, Tuned, together, tune
 use crate::versions::Versions;
 use anyhow::Context as _;
 use std::collections::BTreeMap;
+
+/// Says why a domain is not tuned.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "tuned-")]
+pub enum TunedError {
+    /// The domain has no definition that could be changed.
+    #[error("domain `{name}` has no definition that could be changed")]
+    NoDefinition {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl Coded for TunedError {}
 
 /// Is one domain that is tuned.
 #[derive(Debug, Clone)]
@@ -169,10 +183,9 @@ fn of_hypervisor(
             ));
         };
         if !summary.persistent {
-            return Err(hinted(
-                format!("domain `{name}` has no definition that could be changed"),
-                dump_and_define(name),
-            ));
+            return Err(
+                TunedError::NoDefinition { name: name.to_string() }.hint(dump_and_define(name))
+            );
         }
         if !chosen.iter().any(|other| other.name == summary.name) {
             chosen.push(summary);

@@ -3,11 +3,12 @@
 use super::super::super::args::HostBridgeCreateArgs;
 use super::super::super::change::{agree, print_steps, refuse_unfinished, watch};
 use super::super::super::context::Context;
-use super::super::super::error::{EXIT_DONE, hinted};
+use super::super::super::error::{Coded, EXIT_DONE};
 use super::super::super::host::change;
 use super::prepare::{Made, Prepared, prepare};
 use super::{CREATED, guard, show};
 use crate::apply::Step;
+use crate::cli::network::bridge::error::HostBridgeError;
 use crate::hostnet::Planned;
 use crate::hostnet::others::Manager;
 use crate::hostnet::others::script;
@@ -63,10 +64,8 @@ fn guarded(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
     guard::leave_terminal();
     let steps = || match prepare(args)?.made {
         Some(made) => Ok(made.steps),
-        None => Err(hinted(
-            "netplan does not configure this host any more",
-            "nothing is done; `--print-for netplan` prints the file",
-        )),
+        None => Err(HostBridgeError::NoNetplan
+            .hint("nothing is done; `--print-for netplan` prints the file")),
     };
     change::change(CREATED, (&args.lock, false), steps, cx)?;
     show::print(Some(&args.name), cx)?;
@@ -107,10 +106,7 @@ fn elsewhere(prepared: &Prepared, cx: &Context<'_>) -> anyhow::Result<anyhow::Er
     } else {
         cx.output.verbatim(&script)?;
     }
-    let message = format!(
-        "the network of this host is configured by {manager}, which gpuvm does not change: nothing is done"
-    );
     let hint = "what is printed makes the bridge there, without a way back: run it where the host can be reached otherwise; \
                 --print-for netplan, networkd, nm or ifupdown prints it for each";
-    Ok(hinted(message, hint))
+    Ok(HostBridgeError::OtherManager { manager: manager.to_string() }.hint(hint))
 }

@@ -3,13 +3,14 @@
 use super::super::super::args::HostBridgeDeleteArgs;
 use super::super::super::change::{agree, print_steps, refuse_unfinished, watch};
 use super::super::super::context::Context;
-use super::super::super::error::{EXIT_DONE, hinted};
+use super::super::super::error::{Coded, EXIT_DONE};
 use super::super::super::host::change;
 use super::super::prepare::host;
 use super::prepare::SETTLE_S;
 use super::{ANSWERED, CREATED, DELETED, guard, paths};
 use crate::apply::Step;
 use crate::apply::hostnet::{Answer, HostNetStep, Wanted, answer, waiting};
+use crate::cli::network::bridge::error::HostBridgeError;
 use crate::history::{Entry, History};
 use crate::hostnet::netplan::{self, NOTHING};
 use crate::hypervisor::none::NoHypervisor;
@@ -72,14 +73,16 @@ fn plan(args: &HostBridgeDeleteArgs) -> anyhow::Result<Deletion> {
     // One that holds until the next boot alone is left where a killed change was forgotten (`recover --discard`).
     let (is_kept, was_tried) = (read(&kept)?, read(&tried)?);
     let Some(text) = is_kept.clone().or_else(|| was_tried.clone()) else {
-        let message = format!("no bridge {name} of gpuvm is kept: {} is not there", kept.display());
         let hint = "`gpuvm network host-bridge show` says who made which bridge";
-        return Err(hinted(message, hint));
+        return Err(HostBridgeError::NotOurs {
+            name: name.to_string(),
+            path: kept.display().to_string(),
+        }
+        .hint(hint));
     };
     if netplan::made(&text) != Some(name) {
-        let message =
-            format!("{} was edited: its first line does not say whose it is", kept.display());
-        return Err(hinted(message, "take it away by hand, then `netplan apply`"));
+        return Err(HostBridgeError::Edited { path: kept.display().to_string() }
+            .hint("take it away by hand, then `netplan apply`"));
     }
     let host = host()?;
     let (links, nics) = (netplan::links(&text), netplan::nics(&text));

@@ -4,10 +4,11 @@
 
 use super::super::super::change::{Watch, watch};
 use super::super::super::context::Context;
-use super::super::super::error::hinted;
+use super::super::super::error::Coded;
 use super::{CREATED, DELETED};
 use crate::apply::array::output;
 use crate::apply::{Observer as _, Orphan, recover};
+use crate::cli::network::bridge::error::HostBridgeError;
 use crate::hypervisor::none::NoHypervisor;
 use crate::program::for_caller;
 use anyhow::Context as _;
@@ -44,11 +45,8 @@ pub fn follow(mut words: Vec<OsString>, cx: &Context<'_>) -> anyhow::Result<u8> 
         return Ok(u8::try_from(code).unwrap_or(u8::MAX));
     }
     take_back(&mut reporter)?;
-    let message = format!("the process that makes the change was killed ({status})");
-    Err(hinted(
-        message,
-        "what it had begun is undone; `gpuvm network host-bridge show` says what is there",
-    ))
+    Err(HostBridgeError::GuardKilled { status: status.to_string() }
+        .hint("what it had begun is undone; `gpuvm network host-bridge show` says what is there"))
 }
 
 /// Starts it.
@@ -81,11 +79,8 @@ fn wait(guard: &mut Child, reporter: &mut Watch) -> anyhow::Result<ExitStatus> {
         }
         if let Some(signal) = reporter.interrupted().filter(|_| !told) {
             if signal == Signal::SIGHUP.as_str() {
-                let message = "the terminal is gone";
-                return Err(hinted(
-                    message,
-                    "the change goes on, and is taken back unless it is confirmed",
-                ));
+                return Err(HostBridgeError::NoTerminal
+                    .hint("the change goes on, and is taken back unless it is confirmed"));
             }
             told = true;
             // It may have ended at this moment.

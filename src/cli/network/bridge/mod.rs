@@ -2,6 +2,7 @@
 
 pub(in crate::cli) mod create;
 mod delete;
+pub mod error;
 mod guard;
 mod prepare;
 pub(in crate::cli) mod show;
@@ -10,8 +11,9 @@ pub use delete::{made, run as delete};
 
 use super::super::args::{HostBridgeConfirmArgs, HostBridgeVerb};
 use super::super::context::Context;
-use super::super::error::{EXIT_DONE, hinted, usage};
+use super::super::error::{Coded, EXIT_DONE, usage};
 use crate::apply::hostnet::{Answer, answer, waiting};
+use crate::cli::network::bridge::error::HostBridgeError;
 use crate::hostnet::netplan;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -48,17 +50,18 @@ fn confirm(args: &HostBridgeConfirmArgs, cx: &Context<'_>) -> anyhow::Result<u8>
         None => all.first(),
     };
     let Some(found) = found else {
-        let what = args.name.as_deref().unwrap_or("nothing");
-        let message = match &args.name {
-            Some(_) => format!("{what} does not wait to be confirmed"),
-            None => "nothing waits to be confirmed".into(),
-        };
         let hint = "`gpuvm network host-bridge show` says what there is; what was not confirmed in time is taken back";
-        return Err(hinted(message, hint));
+        return Err(match &args.name {
+            Some(name) => HostBridgeError::NotWaiting { name: name.to_string() }.hint(hint),
+            None => HostBridgeError::NoneWaiting.hint(hint),
+        });
     };
     if !answer(&found.bridge, Answer::Keep, ANSWERED)? {
-        let message = format!("{} is not kept after {} s", found.bridge, ANSWERED.as_secs());
-        return Err(hinted(message, "`gpuvm network host-bridge show` says what became of it"));
+        return Err(HostBridgeError::NotKept {
+            bridge: found.bridge.to_string(),
+            seconds: ANSWERED.as_secs().to_string(),
+        }
+        .hint("`gpuvm network host-bridge show` says what became of it"));
     }
     cx.output.progress(&format!("{}: confirmed", found.bridge));
     Ok(EXIT_DONE)

@@ -1,8 +1,7 @@
 //! What making a bridge needs: the plan, who configures the host, netplan's file and what netplan makes of it, the steps.
 
 use super::super::super::args::HostBridgeCreateArgs;
-use super::super::super::codes::Class;
-use super::super::super::error::coded;
+use super::super::super::error::around;
 use super::super::prepare::host;
 use super::paths;
 use crate::apply::Step;
@@ -70,8 +69,8 @@ pub fn prepare(args: &HostBridgeCreateArgs) -> anyhow::Result<Prepared> {
 fn refusal(refused: Refused) -> anyhow::Error {
     let hints = refused.problems.iter().map(Problem::hint);
     let hint = hints.into_iter().find(|hint| !hint.is_empty()).unwrap_or_default();
-    let code = refused.problems.first().map_or(Class::Refused.into(), Into::into);
-    coded(code, refused.to_string(), hint)
+    let message = refused.to_string();
+    around(refused, message, hint)
 }
 
 /// What the arguments ask for.

@@ -1,0 +1,78 @@
+//! Says why what is asked for is refused.
+
+use crate::cli::error::Coded;
+
+/// Says why an image is not added, used or removed.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "image-")]
+pub enum ImageError {
+    /// The pool has an image of this name.
+    #[error("pool `{pool_name}` has an image `{name}` already")]
+    Exists {
+        /// The pool.
+        pool_name: String,
+        /// Its name.
+        name: String,
+    },
+    /// The image does not fit into the pool.
+    #[error("pool `{pool_name}` has {left} left, and {file} takes {size}")]
+    PoolFull {
+        /// The pool.
+        pool_name: String,
+        /// What is left.
+        left: String,
+        /// The file.
+        file: String,
+        /// What it takes.
+        size: String,
+    },
+    /// The image cannot be used.
+    #[error("image `{name}` cannot be used: {fault}")]
+    Unusable {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        fault: String,
+    },
+    /// A domain or volume uses the image.
+    #[error("image `{name}` is used, so it is not deleted{users}")]
+    InUse {
+        /// Its name.
+        name: String,
+        /// Who uses it, a line each.
+        users: String,
+    },
+    /// The file of the image cannot be opened.
+    #[error("{shown} cannot be taken: {error}")]
+    NotTaken {
+        /// As it was given.
+        shown: String,
+        /// What the system says.
+        error: String,
+    },
+    /// The file of the image cannot be read to its end.
+    #[error("{shown} cannot be read: {error}")]
+    NotRead {
+        /// As it was given.
+        shown: String,
+        /// What the system says.
+        error: String,
+    },
+    /// The image has another SHA-256 than the published one.
+    #[error(
+        "{shown} is not the image that was published\n  its SHA-256 is {sum}\n  by {who} it \
+                 is    {expected}"
+    )]
+    OtherSum {
+        /// As it was given.
+        shown: String,
+        /// Its sum.
+        sum: String,
+        /// Who says so.
+        who: String,
+        /// The sum it should have.
+        expected: String,
+    },
+}
+
+impl Coded for ImageError {}

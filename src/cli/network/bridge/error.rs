@@ -1,0 +1,62 @@
+//! Says why what is asked for is refused.
+
+use crate::cli::error::Coded;
+
+/// Says why a bridge of the host is not changed.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "host-bridge-")]
+pub enum HostBridgeError {
+    /// netplan no longer configures the host.
+    #[error("netplan does not configure this host any more")]
+    NoNetplan,
+    /// The network of the host is configured by what gpuvm does not change.
+    #[error(
+        "the network of this host is configured by {manager}, which gpuvm does not change: nothing is done"
+    )]
+    OtherManager {
+        /// What configures it.
+        manager: String,
+    },
+    /// gpuvm keeps no such bridge.
+    #[error("no bridge {name} of gpuvm is kept: {path} is not there")]
+    NotOurs {
+        /// Its name.
+        name: String,
+        /// The path.
+        path: String,
+    },
+    /// The file of the bridge was edited.
+    #[error("{path} was edited: its first line does not say whose it is")]
+    Edited {
+        /// The path.
+        path: String,
+    },
+    /// The process that makes the change was killed.
+    #[error("the process that makes the change was killed ({status})")]
+    GuardKilled {
+        /// How it ended.
+        status: String,
+    },
+    /// The terminal is gone while the change goes on.
+    #[error("the terminal is gone")]
+    NoTerminal,
+    /// The bridge does not wait to be confirmed.
+    #[error("{name} does not wait to be confirmed")]
+    NotWaiting {
+        /// Its name.
+        name: String,
+    },
+    /// No bridge waits to be confirmed.
+    #[error("nothing waits to be confirmed")]
+    NoneWaiting,
+    /// The confirmed bridge was not kept in time.
+    #[error("{bridge} is not kept after {seconds} s")]
+    NotKept {
+        /// The bridge.
+        bridge: String,
+        /// Seconds.
+        seconds: String,
+    },
+}
+
+impl Coded for HostBridgeError {}

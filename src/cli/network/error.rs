@@ -1,0 +1,71 @@
+//! Says why what is asked for is refused.
+
+use crate::cli::error::Coded;
+
+/// Says why a network is not changed.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "network-")]
+pub enum NetworkError {
+    /// The definition of the network cannot be understood.
+    #[error("the definition of network `{name}` is not understood: {reason}")]
+    Definition {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The network has no definition that outlives it.
+    #[error("network `{name}` is defined nowhere and goes with its end, so it is not changed")]
+    Transient {
+        /// Its name.
+        name: String,
+    },
+    /// The function is not a card with a network device of the host.
+    #[error("{bdf} is no card with a network device of the host")]
+    NoNetdev {
+        /// Its PCI address.
+        bdf: String,
+    },
+    /// The guest has no NIC on the network.
+    #[error("guest `{name}` has no NIC on network `{network}`, or is not there")]
+    NoGuestNic {
+        /// Its name.
+        name: String,
+        /// The network.
+        network: String,
+    },
+    /// The card has no virtual functions.
+    #[error("{card} has no virtual functions to hand out, of the {total} that it can have")]
+    NoVfs {
+        /// The card.
+        card: String,
+        /// How many it can have.
+        total: String,
+    },
+    /// The card has no SR-IOV.
+    #[error("{card} is no card with SR-IOV")]
+    NoSriov {
+        /// The card.
+        card: String,
+    },
+    /// The network was edited since the change that is to be undone.
+    #[error("{since} since {change}")]
+    Edited {
+        /// What has changed.
+        since: String,
+        /// The change.
+        change: String,
+    },
+    /// A setting of the NIC does not fit the network.
+    #[error("{words} cannot be set on network `{network}` ({kind})")]
+    NicSetting {
+        /// What.
+        words: String,
+        /// The network.
+        network: String,
+        /// Its kind.
+        kind: String,
+    },
+}
+
+impl Coded for NetworkError {}

@@ -1,0 +1,202 @@
+//! Says why what is asked for is refused.
+
+use crate::cli::error::Coded;
+
+/// Says why a disk is not made or given.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "storage-")]
+pub enum StorageError {
+    /// The data disk is too large.
+    #[error("a data volume of {gigabytes} GB is too large")]
+    TooLarge {
+        /// How large.
+        gigabytes: String,
+    },
+    /// A data disk is a file, and the guest is on another machine.
+    #[error("no data disk can be made: it is a file of this machine, and the guest is on another")]
+    Elsewhere,
+    /// The file system does not tell its size.
+    #[error("the file system of {path} does not say its size")]
+    NoSpaceTold {
+        /// The path.
+        path: String,
+    },
+    /// The directory of the data disk does not exist.
+    #[error("no data disk can be made: {dir} is no directory")]
+    NoDirectory {
+        /// The directory.
+        dir: String,
+    },
+    /// No file system is mounted for data disks.
+    #[error("no data disk can be made: {array} is not a mounted file system")]
+    NotMounted {
+        /// The array.
+        array: String,
+    },
+    /// The data disk does not fit into its file system.
+    #[error("{what}, and {free} of its {size} are free")]
+    NoRoom {
+        /// What.
+        what: String,
+        /// What is free.
+        free: String,
+        /// What it takes.
+        size: String,
+    },
+    /// The disk cannot be opened.
+    #[error("cannot open disk `{at}`: {error}")]
+    Unreadable {
+        /// Where.
+        at: String,
+        /// What the system says.
+        error: String,
+    },
+    /// The disk or its server does not answer.
+    #[error("cannot open disk `{at}`: {why}")]
+    Silent {
+        /// Where.
+        at: String,
+        /// Why.
+        why: String,
+    },
+    /// The disk is neither a file nor a block device.
+    #[error("disk `{at}` is no file and no block device")]
+    Kind {
+        /// Where.
+        at: String,
+    },
+    /// The host needs the file.
+    #[error("disk `{at}` cannot be given to the guest: {why}")]
+    OfHost {
+        /// Where.
+        at: String,
+        /// Why.
+        why: String,
+    },
+    /// A block device begins with a qcow2 image.
+    #[error("device `{at}` begins as a qcow2 image, and a device is given to guests as it is")]
+    Qcow2OnDevice {
+        /// Where.
+        at: String,
+    },
+    /// A raw disk is not whole sectors.
+    #[error("disk `{at}` has {bytes} bytes, and a raw disk is whole sectors of {sector} bytes")]
+    Sectors {
+        /// Where.
+        at: String,
+        /// Its size in bytes.
+        bytes: String,
+        /// Bytes of a sector.
+        sector: String,
+    },
+    /// The disk has another format than its name says.
+    #[error("disk `{at}` is {name} by its name and {is} by its content")]
+    OtherFormat {
+        /// Where.
+        at: String,
+        /// Its name.
+        name: String,
+        /// What it is.
+        is: String,
+    },
+    /// The disk is a path, and the guest is on another machine.
+    #[error("{disk} is no volume of libvirt's, and the guest is on machine `{host}`")]
+    NoVolume {
+        /// The disk.
+        disk: String,
+        /// The machine.
+        host: String,
+    },
+    /// The pool has no directory.
+    #[error("pool `{name}` has no directory")]
+    PoolWithoutDirectory {
+        /// Its name.
+        name: String,
+    },
+    /// The pool is not active.
+    #[error("pool `{name}` is not active")]
+    PoolInactive {
+        /// Its name.
+        name: String,
+    },
+    /// The pool does not hold files.
+    #[error("pool `{name}` is of kind {kind}; images and disks are files")]
+    PoolKind {
+        /// Its name.
+        name: String,
+        /// Its kind.
+        kind: String,
+    },
+    /// The boot disk is smaller than its image.
+    #[error("a boot disk of {wanted} is smaller than image `{image}`, which is of {size}")]
+    SmallerThanImage {
+        /// How large it is to be.
+        wanted: String,
+        /// The image.
+        image: String,
+        /// What it takes.
+        size: String,
+    },
+    /// A drive is given twice.
+    #[error("drive {text} is given twice")]
+    DriveTwice {
+        /// As it was given.
+        text: String,
+    },
+    /// An EFI system partition is not given to guests.
+    #[error("partition {text} ({name}) is an EFI system partition")]
+    EfiPartition {
+        /// As it was given.
+        text: String,
+        /// Its name.
+        name: String,
+    },
+    /// A partition is given twice, alone or with its drive.
+    #[error("partition {text} is given twice, alone or with its drive {drive}")]
+    PartitionTwice {
+        /// As it was given.
+        text: String,
+        /// The drive.
+        drive: String,
+    },
+    /// The partition has no PARTUUID.
+    #[error("partition {text} has no PARTUUID")]
+    NoPartuuid {
+        /// As it was given.
+        text: String,
+    },
+    /// The guest gets the PCI function of the drive, too.
+    #[error("{drive} goes to the guest as PCI function {bdf} already")]
+    FunctionToo {
+        /// The drive.
+        drive: String,
+        /// Its PCI address.
+        bdf: String,
+    },
+    /// Two partitions have the same PARTUUID.
+    #[error("{first} and {second} both have the PARTUUID {text}")]
+    PartuuidTwice {
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+        /// As it was given.
+        text: String,
+    },
+    /// The drive has no name in /dev/disk/by-id.
+    #[error("drive {name} has no name in /dev/disk/by-id, and {name} may change")]
+    NoStableName {
+        /// Its name.
+        name: String,
+    },
+    /// The pool has a volume of this name.
+    #[error("pool `{pool}` has a volume `{name}` already, which no domain of this name has")]
+    VolumeExists {
+        /// The pool.
+        pool: String,
+        /// Its name.
+        name: String,
+    },
+}
+
+impl Coded for StorageError {}
