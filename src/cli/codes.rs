@@ -3,11 +3,8 @@
 
 use super::console::ConsoleError;
 use super::create::CreateError;
-use super::drive::error::ArrayVerbError;
-use super::drive::error::DriveError;
 use super::error::{Hinted, Refused, told_by};
 use super::gpu::GpuError;
-use super::image::error::ImageError;
 use super::network::bridge::error::HostBridgeError;
 use super::network::error::NetworkError;
 use super::render::RenderError;
@@ -46,13 +43,16 @@ use crate::{hostnet, network};
 use gpuvm_ops::bind::DeviceError;
 use gpuvm_ops::claim::ClaimError;
 use gpuvm_ops::domain_history::HistoryOfError;
+use gpuvm_ops::drives::error::{ArrayVerbError, DriveError};
 use gpuvm_ops::drop_seed::DropSeedError;
 pub use gpuvm_ops::error::Class;
 use gpuvm_ops::error::Error as OpsError;
 use gpuvm_ops::files::FileError as OutputError;
 use gpuvm_ops::host::HostUndoError;
 use gpuvm_ops::host_settings::HostVerbError;
+use gpuvm_ops::images::error::ImageError;
 use gpuvm_ops::pages::GuestPagesError;
+use gpuvm_ops::pools::PoolError;
 use gpuvm_ops::remote::RemoteError;
 use gpuvm_ops::restart::RestartError;
 use gpuvm_ops::sriov::CardError;
@@ -79,7 +79,7 @@ where
 }
 
 /// The error types that are met as causes.
-static KNOWN: [Known; 65] = [
+static KNOWN: [Known; 66] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -132,6 +132,7 @@ static KNOWN: [Known; 65] = [
     known::<RestartError>(),
     known::<VfsError>(),
     known::<PagesError>(),
+    known::<PoolError>(),
     known::<PlanError>(),
     known::<RequestError>(),
     known::<SeedError>(),

@@ -1,10 +1,8 @@
 //! Drives: `drive list`, `drive release-array`, `drive restore-array`, `drive wipe`, and which drives guests have as disks.
 
-pub mod error;
 pub(super) mod list;
 mod release;
 mod restore;
-pub mod state;
 pub(super) mod wipe;
 
 use super::args::DriveVerb;

@@ -1,4 +1,7 @@
-//! Drives that guests have as disks.
+//! Drives: whether they can be given to guests, and those that guests have as disks.
+
+pub mod error;
+pub mod state;
 
 use crate::bdf::Bdf;
 use crate::discover::drives::{function_of, kernel_name};

@@ -59,7 +59,8 @@
 //!    [`Session::run_and`](session::Session::run_and). Errors are [`error::Error`]: `hinted`, `classed`, `usage`.
 
 use gpuvm_core::{
-    bdf, check, cpuset, domain, memsize, network, placement, request, seed, shell, topology, words,
+    bdf, check, cpuset, domain, image, memsize, network, placement, request, seed, shell, topology,
+    words,
 };
 use gpuvm_host::{apply, discover, fsroot, history, holders, hypervisor, input, trace};
 
@@ -80,9 +81,11 @@ pub mod guest;
 pub mod host;
 pub mod host_pages;
 pub mod host_settings;
+pub mod images;
 pub mod links;
 pub mod made;
 pub mod pages;
+pub mod pools;
 pub mod remote;
 pub mod reporter;
 pub mod restart;

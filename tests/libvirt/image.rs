@@ -3,10 +3,10 @@
 use super::files;
 use crate::support::daemon::{Daemon, daemon};
 use crate::support::{run, skip};
-use gpuvm::cli::image::resolve;
 use gpuvm::hypervisor::Hypervisor as _;
 use gpuvm::hypervisor::libvirt::Libvirt;
 use gpuvm::image::Sha256;
+use gpuvm_ops::images::resolve;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -4,8 +4,8 @@
 use super::files;
 use super::imagefail::{long_image, stopped_at};
 use super::place::{MOST, Place, same};
-use gpuvm::cli::image::resolve;
 use gpuvm::hypervisor::libvirt::Libvirt;
+use gpuvm_ops::images::resolve;
 use nix::sys::signal::Signal;
 
 /// Kills the create of a guest at every record of its journal; the least number of records that have to be undone.

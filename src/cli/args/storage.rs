@@ -17,7 +17,7 @@ pub struct StorageArgs {
     #[arg(conflicts_with_all = ["disk", "disk_dir"], help_heading = DISKS)]
     pub image: Option<ImageArg>,
     /// libvirt storage pool of the images
-    #[arg(long, value_name = "POOL", default_value = crate::cli::image::POOL)]
+    #[arg(long, value_name = "POOL", default_value = gpuvm_ops::images::POOL)]
     #[arg(help_heading = DISKS, hide_short_help = true)]
     pub image_pool: String,
     /// How to make the boot disk from the image

@@ -1,6 +1,5 @@
 //! `drive list`: drives and partitions with their users, and how each can be given to a guest.
 
-use super::state::{Reason, State};
 use crate::bdf::Bdf;
 use crate::cli::args::TakenArgs;
 use crate::cli::context::Context;
@@ -12,6 +11,7 @@ use crate::cpuset::NodeId;
 use crate::discover::drives::best_id;
 use crate::placement::{DeviceState, device_states};
 use crate::topology::{DeviceKind, Drive, DriveUse, Topology};
+use gpuvm_ops::drives::state::{Reason, State};
 use serde::Serialize;
 
 /// Is what a drive or partition is for now.

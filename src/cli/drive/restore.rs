@@ -2,7 +2,6 @@
 
 use super::named;
 use super::release::{FSTAB, tell_initramfs};
-use super::state::{Reason, State};
 use crate::apply::Step;
 use crate::apply::array::{
     ArrayStep, Assembly, CommandError, Mounting, can_make, content, output, unmark,
@@ -12,7 +11,6 @@ use crate::cli::args::RestoreArrayArgs;
 use crate::cli::change::asking;
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
-use crate::cli::drive::error::ArrayVerbError;
 use crate::cli::error::{Coded, EXIT_DONE, around, classed, usage};
 use crate::discover::arrays::array;
 use crate::discover::drives::kernel_name;
@@ -22,6 +20,8 @@ use crate::fsroot::FsRoot;
 use crate::shell::word;
 use crate::topology::{Content, DriveUse, Signature};
 use gpuvm_ops::change::Change;
+use gpuvm_ops::drives::error::ArrayVerbError;
+use gpuvm_ops::drives::state::{Reason, State};
 use gpuvm_ops::reporter::Deed;
 use gpuvm_ops::session::Session;
 use std::path::Path;

@@ -1,7 +1,6 @@
 //! `drive wipe`: erases a drive that nobody uses, such as one that a guest had.
 
 use super::named;
-use super::state::{Reason, State};
 use crate::apply::Step;
 use crate::apply::drive::WipeStep;
 use crate::bdf::Bdf;
@@ -10,12 +9,13 @@ use crate::cli::args::WipeArgs;
 use crate::cli::change::asking;
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
-use crate::cli::drive::error::DriveError;
 use crate::cli::error::{Coded, EXIT_DONE, classed};
 use crate::fsroot::FsRoot;
 use crate::shell::word;
 use crate::topology::{Drive, DriveUse};
 use gpuvm_ops::change::Change;
+use gpuvm_ops::drives::error::DriveError;
+use gpuvm_ops::drives::state::{Reason, State};
 use gpuvm_ops::reporter::Deed;
 use gpuvm_ops::session::Session;
 use serde::Serialize;
@@ -93,7 +93,7 @@ fn plan(id: &str, cx: &Context<'_>) -> anyhow::Result<(String, WipeStep)> {
 
 /// The drive that an id or the PCI address of its function names.
 fn find<'s>(state: &'s State, id: &str) -> anyhow::Result<&'s Drive> {
-    let Ok(bdf) = id.parse::<Bdf>() else { return state.find_drive(id) };
+    let Ok(bdf) = id.parse::<Bdf>() else { return Ok(state.find_drive(id)?) };
     let mut drives = state.topology.parts().drives.iter().filter(|drive| drive.bdf == Some(bdf));
     match (drives.next(), drives.next()) {
         (Some(only), None) => Ok(only),

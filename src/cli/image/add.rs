@@ -5,16 +5,16 @@ use super::super::change::{Watch, journal, print_steps, refuse_unfinished, watch
 use super::super::context::Context;
 use super::super::error::{Coded, EXIT_DONE};
 use super::super::output::Output;
-use super::super::storage::file_pool;
 use super::source::{Source, Word};
-use super::{POOL, POOL_DIR, images, marker_name, volume_name};
 use crate::apply::{Observer as _, Step, Transaction};
-use crate::cli::image::error::ImageError;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::NewVolume;
 use crate::image::{Format, ImageName, Sha256};
 use crate::memsize::MemSize;
 use crate::shell::word;
+use gpuvm_ops::images::error::ImageError;
+use gpuvm_ops::images::{POOL, POOL_DIR, images, marker_name, volume_name};
+use gpuvm_ops::pools::file_pool;
 use serde::Serialize;
 
 /// Rights on an image's volume: nobody writes.

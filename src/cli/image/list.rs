@@ -4,9 +4,9 @@ use super::super::args::ImageListArgs;
 use super::super::context::Context;
 use super::super::error::EXIT_DONE;
 use super::super::table::Table;
-use super::uses::Uses;
-use super::{Image, images};
+use crate::hypervisor::uses::Uses;
 use crate::memsize::MemSize;
+use gpuvm_ops::images::{Image, images};
 use serde::Serialize;
 
 /// Is one row.

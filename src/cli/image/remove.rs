@@ -4,13 +4,13 @@ use super::super::args::ImageRemoveArgs;
 use super::super::change::{Agreed, confirm, journal, print_steps, refuse_unfinished, watch};
 use super::super::context::Context;
 use super::super::error::{Coded, EXIT_DONE};
-use super::super::storage::file_pool;
-use super::uses::Uses;
-use super::{POOL, find, images, marker_name};
 use crate::apply::identity::FileId;
 use crate::apply::{Step, apply};
-use crate::cli::image::error::ImageError;
 use crate::hypervisor::Hypervisor;
+use crate::hypervisor::uses::Uses;
+use gpuvm_ops::images::error::ImageError;
+use gpuvm_ops::images::{POOL, find, images, marker_name};
+use gpuvm_ops::pools::file_pool;
 
 /// Runs the verb.
 pub fn run(args: &ImageRemoveArgs, cx: &Context<'_>) -> anyhow::Result<u8> {

@@ -3,9 +3,9 @@
 use super::super::args::ImageAddArgs;
 use super::super::error::{Coded, Hinted, around, usage};
 use crate::apply::open;
-use crate::cli::image::error::ImageError;
 use crate::image::{Content, ImageName, Sha256, Sums, content};
 use crate::input;
+use gpuvm_ops::images::error::ImageError;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};

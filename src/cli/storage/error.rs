@@ -113,20 +113,6 @@ pub enum StorageError {
         /// Its name.
         name: String,
     },
-    /// The pool is not active.
-    #[error("pool `{name}` is not active")]
-    PoolInactive {
-        /// Its name.
-        name: String,
-    },
-    /// The pool does not hold files.
-    #[error("pool `{name}` is of kind {kind}; images and disks are files")]
-    PoolKind {
-        /// Its name.
-        name: String,
-        /// Its kind.
-        kind: String,
-    },
     /// The boot disk is smaller than its image.
     #[error("a boot disk of {wanted} is smaller than image `{image}`, which is of {size}")]
     SmallerThanImage {

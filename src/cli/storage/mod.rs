@@ -16,26 +16,23 @@ pub use tuning::{abilities, best_io};
 
 use super::args::{SeedArgs, StorageArgs};
 use super::context::Context;
-use super::drive::state::State;
 use super::error::Coded;
 use crate::apply::Step;
 use crate::bdf::Bdf;
 use crate::cli::storage::error::StorageError;
 use crate::domain::guest::{Abilities, Disk, Made};
+use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::{Machine, command_there};
-use crate::hypervisor::storage::{Pool, Storage};
-use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::placement::Occupancy;
-use crate::shell::word;
 use crate::topology::Topology;
+use gpuvm_ops::drives::state::State;
 use gpuvm_ops::guest::Planned;
+use gpuvm_ops::pools::file_pool;
 
 /// The pool of the guests' boot disks and seeds, which is made when the first guest comes.
 pub const POOL: &str = "gpuvm-guests";
 /// Where it is made.
 const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-guests";
-/// Kinds of pools whose volumes are files, so that their format can be told by their content.
-const FILE_POOLS: [&str; 3] = ["dir", "fs", "netfs"];
 
 /// Is a guest's disks and what makes them.
 #[derive(Debug, Default)]
@@ -186,29 +183,4 @@ impl Place<'_> {
         })?;
         Ok((path, None))
     }
-}
-
-/// A pool whose volumes are files; none where the one that is made on demand is asked for and not made yet.
-pub fn file_pool(
-    storage: &dyn Storage,
-    name: &str,
-    on_demand: &str,
-) -> anyhow::Result<Option<Pool>> {
-    let Some(pool) = storage.pools()?.into_iter().find(|pool| pool.name == name) else {
-        if name == on_demand {
-            return Ok(None);
-        }
-        let (kind, doing) = (HypervisorErrorKind::NoVolume, format!("find pool `{name}`"));
-        let message = "there is none of this name".to_owned();
-        return Err(HypervisorError { kind, doing, message }.into());
-    };
-    if !pool.active {
-        return Err(StorageError::PoolInactive { name: name.to_string() }
-            .hint(format!("`virsh pool-start {name}` starts it", name = word(name))));
-    }
-    if !FILE_POOLS.contains(&&*pool.kind) {
-        return Err(StorageError::PoolKind { name: name.to_string(), kind: pool.kind.to_string() }
-            .hint(format!("--pool names another; kinds: {}", FILE_POOLS.join(", "))));
-    }
-    Ok(Some(pool))
 }

@@ -2,7 +2,6 @@
 
 use super::super::args::{ImageArg, OsDiskArg};
 use super::super::error::Coded;
-use super::super::image::{self, Image};
 use super::super::render::path_text;
 use super::existing::existing_disk;
 use super::{Disks, Place};
@@ -10,6 +9,7 @@ use crate::apply::{Preallocate, Step};
 use crate::cli::storage::error::StorageError;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role, VolumeRef};
 use crate::hypervisor::storage::NewVolume;
+use gpuvm_ops::images::{self, Image};
 use std::path::{Path, PathBuf};
 
 /// Directory of a blank boot disk where none is named.
@@ -32,7 +32,7 @@ pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<bool> 
         None => None,
     };
     let image = match place.hypervisor.filter(|_| place.seed.is_some()) {
-        Some(hypervisor) => Some(image::resolve(hypervisor, &args.image_pool, named)?),
+        Some(hypervisor) => Some(images::resolve(hypervisor, &args.image_pool, named)?),
         None => None,
     };
     let source = VolumeRef {
@@ -104,7 +104,7 @@ fn of_image(
         OsDiskArg::Overlay => {
             let below = match image {
                 Some(image) => (image.path.clone(), image.format.to_string()),
-                None => (Path::new(image::POOL_DIR).join(&source.name), "qcow2".to_owned()),
+                None => (Path::new(images::POOL_DIR).join(&source.name), "qcow2".to_owned()),
             };
             let volume = new(DiskFormat::Qcow2, wanted, Some(below));
             steps.push(Step::MakeVolume { pool: pool.clone(), volume, from: None });

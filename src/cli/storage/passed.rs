@@ -5,11 +5,11 @@ use super::{Disks, Place};
 use crate::cli::args::StorageArgs;
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
-use crate::cli::drive::state::{NAMES_HINT as HINT, Reason, State};
 use crate::cli::error::{Coded, classed};
 use crate::cli::storage::error::StorageError;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};
 use crate::topology::{Drive, PartitionTableEntry};
+use gpuvm_ops::drives::state::{NAMES_HINT as HINT, Reason, State};
 use std::collections::BTreeSet;
 
 /// Adds the drives and partitions that were asked for.

@@ -10,23 +10,15 @@
 //! volume is there, and until its copy is whole an empty volume `NAME.adding` beside it says that it is not. Every
 //! machine that uses the pool sees it.
 
-pub(super) mod add;
 pub mod error;
-pub(super) mod list;
-mod remove;
-mod source;
-pub mod uses;
 
-use super::args::ImageVerb;
-use super::codes::Class;
-use super::context::Context;
-use super::error::{Coded, classed};
-use super::storage::file_pool;
-use crate::cli::image::error::ImageError;
+use crate::error::{Class, Coded as _, Result, classed};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::{Storage, Volume};
 use crate::image::{Format, ImageName};
+use crate::pools::file_pool;
 use crate::shell::word;
+use error::ImageError;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -36,16 +28,7 @@ pub const POOL: &str = "gpuvm-images";
 /// Where it is made.
 pub const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-images";
 
-/// Runs the verb.
-pub fn run(verb: &ImageVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
-    match verb {
-        ImageVerb::Add(args) => add::run(args, cx),
-        ImageVerb::List(args) => list::run(args, cx),
-        ImageVerb::Remove(args) => remove::run(args, cx),
-    }
-}
-
-/// Is an image.
+/// An image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Image {
@@ -98,17 +81,17 @@ impl Image {
 }
 
 /// The name of the volume that stands beside an image whose copy is not whole.
-fn marker_name(name: &ImageName) -> String {
+pub fn marker_name(name: &ImageName) -> String {
     format!("{name}.adding")
 }
 
 /// The name of an image's volume.
-fn volume_name(name: &ImageName, format: Format) -> String {
+pub fn volume_name(name: &ImageName, format: Format) -> String {
     format!("{name}.{format}")
 }
 
 /// The images of a pool, the newest first.
-pub fn images(storage: &dyn Storage, name: &str) -> anyhow::Result<Vec<Image>> {
+pub fn images(storage: &dyn Storage, name: &str) -> Result<Vec<Image>> {
     if file_pool(storage, name, POOL)?.is_none() {
         return Ok(Vec::new());
     }
@@ -127,11 +110,7 @@ pub fn images(storage: &dyn Storage, name: &str) -> anyhow::Result<Vec<Image>> {
 }
 
 /// The image that a guest is made from: the one of this name, or the newest that has no fault.
-pub fn resolve(
-    hypervisor: &dyn Hypervisor,
-    pool: &str,
-    name: Option<&ImageName>,
-) -> anyhow::Result<Image> {
+pub fn resolve(hypervisor: &dyn Hypervisor, pool: &str, name: Option<&ImageName>) -> Result<Image> {
     let images = images(hypervisor.storage(), pool)?;
     let Some(name) = name else {
         let sound = images.into_iter().find(|image| image.fault.is_none());
@@ -155,7 +134,7 @@ pub fn resolve(
 }
 
 /// The image of a name among those of a pool.
-fn find(images: Vec<Image>, pool: &str, name: &ImageName) -> anyhow::Result<Image> {
+pub fn find(images: Vec<Image>, pool: &str, name: &ImageName) -> Result<Image> {
     let there: Vec<String> = images.iter().map(|image| image.name.to_string()).collect();
     images.into_iter().find(|image| image.name == *name).ok_or_else(|| {
         let hint = match there.is_empty() {

@@ -1,6 +1,6 @@
 //! Says why what is asked for is refused.
 
-use crate::cli::error::Coded;
+use crate::error::Coded;
 
 /// Says why an image is not added, used or removed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]

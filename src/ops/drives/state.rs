@@ -1,18 +1,17 @@
 //! Whether a drive or a partition of this host can be given to a guest: free, or who uses it and for what.
 
 use crate::bdf::Bdf;
-use crate::cli::codes::Class;
-use crate::cli::context::Context;
-use crate::cli::drive::error::DriveError;
-use crate::cli::error::{Coded, classed};
-use crate::cli::image::uses::Uses as Disks;
 use crate::discover::discover_identified;
 use crate::discover::drives::{best_id, kernel_name};
 use crate::discover::openers::{Opener, Sought, openers};
 use crate::discover::source::load;
+use crate::drives::error::DriveError;
+use crate::error::{Class, Coded as _, Result, classed};
 use crate::fsroot::FsRoot;
+use crate::hypervisor::uses::Uses as Disks;
 use crate::placement::Occupancy;
 use crate::topology::{Drive, DriveUse, PartitionTableEntry, Topology};
+use crate::world::World;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,7 +19,7 @@ use std::fmt;
 /// What shows the names.
 pub const NAMES_HINT: &str = "`gpuvm drive list` shows drives and partitions with their names";
 
-/// Is why a drive or partition cannot be given to a guest.
+/// Why a drive or partition cannot be given to a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "by", rename_all = "kebab-case")]
@@ -75,7 +74,7 @@ impl Reason {
     }
 }
 
-/// Is what is known of the drives of a host and of their users.
+/// What is known of the drives of a host and of their users.
 pub struct State {
     /// The host, with the names of its drives.
     pub topology: Topology,
@@ -91,11 +90,11 @@ pub struct State {
 
 impl State {
     /// Reads the host. `held`: what its domains hold.
-    pub fn read(cx: &Context<'_>, held: Occupancy) -> anyhow::Result<State> {
-        let topology = match (cx.root()?, &cx.global.host) {
+    pub fn read(world: &World, held: Occupancy) -> Result<State> {
+        let topology = match (world.root()?, &world.settings.host) {
             (Some(root), _) => discover_identified(&root)?,
             (None, Some(path)) => load(path)?,
-            (None, None) => cx.topology()?,
+            (None, None) => world.topology()?,
         };
         let mut state = State {
             topology,
@@ -104,10 +103,10 @@ impl State {
             openers: BTreeMap::new(),
             is_complete: false,
         };
-        if let Some(root) = cx.root()? {
+        if let Some(root) = world.root()? {
             state.add_openers(&root)?;
             if root.is_live() {
-                if let Some(hypervisor) = cx.hypervisor_to_look()? {
+                if let Some(hypervisor) = world.hypervisor_to_look()? {
                     for (domain, files) in &Disks::read(&*hypervisor)?.files() {
                         let names = files.iter().filter_map(|file| kernel_name(file));
                         state.disks.extend(names.map(|name| (domain.clone(), name)));
@@ -130,7 +129,7 @@ impl State {
     }
 
     /// Finds the processes that have drives open.
-    fn add_openers(&mut self, root: &FsRoot) -> anyhow::Result<()> {
+    fn add_openers(&mut self, root: &FsRoot) -> Result<()> {
         let mut known = Vec::new();
         for name in self.names() {
             let number = root.read(&format!("sys/class/block/{name}/dev"))?.unwrap_or_default();
@@ -204,7 +203,7 @@ impl State {
     }
 
     /// The drive that a text names: below /dev/disk/by-id, or by the kernel.
-    pub fn find_drive(&self, text: &str) -> anyhow::Result<&Drive> {
+    pub fn find_drive(&self, text: &str) -> Result<&Drive> {
         let drives = &self.topology.parts().drives;
         let id = text.strip_prefix("/dev/disk/by-id/").unwrap_or(text);
         let name = text.strip_prefix("/dev/").unwrap_or(text);

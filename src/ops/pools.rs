@@ -1,0 +1,52 @@
+//! Pools whose volumes are files: images, guests' disks and seeds lie in them.
+
+use crate::error::{Coded, Result};
+use crate::hypervisor::storage::{Pool, Storage};
+use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
+use crate::shell::word;
+
+/// Kinds of pools whose volumes are files, so that their format can be told by their content.
+const FILE_POOLS: [&str; 3] = ["dir", "fs", "netfs"];
+
+/// Says why a pool is not used.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "storage-")]
+pub enum PoolError {
+    /// The pool is not active.
+    #[error("pool `{name}` is not active")]
+    PoolInactive {
+        /// Its name.
+        name: String,
+    },
+    /// The pool does not hold files.
+    #[error("pool `{name}` is of kind {kind}; images and disks are files")]
+    PoolKind {
+        /// Its name.
+        name: String,
+        /// Its kind.
+        kind: String,
+    },
+}
+
+impl Coded for PoolError {}
+
+/// A pool whose volumes are files; none where the one that is made on demand is asked for and not made yet.
+pub fn file_pool(storage: &dyn Storage, name: &str, on_demand: &str) -> Result<Option<Pool>> {
+    let Some(pool) = storage.pools()?.into_iter().find(|pool| pool.name == name) else {
+        if name == on_demand {
+            return Ok(None);
+        }
+        let (kind, doing) = (HypervisorErrorKind::NoVolume, format!("find pool `{name}`"));
+        let message = "there is none of this name".to_owned();
+        return Err(HypervisorError { kind, doing, message }.into());
+    };
+    if !pool.active {
+        return Err(PoolError::PoolInactive { name: name.to_owned() }
+            .hint(format!("`virsh pool-start {name}` starts it", name = word(name))));
+    }
+    if !FILE_POOLS.contains(&&*pool.kind) {
+        return Err(PoolError::PoolKind { name: name.to_owned(), kind: pool.kind.clone() }
+            .hint(format!("--pool names another; kinds: {}", FILE_POOLS.join(", "))));
+    }
+    Ok(Some(pool))
+}
