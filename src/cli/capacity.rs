@@ -4,7 +4,7 @@ use super::args::{CapacityArgs, GpuArgs};
 use super::context::Context;
 use super::error::{EXIT_DONE, Refused};
 use super::guest::request;
-use super::host::names::counted;
+use super::names::counted;
 use super::table::Table;
 use crate::placement::{Advice, Away, Blocked, Capacity, capacity, check_model};
 use crate::words::count;

@@ -7,9 +7,11 @@ use super::output::{Output, ask, ask_yes, leads_away, tell};
 use crate::apply::{Journal, Step};
 use crate::hypervisor::Hypervisor;
 use anyhow::Context as _;
+use gpuvm_ops::change::Change;
+use gpuvm_ops::host::setting;
 use gpuvm_ops::reporter::{Answer, Asked, Deed, Question, Reporter};
 pub use gpuvm_ops::session::Agreed;
-use gpuvm_ops::session::{Confirm, Manner, Of};
+use gpuvm_ops::session::{Confirm, Manner, Of, Session};
 use gpuvm_ops::unfinished;
 pub use gpuvm_ops::watch::Watch;
 use std::fmt::Display;
@@ -117,6 +119,39 @@ impl LockArgs {
     pub fn wait(&self) -> Duration {
         Duration::from_secs(self.lock_wait)
     }
+}
+
+/// Makes a change that `steps` plans, or says what it would do; the steps that were made.
+pub fn change_host(
+    verb: &'static str,
+    (lock, dry_run): (&LockArgs, bool),
+    steps: impl Fn() -> anyhow::Result<Vec<Step>>,
+    cx: &Context<'_>,
+) -> anyhow::Result<Vec<Step>> {
+    cx.refuse_recorded(verb)?;
+    cx.refuse_elsewhere(verb)?;
+    let mut session = Session::begin(cx, Manner { dry_run, of: Of::Host, ..manner(lock) })?;
+    let done = session.run(|_| steps().map(|steps| setting(verb, steps)))?;
+    if dry_run {
+        return Ok(Vec::new());
+    }
+    cx.output.progress(if done.made {
+        "`gpuvm host undo` takes it back"
+    } else {
+        "already set; nothing to do"
+    });
+    Ok(done.change.steps())
+}
+
+/// Makes a change that takes an earlier one back, and so is not kept itself.
+pub fn take_back_on_host(
+    verb: &'static str,
+    lock: &LockArgs,
+    steps: impl Fn() -> anyhow::Result<Vec<Step>>,
+    cx: &Context<'_>,
+) -> anyhow::Result<()> {
+    let mut session = Session::begin(cx, Manner { of: Of::Host, ..manner(lock) })?;
+    session.run(|_| steps().map(|steps| Change::new(verb, "", steps, ()))).map(drop)
 }
 
 /// Watches the steps of a verb that has no session yet.

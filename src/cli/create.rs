@@ -7,7 +7,6 @@ use super::context::Context;
 use super::diff::Diff;
 use super::error::{Coded, EXIT_DONE, EXIT_FOUND, classed};
 use super::guest::resolve;
-use super::host::files;
 use super::network;
 use super::output::Output;
 use super::render::{Extra, render};
@@ -26,6 +25,7 @@ use gpuvm_ops::change::Change;
 use gpuvm_ops::claim::claim;
 use gpuvm_ops::create::{self, Created, Prepared, Waits};
 use gpuvm_ops::guest::Planned;
+use gpuvm_ops::host_files::too_few_files;
 use gpuvm_ops::session::{Confirm, Manner, Session};
 use gpuvm_ops::world::World;
 use gpuvm_ops::{pages, vfs};
@@ -163,7 +163,7 @@ fn prepare(
         None => Vec::new(),
     };
     judge(&xml, &planned, &versions, (reserves, &facts), cx)?;
-    files::warning(&xml, versions.qemu, cx).iter().for_each(|warning| cx.warning(warning));
+    too_few_files(cx, &xml, versions.qemu).iter().for_each(|warning| cx.warning(warning));
     let kept_here = hypervisor.filter(|hypervisor| hypervisor.has_guests_here());
     let mut kept = None;
     if let (Some(hypervisor), Some(uuid)) = (kept_here, xml.uuid()) {

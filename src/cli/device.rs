@@ -2,8 +2,6 @@
 
 pub(super) mod list;
 
-pub use list::uses;
-
 use super::args::{BindArgs, DeviceVerb, Early, ReleaseArgs};
 use super::change::{manner, program};
 use super::context::Context;

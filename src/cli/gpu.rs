@@ -59,13 +59,7 @@ pub(in crate::cli) struct Outcome {
 
 /// Whether a function can be taken out of use: GPUs, NVSwitches, and what stands in their place and does not answer.
 fn is_ours(device: &PciDevice) -> bool {
-    matches!(device.kind(), DeviceKind::Gpu | DeviceKind::NvSwitch) || is_dead(device)
-}
-
-/// Whether it is a function in the class of a GPU or NVSwitch, or of no class, that does not answer.
-pub fn is_dead(device: &PciDevice) -> bool {
-    let class = device.class >> 8;
-    device.is_silent() && matches!(class, 0x0300 | 0x0302 | 0x0380 | 0x0680 | 0xffff)
+    matches!(device.kind(), DeviceKind::Gpu | DeviceKind::NvSwitch) || device.may_be_silent_gpu()
 }
 
 /// Is the list of a host while a verb works on it.

@@ -1,16 +1,16 @@
 //! `host show`, `host matrix`, `host modules`, `host pages`, `host files`, `host tuning`, `host undo`, `host capture`.
 
 pub mod capture;
-pub(super) mod change;
+
 pub mod files;
 pub mod matrix;
 pub mod modules;
-pub mod names;
 pub mod pages;
 pub mod show;
-pub(super) mod tables;
+mod tables;
 mod tree;
 pub mod tuning;
+mod undo;
 
 use super::args::HostVerb;
 use super::context::Context;
@@ -26,7 +26,7 @@ pub fn run(verb: &HostVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         HostVerb::Pages(args) => pages::run(args, cx),
         HostVerb::Files(args) => files::run(args, cx),
         HostVerb::Tuning(args) => tuning::run(args, cx),
-        HostVerb::Undo(args) => change::undo(args, cx),
+        HostVerb::Undo(args) => undo::run(args, cx),
         HostVerb::Capture(args) => capture::run(args, cx),
     }
 }
@@ -40,14 +40,4 @@ fn checked(topology: Topology) -> Result<Topology, TopologyError> {
     let mut parts = topology.parts().clone();
     parts.notes.extend(notes);
     Topology::new(parts)
-}
-
-/// Compares names as people count: `mlx5_9` stands before `mlx5_10`.
-pub fn natural(a: &str, b: &str) -> std::cmp::Ordering {
-    let key = |text: &str| {
-        let stem = text.trim_end_matches(|c: char| c.is_ascii_digit());
-        let number = text[stem.len()..].parse::<u64>().unwrap_or(0);
-        (stem.to_owned(), number)
-    };
-    key(a).cmp(&key(b)).then_with(|| a.cmp(b))
 }

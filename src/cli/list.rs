@@ -3,6 +3,7 @@
 use super::args::ListArgs;
 use super::context::{Context, is_active};
 use super::error::{EXIT_DONE, usage};
+use super::names::state;
 use super::table::Table;
 use crate::domain::view::View;
 use crate::domain::view::gpu_indexes;
@@ -98,17 +99,6 @@ fn rows(
     rows
 }
 
-/// A domain's state in a word or two.
-pub fn state_text(state: DomainState) -> &'static str {
-    match state {
-        DomainState::Running => "running",
-        DomainState::Paused => "paused",
-        DomainState::ShuttingDown => "shutting down",
-        DomainState::ShutOff => "shut off",
-        DomainState::Crashed => "crashed",
-    }
-}
-
 /// The rows as a table.
 fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(["NAME", "STATE", "VCPUS", "MEMORY", "GPUS", "PCPUS", "MADE BY"]);
@@ -116,7 +106,7 @@ fn table(rows: &[Row]) -> Table {
         let cell = |text: fn(&View) -> String| view.as_ref().map_or("?".to_owned(), text);
         table.push([
             summary.name.clone(),
-            state_text(summary.state).to_owned(),
+            state(summary.state).to_owned(),
             cell(|view| view.vcpus.to_string()),
             cell(|view| view.memory_kib.to_string()),
             cell(View::gpu_text),

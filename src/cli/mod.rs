@@ -31,6 +31,7 @@ pub mod list;
 pub mod live;
 pub mod manual;
 pub mod meta;
+pub mod names;
 pub mod network;
 pub mod nic;
 pub mod offer;

@@ -36,7 +36,7 @@ const ALL: [Listed; 47] = [
     ("gpuvm-host-bridge-list", rows::<network::bridge::show::Row>),
     ("gpuvm-host-bridge-preview", document::<network::bridge::create::Preview<'static>>),
     ("gpuvm-host-bridge-script", document::<network::bridge::create::Script>),
-    ("gpuvm-host-files", document::<host::files::Shown>),
+    ("gpuvm-host-files", document::<gpuvm_ops::host_files::OpenFiles>),
     ("gpuvm-host-modules", rows::<host::modules::Row>),
     ("gpuvm-host-pages", rows::<host::pages::Row>),
     ("gpuvm-host-show", document::<host::show::Shown<'static>>),

@@ -3,7 +3,7 @@
 use super::args::NameArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
-use super::list::state_text;
+use super::names::state;
 use crate::domain::DomainXml;
 use crate::domain::view::{AgentState, View, remembered};
 use crate::hypervisor::{DomainState, DomainSummary, XmlOf};
@@ -65,7 +65,7 @@ fn text(shown: &Shown) -> String {
     line("name", summary.name.clone());
     line("uuid", summary.uuid.clone());
     let kept = if summary.persistent { "" } else { ", gone when it ends" };
-    line("state", format!("{}{kept}", state_text(summary.state)));
+    line("state", format!("{}{kept}", state(summary.state)));
     let started = autostart.map(|on| if on { "with the host" } else { "by hand" });
     line("started", started.unwrap_or_default().into());
     line("made by", if view.remembered.is_some() { "gpuvm" } else { "other" }.into());

@@ -10,12 +10,12 @@ use super::change::{asking, print_steps};
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
-use super::host::files;
 use crate::apply::Step;
 use crate::tune::{Change, TuneError, Tuned};
 use answer::{Answer, Domain};
 use extra::Extra;
 use gpuvm_ops::change::{Change as OpsChange, DomainChange, Part};
+use gpuvm_ops::host_files::too_few_files;
 use gpuvm_ops::pages;
 use gpuvm_ops::reporter::Question;
 use gpuvm_ops::session::Session;
@@ -118,7 +118,7 @@ fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         for warning in answer::warnings(subject, tuned, args.explain) {
             cx.output.warning(&format!("{}: {warning}", subject.name));
         }
-        if let Some(warning) = files::warning(&tuned.after, qemu, cx) {
+        if let Some(warning) = too_few_files(cx, &tuned.after, qemu) {
             cx.output.warning(&format!("{}: {warning}", subject.name));
         }
     }

@@ -5,12 +5,13 @@ use crate::bdf::Bdf;
 use crate::cli::args::DeviceListArgs;
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
-use crate::cli::host::names::{model, plain};
+use crate::cli::names::{model, plain};
 use crate::cli::table::Table;
 use crate::cpuset::NodeId;
-use crate::holders::{self, Take, Use};
+use crate::holders::{Take, Use};
 use crate::placement::{DeviceState, Occupancy, device_states};
 use crate::topology::{DeviceKind, PciDevice, Topology, is_vfio};
+use gpuvm_ops::uses::uses;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -67,26 +68,6 @@ pub fn run(args: &DeviceListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.table(&table(&rows))?;
     }
     Ok(EXIT_DONE)
-}
-
-/// Who uses functions, and those that share their IOMMU groups, now.
-pub fn uses(
-    cx: &Context<'_>,
-    topology: &Topology,
-    held: &Occupancy,
-    functions: &[Bdf],
-) -> anyhow::Result<Vec<Use>> {
-    let all = holders::with_groups(topology, functions);
-    let mut uses = holders::known(topology, held, &all);
-    if let Some(root) = cx.root()? {
-        let seen = holders::read(&root, topology, &all)?;
-        if seen.hidden > 0 && root.is_live() {
-            let hidden = seen.hidden;
-            cx.output.warning(&format!("{hidden} processes of others are not looked into"));
-        }
-        uses.extend(seen.uses);
-    }
-    Ok(uses)
 }
 
 /// One row.

@@ -4,8 +4,7 @@ use crate::bdf::Bdf;
 use crate::cli::args::TakenArgs;
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
-use crate::cli::host::names::drive_size;
-use crate::cli::host::natural;
+use crate::cli::names::{drive_size, natural};
 use crate::cli::table::Table;
 use crate::cpuset::NodeId;
 use crate::discover::drives::best_id;
@@ -150,7 +149,7 @@ fn rows(state: &State) -> Vec<Row> {
             node: device.node,
             switch: switch(topology, device.bdf),
             bytes: None,
-            model: Some(crate::cli::host::names::model(device)),
+            model: Some(crate::cli::names::model(device)),
             role: Role::of(&used_by, &content),
             give: if blocked.is_none() { vec!["pci"] } else { Vec::new() },
             pci_blocked: blocked.filter(|_| used_by.is_empty()),

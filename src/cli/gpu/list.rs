@@ -1,18 +1,17 @@
 //! `gpu list`: GPUs and NVSwitches with their partitions and whether they can be had.
 
-use super::is_dead;
 use crate::bdf::Bdf;
 use crate::cli::args::TakenArgs;
 use crate::cli::context::Context;
-use crate::cli::device::uses;
 use crate::cli::error::EXIT_DONE;
-use crate::cli::host::names::model;
+use crate::cli::names::model;
 use crate::cli::table::Table;
 use crate::cpuset::NodeId;
 use crate::discover::cards::cards;
 use crate::holders::{Take, Use};
 use crate::placement::{DeviceState, Occupancy, device_states};
 use crate::topology::{DeviceKind, PartitionId, PciDevice, Topology};
+use gpuvm_ops::uses::uses;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -71,7 +70,7 @@ fn listed(topology: &Topology) -> Vec<(Option<usize>, &PciDevice)> {
     let gpus = topology.gpus().enumerate().map(|(index, gpu)| (Some(index), gpu));
     let displays = topology.displays().map(|(gpu, _)| (None, gpu));
     let switches = topology.of_kind(DeviceKind::NvSwitch).map(|switch| (None, switch));
-    let dead = topology.devices().iter().filter(|device| is_dead(device));
+    let dead = topology.devices().iter().filter(|device| device.may_be_silent_gpu());
     let dead = dead.filter(|device| device.kind() == DeviceKind::Other).map(|dead| (None, dead));
     gpus.chain(displays).chain(switches).chain(dead).collect()
 }

@@ -1,11 +1,11 @@
 //! `host matrix`: how near GPUs, NICs and drives are to each other. Only arranges what
 //! [`Topology::proximity`] says.
 
-use super::natural;
 use crate::bdf::Bdf;
 use crate::cli::args::MatrixArgs;
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
+use crate::cli::names::natural;
 use crate::cli::output::width;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::topology::{DeviceKind, PciDevice, Proximity, Topology};

@@ -1,13 +1,12 @@
 //! `host show`: what the host has and how it hangs together, for people; `--json` prints the value itself.
 
-use super::names::{counted, model, plain, wrapped};
 use super::{checked, tables, tree};
 use crate::bdf::Bdf;
 use crate::cli::args::HostShowArgs;
 use crate::cli::colour::{END, Mark};
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
-use crate::cli::gpu::is_dead;
+use crate::cli::names::{counted, model, plain, wrapped};
 use crate::cli::output::width;
 use crate::memsize::MemSize;
 use crate::placement::Exclusion;
@@ -112,7 +111,7 @@ fn header(topology: &Topology, degraded: &[String], width: usize) -> String {
 /// What is missing, does not answer or is excluded, one line each.
 fn degraded(topology: &Topology, excluded: &[Exclusion]) -> Vec<String> {
     let mut lines = topology.fabric().degraded.clone();
-    let silent = topology.devices().iter().filter(|device| is_dead(device));
+    let silent = topology.devices().iter().filter(|device| device.may_be_silent_gpu());
     for bdf in silent.map(|device| device.bdf.to_string()) {
         // The fabric's census names what it misses on boards that it knows.
         if !lines.iter().any(|line| line.contains(&bdf)) {

@@ -1,7 +1,7 @@
 //! The tables of `host show`: nodes, drives, sets of GPUs.
 
-use super::names::{counted, drive_size, plain, short, wrapped};
 use crate::bdf::Bdf;
+use crate::cli::names::{counted, drive_size, natural, plain, short, wrapped};
 use crate::cli::table::Table;
 use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
@@ -109,7 +109,7 @@ pub fn drives(topology: &Topology, width: usize) -> String {
     let head = ["drive", "address", "node", "size", "model", "used by"];
     let mut rows = vec![head.map(ToOwned::to_owned).to_vec()];
     let mut sorted: Vec<&Drive> = drives.iter().collect();
-    sorted.sort_by(|a, b| super::natural(&a.name, &b.name));
+    sorted.sort_by(|a, b| natural(&a.name, &b.name));
     for drive in sorted {
         let node = drive.bdf.and_then(|bdf| topology.device(bdf)?.node);
         rows.push(vec![

@@ -1,8 +1,8 @@
 //! The PCIe tree of `host show`. Bridges that lead to one thing only are folded into it, unless all is asked for.
 
-use super::names::{model, short, slow_link};
 use super::tables::{Wide, table};
 use crate::bdf::Bdf;
+use crate::cli::names::{model, short, slow_link};
 use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 

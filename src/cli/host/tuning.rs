@@ -1,7 +1,7 @@
 //! `host tuning`: the settings of the kernel that `verify` judges, shown with the reason of each, and set.
 
-use super::change::change;
 use crate::cli::args::HostTuningArgs;
+use crate::cli::change::change_host;
 use crate::cli::context::Context;
 use crate::cli::error::{Coded, EXIT_DONE};
 use crate::cli::table::Table;
@@ -20,7 +20,7 @@ pub fn run(args: &HostTuningArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return show(cx);
     }
     let plan = || Ok(tuned(&wishes, args.at_boot)?);
-    let made = change("host tuning", (&args.lock, args.dry_run), plan, cx)?;
+    let made = change_host("host tuning", (&args.lock, args.dry_run), plan, cx)?;
     if cx.output.json && !args.dry_run {
         cx.output.json_rows("gpuvm-steps", &made)?;
     }

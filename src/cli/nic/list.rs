@@ -5,7 +5,7 @@ use crate::bdf::Bdf;
 use crate::cli::args::NicListArgs;
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
-use crate::cli::host::names::{model, short};
+use crate::cli::names::{model, short};
 use crate::cli::table::Table;
 use crate::cpuset::NodeId;
 use crate::fsroot::FsRoot;

@@ -187,6 +187,13 @@ impl PciDevice {
         [self.vendor, self.device].iter().any(|&id| id == 0 || id == 0xffff)
     }
 
+    /// Whether it does not answer and may be a GPU or an NVSwitch: its class is one of theirs (gpuvm-hardware(7), DEVICE
+    /// IDS), or cannot be read either.
+    pub fn may_be_silent_gpu(&self) -> bool {
+        let class = self.class >> 8;
+        self.is_silent() && matches!(class, 0x0300 | 0x0302 | 0x0380 | 0x0680 | 0xffff)
+    }
+
     /// What the function is. NVSwitches are class 0x0680, so only 0x0600 and 0x0604 count as bridges
     /// (gpuvm-hardware(7), DEVICE IDS).
     pub fn kind(&self) -> DeviceKind {

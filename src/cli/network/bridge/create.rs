@@ -1,10 +1,9 @@
 //! `network host-bridge create`: plan a bridge, say what the NICs lose, and make it, or print what makes it.
 
 use super::super::super::args::HostBridgeCreateArgs;
-use super::super::super::change::{agree, print_steps, refuse_unfinished, watch};
+use super::super::super::change::{agree, change_host, print_steps, refuse_unfinished, watch};
 use super::super::super::context::Context;
 use super::super::super::error::{Coded, EXIT_DONE};
-use super::super::super::host::change;
 use super::prepare::{Made, Prepared, prepare};
 use super::{CREATED, guard, show};
 use crate::apply::Step;
@@ -67,7 +66,7 @@ fn guarded(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
         None => Err(HostBridgeError::NoNetplan
             .hint("nothing is done; `--print-for netplan` prints the file")),
     };
-    change::change(CREATED, (&args.lock, false), steps, cx)?;
+    change_host(CREATED, (&args.lock, false), steps, cx)?;
     show::print(Some(&args.name), cx)?;
     Ok(EXIT_DONE)
 }

@@ -1,10 +1,11 @@
 //! `network host-bridge delete`: a bridge that `create` made goes, and its NICs get back what other files say.
 
 use super::super::super::args::HostBridgeDeleteArgs;
-use super::super::super::change::{agree, print_steps, refuse_unfinished, watch};
+use super::super::super::change::{
+    agree, print_steps, refuse_unfinished, take_back_on_host, watch,
+};
 use super::super::super::context::Context;
 use super::super::super::error::{Coded, EXIT_DONE};
-use super::super::super::host::change;
 use super::super::prepare::host;
 use super::prepare::SETTLE_S;
 use super::{ANSWERED, CREATED, DELETED, guard, paths};
@@ -32,7 +33,7 @@ pub fn run(args: &HostBridgeDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
     let name = &args.name;
     if args.guard {
         guard::leave_terminal();
-        change::take_back(DELETED, &args.lock, || Ok(plan(args)?.steps), cx)?;
+        take_back_on_host(DELETED, &args.lock, || Ok(plan(args)?.steps), cx)?;
         cx.output.progress(&format!("bridge {name} is gone"));
         return Ok(EXIT_DONE);
     }

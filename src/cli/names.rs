@@ -1,7 +1,8 @@
-//! What people call parts: addresses, sizes, link speeds; models by PCI id are the topology's.
+//! What several verbs print alike: addresses, sizes, link speeds, states; models by PCI id are the topology's.
 
 use crate::bdf::Bdf;
 use crate::cli::colour::is_mark;
+use crate::hypervisor::DomainState;
 pub use crate::topology::model::model;
 use crate::topology::{Link, PciDevice};
 
@@ -79,6 +80,27 @@ pub fn wrapped(head: &str, words: &str, width: usize) -> String {
     }
     text.push('\n');
     text
+}
+
+/// Compares names as people count: `mlx5_9` stands before `mlx5_10`.
+pub fn natural(a: &str, b: &str) -> std::cmp::Ordering {
+    let key = |text: &str| {
+        let stem = text.trim_end_matches(|c: char| c.is_ascii_digit());
+        let number = text[stem.len()..].parse::<u64>().unwrap_or(0);
+        (stem.to_owned(), number)
+    };
+    key(a).cmp(&key(b)).then_with(|| a.cmp(b))
+}
+
+/// A domain's state in a word or two.
+pub fn state(state: DomainState) -> &'static str {
+    match state {
+        DomainState::Running => "running",
+        DomainState::Paused => "paused",
+        DomainState::ShuttingDown => "shutting down",
+        DomainState::ShutOff => "shut off",
+        DomainState::Crashed => "crashed",
+    }
 }
 
 /// A count with its noun.

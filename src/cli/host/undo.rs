@@ -1,0 +1,40 @@
+//! `host undo`: takes the last change of the host back.
+
+use crate::cli::args::{ConfirmWithinArgs, HostBridgeDeleteArgs, HostUndoArgs};
+use crate::cli::change::asking;
+use crate::cli::context::Context;
+use crate::cli::error::EXIT_DONE;
+use crate::cli::network::{delete_bridge, made_bridge};
+use crate::history::History;
+use gpuvm_ops::host::{named, undo as take_last_back};
+use gpuvm_ops::session::{Manner, Of, Session};
+
+/// How long a confirmation of undoing is waited for, in seconds.
+const CONFIRM_S: u64 = 120;
+
+/// Runs the verb.
+pub fn run(args: &HostUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("host undo")?;
+    cx.refuse_elsewhere("host undo")?;
+    if let Some(bridge) = last_bridge()?.filter(|_| !args.discard) {
+        let (lock, yes, dry_run) = (args.lock.clone(), args.yes, args.dry_run);
+        let within = ConfirmWithinArgs { confirm_within: CONFIRM_S };
+        let asked = HostBridgeDeleteArgs { name: bridge, within, yes, dry_run, guard: false, lock };
+        return delete_bridge(&asked, cx);
+    }
+    let of = Of::Host;
+    let manner = Manner { of, ..asking(&args.lock, (args.yes, args.dry_run)) };
+    let done = Session::begin(cx, manner)?.run(|world| take_last_back(world, args.discard))?;
+    if done.made {
+        let end = if args.discard { "forgotten; the host stays as it is" } else { "undone" };
+        cx.output.progress(&format!("{} is {end}", named(&done.change.about)));
+    }
+    Ok(EXIT_DONE)
+}
+
+/// The bridge that the last change of the host made; none: it did something else. Taking it back may cut a login off, and
+/// has its own way.
+fn last_bridge() -> anyhow::Result<Option<String>> {
+    let history = History::of_host()?;
+    Ok(history.entries.last().and_then(made_bridge).cloned())
+}

@@ -1,0 +1,28 @@
+//! Who uses functions of the host now: what its topology and its domains tell, and where it is a directory also its processes.
+
+use crate::bdf::Bdf;
+use crate::error::Result;
+use crate::holders::{self, Use};
+use crate::placement::Occupancy;
+use crate::topology::Topology;
+use crate::world::World;
+
+/// Who uses functions, and those that share their IOMMU groups, now.
+pub fn uses(
+    world: &World,
+    topology: &Topology,
+    held: &Occupancy,
+    functions: &[Bdf],
+) -> Result<Vec<Use>> {
+    let all = holders::with_groups(topology, functions);
+    let mut uses = holders::known(topology, held, &all);
+    if let Some(root) = world.root()? {
+        let seen = holders::read(&root, topology, &all)?;
+        if seen.hidden > 0 && root.is_live() {
+            let hidden = seen.hidden;
+            world.warning(&format!("{hidden} processes of others are not looked into"));
+        }
+        uses.extend(seen.uses);
+    }
+    Ok(uses)
+}
