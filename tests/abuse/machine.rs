@@ -493,8 +493,9 @@ fn no_part_of_a_uri_becomes_a_command() {
         assert!(!made.exists(), "{uri}: {err}");
         // What is offered is safe to paste, too.
         for offered in err.split('`').skip(1).step_by(2).filter(|text| text.starts_with("ssh ")) {
-            let (_, _, _) =
-                run(Command::new("bash").args(["-c", &format!("ssh() {{ :; }}; {offered}")]));
+            let mut bash = Command::new("bash");
+            bash.args(["-c", &format!("ssh() {{ :; }}; {offered}")]).current_dir(&other.dir);
+            run(&mut bash);
             assert!(!made.exists(), "{uri}: `{offered}`");
         }
     }
