@@ -107,7 +107,6 @@ const BETWEEN_VERBS: &[&str] = &[
     "create -> network",
     "export -> network",
     "host/undo -> network",
-    "network/doctor -> verify",
     "network/prepare -> nic",
     "tune/subjects -> check",
     "tune/subjects -> network",

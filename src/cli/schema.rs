@@ -4,7 +4,7 @@
 use super::output::VERSION;
 use super::{
     check, device, diff, drive, export, failure, gpu, host, image, ip, list, network, nic, plan,
-    recover, seed, show, start, tune, undo, verify,
+    recover, seed, show, start, tune, undo,
 };
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -59,9 +59,9 @@ const ALL: [Listed; 47] = [
     ("gpuvm-tune", document::<tune::answer::WithSteps<'static>>),
     ("gpuvm-tuned-domain", document::<tune::answer::Domain>),
     ("gpuvm-undone", document::<undo::Undone>),
-    ("gpuvm-verify", document::<verify::Answer>),
-    ("gpuvm-verify-all", rows::<verify::Answer>),
-    ("gpuvm-verify-change", document::<verify::watch::Change<'static>>),
+    ("gpuvm-verify", document::<gpuvm_ops::verify::Verified>),
+    ("gpuvm-verify-all", rows::<gpuvm_ops::verify::Verified>),
+    ("gpuvm-verify-change", document::<gpuvm_ops::verify::watch::Changed>),
     ("gpuvm-wiped-drive", document::<drive::wipe::Wiped>),
 ];
 

@@ -65,6 +65,7 @@ use gpuvm_core::{
 use gpuvm_host::{apply, discover, fsroot, history, holders, hypervisor, input, trace};
 
 pub mod address;
+pub mod agent;
 pub mod bind;
 pub mod cards;
 pub mod change;
@@ -97,6 +98,7 @@ pub mod stop;
 pub mod undo;
 pub mod unfinished;
 pub mod uses;
+pub mod verify;
 pub mod vfs;
 pub mod watch;
 pub mod world;

@@ -7,8 +7,6 @@ use super::super::args::NetworkDoctorArgs;
 use super::super::codes::Class;
 use super::super::context::Context;
 use super::super::error::{EXIT_DONE, EXIT_FOUND, classed};
-use super::super::verify::agent::Agent;
-use super::super::verify::has_agent;
 use super::read;
 use crate::discover::path;
 use crate::domain::DomainXml;
@@ -22,6 +20,7 @@ use crate::network::doctor::{
 };
 use crate::shell::word;
 use anyhow::Context as _;
+use gpuvm_ops::agent::{Agent, has_agent};
 use gpuvm_ops::guest::find;
 use serde::Serialize;
 use serde_json::json;

@@ -1,10 +1,14 @@
 //! What a guest's agent says of the guest: a few commands that only read, within one time for all of them. Nothing is
 //! run in the guest.
 
+use crate::cpuset::NodeSet;
+use crate::domain::DomainXml;
 use crate::domain::claims::{Claims, VcpuId};
+use crate::domain::setting::AGENT;
 use crate::hypervisor::{Hypervisor, HypervisorError};
-use crate::verify::guest::{Function, View};
+use gpuvm_core::verify::guest::{Function, View};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How long one answer may take.
@@ -12,7 +16,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Bytes of a file that are read at most: the list of PCI functions is the longest one.
 const MOST: usize = 64 << 10;
 
-/// Is a conversation with a guest's agent.
+/// A conversation with a guest's agent.
 pub struct Agent<'h> {
     /// Whom to ask for it.
     hypervisor: &'h dyn Hypervisor,
@@ -20,6 +24,16 @@ pub struct Agent<'h> {
     name: &'h str,
     /// When it is over.
     until: Instant,
+}
+
+/// Whether a running guest's agent listens.
+pub fn has_agent(live: &DomainXml) -> bool {
+    let channels = live.root().child("devices").into_iter().flat_map(|d| d.children("channel"));
+    let mut targets = channels.filter_map(|channel| channel.child("target"));
+    targets.any(|target| {
+        target.attr("name").as_deref() == Some(AGENT)
+            && target.attr("state").as_deref() == Some("connected")
+    })
 }
 
 /// Asks a guest what it sees; none: no agent answers, or in no time.
@@ -103,7 +117,7 @@ impl<'h> Agent<'h> {
             Err(Untold::Late) => return view.untold.push(LATE),
             Err(_) => return view.untold.push("the guest's cells (its agent opens no files)"),
         };
-        let cells = online.trim().parse().unwrap_or_else(|_| crate::cpuset::NodeSet::new());
+        let cells = online.trim().parse().unwrap_or_else(|_| NodeSet::new());
         for cell in cells.iter() {
             let Ok(text) = self.read(&format!("{nodes}/node{cell}/cpulist")) else {
                 return view.untold.push(LATE);
@@ -137,7 +151,7 @@ impl<'h> Agent<'h> {
 /// Says that the time was over.
 const LATE: &str = "all of the guest's own view (its agent took too long: --agent-wait)";
 
-/// Is why a guest does not tell something.
+/// Why a guest does not tell something.
 #[derive(Debug)]
 pub enum Untold {
     /// The time is over.
@@ -161,7 +175,7 @@ fn online(answer: &Value) -> Option<u32> {
 }
 
 /// The texts of a name in the parts of an answer, lower case.
-fn strings(answer: &Value, name: &str) -> std::collections::BTreeSet<String> {
+fn strings(answer: &Value, name: &str) -> BTreeSet<String> {
     let parts = answer.as_array().into_iter().flatten();
     parts.filter_map(|part| Some(part[name].as_str()?.to_ascii_lowercase())).collect()
 }

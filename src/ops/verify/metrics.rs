@@ -1,8 +1,8 @@
 //! Numbers for Prometheus, in its text format, as the node exporter's textfile collector takes them: a file that is
 //! replaced by a rename, so that it is never read half written.
 
-use super::Answer;
-use crate::verify::rules;
+use super::Verified;
+use gpuvm_core::verify::rules;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// Writes the file.
-pub fn write(path: &Path, answers: &[Answer], took: Duration) -> std::io::Result<()> {
+pub fn write(path: &Path, answers: &[Verified], took: Duration) -> std::io::Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let mut file = tempfile::NamedTempFile::new_in(dir.unwrap_or(Path::new(".")))?;
@@ -23,7 +23,7 @@ pub fn write(path: &Path, answers: &[Answer], took: Duration) -> std::io::Result
 }
 
 /// The numbers of one run that ended at `now`, since 1970.
-fn text(answers: &[Answer], now: Duration, took: Duration) -> String {
+fn text(answers: &[Verified], now: Duration, took: Duration) -> String {
     let mut text = String::new();
     let mut gauge = |name: &str, help: &str, samples: Vec<(String, String)>| {
         writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge").expect("text");
@@ -68,8 +68,8 @@ fn label(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::Severity;
-    use crate::verify::{Between, Differs, Finding};
+    use gpuvm_core::finding::Severity;
+    use gpuvm_core::verify::{Between, Differs, Finding, not_compared};
 
     #[test]
     fn every_rule_of_every_domain_has_a_number_and_labels_are_escaped() {
@@ -85,7 +85,7 @@ mod tests {
             },
             hint: "h".into(),
         };
-        let answer = |domain: &str, findings| Answer {
+        let answer = |domain: &str, findings| Verified {
             domain: domain.into(),
             running: true,
             findings,
@@ -95,7 +95,7 @@ mod tests {
         let answers = [
             answer("a\"\\b", vec![finding.clone(), finding]),
             answer("c", vec![]),
-            answer("d", vec![crate::verify::not_compared("d", "why".into())]),
+            answer("d", vec![not_compared("d", "why".into())]),
         ];
         let text = text(&answers, Duration::from_millis(1_500), Duration::from_millis(20));
         let lines: Vec<&str> = text.lines().collect();

@@ -1,0 +1,212 @@
+//! `verify`: whether guests are what they should be. The comparison is [`gpuvm_core::verify`]'s; here is what it compares:
+//! definitions and the XML that runs, processes, the host's settings, and what agents say of their guests.
+
+pub mod metrics;
+pub mod watch;
+
+use crate::agent::{has_agent, view};
+use crate::discover::{files, process, tuning};
+use crate::domain::DomainXml;
+use crate::domain::claims::Claims;
+use crate::error::{Doing as _, Error, Result, coded};
+use crate::fsroot::FsRoot;
+use crate::hypervisor::{
+    DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
+};
+use crate::placement::Occupancy;
+use crate::topology::Topology;
+use crate::world::World;
+use gpuvm_core::verify::tuning::Tuning;
+use gpuvm_core::verify::{self, Finding, Subject, not_compared};
+use gpuvm_core::versions::Versions;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::iter::successors;
+use std::time::Duration;
+
+/// What is to be compared.
+#[derive(Debug, Clone)]
+pub struct Verify {
+    /// The domain; none: all of them, and one that cannot be read does not keep the others from being compared.
+    pub name: Option<String>,
+    /// How long each guest's agent is asked; zero: not at all.
+    pub agent_wait: Duration,
+}
+
+/// What was found of one domain.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Verified {
+    /// Name of the domain.
+    pub domain: String,
+    /// Whether it runs.
+    pub running: bool,
+    /// What differs: errors first.
+    pub findings: Vec<Finding>,
+    /// How many rules were applied.
+    pub rules: usize,
+    /// What was not compared, and why.
+    pub not_checked: Vec<String>,
+}
+
+impl Verified {
+    /// The answer for a domain that could not be compared.
+    fn not_compared(summary: &DomainSummary, error: &Error) -> Verified {
+        Verified {
+            domain: summary.name.clone(),
+            running: is_running(summary),
+            findings: vec![not_compared(&summary.name, error.whole())],
+            rules: 0,
+            not_checked: Vec::new(),
+        }
+    }
+
+    /// Whether the domain could be compared.
+    pub fn is_compared(&self) -> bool {
+        !self.findings.iter().any(Finding::is_not_compared)
+    }
+}
+
+/// Compares every domain that is asked for, once.
+pub fn verify(world: &World, wanted: &Verify) -> Result<Vec<Verified>> {
+    let hypervisor = world.hypervisor()?;
+    let host = Machine::read(world, &*hypervisor)?;
+    let mut all = Vec::new();
+    for summary in hypervisor.domains()? {
+        if wanted.name.as_ref().is_some_and(|name| *name != summary.name) {
+            continue;
+        }
+        let found = host.compare(&*hypervisor, &summary, wanted.agent_wait);
+        all.extend(if wanted.name.is_none() { of_many(&summary, found)? } else { Some(found?) });
+    }
+    if let Some(name) = wanted.name.as_ref().filter(|_| all.is_empty()) {
+        let hint = "`gpuvm list` shows the domains that are there";
+        let message = format!("there is no domain `{name}`");
+        return Err(coded(HypervisorErrorKind::NoDomain.into(), message, hint));
+    }
+    Ok(all)
+}
+
+/// The answer for one of many domains: one that cannot be read does not keep the others from being compared, and one that
+/// was deleted since it was listed has none.
+fn of_many(summary: &DomainSummary, found: Result<Verified>) -> Result<Option<Verified>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) => match kind(&error) {
+            Some(HypervisorErrorKind::NoDomain) => Ok(None),
+            // Nor could any other domain be read.
+            Some(HypervisorErrorKind::NoConnection) => Err(error),
+            _ => Ok(Some(Verified::not_compared(summary, &error))),
+        },
+    }
+}
+
+/// The kind of the hypervisor's error among the causes of an error.
+fn kind(error: &Error) -> Option<HypervisorErrorKind> {
+    let mut causes =
+        successors(Some(error as &(dyn std::error::Error + 'static)), |cause| cause.source());
+    causes.find_map(|cause| cause.downcast_ref::<HypervisorError>().map(|error| error.kind))
+}
+
+/// Whether a domain runs.
+fn is_running(summary: &DomainSummary) -> bool {
+    !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed)
+}
+
+/// The machine that domains run on, where that is this one.
+struct Here {
+    /// Its files.
+    root: FsRoot,
+    /// What it has.
+    topology: Topology,
+    /// How its kernel is set.
+    tuning: Tuning,
+    /// The processes of domains, by UUID.
+    processes: BTreeMap<String, u32>,
+}
+
+/// The machine that domains run on.
+struct Machine {
+    /// Its files; none where it is another one.
+    here: Option<Here>,
+    /// What all domains hold.
+    all: Occupancy,
+    /// What it runs.
+    versions: Versions,
+    /// What cannot be compared on it.
+    untold: Vec<String>,
+}
+
+impl Machine {
+    /// Reads it.
+    fn read(world: &World, hypervisor: &dyn Hypervisor) -> Result<Machine> {
+        // What the test driver has is nowhere.
+        let is_here = hypervisor.has_guests_here();
+        let mut machine = Machine {
+            here: None,
+            all: Occupancy::default(),
+            versions: hypervisor.versions(),
+            untold: Vec::new(),
+        };
+        if is_here {
+            let root = FsRoot::live()?;
+            let (mut tuning, processes) = (tuning::read(&root)?, process::all(&root)?);
+            match files::read(&root) {
+                Ok(files) => tuning.file_limit = files.of_next_guest(machine.versions.qemu),
+                Err(error) => machine.untold.push(format!("the limit of open files ({error})")),
+            }
+            machine.here = Some(Here { topology: world.topology()?, root, tuning, processes });
+            match world.occupancy(false) {
+                Ok(all) => machine.all = all,
+                Err(error) => machine.untold.push(format!("other domains ({})", error.whole())),
+            }
+        }
+        Ok(machine)
+    }
+
+    /// Compares one domain.
+    fn compare(
+        &self,
+        hypervisor: &dyn Hypervisor,
+        summary: &DomainSummary,
+        wait: Duration,
+    ) -> Result<Verified> {
+        let name = &summary.name;
+        let parse = |which| {
+            let text = hypervisor.xml(name, which)?;
+            DomainXml::parse(&text).doing(|| format!("cannot read `{name}`"))
+        };
+        let running = is_running(summary);
+        let definition = parse(XmlOf::Public)?;
+        let live = if running { Some(parse(XmlOf::Live)?) } else { None };
+        let here = self.here.as_ref();
+        let pid = here.filter(|_| running).and_then(|here| {
+            here.processes.get(&summary.uuid.to_ascii_lowercase()).map(|&pid| (&here.root, pid))
+        });
+        let process = pid.map(|(root, pid)| process::read(root, pid)).transpose()?.flatten();
+        let guest = live.as_ref().filter(|live| wait > Duration::ZERO && has_agent(live));
+        let guest = guest.and_then(|live| view(hypervisor, name, &Claims::read(live), wait));
+        let mut others = self.all.clone();
+        others.domains.retain(|held| held.domain != *name);
+        let host = here.map(|here| verify::Host {
+            topology: &here.topology,
+            tuning: &here.tuning,
+            others: &others,
+            versions: &self.versions,
+        });
+        let subject = Subject {
+            definition: &definition,
+            live: live.as_ref(),
+            process: process.as_ref(),
+            guest: guest.as_ref(),
+            host,
+        };
+        Ok(Verified {
+            domain: name.clone(),
+            running,
+            findings: verify::verify(&subject),
+            rules: verify::rules().count(),
+            not_checked: [verify::unchecked(&subject), self.untold.clone()].concat(),
+        })
+    }
+}
