@@ -19,6 +19,7 @@ use crate::domain::edit::DomainEdit;
 use crate::finding::Severity;
 use crate::history::guest::GuestRecord;
 use crate::hypervisor::Hypervisor;
+use crate::placement::Topic;
 use crate::versions::Versions;
 use anyhow::Context as _;
 use gpuvm_ops::change::Change;
@@ -200,7 +201,7 @@ fn judge(
     world: &World,
 ) -> anyhow::Result<()> {
     let reasons = planned.placement.reasons.iter().filter(|reason| reason.compromise);
-    for reason in reasons.filter(|reason| !(reserves && reason.choice == "huge-pages")) {
+    for reason in reasons.filter(|reason| !(reserves && reason.choice == Topic::HugePages)) {
         world.warning(&format!("{}: {}", reason.choice, reason.because));
     }
     let mut findings = check(xml, &planned.topology, &planned.occupancy, versions);

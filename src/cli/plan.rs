@@ -8,7 +8,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::disks::used_iothreads;
 use crate::hypervisor::emulator::switch_has_speed;
-use crate::placement::{Placement, Reason, window_reason};
+use crate::placement::{Placement, Reason, Topic, window_reason};
 use crate::request::{DomainName, Request};
 use crate::topology::{DeviceKind, Sriov, Topology};
 use crate::words::count;
@@ -61,7 +61,7 @@ pub fn with_one_disk(placement: &mut Placement, mapping: bool) {
     placement.iothread_pins.truncate(used as usize);
     if placement.iothread_pins.len() < planned {
         let because = format!("{used} for one disk, {planned} for {planned} disks or more");
-        placement.reasons.push(Reason { choice: "iothreads".into(), because, compromise: false });
+        placement.reasons.push(Reason { choice: Topic::Iothreads, because, compromise: false });
     }
 }
 
@@ -83,7 +83,7 @@ fn switch_reason(planned: &Planned, cx: &Context<'_>) -> Option<Reason> {
              refuses peer-to-peer over their 2.5 GT/s"
         }
     };
-    Some(Reason { choice: "pcie".into(), because: because.into(), compromise: false })
+    Some(Reason { choice: Topic::Pcie, because: because.into(), compromise: false })
 }
 
 /// Is a plan in lines: a label and its values, the label once.

@@ -7,7 +7,7 @@ use gpuvm::cpuset::CpuSet;
 use gpuvm::domain::claims::Claims;
 use gpuvm::domain::{DomainXml, Element};
 use gpuvm::finding::Severity;
-use gpuvm::placement::{Placement, capacity};
+use gpuvm::placement::{Placement, Topic, capacity};
 use gpuvm::request::{GpuWish, Request};
 use gpuvm::tune::{Given, Items, tune};
 use gpuvm::versions::Versions;
@@ -80,7 +80,8 @@ pub fn judge(asked: &Asked<'_>) -> Outcome {
         Ok(xml) => xml,
         // One missing option may be named, if the plan has named it, too.
         Err(error) => {
-            let named = placement.reasons.iter().any(|r| r.choice == "template" && r.compromise);
+            let named =
+                placement.reasons.iter().any(|r| r.choice == Topic::Template && r.compromise);
             outcome
                 .note(Clause::Export, (!named || !error.contains("--template")).then_some(error));
             return outcome;
@@ -188,7 +189,7 @@ fn found(
     xml: &DomainXml,
 ) -> impl Iterator<Item = check::Finding> {
     let named: Vec<&str> =
-        [(HUGE_PAGES_SHORT, "huge-pages"), (HUGE_PAGES_NOT_MOUNTED, "hugetlbfs")]
+        [(HUGE_PAGES_SHORT, Topic::HugePages), (HUGE_PAGES_NOT_MOUNTED, Topic::Hugetlbfs)]
             .into_iter()
             .filter(|(_, choice)| {
                 placement.reasons.iter().any(|r| r.compromise && r.choice == *choice)

@@ -5,7 +5,7 @@ use super::subjects::Subject;
 use crate::apply::Step;
 use crate::check::{Finding, HUGE_PAGES_SHORT};
 use crate::cli::output::Output;
-use crate::placement::Reason;
+use crate::placement::{Reason, Topic};
 use crate::tune::{Change, TuneError, Tuned};
 use serde::Serialize;
 
@@ -184,7 +184,7 @@ impl Answer {
 /// The reasons that are told: a running guest holds its own pages, so that too few are free says nothing.
 fn said(subject: &Subject, tuned: &Tuned, explain: bool) -> Vec<Reason> {
     let is_said = |reason: &&Reason| {
-        (explain || reason.compromise) && !(subject.running && reason.choice == "huge-pages")
+        (explain || reason.compromise) && !(subject.running && reason.choice == Topic::HugePages)
     };
     tuned.reasons.iter().filter(is_said).cloned().collect()
 }

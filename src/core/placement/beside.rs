@@ -45,7 +45,7 @@ pub(super) fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mu
         true => "as asked for".to_owned(),
         false => format!("of {} that can be had", count(wish.free, wish.kind.noun())),
     };
-    reasons.say(wish.kind.choice(), format!("{}, {of}", list(taken)));
+    reasons.say(wish.kind.topic(), format!("{}, {of}", list(taken)));
     let at_distance = |wanted: u32| {
         let far = choice.iter().filter(move |(_, beside)| {
             beside.is_some_and(|(_, proximity)| distance(proximity) == wanted)
@@ -65,7 +65,7 @@ pub(super) fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mu
             at_distance(wanted).into_iter().partition(is_unknown);
         if !far.is_empty() {
             let text = format!("{} {} {place}", list(&far), are(far.len()));
-            reasons.compromise(wish.kind.choice(), text);
+            reasons.compromise(wish.kind.topic(), text);
         }
         if !unknown.is_empty() {
             let (what, is) = (list(&unknown), are(unknown.len()));
@@ -73,14 +73,14 @@ pub(super) fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mu
                 "whether {what} {is} on the node of a GPU of the guest is unknown: the kernel names \
                  no node"
             );
-            reasons.compromise(wish.kind.choice(), text);
+            reasons.compromise(wish.kind.topic(), text);
         }
     }
     let lacks = |gpu: &&usize| choice.iter().all(|(at, _)| distance(wish.beside[**gpu][*at]) > 0);
     let without: Vec<usize> = gpus.iter().filter(lacks).copied().collect();
     if wish.number >= gpus.len() && !without.is_empty() {
         let text = format!("no {} on the switch of {}", wish.kind.noun(), label(wish, &without));
-        reasons.compromise(wish.kind.choice(), text);
+        reasons.compromise(wish.kind.topic(), text);
     }
 }
 

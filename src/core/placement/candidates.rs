@@ -4,6 +4,7 @@
 use super::PlanError;
 use super::explain::{NOTHING_LEFT, count, list};
 use super::groups;
+use super::reason::Topic;
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
@@ -43,12 +44,12 @@ impl Kind {
         }
     }
 
-    /// What a reason calls the choice, and the request its wish.
-    pub(super) fn choice(self) -> &'static str {
+    /// What a reason for the choice is about.
+    pub(super) fn topic(self) -> Topic {
         match self {
-            Kind::Nic => "nics",
-            Kind::Vf => "vfs",
-            Kind::Nvme => "nvmes",
+            Kind::Nic => Topic::Nics,
+            Kind::Vf => Topic::Vfs,
+            Kind::Nvme => Topic::Nvmes,
         }
     }
 

@@ -368,7 +368,8 @@ fn a_split_set_is_the_last_choice_and_says_its_price() {
     let placement = plan_on(&host, &domains, &request(4)).unwrap();
     assert_eq!((placement.partition, placement.devices.len()), (None, 4), "no NVSwitch");
     let text = "GPUs 1, 2, 3 and 5 are no partition: no NVLink between them";
-    let gpus = placement.reasons.iter().find(|reason| reason.compromise && reason.choice == "gpus");
+    let gpus =
+        placement.reasons.iter().find(|reason| reason.compromise && reason.choice == Topic::Gpus);
     assert!(gpus.unwrap().because.contains("no NVLink between them"), "{text} {gpus:?}");
     let whole = plan_on(&host, &domains, &request(2)).unwrap();
     assert!(whole.partition.is_some(), "a partition of 2 is free");

@@ -3,6 +3,7 @@
 
 use super::PlanError;
 use super::explain::{Reasons, list};
+use super::reason::Topic;
 use crate::bdf::Bdf;
 use crate::topology::{Proximity, Topology};
 
@@ -57,7 +58,7 @@ pub(super) fn cliques(
     }
     for clique in cliques.iter().filter(|clique| clique.len() > 1) {
         reasons.say(
-            "p2p",
+            Topic::P2p,
             format!(
                 "{} hang below one PCIe switch and may send to each other; how fast depends on ACS \
                  and ATS there, which are not looked at",

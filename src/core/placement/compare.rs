@@ -2,6 +2,7 @@
 //! compromise. Chooses nothing.
 
 use super::explain::{Reasons, count};
+use super::reason::Topic;
 use super::score::{Key, Ranking, Scorer};
 use super::slots::{Mask, Slots, size, touched};
 
@@ -10,7 +11,8 @@ pub(super) fn explain(scorer: &Scorer<'_>, ranking: &Ranking, reasons: &mut Reas
     let (Some(best), Some(second)) = (&ranking.best, &ranking.second) else { return };
     let next = scorer.slots.label(second.set());
     let why = lost(best, second, scorer.future.unit());
-    reasons.say("gpus", format!("best of {} free sets; the next, {next}, {why}", ranking.seen));
+    reasons
+        .say(Topic::Gpus, format!("best of {} free sets; the next, {next}, {why}", ranking.seen));
 }
 
 /// Why the second lost against the best: the first field that differs.
@@ -62,7 +64,7 @@ pub(super) fn broken_units(slots: &Slots<'_>, set: Mask, reasons: &mut Reasons) 
         if let Some(unit) = broken {
             let gpus = count(size(*unit), "GPU");
             let text = format!("costs later guests: breaks a {name} of {gpus} that was all free");
-            return reasons.say("gpus", text);
+            return reasons.say(Topic::Gpus, text);
         }
     }
 }
@@ -99,7 +101,7 @@ pub(super) fn scattered(
             let number = count(on as usize, name);
             let text =
                 format!("its GPUs are spread over {number}; {least} would do were they free");
-            return reasons.compromise("gpus", text);
+            return reasons.compromise(Topic::Gpus, text);
         }
     }
 }

@@ -7,6 +7,7 @@ use super::future::Future;
 use super::groups;
 use super::home::Homes;
 use super::partitions;
+use super::reason::Topic;
 use super::score::{Ranking, Scorer};
 use super::search;
 use super::slots::{Mask, Slots, bits, size};
@@ -240,7 +241,7 @@ fn unpartitioned(
             return Err(slots.refusal(what, slots.lines(gpus), gpus, left(slots)));
         }
         Wanted::These(gpus) => {
-            reasons.say("gpus", format!("{} as asked for", slots.label(gpus)));
+            reasons.say(Topic::Gpus, format!("{} as asked for", slots.label(gpus)));
             gpus
         }
         Wanted::Any(number) if number > all => {
@@ -276,7 +277,7 @@ fn unpartitioned(
                 1 => String::new(),
                 _ => format!(", all {}", slots.place(gpus)),
             };
-            reasons.say("gpus", format!("{}{place}", slots.label(gpus)));
+            reasons.say(Topic::Gpus, format!("{}{place}", slots.label(gpus)));
             compare::explain(&scorer, &ranking, reasons);
             compare::broken_units(slots, gpus, reasons);
             compare::scattered(slots, gpus, compare::least_units(slots, number), reasons);
@@ -286,7 +287,7 @@ fn unpartitioned(
     mixed(slots, gpus, reasons);
     let links: u64 = slots.links(gpus);
     if links > 0 {
-        reasons.say("gpus", format!("{} between them", count(links, "NVLink")));
+        reasons.say(Topic::Gpus, format!("{} between them", count(links, "NVLink")));
     }
     Ok(Set { id: None, gpus, switches: 0 })
 }
@@ -300,7 +301,7 @@ fn mixed(slots: &Slots<'_>, gpus: Mask, reasons: &mut Reasons) {
     };
     let each: Vec<String> = models.iter().filter_map(of).collect();
     if each.len() > 1 {
-        reasons.compromise("gpus", format!("its GPUs are of several models: {}", list(each)));
+        reasons.compromise(Topic::Gpus, format!("its GPUs are of several models: {}", list(each)));
     }
 }
 
@@ -336,13 +337,13 @@ fn explain(slots: &Slots<'_>, devices: &Devices, reasons: &mut Reasons) {
         [(tied, "the IOMMU cannot keep them apart"), (card, "they are functions of the same card")]
     {
         if !along.is_empty() {
-            reasons.say("gpus", format!("{} come along: {why}", list(&along)));
+            reasons.say(Topic::Gpus, format!("{} come along: {why}", list(&along)));
         }
     }
     for bdf in &devices.gpus {
         let aside = topology.device(*bdf).and_then(|gpu| topology.set_aside(gpu));
         if let Some(why) = aside {
-            reasons.compromise("gpus", format!("{bdf} {}", why.costs()));
+            reasons.compromise(Topic::Gpus, format!("{bdf} {}", why.costs()));
         }
     }
     let all = devices.all();
@@ -359,7 +360,7 @@ fn explain(slots: &Slots<'_>, devices: &Devices, reasons: &mut Reasons) {
             "{} {have} to be bound to vfio-pci before start: bound to {driver} now",
             list(bdfs)
         );
-        reasons.say("drivers", text);
+        reasons.say(Topic::Drivers, text);
     }
     let off: Vec<Bdf> =
         all.iter().copied().filter(|&bdf| topology.iommu_group(bdf).is_none()).collect();
@@ -368,11 +369,11 @@ fn explain(slots: &Slots<'_>, devices: &Devices, reasons: &mut Reasons) {
             "no IOMMU group is known of {}: the IOMMU has to be on before start",
             list(off)
         );
-        reasons.compromise("drivers", text);
+        reasons.compromise(Topic::Drivers, text);
     }
     let row = &slots.gpus;
     let never = super::slots::first(row.bdfs.len()) & !row.free & !row.held;
     if !devices.gpus.is_empty() && bits(never).next().is_some() {
-        reasons.say("gpus", format!("never placed: {}", slots.lines(never).join("; ")));
+        reasons.say(Topic::Gpus, format!("never placed: {}", slots.lines(never).join("; ")));
     }
 }

@@ -228,7 +228,7 @@ fn what_the_iommu_cannot_keep_apart_comes_along_without_gpus_too() {
     let place = place.unwrap();
     assert_eq!(place.devices, [bdf("86:00.0"), bdf("86:00.1")]);
     assert!(place.reasons.iter().any(|r| r.because.contains("86:00.1 come along")));
-    assert!(!place.reasons.iter().any(|r| r.choice == "isolation"));
+    assert!(!place.reasons.iter().any(|r| r.choice == Topic::Isolation));
 }
 
 /// A host of 2 nodes with a few switches: for each of the GPUs and devices its switch; the third and on is none.

@@ -3,6 +3,7 @@
 
 use super::devices::Devices;
 use super::explain::{Reasons, count, domains, list};
+use super::reason::Topic;
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::topology::{DeviceKind, FabricModel, Isolated, Topology};
@@ -18,17 +19,17 @@ pub(super) fn explain(
     let switches: Vec<Bdf> = topology.of_kind(DeviceKind::NvSwitch).map(|d| d.bdf).collect();
     match topology.fabric().model {
         FabricModel::SharedNvswitch => reasons.say(
-            "isolation",
+            Topic::Isolation,
             "the NVSwitches stay with Fabric Manager, which opens only the NVLinks of this \
              partition; it has to run and the partition has to be activated before start"
                 .into(),
         ),
         FabricModel::FullPassthrough if devices.gpus.len() == gpus => {
             let text = "the guest owns every GPU of the host: no other guest is on its NVLinks";
-            reasons.say("isolation", text.into());
+            reasons.say(Topic::Isolation, text.into());
         }
         FabricModel::FullPassthrough if owns_boards(topology, devices) => reasons.say(
-            "isolation",
+            Topic::Isolation,
             format!(
                 "the guest owns every GPU and all {} of its board: no other guest is on the board's \
                  NVLinks; those between boards stay off as long as no guest turns them on at both ends",
@@ -36,7 +37,7 @@ pub(super) fn explain(
             ),
         ),
         FabricModel::FullPassthrough if !devices.switches.is_empty() => reasons.compromise(
-            "isolation",
+            Topic::Isolation,
             format!(
                 "not isolated on NVLink: the guest holds {} and can reprogram {}, since stock QEMU \
                  filters no access to an NVSwitch; isolated are guests with all GPUs of a board, or \
@@ -49,7 +50,7 @@ pub(super) fn explain(
             let holders: Vec<&str> = switches.iter().filter_map(|&b| taken.device(b)).collect();
             if holders.is_empty() {
                 reasons.say(
-                    "isolation",
+                    Topic::Isolation,
                     "no NVSwitch is handed out: isolated on NVLink as long as no other guest \
                      holds one"
                         .into(),
@@ -60,7 +61,7 @@ pub(super) fn explain(
                     "not isolated on NVLink: {names} holds NVSwitches that these GPUs have links to, \
                      and stock QEMU filters no access to an NVSwitch"
                 );
-                reasons.compromise("isolation", text);
+                reasons.compromise(Topic::Isolation, text);
             }
         }
         FabricModel::None => direct_links(topology, devices, reasons),
@@ -92,13 +93,13 @@ fn direct_links(topology: &Topology, devices: &Devices, reasons: &mut Reasons) {
     out.dedup();
     if out.is_empty() {
         let text = "no NVLink leads out of the set";
-        reasons.say("isolation", text.into());
+        reasons.say(Topic::Isolation, text.into());
     } else {
         let text = format!(
             "direct NVLinks lead to {}, which stay outside: nothing in stock QEMU blocks them",
             list(out)
         );
-        reasons.compromise("isolation", text);
+        reasons.compromise(Topic::Isolation, text);
     }
 }
 
@@ -107,18 +108,18 @@ pub(super) fn iommu(topology: &Topology, functions: &[Bdf], reasons: &mut Reason
     match topology.isolates(functions) {
         _ if functions.is_empty() => {}
         Isolated::Yes => reasons.say(
-            "iommu",
+            Topic::Iommu,
             "the IOMMU keeps these devices to the guest's own memory: each has an IOMMU group, and neither \
              pcie_acs_override= nor VFIO's unsafe interrupts are on"
                 .into(),
         ),
         Isolated::No(weak) => {
             for weakness in weak {
-                reasons.compromise("iommu", weakness.says());
+                reasons.compromise(Topic::Iommu, weakness.says());
             }
         }
         Isolated::Unknown => reasons.say(
-            "iommu",
+            Topic::Iommu,
             "whether the IOMMU isolates these devices is unknown: the record does not say how VFIO is set; `gpuvm \
              host capture FILE` on the host records it"
                 .into(),

@@ -1,6 +1,7 @@
 //! What a place must not go beyond, whatever the host has: what the guest's template and its firmware take. Asked at the
 //! end of every plan, so that no verb counts what `export` would refuse.
 
+use super::reason::Topic;
 use super::window::window;
 use super::{Placement, PlanError, Reason};
 use crate::request::{CellWish, PinPolicy, Request};
@@ -56,7 +57,7 @@ pub(super) fn within(
     {
         let because =
             format!("there is no built-in template for {other}: --template FILE names one");
-        placement.reasons.push(Reason { choice: "template".into(), because, compromise: true });
+        placement.reasons.push(Reason { choice: Topic::Template, because, compromise: true });
     }
     Ok(placement)
 }

@@ -4,6 +4,7 @@ use super::GuestCell;
 use super::budget::{Budget, CellSize, Solution};
 use super::cpus::GuestCpus;
 use super::explain::{Reasons, count, list};
+use super::reason::Topic;
 use super::rooms::{DGX2, Room};
 use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
@@ -82,7 +83,7 @@ impl Memory<'_> {
                     let text = format!(
                         "node {node} has no memory; it is taken from node {from}, the nearest"
                     );
-                    reasons.compromise("memory", text);
+                    reasons.compromise(Topic::Memory, text);
                 }
             }
         }
@@ -106,7 +107,7 @@ impl Memory<'_> {
             Some(asked) => {
                 let (kib, given) = (total.kib(), asked.kib());
                 let text = format!("{kib} KiB: the {given} KiB asked for{}", rounded(asked));
-                return reasons.compromise("memory", text);
+                return reasons.compromise(Topic::Memory, text);
             }
             None if self.gpus == 0 => format!("{total}, the default without GPUs"),
             None if vendor => format!(
@@ -127,7 +128,7 @@ impl Memory<'_> {
                 )
             }
         };
-        reasons.say("memory", text);
+        reasons.say(Topic::Memory, text);
     }
 
     /// Says that one cell lies over several nodes.
@@ -141,7 +142,7 @@ impl Memory<'_> {
                  which vCPU",
                 list(nodes.iter())
             );
-            reasons.compromise("memory", text);
+            reasons.compromise(Topic::Memory, text);
         }
     }
 
@@ -157,7 +158,7 @@ impl Memory<'_> {
                 "{} of the {} of cell {} are on node {from}{far}: node {own} has too little left",
                 part.size, cell.size, part.cell
             );
-            reasons.compromise("memory", text);
+            reasons.compromise(Topic::Memory, text);
         }
     }
 
@@ -175,7 +176,7 @@ impl Memory<'_> {
                      for",
                     room.idle, room.id
                 );
-                reasons.compromise("memory", text);
+                reasons.compromise(Topic::Memory, text);
             }
         }
     }

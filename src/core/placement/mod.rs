@@ -28,6 +28,7 @@ mod partitions;
 mod pcie;
 mod pcpus;
 mod pick;
+mod reason;
 mod rooms;
 mod score;
 mod search;
@@ -52,6 +53,7 @@ use memory::Memory;
 pub use nearest::nearest;
 pub use pages::NodePages;
 use pcpus::Cores;
+pub use reason::{Reason, Topic};
 pub use rooms::memory_node;
 use serde::{Deserialize, Serialize};
 use shortage::Shortage;
@@ -234,20 +236,6 @@ pub struct PcieLink {
     pub width: u8,
 }
 
-/// Is why one choice was made, one line for `--explain`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Reason {
-    /// What was chosen: `gpus`, `nvswitches`, `nics`, `vfs`, `nvmes`, `vcpus`, `emulator`, `memory`, `pcie`,
-    /// `isolation`, `iommu`, `nodes`, `drivers`, `huge-pages`, `template`.
-    pub choice: String,
-    /// The reason, a sentence without full stop.
-    pub because: String,
-    /// Whether it is a compromise that the admin should know of.
-    #[serde(default)]
-    pub compromise: bool,
-}
-
 /// Is a guest's place on the host: the only source of numbers for everything that is written later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -291,7 +279,7 @@ impl Placement {
 
     /// Why other guests are not kept off this guest's NVLinks, or it off theirs; none: they are.
     pub fn shared_fabric(&self) -> Option<&str> {
-        let open = |reason: &&Reason| reason.choice == "isolation" && reason.compromise;
+        let open = |reason: &&Reason| reason.choice == Topic::Isolation && reason.compromise;
         self.reasons.iter().find(open).map(|reason| reason.because.as_str())
     }
 }
@@ -355,7 +343,7 @@ pub fn plan(
     let cpus = if request.pins == PinPolicy::None {
         let cpus = cpus::floating(solution.vcpus, request)?;
         let (because, compromise) = cpus::why_floating(&cpus, request, topology.pcpus().len());
-        reasons.0.push(Reason { choice: "vcpus".into(), because, compromise });
+        reasons.0.push(Reason { choice: Topic::Vcpus, because, compromise });
         cpus
     } else {
         let chooser = Cores { topology, homes, taken, gpus, request };
@@ -372,7 +360,7 @@ pub fn plan(
     let memory = Memory { topology, budget, solution, gpus, request };
     let cells = memory.cells(&cpus, &mut reasons);
     if let Some(warning) = topology.memory_warning() {
-        reasons.compromise("memory", warning);
+        reasons.compromise(Topic::Memory, warning);
     }
     let node_pages = pages::taken_from(topology, taken, request, solution);
     pages::explain(topology, request, &node_pages, &mut reasons);

@@ -3,6 +3,7 @@
 
 use super::budget::Solution;
 use super::explain::{Reasons, count};
+use super::reason::Topic;
 use super::taken::Taken;
 use crate::cpuset::NodeId;
 use crate::request::{PageSize, Request};
@@ -96,12 +97,12 @@ pub(super) fn explain(
     let Some(page) = request.huge_pages.map(PageSize::size) else { return };
     if topology.machine().mounts_pages(page) == Some(false) {
         let text = format!("{}: {}", not_mounted(page), how_to_mount(page));
-        reasons.compromise("hugetlbfs", text);
+        reasons.compromise(Topic::Hugetlbfs, text);
     }
     if topology.nodes().iter().all(|node| node.huge_pages.is_empty()) {
         let text =
             format!("whether pages of {page} are there is unknown: the record names no pools");
-        reasons.compromise("huge-pages", text);
+        reasons.compromise(Topic::HugePages, text);
         return;
     }
     for pages in nodes {
@@ -110,7 +111,7 @@ pub(super) fn explain(
         if missing == 0 {
             let needed = count(*needed, &format!("page of {page}"));
             let text = format!("{needed} on node {node}, {free} {} free", are(*free));
-            reasons.say("huge-pages", text);
+            reasons.say(Topic::HugePages, text);
             continue;
         }
         let pages = count(*needed, &format!("page of {page}"));
@@ -124,7 +125,7 @@ pub(super) fn explain(
             page.typed(),
             reserved.saturating_add(missing),
         );
-        reasons.compromise("huge-pages", text);
+        reasons.compromise(Topic::HugePages, text);
     }
 }
 

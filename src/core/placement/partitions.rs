@@ -5,6 +5,7 @@ use super::PlanError;
 use super::devices::{Judges, Set, Wanted};
 use super::explain::{NOTHING_LEFT, Reasons, count, domains, list, numbers};
 use super::future::Future;
+use super::reason::Topic;
 use super::score::{Ranking, Scorer};
 use super::slots::{Mask, Slots, bits, size};
 use super::{compare, search};
@@ -239,7 +240,7 @@ impl<'a> Choice<'a> {
                 size(candidate.pool),
                 count(candidate.nvlinks as usize, "NVLink"),
             );
-            reasons.say("nvswitches", text);
+            reasons.say(Topic::Nvswitches, text);
         }
         Set { id: candidate.id, gpus: candidate.gpus, switches }
     }
@@ -343,7 +344,7 @@ impl<'a> Choice<'a> {
             Some(id) => format!("{label} are partition {id}; {left}"),
             None => format!("{label}; {left}"),
         };
-        reasons.say("gpus", text);
+        reasons.say(Topic::Gpus, text);
     }
 
     /// Adds which larger free partition a choice breaks, and whether one of that size stays.
@@ -362,7 +363,7 @@ impl<'a> Choice<'a> {
         };
         let name = broken.name(self.slots);
         let text = format!("costs later guests: breaks {name} of {gpus} free GPUs; {after}");
-        reasons.say("gpus", text);
+        reasons.say(Topic::Gpus, text);
     }
 
     /// Adds that a set is no partition, why, and its price.
@@ -376,6 +377,6 @@ impl<'a> Choice<'a> {
         };
         let label = self.slots.label(set);
         let text = format!("{label} are no partition: no NVLink between them; {why}");
-        reasons.compromise("gpus", text);
+        reasons.compromise(Topic::Gpus, text);
     }
 }

@@ -5,6 +5,7 @@ use super::cpus::GuestCpus;
 use super::explain::{Reasons, count, list};
 use super::extras::distance;
 use super::home::Homes;
+use super::reason::Topic;
 use super::{GuestPcie, PcieGroup, PcieLink};
 use crate::bdf::Bdf;
 use crate::topology::{DeviceKind, Proximity, Topology, Way};
@@ -36,19 +37,19 @@ pub(super) fn tree(
         let each = format!("{}, a root port each", count(group.devices.len(), "device"));
         match group.cell {
             Some(cell) => {
-                reasons.say("pcie", format!("{each}, below an expander bus of cell {cell}"));
+                reasons.say(Topic::Pcie, format!("{each}, below an expander bus of cell {cell}"));
                 let bound = only.is_some_and(|at| cpus.cells[at].0.is_some());
                 let is_away =
                     |bdf: &&Bdf| bound && homes.of_device(**bdf).is_some() && on(**bdf).is_none();
                 let away: Vec<&Bdf> = group.devices.iter().filter(is_away).collect();
                 if !away.is_empty() {
                     let text = format!("{}: on another node than the guest's vCPUs", list(away));
-                    reasons.compromise("pcie", text);
+                    reasons.compromise(Topic::Pcie, text);
                 }
             }
             None if cpus.cells.iter().all(|(node, _)| node.is_none()) => {
                 reasons.say(
-                    "pcie",
+                    Topic::Pcie,
                     format!("{each}, below an expander bus of no cell: cells are bound to no node"),
                 );
             }
@@ -61,7 +62,7 @@ pub(super) fn tree(
                     if !devices.is_empty() {
                         let text =
                             format!("{}: {why}, so the guest sees them near none", list(&devices));
-                        reasons.compromise("pcie", text);
+                        reasons.compromise(Topic::Pcie, text);
                     }
                 }
             }

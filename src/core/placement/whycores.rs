@@ -4,6 +4,7 @@ use super::explain::{Reasons, count, domains, list};
 use super::home::{Home, Moved};
 use super::memory::distance;
 use super::pcpus::{Cores, GuestCores, NodeCores};
+use super::reason::Topic;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::request::{PinPolicy, Profile};
@@ -29,7 +30,7 @@ impl Cores<'_> {
                 "{} may run on the same pcpus: not pinned to single cores",
                 domains(floating)
             );
-            reasons.compromise("vcpus", text);
+            reasons.compromise(Topic::Vcpus, text);
         }
     }
 
@@ -39,14 +40,14 @@ impl Cores<'_> {
             match home {
                 (_, None) => {}
                 (node, Some(Moved::Unknown)) => reasons.compromise(
-                    "nodes",
+                    Topic::Nodes,
                     format!(
                         "the kernel names no node of {gpu}; its cores are taken from node \
                              {node}"
                     ),
                 ),
                 (node, Some(Moved::NoCores(own))) => reasons.compromise(
-                    "nodes",
+                    Topic::Nodes,
                     format!(
                         "node {own} of {gpu} has no cores; they are taken from node {node}, \
                              the nearest"
@@ -63,7 +64,7 @@ impl Cores<'_> {
         let away: Vec<&Bdf> = away.collect();
         if !away.is_empty() {
             let text = format!("too few vCPUs to have some on the node of {}", list(away));
-            reasons.compromise("nodes", text);
+            reasons.compromise(Topic::Nodes, text);
         }
     }
 
@@ -78,7 +79,7 @@ impl Cores<'_> {
                 "{vcpus} of {} on node {to}{far}: node {from} of their GPUs has too few free cores",
                 count(cores.vcpus(), "vCPU")
             );
-            reasons.compromise("nodes", text);
+            reasons.compromise(Topic::Nodes, text);
         }
     }
 
@@ -100,7 +101,7 @@ impl Cores<'_> {
             };
             let text =
                 format!("the guest sees {} of a core, {why}", count(cores.threads, "thread"));
-            reasons.compromise("vcpus", text);
+            reasons.compromise(Topic::Vcpus, text);
         }
         if self.request.profile == Profile::NvidiaVm {
             return;
@@ -112,26 +113,26 @@ impl Cores<'_> {
                 "{} leave threads of their cores idle: `--vcpus {all}` costs no core more",
                 count(vcpus, "vCPU")
             );
-            reasons.say("vcpus", text);
+            reasons.say(Topic::Vcpus, text);
         }
         if !vcpus.is_multiple_of(cores.threads) {
             let text = format!(
                 "the guest sees cores of {}: its vCPUs do not fill whole cores",
                 count(cores.seen_threads(), "thread")
             );
-            reasons.say("vcpus", text);
+            reasons.say(Topic::Vcpus, text);
         }
         if self.request.pins == PinPolicy::Thread && cores.threads > 1 {
             let text = "first threads of all cores first, as asked for: the guest does not see which \
                         vCPUs share a core";
-            reasons.compromise("vcpus", text.into());
+            reasons.compromise(Topic::Vcpus, text.into());
         }
     }
 
     /// Says where the emulator and the I/O threads run.
     fn explain_emulator(&self, cores: &GuestCores<'_>, reasons: &mut Reasons) {
         if self.request.profile == Profile::NvidiaVm {
-            reasons.say("emulator", "not pinned, as the replaced tool left it".into());
+            reasons.say(Topic::Emulator, "not pinned, as the replaced tool left it".into());
             return;
         }
         let mut none: Vec<NodeId> = Vec::new();
@@ -144,7 +145,7 @@ impl Cores<'_> {
                      emulator or I/O threads",
                     seat.core.pcpus, node.node
                 );
-                reasons.say("emulator", text);
+                reasons.say(Topic::Emulator, text);
                 some = true;
             } else if !spare.is_empty() {
                 let noun = if spare.len() == 1 { "pcpu" } else { "pcpus" };
@@ -152,7 +153,7 @@ impl Cores<'_> {
                     "{noun} {spare}, what the last vCPU leaves of its core on node {}",
                     node.node
                 );
-                reasons.say("emulator", text);
+                reasons.say(Topic::Emulator, text);
                 some = true;
             } else {
                 none.push(node.node);
@@ -168,7 +169,7 @@ impl Cores<'_> {
              others",
             list(none)
         );
-        reasons.compromise("emulator", text);
+        reasons.compromise(Topic::Emulator, text);
     }
 
     /// Adds why these cores of a node were chosen.
@@ -202,19 +203,19 @@ impl Cores<'_> {
                 self.free(node).count(),
             ),
         };
-        reasons.say("vcpus", because);
+        reasons.say(Topic::Vcpus, because);
         let short = self.homes.share(node) == 1 && self.request.vcpus.is_none();
         if short && cores.own.is_some() && own > 0 && cores.vcpus.len() == 1 && own == 1 {
             let text = format!(
                 "the share of a GPU on node {node} is 1 core; a second one was taken for the \
                  emulator"
             );
-            reasons.compromise("vcpus", text);
+            reasons.compromise(Topic::Vcpus, text);
         }
         let mine = cores.pcpus().and(&self.topology.parts().isolated);
         if !mine.is_empty() {
             let text = format!("pcpus {mine} are isolated by the kernel command line");
-            reasons.say("vcpus", text);
+            reasons.say(Topic::Vcpus, text);
         }
     }
 
@@ -257,7 +258,7 @@ impl Cores<'_> {
                 cores.node,
                 count(stood.len(), "L3 cache")
             );
-            reasons.compromise("vcpus", text);
+            reasons.compromise(Topic::Vcpus, text);
         }
     }
 
@@ -276,7 +277,7 @@ impl Cores<'_> {
         }
         if !shared.is_empty() {
             let text = format!("the L3 cache of pcpus {shared} is shared with {}", domains(names));
-            reasons.compromise("vcpus", text);
+            reasons.compromise(Topic::Vcpus, text);
         }
     }
 }

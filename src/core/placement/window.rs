@@ -1,6 +1,7 @@
 //! The guest's window for 64-bit BARs, from the real BARs of the devices that it gets, and whether UEFI has to be told. A
 //! place whose window does not fit into the host's address bits is none.
 
+use super::reason::Topic;
 use super::{Placement, Reason};
 use crate::topology::{Machine, Topology};
 
@@ -106,7 +107,7 @@ pub fn window_reason(placement: &Placement, topology: &Topology) -> Option<Reaso
     if placement.devices.is_empty() {
         return None;
     }
-    let say = |because, compromise| Some(Reason { choice: "window".into(), because, compromise });
+    let say = |because, compromise| Some(Reason { choice: Topic::Window, because, compromise });
     let window = match window(placement, topology) {
         Err(error) => return say(error, true),
         Ok(None) => return say("not set: the record does not know the BARs".into(), false),

@@ -9,7 +9,7 @@ use crate::domain::edit::DomainEdit;
 use crate::domain::setting::{AddressBits, Setting};
 use crate::domain::{DomainXml, MOST_FILL_THREADS};
 use crate::memsize::MemSize;
-use crate::placement::{GuestCell, GuestTopology};
+use crate::placement::{GuestCell, GuestTopology, Topic};
 use crate::topology::Topology;
 
 /// Makes them.
@@ -55,7 +55,7 @@ fn memory(work: &mut Work<'_>) -> Result<(), TuneError> {
         return Ok(());
     }
     if let Some(why) = work.cells_stay() {
-        work.note(item, format!("{why}, so its amount and its cells stay"));
+        work.note(Topic::MemoryRounding, format!("{why}, so its amount and its cells stay"));
         return Ok(());
     }
     let (memory, was) = (placement.memory(), work.guest.claims.memory.value);
@@ -89,7 +89,7 @@ fn vcpu_pins(work: &mut Work<'_>) -> Result<(), TuneError> {
         (_, None) => return Ok(()),
     };
     if !pins.is_empty() && has_individual_vcpus(work) {
-        work.note(ItemName::Pins, "vCPUs that are plugged later get their pins too");
+        work.note(Topic::Pins, "vCPUs that are plugged later get their pins too");
     }
     work.set(ItemName::Pins, Setting::VcpuPins { pins })
 }
@@ -219,7 +219,7 @@ fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
     let binds = cells.iter().any(|nodes| !nodes.is_empty());
     let unlike = cells.len() != there && binds;
     if unlike && work.cells_stay().is_some() {
-        work.note(item, "its cells stay, so their memory is not bound");
+        work.note(Topic::MemoryNodes, "its cells stay, so their memory is not bound");
         return Ok(());
     }
     if unlike || (there == 0 && work.given.items.memory_nodes.value().is_some()) {

@@ -9,7 +9,9 @@ use crate::domain::DomainXml;
 use crate::domain::bound_memory;
 use crate::domain::claims::{Cell, Claims};
 use crate::memsize::MemSize;
-use crate::placement::{GuestCell, GuestPcie, Occupancy, PcieGroup, Placement, Reason, plan};
+use crate::placement::{
+    GuestCell, GuestPcie, Occupancy, PcieGroup, Placement, Reason, Topic, plan,
+};
 use crate::request::{PageSize, PinPolicy, Request};
 use crate::topology::Topology;
 use std::collections::BTreeSet;
@@ -36,7 +38,7 @@ pub(super) fn place(
         let machine = current.root().find("os/type").and_then(|kind| kind.attr("machine"));
         let machine = machine.unwrap_or_default().into_owned();
         placement.reasons.push(compromise(
-            "pcie",
+            Topic::Pcie,
             format!(
                 "machine type `{machine}` has no PCI Express; only q35 gives devices root ports"
             ),
@@ -46,8 +48,8 @@ pub(super) fn place(
 }
 
 /// Makes a reason that is a compromise.
-pub(super) fn compromise(choice: &str, because: String) -> Reason {
-    Reason { choice: choice.into(), because, compromise: true }
+pub(super) fn compromise(choice: Topic, because: String) -> Reason {
+    Reason { choice, because, compromise: true }
 }
 
 /// The plan of what was asked for when gpuvm made the guest, where its vCPUs and its memory are still what such a plan
@@ -217,7 +219,7 @@ fn only_own(placement: &mut Placement, own: &BTreeSet<Bdf>, topology: &Topology)
     if !more.is_empty() {
         let more: Vec<String> = more.iter().map(ToString::to_string).collect();
         placement.reasons.push(compromise(
-            "devices",
+            Topic::Devices,
             format!("a new guest would get {} too; tuning adds no functions", more.join(", ")),
         ));
     }
