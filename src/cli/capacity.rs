@@ -1,9 +1,8 @@
 //! `capacity`: what still fits, what is in the way of more, and what would free it. Changes nothing.
 
-use super::args::{CapacityArgs, GpuArgs};
+use super::args::{CapacityArgs, GpuArgs, request};
 use super::context::Context;
-use super::error::{EXIT_DONE, Refused};
-use super::guest::request;
+use super::error::EXIT_DONE;
 use super::names::counted;
 use super::table::Table;
 use crate::placement::{Advice, Away, Blocked, Capacity, capacity, check_model};
@@ -21,11 +20,7 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let like = request(&gpus, &args.shape)?;
     let topology = cx.topology()?;
     if let Some(model) = &args.gpu_model {
-        check_model(&topology, model).map_err(|error| Refused {
-            error,
-            nearest: Vec::new(),
-            command: None,
-        })?;
+        check_model(&topology, model)?;
     }
     let held = cx.taken(&args.taken)?;
     let sizes: Vec<u32> = args.gpus.into_iter().collect();

@@ -2,7 +2,6 @@
 
 use super::args::CheckArgs;
 use super::context::Context;
-use super::disks;
 use super::error::{EXIT_DONE, EXIT_FOUND, around, usage};
 use crate::check::{self, Finding, InXml, Note};
 use crate::domain::DomainXml;
@@ -13,6 +12,7 @@ use crate::placement::Occupancy;
 use crate::versions::Versions;
 use crate::words;
 use anyhow::Context as _;
+use gpuvm_ops::disks;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;

@@ -3,12 +3,10 @@
 
 use super::console::ConsoleError;
 use super::create::CreateError;
-use super::error::{Hinted, Refused, told_by};
+use super::error::{Hinted, told_by};
 use super::gpu::GpuError;
 use super::network::bridge::error::HostBridgeError;
 use super::network::error::NetworkError;
-use super::render::RenderError;
-use super::storage::error::StorageError;
 use super::tune::subjects::TunedError;
 use crate::apply::array::ArrayError;
 use crate::apply::bind::BindError;
@@ -48,6 +46,7 @@ use gpuvm_ops::drop_seed::DropSeedError;
 pub use gpuvm_ops::error::Class;
 use gpuvm_ops::error::Error as OpsError;
 use gpuvm_ops::files::FileError as OutputError;
+use gpuvm_ops::guest::RenderError;
 use gpuvm_ops::host::HostUndoError;
 use gpuvm_ops::host_settings::HostVerbError;
 use gpuvm_ops::images::error::ImageError;
@@ -56,6 +55,7 @@ use gpuvm_ops::pools::PoolError;
 use gpuvm_ops::remote::RemoteError;
 use gpuvm_ops::restart::RestartError;
 use gpuvm_ops::sriov::CardError;
+use gpuvm_ops::storage::StorageError;
 use gpuvm_ops::undo::UndoError;
 use gpuvm_ops::vfs::VfsError;
 use std::error::Error;
@@ -184,9 +184,7 @@ pub fn code(error: &anyhow::Error) -> &'static str {
 /// The code of one cause.
 fn of_cause(cause: &(dyn Error + 'static)) -> Option<&'static str> {
     let hinted = cause.downcast_ref::<Hinted>().map(|hinted| hinted.code);
-    let refused = cause.downcast_ref::<Refused>().map(|refused| (&refused.error).into());
     hinted
-        .or(refused)
         .or_else(|| KNOWN.iter().find_map(|known| (known.of)(cause)))
         .filter(|code| !code.ends_with('-'))
 }

@@ -6,11 +6,9 @@ use super::codes::Class;
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{Coded, EXIT_DONE, EXIT_FOUND, classed};
-use super::guest::resolve;
 use super::network;
 use super::output::Output;
-use super::render::{Extra, render};
-use super::storage::{self, Disks, remains, room};
+use super::storage::{self, Disks, refuse_unfit, remains};
 use crate::apply::Step;
 use crate::apply::identity::random_uuid;
 use crate::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, check};
@@ -19,17 +17,19 @@ use crate::domain::edit::DomainEdit;
 use crate::finding::Severity;
 use crate::history::guest::GuestRecord;
 use crate::hypervisor::Hypervisor;
-use crate::placement::Topic;
+use crate::placement::{Occupancy, Topic};
+use crate::topology::Topology;
 use crate::versions::Versions;
 use anyhow::Context as _;
 use gpuvm_ops::change::Change;
 use gpuvm_ops::claim::claim;
 use gpuvm_ops::create::{self, Created, Prepared, Waits};
-use gpuvm_ops::guest::Planned;
+use gpuvm_ops::guest::{Extra, GuestRequest, Planned, refuse_foreign, render, resolve};
 use gpuvm_ops::host_files::too_few_files;
 use gpuvm_ops::session::{Confirm, Manner, Session};
+use gpuvm_ops::storage::room;
 use gpuvm_ops::world::World;
-use gpuvm_ops::{pages, vfs};
+use gpuvm_ops::{disks, pages, vfs};
 
 /// Says why a guest is not created.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -60,6 +60,7 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let confirm = if args.accept_data_loss { Confirm::Given } else { Confirm::IfNeeded };
     let mut session = Session::begin(cx, Manner { confirm, ..manner(&args.lock) })?;
     // One for all that is planned of it: what is undone, and what goes with the guest later, is told by it.
+    let guest = args.guest.request()?;
     let uuid = random_uuid().context("cannot choose a UUID")?;
     let waits =
         Waits { address_s: seconds(args), seed_s: args.seed.drop_seed.then_some(args.wait) };
@@ -68,7 +69,7 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         if let Some(name) = &args.guest.name {
             create::refuse_existing(&*hypervisor, name.as_str())?;
         }
-        let guest = prepare(args, cx, Some((&*hypervisor, &uuid)))?;
+        let guest = prepare(args, &guest, cx, Some((&*hypervisor, &uuid)))?;
         Ok(create::create(world, guest, !args.no_start)?)
     };
     let made = create::run(&mut session, cx, plan, !args.no_start, waits)?;
@@ -86,7 +87,9 @@ fn seconds(args: &CreateArgs) -> u64 {
 fn preview(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let hypervisor = if !cx.is_recorded() { Some(cx.hypervisor()?) } else { None };
     // A dry run prints the same each time, so it chooses no UUID.
-    let prepared = prepare(args, cx, hypervisor.as_deref().map(|hypervisor| (hypervisor, "")))?;
+    let guest = args.guest.request()?;
+    let prepared =
+        prepare(args, &guest, cx, hypervisor.as_deref().map(|hypervisor| (hypervisor, "")))?;
     let Prepared { name, xml, mut steps, losses } = prepared;
     for loss in losses.iter().filter(|_| !args.accept_data_loss) {
         cx.output.warning(&format!("{loss}: `create` asks first, or takes --accept-data-loss"));
@@ -106,11 +109,16 @@ fn preview(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// comes the UUID for a guest whose template has none; empty: it gets none.
 fn prepare(
     args: &CreateArgs,
+    wanted: &GuestRequest,
     cx: &Context<'_>,
     on: Option<(&dyn Hypervisor, &str)>,
 ) -> anyhow::Result<Prepared> {
     let hypervisor = on.map(|(hypervisor, _)| hypervisor);
-    let planned = resolve(&args.guest, Some(&args.storage), cx)?;
+    let unfit = |topology: &Topology, held: &Occupancy| {
+        refuse_foreign(wanted, topology)?;
+        refuse_unfit(&args.storage, held, cx)
+    };
+    let planned = resolve(cx, wanted, unfit)?;
     if let Some(why) = planned.placement.shared_fabric().filter(|_| !args.accept_shared_fabric) {
         return Err(CreateError::SharedFabric { why: why.to_string() }
             .hint("--accept-shared-fabric takes it as it is"));
@@ -143,7 +151,7 @@ fn prepare(
     }
     // Without a hypervisor the host is a recorded one, whose disks are not on this machine.
     if let Some(hypervisor) = hypervisor {
-        let (networks, held) = (&args.guest.network, &planned.occupancy);
+        let (networks, held) = (&wanted.networks, &planned.occupancy);
         extra.vf_pools = vfs::pools(networks, held, !args.no_start, hypervisor)?;
         network::refuse_unfit(networks, hypervisor)?;
         let private = args.private_ip.then_some(PRIVATE_NET);
@@ -154,13 +162,13 @@ fn prepare(
             cx.warning(&warning);
         }
     }
-    let mut xml = render(&args.guest, &planned, &extra)?;
+    let mut xml = render(wanted, &planned, &extra)?;
     if let Some((_, uuid)) = on.filter(|(_, uuid)| !uuid.is_empty() && xml.uuid().is_none()) {
         xml.apply(&DomainEdit::SetUuid { uuid: uuid.to_owned() })?;
     }
     let versions = hypervisor.map(Hypervisor::versions).unwrap_or_default();
     let facts = match hypervisor {
-        Some(hypervisor) => super::disks::facts(&xml, None, true, hypervisor)?,
+        Some(hypervisor) => disks::facts(&xml, None, true, hypervisor)?,
         None => Vec::new(),
     };
     judge(&xml, &planned, &versions, (reserves, &facts), cx)?;

@@ -14,6 +14,7 @@ use crate::placement::explain::NOTHING_LEFT;
 use crate::shell::word;
 use gpuvm_ops::error::Error as OpsError;
 pub use gpuvm_ops::error::{Coded, Refusal as Hinted, dump_and_define};
+use gpuvm_ops::guest::NoPlace;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -68,19 +69,6 @@ pub fn whole(error: &anyhow::Error) -> String {
         .unwrap_or_default()
 }
 
-/// Is a request that the planner refuses, with the nearest ones that it does not.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct Refused {
-    /// Why it is refused.
-    #[source]
-    pub error: PlanError,
-    /// The options that would fit, the least change first.
-    pub nearest: Vec<String>,
-    /// The command with the first of them.
-    pub command: Option<String>,
-}
-
 /// The parts of an error, for people and for programs.
 #[derive(Debug)]
 pub struct Told {
@@ -113,8 +101,8 @@ impl Told {
         let applied = error.chain().find_map(|cause| cause.downcast_ref::<ApplyError>());
         let left = applied.iter().flat_map(|error| error.left());
         causes.extend(left.map(ToString::to_string));
-        let refused = error.chain().find_map(|cause| cause.downcast_ref::<Refused>());
-        let nearest = refused.map_or(&[][..], |refused| &refused.nearest);
+        let refused = error.chain().find_map(|cause| cause.downcast_ref::<NoPlace>());
+        let (nearest, command) = refused.map(offer::nearest).unwrap_or_default();
         // What stands around a cause as its context is seen through the whole error only.
         let around = told_by(error).map(|hinted| hinted.hint.clone());
         let around = around.filter(|hint| !hint.is_empty());
@@ -122,8 +110,8 @@ impl Told {
         Told {
             message,
             causes,
-            hint: with_nearest(hint.filter(|hint| !hint.is_empty()), nearest),
-            command: refused.and_then(|refused| refused.command.clone()),
+            hint: with_nearest(hint.filter(|hint| !hint.is_empty()), &nearest),
+            command,
         }
     }
 }

@@ -5,9 +5,11 @@ use super::context::Context;
 use super::error::EXIT_DONE;
 use super::network;
 use super::output::Document;
-use super::render::{Extra, render};
-use super::storage::{self, Disks};
+use super::storage::{self, Disks, refuse_unfit};
+use crate::placement::Occupancy;
+use crate::topology::Topology;
 use gpuvm_ops::files::FileError;
+use gpuvm_ops::guest::{Extra, refuse_foreign, render, resolve};
 use gpuvm_ops::vfs;
 use serde::Serialize;
 use std::io::Write as _;
@@ -28,7 +30,12 @@ pub(in crate::cli) struct Exported<'a> {
 
 /// Runs the verb.
 pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let planned = super::guest::resolve(&args.guest, Some(&args.storage), cx)?;
+    let wanted = args.guest.request()?;
+    let unfit = |topology: &Topology, held: &Occupancy| {
+        refuse_foreign(&wanted, topology)?;
+        refuse_unfit(&args.storage, held, cx)
+    };
+    let planned = resolve(cx, &wanted, unfit)?;
     let disks = storage::plan(&args.storage, None, &planned, cx)?;
     for warning in &disks.warnings {
         cx.output.progress(warning);
@@ -46,14 +53,14 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut extra = Extra { disks, made, abilities, ..Extra::default() };
     // What a recorded host's networks are is not recorded.
     if !cx.is_recorded()
-        && !args.guest.network.is_empty()
+        && !wanted.networks.is_empty()
         && let Some(hypervisor) = cx.hypervisor_to_look()?
     {
-        let (networks, held) = (&args.guest.network, &planned.occupancy);
+        let (networks, held) = (&wanted.networks, &planned.occupancy);
         extra.vf_pools = vfs::pools(networks, held, false, &*hypervisor)?;
         network::refuse_unfit(networks, &*hypervisor)?;
     }
-    let xml = render(&args.guest, &planned, &extra)?;
+    let xml = render(&wanted, &planned, &extra)?;
     let exported = Exported { name: planned.name.as_str(), xml: xml.text() };
     match &args.output {
         Some(path) => {

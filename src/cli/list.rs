@@ -1,7 +1,7 @@
 //! `list`: every domain, whoever made it. Each definition is read once, over one connection.
 
 use super::args::ListArgs;
-use super::context::{Context, is_active};
+use super::context::Context;
 use super::error::{EXIT_DONE, usage};
 use super::names::state;
 use super::table::Table;
@@ -9,6 +9,7 @@ use crate::domain::view::View;
 use crate::domain::view::gpu_indexes;
 use crate::domain::{DomainXml, DomainXmlError};
 use crate::hypervisor::{DomainState, DomainSummary, HypervisorErrorKind, XmlOf};
+use gpuvm_ops::taken::{domains_of_files, is_active};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -26,7 +27,7 @@ pub(in crate::cli) struct Row {
 
 /// Runs the verb.
 pub fn run(args: &ListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let files = cx.domains_of_files(&args.domain_xml)?;
+    let files = domains_of_files(cx, &args.domain_xml)?;
     if files.is_empty() && cx.is_recorded() {
         return Err(usage(
             "`list` asks libvirt, which a recorded host does not have, and no --domain-xml is given",

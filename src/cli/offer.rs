@@ -2,10 +2,11 @@
 //! connection and the same guest, and can be run as they are. The only place that writes such a command.
 
 use super::args::{Cli, is_about_records};
-use super::options::{Edit, ONE_OF};
+use super::options::{Edit, ONE_OF, changes, told};
 use crate::shell::word;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _};
+use gpuvm_ops::guest::NoPlace;
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
@@ -240,8 +241,16 @@ fn call() -> Option<&'static Call> {
     Some(CALL.get_or_init(|| Call::new(given)))
 }
 
+/// The options that give a guest a place which has none, the least change first, and the command with the first of them.
+pub fn nearest(refused: &NoPlace) -> (Vec<String>, Option<String>) {
+    let edits = refused.nearest.iter().map(|near| needed(changes(&refused.request, near)));
+    let edits: Vec<Vec<Edit>> = edits.collect();
+    let command = edits.first().and_then(|edits| instead(edits));
+    (edits.iter().map(|edits| told(edits)).collect(), command)
+}
+
 /// The changes without those that leave out what was not given.
-pub fn needed(mut edits: Vec<Edit>) -> Vec<Edit> {
+fn needed(mut edits: Vec<Edit>) -> Vec<Edit> {
     if let Some(call) = call() {
         edits.retain(|edit| !edit.values.is_empty() || call.has(edit.flag));
     }

@@ -3,7 +3,6 @@
 use super::args::PlanArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
-use super::guest;
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::disks::used_iothreads;
@@ -12,7 +11,7 @@ use crate::placement::{Placement, Reason, Topic, window_reason};
 use crate::request::{DomainName, Request};
 use crate::topology::{DeviceKind, Sriov, Topology};
 use crate::words::count;
-use gpuvm_ops::guest::Planned;
+use gpuvm_ops::guest::{Planned, resolve};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -33,7 +32,7 @@ pub(in crate::cli) struct Answer<'a> {
 
 /// Runs the verb.
 pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let mut planned = guest::resolve(&args.guest, None, cx)?;
+    let mut planned = resolve(cx, &args.guest.request()?, |_, _| anyhow::Ok(()))?;
     let mapping =
         |cx: &Context<'_>| Some(cx.hypervisor().ok()?.storage().abilities().queue_mapping);
     let several = planned.placement.iothread_pins.len() > 1 && !cx.is_recorded();

@@ -5,14 +5,16 @@ use crate::apply::bind::BindError;
 use crate::apply::command::CommandError;
 use crate::apply::nic::LinkError;
 use crate::apply::pages::PagesError;
-use crate::apply::{ApplyError, JournalError, LockError, Step};
+use crate::apply::{ApplyError, DiskError, JournalError, LockError, Step};
 use crate::discover::DiscoverError;
 use crate::discover::source::LoadError;
 use crate::domain::DomainXmlError;
 use crate::fsroot::FsError;
+use crate::guest::NoPlace;
 use crate::history::HistoryError;
 use crate::hypervisor::HypervisorError;
 use crate::input::InputError;
+use crate::request::RequestError;
 use crate::shell::word;
 use nix::errno::Errno;
 
@@ -153,6 +155,10 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Apply(#[from] ApplyError),
+    /// A disk.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Disk(#[from] DiskError),
     /// The journal.
     #[error("{0}")]
     #[strum(to_string = "-")]
@@ -165,6 +171,14 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Hypervisor(#[from] HypervisorError),
+    /// A guest has no place.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    NoPlace(#[from] NoPlace),
+    /// What was asked for cannot be meant.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Request(#[from] RequestError),
     /// A definition.
     #[error("{0}")]
     #[strum(to_string = "-")]

@@ -1,9 +1,51 @@
-//! Guests: as they are planned, and as a hypervisor has them.
+//! Guests: as they are asked for and planned, and as a hypervisor has them.
 
+mod name;
+mod render;
+
+pub use name::NameRequest;
+pub use render::{Extra, RenderError, path_text, refuse_foreign, render};
+
+use crate::domain::guest::VirtType;
+use crate::domain::wish::NicWish;
+use crate::error::Result;
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind};
-use crate::placement::{Occupancy, Placement};
-use crate::request::{DomainName, Request};
+use crate::placement::{Occupancy, Placement, PlanError, nearest, plan};
+use crate::request::{DomainName, Request, Template};
+use crate::taken::{Taken, taken};
 use crate::topology::Topology;
+use crate::world::World;
+use std::path::PathBuf;
+
+/// A guest that is asked for.
+#[derive(Debug, Clone)]
+pub struct GuestRequest {
+    /// Its devices, size and place; what it says of the template is read from that.
+    pub request: Request,
+    /// Its name.
+    pub name: NameRequest,
+    /// The definition that it is made of; none: the one of the host's architecture.
+    pub template: Option<PathBuf>,
+    /// How it runs.
+    pub virt: VirtType,
+    /// Its NICs; none: those of the template.
+    pub networks: Vec<NicWish>,
+    /// Where what is taken is read from.
+    pub taken: Taken,
+}
+
+/// A guest that has no place on its host, with the nearest requests that have one.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct NoPlace {
+    /// Why it has none.
+    #[source]
+    pub error: PlanError,
+    /// What was asked for.
+    pub request: Box<Request>,
+    /// What would have a place, the least change first.
+    pub nearest: Vec<Request>,
+}
 
 /// A guest with its place and its name, and what they were made from.
 #[derive(Debug, Clone)]
@@ -18,6 +60,44 @@ pub struct Planned {
     pub name: DomainName,
     /// What was taken on the host.
     pub occupancy: Occupancy,
+}
+
+/// Reads the host and what is taken on it, and finds a guest's place and name. `unfit` says what no other size of it mends,
+/// before sizes would be offered in vain.
+pub fn resolve<E: From<crate::error::Error>>(
+    world: &World,
+    wanted: &GuestRequest,
+    unfit: impl FnOnce(&Topology, &Occupancy) -> Result<(), E>,
+) -> Result<Planned, E> {
+    let mut request = wanted.request.clone();
+    if let Some(path) = &wanted.template {
+        let remaps_interrupts = render::template_file(path)?.remaps_interrupts();
+        request.template = Template { is_given: true, remaps_interrupts };
+    }
+    let topology = world.topology()?;
+    let occupancy = taken(world, &wanted.taken)?;
+    let placement = match place(&topology, &occupancy, &request) {
+        Ok(placement) => placement,
+        Err(refused) => {
+            unfit(&topology, &occupancy)?;
+            return Err(crate::error::Error::from(refused).into());
+        }
+    };
+    let name = name::named(&wanted.name, &topology, &placement, &occupancy)
+        .map_err(crate::error::Error::from)?;
+    Ok(Planned { topology, request, placement, name, occupancy })
+}
+
+/// Finds the guest's place.
+fn place(
+    topology: &Topology,
+    occupancy: &Occupancy,
+    request: &Request,
+) -> Result<Placement, NoPlace> {
+    plan(topology, occupancy, request).map_err(|error| {
+        let nearest = nearest(topology, occupancy, request);
+        NoPlace { error, request: Box::new(request.clone()), nearest }
+    })
 }
 
 /// The domain of this name among those that are there.

@@ -62,7 +62,7 @@ use gpuvm_core::{
     bdf, check, cpuset, domain, image, memsize, network, placement, request, seed, shell, topology,
     words,
 };
-use gpuvm_host::{apply, discover, fsroot, history, holders, hypervisor, input, trace};
+use gpuvm_host::{apply, blockdev, discover, fsroot, history, holders, hypervisor, input, trace};
 
 pub mod address;
 pub mod agent;
@@ -72,6 +72,7 @@ pub mod change;
 pub mod claim;
 pub mod create;
 pub mod delete;
+pub mod disks;
 pub mod domain_history;
 pub mod drives;
 pub mod drop_seed;
@@ -95,6 +96,8 @@ pub mod session;
 pub mod sriov;
 pub mod start;
 pub mod stop;
+pub mod storage;
+pub mod taken;
 pub mod undo;
 pub mod unfinished;
 pub mod uses;

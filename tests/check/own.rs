@@ -4,15 +4,14 @@
 use crate::support;
 use clap::Parser;
 use gpuvm::check::{self, Finding};
+use gpuvm::cli::args::request;
 use gpuvm::cli::args::{Cli, GuestArgs, Verb};
-use gpuvm::cli::guest::request;
-use gpuvm::cli::render::{Extra, render};
 use gpuvm::domain::DomainXml;
 use gpuvm::finding::Severity;
 use gpuvm::placement::{Occupancy, plan};
 use gpuvm::topology::{Topology, file};
 use gpuvm::versions::Versions;
-use gpuvm_ops::guest::Planned;
+use gpuvm_ops::guest::{Extra, Planned, render};
 
 /// The recorded hosts with their names.
 fn hosts() -> Vec<(String, Topology)> {
@@ -45,7 +44,7 @@ fn export(topology: &Topology, occupancy: &Occupancy, words: &str) -> Option<Dom
     let name = format!("guest-{}", occupancy.domains.len()).parse().unwrap();
     let (topology, occupancy) = (topology.clone(), occupancy.clone());
     let planned = Planned { topology, request, placement, name, occupancy };
-    Some(render(&args, &planned, &Extra::default()).unwrap())
+    Some(render(&args.request().unwrap(), &planned, &Extra::default()).unwrap())
 }
 
 /// Every slot of a host as words.

@@ -1,16 +1,15 @@
 //! What each host is asked: every number of GPUs, several sizes of each.
 
 use clap::Parser;
+use gpuvm::cli::args::request;
 use gpuvm::cli::args::{Cli, GuestArgs, Verb};
-use gpuvm::cli::guest::request;
 use gpuvm::cli::plan::with_one_disk;
-use gpuvm::cli::render::{Extra, render};
 use gpuvm::domain::DomainXml;
 use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind};
 use gpuvm::placement::{Occupancy, Placement, PlanError, plan};
 use gpuvm::request::Request;
 use gpuvm::topology::Topology;
-use gpuvm_ops::guest::Planned;
+use gpuvm_ops::guest::{Extra, Planned, render};
 use std::collections::BTreeSet;
 
 /// The sizes that a host is asked for, as options.
@@ -106,6 +105,7 @@ impl<'a> Asked<'a> {
         // As `create` makes one.
         let disk = Disk::new("/law.raw", DiskFormat::Raw, DiskKind::File);
         let extra = Extra { disks: vec![disk], ..Extra::default() };
-        render(&self.args, &planned, &extra).map_err(|error| format!("{error:#}"))
+        render(&self.args.request().unwrap(), &planned, &extra)
+            .map_err(|error| format!("{error:#}"))
     }
 }

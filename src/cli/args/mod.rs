@@ -19,6 +19,7 @@ mod make;
 mod meta;
 mod network;
 mod nic;
+mod request;
 mod seed;
 mod storage;
 mod tune;
@@ -51,6 +52,7 @@ pub use network::{
     NetworkShowArgs, NetworkUndoArgs, NetworkVerb, StaticArg, Who,
 };
 pub use nic::{EarlyVfs, NicListArgs, NicVerb, PfName, VfsArgs};
+pub use request::request;
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
 pub use tune::{ItemArgs, TuneArgs};

@@ -2,14 +2,14 @@
 
 use super::super::args::{DataSize, PreallocateArg};
 use super::super::error::{Coded, usage};
-use super::super::render::path_text;
 use super::{Disks, Place};
 use crate::apply::{Preallocate, Space, Step, space};
-use crate::cli::storage::error::StorageError;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role};
 use crate::memsize::MemSize;
 use crate::seed::DATA_DISK_SERIAL;
 use crate::words;
+use gpuvm_ops::guest::path_text;
+use gpuvm_ops::storage::StorageError;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

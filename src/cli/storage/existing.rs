@@ -3,12 +3,9 @@
 //! (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T20).
 
 use super::super::codes::Class;
-use super::super::disks::of_host;
 use super::super::error::{Coded, around, classed};
-use super::super::render::path_text;
 use super::Disks;
 use crate::blockdev::{signatures, used_by};
-use crate::cli::storage::error::StorageError;
 use crate::discover::silent::Silent;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};
 use crate::fsroot::FsRoot;
@@ -16,6 +13,9 @@ use crate::image::{self, Format};
 use crate::input::open_regular;
 use crate::shell::word;
 use crate::topology::Content;
+use gpuvm_ops::disks::of_host;
+use gpuvm_ops::guest::path_text;
+use gpuvm_ops::storage::StorageError;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;

@@ -4,22 +4,16 @@
 //! is a plain file, because it is as large as the disks of the host and lies where the replaced tool put it.
 
 mod data;
-pub mod error;
 mod existing;
 mod os;
 mod passed;
-pub mod room;
 mod seed;
-mod tuning;
-
-pub use tuning::{abilities, best_io};
 
 use super::args::{SeedArgs, StorageArgs};
 use super::context::Context;
 use super::error::Coded;
 use crate::apply::Step;
 use crate::bdf::Bdf;
-use crate::cli::storage::error::StorageError;
 use crate::domain::guest::{Abilities, Disk, Made};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::{Machine, command_there};
@@ -28,6 +22,7 @@ use crate::topology::Topology;
 use gpuvm_ops::drives::state::State;
 use gpuvm_ops::guest::Planned;
 use gpuvm_ops::pools::file_pool;
+use gpuvm_ops::storage::{StorageError, abilities, best_io};
 
 /// The pool of the guests' boot disks and seeds, which is made when the first guest comes.
 pub const POOL: &str = "gpuvm-guests";
@@ -97,8 +92,26 @@ pub fn plan(
     // A definition says of ports and disks what its QEMU can do, also where nothing is made and so nobody else asks it.
     // An export goes without libvirt, so one that does not answer is no error.
     let asked = if recorded { None } else { cx.hypervisor().ok() };
-    tuning::add(&place, asked.as_deref(), &mut disks);
+    tune(&place, asked.as_deref(), &mut disks);
     Ok(disks)
+}
+
+/// Chooses how each disk is read and written, after what the hypervisor can do, where there is one to be asked.
+fn tune(place: &Place<'_>, hypervisor: Option<&dyn Hypervisor>, disks: &mut Disks) {
+    if let Some(hypervisor) = hypervisor {
+        // Only the ports of passed-through devices are told, so otherwise QEMU is not asked.
+        let ports = !place.planned.placement.guest_pcie.links.is_empty();
+        disks.abilities = abilities(hypervisor, ports);
+    }
+    // The files and the kernel of another machine are not asked; what works everywhere is taken.
+    if place.recorded || !place.is_here() {
+        return;
+    }
+    for disk in disks.disks.iter_mut().filter(|disk| !disk.read_only) {
+        let (io, why) = best_io(&disk.path, disks.abilities);
+        disk.io = io;
+        disks.warnings.extend(why);
+    }
 }
 
 /// Refuses disks that no guest of this size or another can be given: what a smaller request would meet, too.

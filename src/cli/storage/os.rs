@@ -2,14 +2,14 @@
 
 use super::super::args::{ImageArg, OsDiskArg};
 use super::super::error::Coded;
-use super::super::render::path_text;
 use super::existing::existing_disk;
 use super::{Disks, Place};
 use crate::apply::{Preallocate, Step};
-use crate::cli::storage::error::StorageError;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role, VolumeRef};
 use crate::hypervisor::storage::NewVolume;
+use gpuvm_ops::guest::path_text;
 use gpuvm_ops::images::{self, Image};
+use gpuvm_ops::storage::StorageError;
 use std::path::{Path, PathBuf};
 
 /// Directory of a blank boot disk where none is named.

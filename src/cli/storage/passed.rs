@@ -6,10 +6,10 @@ use crate::cli::args::StorageArgs;
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
 use crate::cli::error::{Coded, classed};
-use crate::cli::storage::error::StorageError;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};
 use crate::topology::{Drive, PartitionTableEntry};
 use gpuvm_ops::drives::state::{NAMES_HINT as HINT, Reason, State};
+use gpuvm_ops::storage::StorageError;
 use std::collections::BTreeSet;
 
 /// Adds the drives and partitions that were asked for.

@@ -3,7 +3,6 @@
 
 use super::super::args::SeedArgs;
 use super::super::error::{around, usage};
-use super::super::render::path_text;
 use super::{Disks, Place};
 use crate::apply::{Secret, Step};
 use crate::domain::guest::{Disk, DiskFormat, DiskIo, DiskKind, Made, Role, VolumeRef};
@@ -11,6 +10,7 @@ use crate::hypervisor::storage::NewVolume;
 use crate::input;
 use crate::seed::{self, MAX_BYTES, Seed, SeedError, SshKey};
 use crate::topology::FabricModel;
+use gpuvm_ops::guest::path_text;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -8,7 +8,6 @@ use super::subjects::Subject;
 use crate::apply::Step;
 use crate::cli::args::Convert;
 use crate::cli::error::usage;
-use crate::cli::storage::room;
 use crate::domain::Element;
 use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::hypervisor::Hypervisor;
@@ -19,6 +18,7 @@ use crate::memsize::MemSize;
 use crate::shell::word;
 use crate::tune::items::Converted;
 use crate::tune::{ItemName, TuneError};
+use gpuvm_ops::storage::room;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

@@ -4,10 +4,9 @@ use super::convert::{self, Conversion, Ground};
 use crate::cli::args::{AllowArg, ItemArgs, TuneArgs};
 use crate::cli::check::{is_file, read_file};
 use crate::cli::codes::Class;
-use crate::cli::context::{Context, xml_files};
+use crate::cli::context::Context;
 use crate::cli::error::{Coded, Hinted, classed, dump_and_define, usage};
 use crate::cli::network;
-use crate::cli::storage::{abilities, best_io};
 use crate::domain::guest::{Abilities, DiskIo};
 use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, Element};
@@ -19,6 +18,8 @@ use crate::topology::Topology;
 use crate::tune::{Given, Item, ItemName, Items, TuneError, Tuned, together, tune};
 use crate::versions::Versions;
 use anyhow::Context as _;
+use gpuvm_ops::storage::{abilities, best_io};
+use gpuvm_ops::taken::xml_files;
 use std::collections::BTreeMap;
 
 /// Says why a domain is not tuned.

@@ -7,6 +7,7 @@ use crate::discover::holders::unescaped;
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
 use crate::domain::{DomainXml, Element};
+use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::uses::{User, Uses};
@@ -31,7 +32,7 @@ pub fn facts(
     own_uuid: Option<&str>,
     new: bool,
     hypervisor: &dyn Hypervisor,
-) -> anyhow::Result<Vec<DiskFact>> {
+) -> Result<Vec<DiskFact>> {
     let devices = xml.root().children("devices");
     let disks: Vec<Element<'_>> = devices.flat_map(|devices| devices.children("disk")).collect();
     if disks.iter().all(|disk| disk.child("source").is_none()) {
@@ -68,7 +69,7 @@ fn path(disk: Element<'_>) -> Option<PathBuf> {
 }
 
 /// Why a file or device is the host's; none: it is not, or is not there. `new`: it must not be open for writing.
-pub fn of_host(path: &Path, is_read: bool, new: bool) -> anyhow::Result<Option<String>> {
+pub fn of_host(path: &Path, is_read: bool, new: bool) -> Result<Option<String>> {
     if let Some(why) = Silent::read().why(path) {
         return Ok(Some(why));
     }

@@ -1,6 +1,6 @@
 //! Says why what is asked for is refused.
 
-use crate::cli::error::Coded;
+use crate::error::Coded;
 
 /// Says why a disk is not made or given.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]

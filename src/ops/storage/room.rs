@@ -1,8 +1,8 @@
 //! What stands in the way of a guest's new disks, before any is made: names that are taken, and too little space.
 
-use super::super::error::Coded;
-use crate::apply::{Step, space};
-use crate::cli::storage::error::StorageError;
+use super::StorageError;
+use crate::apply::{DiskError, Step, space};
+use crate::error::{Coded as _, Result};
 use crate::hypervisor::Hypervisor;
 use crate::memsize::MemSize;
 use crate::shell::word;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Refuses steps that would make a volume, file or directory that is there: left over, or somebody else's.
-pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> anyhow::Result<()> {
+pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
     for step in steps {
         match step {
             Step::MakeVolume { pool, volume, .. } if !is_made(steps, pool) => {
@@ -30,7 +30,7 @@ pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> anyhow::Resu
                 }
             }
             Step::CreateDisk { path, .. } if path.symlink_metadata().is_ok() => {
-                return Err(crate::apply::DiskError::Exists { path: path.clone() }.into());
+                return Err(DiskError::Exists { path: path.clone() }.into());
             }
             _ => {}
         }
@@ -53,7 +53,7 @@ enum Ground<'s> {
 }
 
 /// Says where new disks may outgrow the place where they lie; QEMU stops a guest when that comes.
-pub fn warnings(steps: &[Step], hypervisor: &dyn Hypervisor) -> anyhow::Result<Vec<String>> {
+pub fn warnings(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<Vec<String>> {
     let mut sizes: BTreeMap<Ground<'_>, BTreeMap<&str, u64>> = BTreeMap::new();
     for step in steps {
         let (ground, name, bytes) = match step {
@@ -94,7 +94,7 @@ pub fn warnings(steps: &[Step], hypervisor: &dyn Hypervisor) -> anyhow::Result<V
 }
 
 /// Bytes that are free in a pool; none where that is not known, as of a pool that is still to be made elsewhere.
-fn free_in(name: &str, steps: &[Step], hypervisor: &dyn Hypervisor) -> anyhow::Result<Option<u64>> {
+fn free_in(name: &str, steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<Option<u64>> {
     let made = steps.iter().find_map(|step| match step {
         Step::MakePool { name: made, path } if made == name => Some(path),
         _ => None,

@@ -1,16 +1,12 @@
 //! From a planned guest to its domain XML: reads the template. Defines and makes nothing.
 
-use super::args::{GuestArgs, VirtTypeArg};
-use super::error::Coded;
-use crate::domain::guest::{
-    Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, VirtType,
-};
+use super::{GuestRequest, Planned};
+use crate::domain::guest::{Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved};
 use crate::domain::wish::{NicWish, QUEUES_HINT};
 use crate::domain::{DomainXml, check_architecture, edits};
+use crate::error::{Coded, Doing as _, Result};
 use crate::input::{self, DOMAIN_BYTES};
 use crate::topology::Topology;
-use anyhow::Context as _;
-use gpuvm_ops::guest::Planned;
 use std::path::Path;
 
 /// Says why a definition cannot be written.
@@ -34,11 +30,11 @@ pub enum RenderError {
 impl Coded for RenderError {}
 
 /// The template for x86 hosts where the admin names none.
-const X86: &str = include_str!("../../templates/gpu-guest.xml");
+const X86: &str = include_str!("../../../templates/gpu-guest.xml");
 /// The template for Arm hosts where the admin names none.
-const AARCH64: &str = include_str!("../../templates/gpu-guest-aarch64.xml");
+const AARCH64: &str = include_str!("../../../templates/gpu-guest-aarch64.xml");
 
-/// Is what a verb adds to a guest beyond its arguments.
+/// What a change adds to a guest beyond what was asked for.
 #[derive(Debug, Clone, Default)]
 pub struct Extra {
     /// Its disks, the one that it boots from first.
@@ -60,9 +56,9 @@ pub struct Extra {
 }
 
 /// Makes a planned guest's domain XML from its template.
-pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Result<DomainXml> {
+pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result<DomainXml> {
     let architecture = planned.topology.machine().architecture.as_deref();
-    let mut xml = template(args.template.as_deref(), architecture)?;
+    let mut xml = template(wanted.template.as_deref(), architecture)?;
     let record = Record {
         request: planned.request.clone(),
         made: extra.made.clone(),
@@ -70,12 +66,12 @@ pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Res
         reserved: extra.reserved.clone(),
         guarded: extra.guarded.clone(),
     };
-    refuse_queues(&args.network, planned.placement.vcpus())?;
+    refuse_queues(&wanted.networks, planned.placement.vcpus())?;
     let guest = Guest {
         name: planned.name.clone(),
-        virt: virt_type(args.virt_type),
+        virt: wanted.virt,
         disks: extra.disks.clone(),
-        networks: args.network.clone(),
+        networks: wanted.networks.clone(),
         added_networks: extra.networks.clone(),
         vf_pools: extra.vf_pools.clone(),
         abilities: extra.abilities,
@@ -86,23 +82,15 @@ pub fn render(args: &GuestArgs, planned: &Planned, extra: &Extra) -> anyhow::Res
     Ok(xml)
 }
 
-/// The domain type that an argument means.
-fn virt_type(arg: VirtTypeArg) -> VirtType {
-    match arg {
-        VirtTypeArg::Kvm => VirtType::Kvm,
-        VirtTypeArg::Qemu => VirtType::Qemu,
-    }
-}
-
 /// Refuses a template that is for another processor than the host's, as the built-in one is on hosts that have none.
-pub fn refuse_foreign(args: &GuestArgs, topology: &Topology) -> anyhow::Result<()> {
+pub fn refuse_foreign(wanted: &GuestRequest, topology: &Topology) -> Result<()> {
     let architecture = topology.machine().architecture.as_deref();
-    let xml = template(args.template.as_deref(), architecture)?;
-    Ok(check_architecture(&xml, virt_type(args.virt_type), topology)?)
+    let xml = template(wanted.template.as_deref(), architecture)?;
+    Ok(check_architecture(&xml, wanted.virt, topology)?)
 }
 
 /// Refuses more queues than a NIC has vCPUs to serve them, which libvirt would refuse at the start.
-fn refuse_queues(wishes: &[NicWish], vcpus: u32) -> anyhow::Result<()> {
+fn refuse_queues(wishes: &[NicWish], vcpus: u32) -> Result<()> {
     match wishes.iter().find_map(|wish| wish.too_many_queues(vcpus)) {
         Some(why) => Err(RenderError::TooManyQueues { why }.hint(QUEUES_HINT)),
         None => Ok(()),
@@ -110,7 +98,7 @@ fn refuse_queues(wishes: &[NicWish], vcpus: u32) -> anyhow::Result<()> {
 }
 
 /// Reads a template, the built-in one of the host's architecture where no file is named.
-fn template(file: Option<&Path>, architecture: Option<&str>) -> anyhow::Result<DomainXml> {
+fn template(file: Option<&Path>, architecture: Option<&str>) -> Result<DomainXml> {
     let Some(path) = file else {
         let text = if architecture == Some("aarch64") { AARCH64 } else { X86 };
         return Ok(DomainXml::parse(text)?);
@@ -119,14 +107,14 @@ fn template(file: Option<&Path>, architecture: Option<&str>) -> anyhow::Result<D
 }
 
 /// Reads a template of the admin's.
-pub fn template_file(path: &Path) -> anyhow::Result<DomainXml> {
+pub fn template_file(path: &Path) -> Result<DomainXml> {
     let text = input::text(path, DOMAIN_BYTES)
-        .with_context(|| format!("cannot read template `{}`", path.display()))?;
-    DomainXml::parse(&text).with_context(|| format!("template `{}`", path.display()))
+        .doing(|| format!("cannot read template `{}`", path.display()))?;
+    DomainXml::parse(&text).doing(|| format!("template `{}`", path.display()))
 }
 
 /// A path as text, which XML can hold; made absolute from the working directory.
-pub fn path_text(path: &Path) -> anyhow::Result<String> {
+pub fn path_text(path: &Path) -> Result<String> {
     let path = std::path::absolute(path)?;
     let bad =
         || RenderError::Path { path: format!("{path:?}") }.hint("use a path of plain UTF-8 text");

@@ -1,75 +1,46 @@
-//! From arguments to a planned guest: the request, its place and its name. Knows the clock and the user, which the
-//! planner must not; does not know what is written or started afterwards.
+//! From the arguments of a guest to what is asked of the operations. Knows the clock and the user, which make a name.
 
-use super::args::{
-    AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, StorageArgs, Which, vf_settings,
+use super::{
+    AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, TakenArgs, VirtTypeArg, Which,
+    vf_settings,
 };
-use super::context::Context;
-use super::error::{Refused, usage};
-use super::offer;
-use super::options::{changes, told};
-use super::render::{refuse_foreign, template_file};
-use super::storage::refuse_unfit;
 use crate::apply::now_s;
 use crate::bdf::Bdf;
-use crate::domain::view::gpu_indexes;
-use crate::placement::{Occupancy, Placement, nearest, plan};
-use crate::request::{
-    Allow, DeviceWish, DomainName, Extras, GpuWish, Prefer, Request, RequestError, Reserve,
-    Template,
-};
-use crate::topology::Topology;
-use gpuvm_ops::guest::Planned;
+use crate::cli::error::usage;
+use crate::domain::guest::VirtType;
+use crate::request::{Allow, DeviceWish, Extras, GpuWish, Prefer, Request, Reserve, Template};
+use gpuvm_ops::guest::{GuestRequest, NameRequest};
+use gpuvm_ops::taken::Taken;
 use std::path::Path;
-use std::sync::OnceLock;
 
-/// Reads the host and what is taken on it, and finds the guest's place and name. `disks`: those of a guest whose
-/// definition is written; none where it is only planned.
-pub fn resolve(
-    args: &GuestArgs,
-    disks: Option<&StorageArgs>,
-    cx: &Context<'_>,
-) -> anyhow::Result<Planned> {
-    let mut request = request(&args.gpus, &args.shape)?;
-    if let Some(path) = &args.template {
-        let remaps_interrupts = template_file(path)?.remaps_interrupts();
-        request.template = Template { is_given: true, remaps_interrupts };
+impl GuestArgs {
+    /// What is asked for; an error where the arguments cannot be meant, whatever the host. Made once in a run: a name that
+    /// was asked about is the same a minute later.
+    pub fn request(&self) -> anyhow::Result<GuestRequest> {
+        let name = match (&self.name, &self.domain) {
+            (Some(name), _) => NameRequest::Exact(name.clone()),
+            (None, Some(base)) => NameRequest::Base(base.to_string()),
+            (None, None) if called_as_vendor() => NameRequest::Base(vendor_base()),
+            (None, None) => NameRequest::Usual,
+        };
+        Ok(GuestRequest {
+            request: request(&self.gpus, &self.shape)?,
+            name,
+            template: self.template.clone(),
+            virt: match self.virt_type {
+                VirtTypeArg::Kvm => VirtType::Kvm,
+                VirtTypeArg::Qemu => VirtType::Qemu,
+            },
+            networks: self.network.clone(),
+            taken: Taken::from(&self.taken),
+        })
     }
-    let topology = cx.topology()?;
-    let occupancy = cx.taken(&args.taken)?;
-    let placement = match (place(&topology, &occupancy, &request), disks) {
-        (Ok(placement), _) => placement,
-        (Err(refused), None) => return Err(refused.into()),
-        (Err(refused), Some(disks)) => {
-            // What no other size mends is said first: sizes would be offered in vain.
-            refuse_foreign(args, &topology)?;
-            refuse_unfit(disks, &occupancy, cx)?;
-            return Err(refused.into());
-        }
-    };
-    let gpus = (gpu_indexes(&topology, &placement.devices), displays(&topology, &placement));
-    let name = match (&args.name, &args.domain) {
-        (Some(name), _) => name.clone(),
-        (None, Some(base)) => suffixed(base.as_str(), &gpus)?,
-        (None, None) if called_as_vendor() => suffixed(&vendor_base(), &gpus)?,
-        (None, None) => default_name(&gpus, &occupancy)?,
-    };
-    Ok(Planned { topology, request, placement, name, occupancy })
 }
 
-/// Finds the guest's place; where there is none, the error names the nearest requests that have one.
-fn place(
-    topology: &Topology,
-    occupancy: &Occupancy,
-    request: &Request,
-) -> Result<Placement, Refused> {
-    plan(topology, occupancy, request).map_err(|error| {
-        let nearest = nearest(topology, occupancy, request);
-        let edits = nearest.iter().map(|near| offer::needed(changes(request, near)));
-        let edits: Vec<_> = edits.collect();
-        let command = edits.first().and_then(|edits| offer::instead(edits));
-        Refused { error, nearest: edits.iter().map(|edits| told(edits)).collect(), command }
-    })
+impl From<&TakenArgs> for Taken {
+    fn from(args: &TakenArgs) -> Taken {
+        Taken { assume_empty: args.assume_empty, domain_xml: args.domain_xml.clone() }
+    }
 }
 
 /// Makes the request of the arguments; an error where they cannot be meant, whatever the host.
@@ -199,56 +170,7 @@ fn contradictions(gpus: &GpuWish, extras: &Extras, shape: &ShapeArgs) -> anyhow:
     Ok(())
 }
 
-/// Displays that a guest gets, as its name has them: they have an address and no index.
-fn displays(topology: &Topology, placement: &Placement) -> Vec<Bdf> {
-    let shown = topology.displays().map(|(gpu, _)| gpu.bdf);
-    shown.filter(|bdf| placement.devices.contains(bdf)).collect()
-}
-
-/// Is what a name says of a guest's GPUs: indexes, and addresses of displays.
-type NamedGpus = (Vec<usize>, Vec<Bdf>);
-
-/// Adds the GPUs to a base as the replaced tool did (gpuvm-nvidia-vm(7), COMMAND LINES): `-1g8`,
-/// `-2g0-1`; nothing without GPUs. GPUs that do not stand in a row are named each, `-2g0+5`, so
-/// that the name does not claim those between. A display is named by its address, `-1g00.02.0`,
-/// since it has no index.
-fn suffixed(base: &str, (indexes, displays): &NamedGpus) -> Result<DomainName, RequestError> {
-    let count = indexes.len() + displays.len();
-    let name = match indexes[..] {
-        [] if count == 0 => base.to_owned(),
-        [first, .., last] if displays.is_empty() && last - first + 1 == count => {
-            format!("{base}-{count}g{first}-{last}")
-        }
-        _ => {
-            let address = |bdf: &Bdf| match bdf.segment() {
-                0 => bdf.to_string().split_off("0000:".len()).replace(':', "."),
-                _ => bdf.to_string().replace(':', "."),
-            };
-            let indexes = indexes.iter().map(usize::to_string);
-            let each: Vec<String> = indexes.chain(displays.iter().map(address)).collect();
-            format!("{base}-{count}g{}", each.join("+"))
-        }
-    };
-    DomainName::new(&name)
-}
-
-/// The name of a guest that nobody named: `gpuvm-2g0-1`, without GPUs `gpuvm-0g`; `.2`, `.3` and so on are added while
-/// a domain has that name. The same host and domains give the same name.
-fn default_name(gpus: &NamedGpus, held: &Occupancy) -> Result<DomainName, RequestError> {
-    let has_none = gpus.0.is_empty() && gpus.1.is_empty();
-    let plain = suffixed(if has_none { "gpuvm-0g" } else { "gpuvm" }, gpus)?;
-    let taken = |name: &str| held.domains.iter().any(|domain| domain.domain == name);
-    if !taken(plain.as_str()) {
-        return Ok(plain);
-    }
-    let mut number = 2;
-    while taken(&format!("{plain}.{number}")) {
-        number += 1;
-    }
-    DomainName::new(&format!("{plain}.{number}"))
-}
-
-/// Whether the program runs under the name of the tool that it replaces.
+/// Whether the program runs under the name of `nvidia-vm`.
 fn called_as_vendor() -> bool {
     let program = std::env::args_os().next();
     program.is_some_and(|path| Path::new(&path).file_name().is_some_and(|n| n == "nvidia-vm"))
@@ -257,13 +179,8 @@ fn called_as_vendor() -> bool {
 /// The replaced tool's default base: `dgx2vm-` with user, weekday and time of day, as `dgx2vm-labThu1726`. The time is
 /// UTC: no library here knows the local one.
 fn vendor_base() -> String {
-    /// One in a run: a name that was asked about is the same a minute later.
-    static BASE: OnceLock<String> = OnceLock::new();
-    let base = BASE.get_or_init(|| {
-        let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
-        stamped_base(&user, now_s())
-    });
-    base.clone()
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
+    stamped_base(&user, now_s())
 }
 
 /// The replaced tool's default base for a user and a time in seconds since 1970.
@@ -281,8 +198,7 @@ mod tests {
     use super::*;
     use crate::cli::args::{Cli, Verb};
     use crate::memsize::MemSize;
-    use crate::placement::Held;
-    use crate::request::{CellWish, Near, PinPolicy, Policy, Prefer};
+    use crate::request::{CellWish, Near, PinPolicy, Policy};
     use clap::Parser;
 
     /// The request of a `plan` command line.
@@ -362,45 +278,9 @@ mod tests {
     }
 
     #[test]
-    fn names_as_the_replaced_tool_did() {
-        let run = |range: std::ops::Range<usize>| range.collect::<Vec<_>>();
-        for (base, indexes, name) in [
-            ("testme", run(8..16), "testme-8g8-15"),
-            ("nvme-passthrough", run(0..16), "nvme-passthrough-16g0-15"),
-            ("disk-passthrough", run(9..10), "disk-passthrough-1g9"),
-            ("2gpu-vm", run(0..2), "2gpu-vm-2g0-1"),
-            ("odd", vec![0, 5], "odd-2g0+5"),
-            ("plain", vec![], "plain"),
-        ] {
-            assert_eq!(suffixed(base, &(indexes, vec![])).unwrap().as_str(), name);
-        }
-        for (indexes, display, name) in [
-            (vec![], "0000:00:02.0", "x-1g00.02.0"),
-            (vec![0, 2], "0001:0a:00.1", "x-3g0+2+0001.0a.00.1"),
-        ] {
-            let gpus = (indexes, vec![display.parse().unwrap()]);
-            assert_eq!(suffixed("x", &gpus).unwrap().as_str(), name);
-        }
-        assert!(suffixed(&"x".repeat(128), &(vec![0], vec![])).is_err());
+    fn the_vendors_name_has_user_and_time() {
         // 2018-11-22 17:26 UTC was a Thursday.
         assert_eq!(stamped_base("lab", 1_542_907_560), "dgx2vm-labThu1726");
         assert_eq!(stamped_base("a/b c", 0), "dgx2vm-abcThu0000");
-    }
-
-    #[test]
-    fn a_default_name_avoids_those_that_are_there() {
-        let held = |names: &[&str]| Occupancy {
-            domains: names
-                .iter()
-                .map(|&name| Held { domain: name.into(), ..Held::default() })
-                .collect(),
-            ..Occupancy::default()
-        };
-        let name = |indexes: &[usize], names: &[&str]| {
-            default_name(&(indexes.to_vec(), vec![]), &held(names)).unwrap().as_str().to_owned()
-        };
-        assert_eq!(name(&[0, 1], &[]), "gpuvm-2g0-1");
-        assert_eq!(name(&[], &[]), "gpuvm-0g");
-        assert_eq!(name(&[], &["gpuvm-0g", "gpuvm-0g.2"]), "gpuvm-0g.3");
     }
 }

@@ -1,6 +1,5 @@
 //! How QEMU reads and writes the disks of a guest here: what the file system, QEMU and libvirt can do.
 
-use super::{Disks, Place};
 use crate::discover::silent::Silent;
 use crate::domain::guest::{Abilities, DiskIo};
 use crate::hypervisor::Hypervisor;
@@ -11,24 +10,6 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
-
-/// Chooses how each disk is read and written, after what the hypervisor can do, where there is one to be asked.
-pub(super) fn add(place: &Place<'_>, hypervisor: Option<&dyn Hypervisor>, disks: &mut Disks) {
-    if let Some(hypervisor) = hypervisor {
-        // Only the ports of passed-through devices are told, so otherwise QEMU is not asked.
-        let ports = !place.planned.placement.guest_pcie.links.is_empty();
-        disks.abilities = abilities(hypervisor, ports);
-    }
-    // The files and the kernel of another machine are not asked; what works everywhere is taken.
-    if place.recorded || !place.is_here() {
-        return;
-    }
-    for disk in disks.disks.iter_mut().filter(|disk| !disk.read_only) {
-        let (io, why) = best_io(&disk.path, disks.abilities);
-        disk.io = io;
-        disks.warnings.extend(why);
-    }
-}
 
 /// What a hypervisor can do; `ports`: with what root ports can be told.
 pub fn abilities(hypervisor: &dyn Hypervisor, ports: bool) -> Abilities {

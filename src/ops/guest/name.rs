@@ -1,0 +1,129 @@
+//! The name of a guest: what was asked for, or made of its GPUs.
+
+use crate::bdf::Bdf;
+use crate::domain::view::gpu_indexes;
+use crate::placement::{Occupancy, Placement};
+use crate::request::{DomainName, RequestError};
+use crate::topology::Topology;
+
+/// How a guest is to be called.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum NameRequest {
+    /// After its GPUs: `gpuvm-2g0-1`, and with a number where a domain has that name.
+    #[default]
+    Usual,
+    /// So.
+    Exact(DomainName),
+    /// So, and after it its GPUs.
+    Base(String),
+}
+
+/// The name of a guest at its place.
+pub(super) fn named(
+    wanted: &NameRequest,
+    topology: &Topology,
+    placement: &Placement,
+    held: &Occupancy,
+) -> Result<DomainName, RequestError> {
+    let gpus = || (gpu_indexes(topology, &placement.devices), displays(topology, placement));
+    match wanted {
+        NameRequest::Exact(name) => Ok(name.clone()),
+        NameRequest::Base(base) => suffixed(base, &gpus()),
+        NameRequest::Usual => default_name(&gpus(), held),
+    }
+}
+
+/// Displays that a guest gets, as its name has them: they have an address and no index.
+fn displays(topology: &Topology, placement: &Placement) -> Vec<Bdf> {
+    let shown = topology.displays().map(|(gpu, _)| gpu.bdf);
+    shown.filter(|bdf| placement.devices.contains(bdf)).collect()
+}
+
+/// What a name says of a guest's GPUs: indexes, and addresses of displays.
+type NamedGpus = (Vec<usize>, Vec<Bdf>);
+
+/// Adds the GPUs to a base as the replaced tool did (gpuvm-nvidia-vm(7), COMMAND LINES): `-1g8`,
+/// `-2g0-1`; nothing without GPUs. GPUs that do not stand in a row are named each, `-2g0+5`, so
+/// that the name does not claim those between. A display is named by its address, `-1g00.02.0`,
+/// since it has no index.
+fn suffixed(base: &str, (indexes, displays): &NamedGpus) -> Result<DomainName, RequestError> {
+    let count = indexes.len() + displays.len();
+    let name = match indexes[..] {
+        [] if count == 0 => base.to_owned(),
+        [first, .., last] if displays.is_empty() && last - first + 1 == count => {
+            format!("{base}-{count}g{first}-{last}")
+        }
+        _ => {
+            let address = |bdf: &Bdf| match bdf.segment() {
+                0 => bdf.to_string().split_off("0000:".len()).replace(':', "."),
+                _ => bdf.to_string().replace(':', "."),
+            };
+            let indexes = indexes.iter().map(usize::to_string);
+            let each: Vec<String> = indexes.chain(displays.iter().map(address)).collect();
+            format!("{base}-{count}g{}", each.join("+"))
+        }
+    };
+    DomainName::new(&name)
+}
+
+/// The name of a guest that nobody named: `gpuvm-2g0-1`, without GPUs `gpuvm-0g`; `.2`, `.3` and so on are added while
+/// a domain has that name. The same host and domains give the same name.
+fn default_name(gpus: &NamedGpus, held: &Occupancy) -> Result<DomainName, RequestError> {
+    let has_none = gpus.0.is_empty() && gpus.1.is_empty();
+    let plain = suffixed(if has_none { "gpuvm-0g" } else { "gpuvm" }, gpus)?;
+    let taken = |name: &str| held.domains.iter().any(|domain| domain.domain == name);
+    if !taken(plain.as_str()) {
+        return Ok(plain);
+    }
+    let mut number = 2;
+    while taken(&format!("{plain}.{number}")) {
+        number += 1;
+    }
+    DomainName::new(&format!("{plain}.{number}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::Held;
+
+    #[test]
+    fn names_as_the_replaced_tool_did() {
+        let run = |range: std::ops::Range<usize>| range.collect::<Vec<_>>();
+        for (base, indexes, name) in [
+            ("testme", run(8..16), "testme-8g8-15"),
+            ("nvme-passthrough", run(0..16), "nvme-passthrough-16g0-15"),
+            ("disk-passthrough", run(9..10), "disk-passthrough-1g9"),
+            ("2gpu-vm", run(0..2), "2gpu-vm-2g0-1"),
+            ("odd", vec![0, 5], "odd-2g0+5"),
+            ("plain", vec![], "plain"),
+        ] {
+            assert_eq!(suffixed(base, &(indexes, vec![])).unwrap().as_str(), name);
+        }
+        for (indexes, display, name) in [
+            (vec![], "0000:00:02.0", "x-1g00.02.0"),
+            (vec![0, 2], "0001:0a:00.1", "x-3g0+2+0001.0a.00.1"),
+        ] {
+            let gpus = (indexes, vec![display.parse().unwrap()]);
+            assert_eq!(suffixed("x", &gpus).unwrap().as_str(), name);
+        }
+        assert!(suffixed(&"x".repeat(128), &(vec![0], vec![])).is_err());
+    }
+
+    #[test]
+    fn a_default_name_avoids_those_that_are_there() {
+        let held = |names: &[&str]| Occupancy {
+            domains: names
+                .iter()
+                .map(|&name| Held { domain: name.into(), ..Held::default() })
+                .collect(),
+            ..Occupancy::default()
+        };
+        let name = |indexes: &[usize], names: &[&str]| {
+            default_name(&(indexes.to_vec(), vec![]), &held(names)).unwrap().as_str().to_owned()
+        };
+        assert_eq!(name(&[0, 1], &[]), "gpuvm-2g0-1");
+        assert_eq!(name(&[], &[]), "gpuvm-0g");
+        assert_eq!(name(&[], &["gpuvm-0g", "gpuvm-0g.2"]), "gpuvm-0g.3");
+    }
+}

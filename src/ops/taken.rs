@@ -1,0 +1,66 @@
+//! What is taken on a host: by the domains of its hypervisor, or by those of files that go with a record of it.
+
+use crate::domain::DomainXml;
+use crate::error::{Doing as _, Result, usage};
+use crate::input::{self, DOMAIN_BYTES, InputError};
+use crate::placement::Occupancy;
+use crate::world::World;
+use std::path::{Path, PathBuf};
+
+/// Where what is taken is read from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Nothing is taken, whatever domains there are.
+    pub assume_empty: bool,
+    /// Domains of a recorded host: files, or directories of files.
+    pub domain_xml: Vec<PathBuf>,
+}
+
+/// What the domains hold.
+pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
+    let mut occupancy = world.occupancy_to_look(of.assume_empty)?;
+    for (path, xml) in domains_of_files(world, &of.domain_xml)? {
+        let failed = || format!("cannot tell what the domain in `{}` holds", path.display());
+        occupancy.domains.push(xml.held(is_active(&xml)).doing(failed)?);
+    }
+    Ok(occupancy)
+}
+
+/// The domains of a recorded host that these files or directories of files have.
+pub fn domains_of_files(world: &World, paths: &[PathBuf]) -> Result<Vec<(PathBuf, DomainXml)>> {
+    if !paths.is_empty() && !world.is_recorded() {
+        return Err(usage(
+            "--domain-xml names the domains of a recorded host, and --host is not given",
+            "without --host the domains of this machine are read from libvirt",
+        ));
+    }
+    let mut domains = Vec::new();
+    for path in paths {
+        for path in xml_files(path)? {
+            let failed = || format!("cannot tell what the domain in `{}` holds", path.display());
+            let text = input::text(&path, DOMAIN_BYTES).doing(failed)?;
+            let xml = DomainXml::parse(&text).doing(failed)?;
+            domains.push((path, xml));
+        }
+    }
+    Ok(domains)
+}
+
+/// Whether a domain ran when its XML was printed: libvirt prints the id of one that runs, and of no other.
+pub fn is_active(xml: &DomainXml) -> bool {
+    xml.root().attr("id").is_some()
+}
+
+/// The file itself, or the files of a directory that end in `.xml`, by name.
+pub fn xml_files(path: &Path) -> Result<Vec<PathBuf>, InputError> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let failed = |source| InputError::Unreadable { path: path.to_owned(), source };
+    let entries = std::fs::read_dir(path).map_err(failed)?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut files = paths.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    files.retain(|file| file.extension().is_some_and(|end| end.eq_ignore_ascii_case("xml")));
+    files.sort();
+    Ok(files)
+}
