@@ -148,7 +148,7 @@ mod tests {
         let _own = std::fs::OpenOptions::new().write(true).open(at("a.raw")).unwrap();
         assert_eq!(told(&at("a.raw"), false, true), None);
         let script = format!("exec 3>>{}; echo; read x", at("a.raw").display());
-        let mut shell = crate::program::command("sh");
+        let mut shell = gpuvm_host::program::command("sh");
         let pipe = std::process::Stdio::piped;
         let mut shell = shell.args(["-c", &script]).stdin(pipe()).stdout(pipe()).spawn().unwrap();
         let mut line = [0];
