@@ -53,9 +53,9 @@ pub(super) fn count(number: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testhost::{HostSpec, held};
     use super::super::{Occupancy, capacity, plan};
     use super::*;
+    use crate::placement::tests::testhost::{HostSpec, held};
 
     /// Two cards and, before them, the display of the host, whose node is not known; node 1 has most of the cores.
     fn desktop() -> Topology {

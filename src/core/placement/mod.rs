@@ -395,24 +395,4 @@ pub fn idle_cores(topology: &Topology, held: &Occupancy, kept: u32, nodes: &Node
 }
 
 #[cfg(test)]
-mod answertests;
-#[cfg(test)]
-mod capacitytests;
-#[cfg(test)]
-mod choicetests;
-#[cfg(test)]
-mod coretests;
-#[cfg(test)]
-mod extratests;
-#[cfg(test)]
-mod nearesttests;
-#[cfg(test)]
-mod proptests;
-#[cfg(test)]
-mod slottests;
-#[cfg(test)]
-mod sound;
-#[cfg(test)]
-pub(crate) mod testhost;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -2,8 +2,8 @@
 //! frees.
 
 use super::testhost::{HostSpec, held};
-use super::tests::{dgx2, plan_on, run};
-use super::*;
+use super::{dgx2, plan_on, run};
+use crate::placement::*;
 use crate::request::GpuWish;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -157,8 +157,8 @@ fn hosts() -> Vec<Topology> {
     let json = |text| crate::topology::file::from_json(text).unwrap();
     vec![
         dgx2(),
-        json(include_str!("../../../topologies/dgx-a100.json")),
-        json(include_str!("../../../topologies/dgx-1.json")),
+        json(include_str!("../../../../topologies/dgx-a100.json")),
+        json(include_str!("../../../../topologies/dgx-1.json")),
         HostSpec::even(2, 16, 256, 4).build(),
     ]
 }

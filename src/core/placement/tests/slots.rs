@@ -1,8 +1,8 @@
 //! The planner on a DGX-2: its 31 slots in both profiles, and what is said when they are taken.
 
 use super::testhost::held;
-use super::tests::{dgx2, pins, plan_on, refusal, run, says};
-use super::*;
+use super::{dgx2, pins, plan_on, refusal, run, says};
+use crate::placement::*;
 use crate::topology::FabricModel;
 
 /// Slots of the replaced tool: count and first index (gpuvm-nvidia-vm(7), SLOTS).

@@ -1,11 +1,11 @@
 //! Cores, helpers, cells and memory by example: each rule with the text that it gives.
 
-use super::budget::{Budget, Solution};
-use super::home::Homes;
-use super::taken::Taken;
 use super::testhost::{HostSpec, NodeSpec, held};
-use super::tests::{dgx2, pins, plan_on, refusal, run, says};
-use super::*;
+use super::{dgx2, pins, plan_on, refusal, run, says};
+use crate::placement::budget::{Budget, Solution};
+use crate::placement::home::Homes;
+use crate::placement::taken::Taken;
+use crate::placement::*;
 use crate::request::{Allow, CellWish, GpuWish, Policy, Reserve};
 
 /// A request for so many vCPUs without GPUs.

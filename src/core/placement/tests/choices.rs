@@ -1,9 +1,9 @@
-//! The choice of GPUs against its definition ([`super::score`]), written down a second time and tried set by set.
+//! The choice of GPUs against its definition ([`crate::placement::score`]), written down a second time and tried set by set.
 
 use super::testhost::{HostSpec, device};
-use super::tests::{dgx2, plan_on, refusal, run, says};
-use super::*;
+use super::{dgx2, plan_on, refusal, run, says};
 use crate::cpuset::NodeId;
+use crate::placement::*;
 use crate::request::{Allow, DeviceWish, Extras, GpuWish, Policy, Prefer};
 use crate::topology::{FabricModel, NvLink};
 use proptest::prelude::*;

@@ -1,11 +1,11 @@
 //! What holds for every plan, whatever was asked of which host: checks for the property tests.
 
-use super::home::Homes;
-use super::memory::distance;
-use super::taken::Taken;
-use super::*;
 use crate::cpuset::{NodeId, PcpuId};
 use crate::memsize::MemSize;
+use crate::placement::home::Homes;
+use crate::placement::memory::distance;
+use crate::placement::taken::Taken;
+use crate::placement::*;
 use crate::request::{CellWish, Profile};
 use crate::topology::{Core, DeviceKind};
 use std::collections::BTreeSet;

@@ -1,14 +1,25 @@
 //! The planner by example: each rule with the text that it gives.
 
-use super::testhost::{HostSpec, device, held};
+mod answers;
+mod capacity;
+mod choices;
+mod cores;
+mod extras;
+mod nearest;
+mod properties;
+mod slots;
+mod sound;
+pub(crate) mod testhost;
+
 use super::*;
 use crate::cpuset::NodeId;
 use crate::request::{CellWish, GpuWish};
 use crate::topology::{Drive, DriveUse, HugetlbMount, NetFace, Parts, Sriov};
+use testhost::{HostSpec, device, held};
 
 /// The recorded DGX-2.
 pub(super) fn dgx2() -> Topology {
-    crate::topology::file::from_json(include_str!("../../../topologies/dgx-2.json")).unwrap()
+    crate::topology::file::from_json(include_str!("../../../../topologies/dgx-2.json")).unwrap()
 }
 
 /// Plans on a host where these domains are.

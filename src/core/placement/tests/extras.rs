@@ -1,12 +1,12 @@
 //! NICs, virtual functions and drives on real hosts, and on small random ones against every possible choice.
 
-use super::explain::Reasons;
-use super::extras::{Extras, Search, distance};
-use super::home::Homes;
-use super::taken::Taken;
 use super::testhost::{HostSpec, device, held};
-use super::*;
 use crate::cpuset::NodeId;
+use crate::placement::explain::Reasons;
+use crate::placement::extras::{Extras, Search, distance};
+use crate::placement::home::Homes;
+use crate::placement::taken::Taken;
+use crate::placement::*;
 use crate::request::{DeviceWish, GpuWish, Near};
 use crate::topology::{DeviceKind, Parts, PciDevice, Proximity, Sriov, file};
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 
 use super::sound::{Case, check_together};
 use super::testhost::{HostSpec, NodeSpec, held};
-use super::*;
+use crate::placement::*;
 use crate::request::{Allow, CellWish, GpuWish, Policy, Reserve};
 use proptest::prelude::*;
 

@@ -2,8 +2,8 @@
 //! difference of `tests/golden/plan`, which `GPUVM_RENEW=1` writes anew. Words are left out, so that they can be
 //! changed without it.
 
-use super::*;
 use crate::golden::{compare, numbers};
+use crate::placement::*;
 use crate::topology::file;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -12,28 +12,28 @@ use std::fmt::Write;
 const HOSTS: [(&str, &str, &str); 5] = [
     (
         "dgx-1",
-        include_str!("../../../topologies/dgx-1.json"),
-        include_str!("../../../tests/golden/plan/dgx-1.txt"),
+        include_str!("../../../../topologies/dgx-1.json"),
+        include_str!("../../../../tests/golden/plan/dgx-1.txt"),
     ),
     (
         "dgx-2",
-        include_str!("../../../topologies/dgx-2.json"),
-        include_str!("../../../tests/golden/plan/dgx-2.txt"),
+        include_str!("../../../../topologies/dgx-2.json"),
+        include_str!("../../../../tests/golden/plan/dgx-2.txt"),
     ),
     (
         "dgx-a100",
-        include_str!("../../../topologies/dgx-a100.json"),
-        include_str!("../../../tests/golden/plan/dgx-a100.txt"),
+        include_str!("../../../../topologies/dgx-a100.json"),
+        include_str!("../../../../tests/golden/plan/dgx-a100.txt"),
     ),
     (
         "dgx-h100",
-        include_str!("../../../topologies/dgx-h100.json"),
-        include_str!("../../../tests/golden/plan/dgx-h100.txt"),
+        include_str!("../../../../topologies/dgx-h100.json"),
+        include_str!("../../../../tests/golden/plan/dgx-h100.txt"),
     ),
     (
         "dual-socket",
-        include_str!("../../../topologies/dual-socket.json"),
-        include_str!("../../../tests/golden/plan/dual-socket.txt"),
+        include_str!("../../../../topologies/dual-socket.json"),
+        include_str!("../../../../tests/golden/plan/dual-socket.txt"),
     ),
 ];
 

@@ -1,13 +1,13 @@
 //! The nearest requests: whatever is refused, something near it is planned, or nothing is promised.
 
 use super::testhost::held;
-use super::tests::{dgx2, plan_on, run};
-use super::*;
+use super::{dgx2, plan_on, run};
+use crate::placement::*;
 use crate::request::{Allow, CellWish, DeviceWish, Extras, GpuWish, Near, Reserve};
 
 /// The recorded DGX A100.
 fn a100() -> Topology {
-    crate::topology::file::from_json(include_str!("../../../topologies/dgx-a100.json")).unwrap()
+    crate::topology::file::from_json(include_str!("../../../../topologies/dgx-a100.json")).unwrap()
 }
 
 /// The nearest requests on a host with these domains; each is planned, and none is the one that was refused.
