@@ -85,7 +85,7 @@ fn put(asked: Asked<'_>) -> io::Result<Answer> {
             let told = "gets drives with data on them, and may overwrite it";
             tell(&format!("domain `{name}` {told}{losses}"));
         }
-        Question::Losses { .. } | Question::CutPower { .. } => {}
+        Question::Losses { .. } | Question::End { .. } | Question::CutPower { .. } => {}
     }
     Ok(match asked.question {
         _ if !is_terminal => Answer::Nobody,
@@ -96,6 +96,10 @@ fn put(asked: Asked<'_>) -> io::Result<Answer> {
         }
         Question::Agree { question, .. } => is_yes(ask_yes(question)?),
         Question::Losses { .. } => is_yes(ask_yes("give them to the guest?")?),
+        Question::End { why, name } => {
+            let question = format!("{why}, and domain `{name}` runs. Type its name to end it:");
+            is_yes(ask(&question)? == *name)
+        }
         Question::CutPower { why } => {
             is_yes(ask_yes(&format!("{why}; cut its power, which may lose data?"))?)
         }

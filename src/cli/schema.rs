@@ -4,7 +4,7 @@
 use super::output::VERSION;
 use super::{
     check, device, diff, drive, export, failure, gpu, host, image, ip, list, network, nic, plan,
-    recover, seed, show, start, tune, undo,
+    seed, show, start, tune, undo,
 };
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -52,7 +52,7 @@ const ALL: [Listed; 47] = [
     ("gpuvm-network-preview", document::<network::create::Preview<'static>>),
     ("gpuvm-nic-list", rows::<nic::list::Card>),
     ("gpuvm-plan", document::<plan::Answer<'static>>),
-    ("gpuvm-recover", rows::<recover::Answer>),
+    ("gpuvm-recover", rows::<gpuvm_ops::recover::Killed>),
     ("gpuvm-schema-list", rows::<String>),
     ("gpuvm-started", document::<start::Started<'static>>),
     ("gpuvm-steps", rows::<crate::apply::Step>),

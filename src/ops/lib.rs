@@ -89,11 +89,14 @@ pub mod links;
 pub mod made;
 pub mod pages;
 pub mod pools;
+pub mod recover;
 pub mod remote;
 pub mod reporter;
 pub mod restart;
 pub mod session;
 pub mod sriov;
+#[cfg(test)]
+pub(crate) mod stage;
 pub mod start;
 pub mod stop;
 pub mod storage;

@@ -2,6 +2,7 @@
 
 use crate::apply::Step;
 use crate::error::{Class, Result, classed, usage};
+use crate::shell::word;
 use std::io;
 
 /// A question before a change.
@@ -27,6 +28,13 @@ pub enum Question {
     },
     /// Whether a guest may have drives that data lies on, answered by yes.
     Losses {
+        /// The guest.
+        name: String,
+    },
+    /// Whether a guest that runs may be ended, answered by its name.
+    End {
+        /// Why it would be: `create a` (process 7) would be undone.
+        why: String,
         /// The guest.
         name: String,
     },
@@ -88,6 +96,22 @@ impl Question {
                     format!("domain `{name}` would get drives with data on them{lines}"),
                     "--accept-data-loss gives them as they are; `gpuvm drive wipe ID` erases one",
                 )
+            }
+            Question::End { why, name } => {
+                let message = if nobody {
+                    format!(
+                        "{why}, and domain `{name}` runs: that it may be ended is not \
+                         confirmed, and there is no terminal to ask at"
+                    )
+                } else {
+                    format!("domain `{name}` is not ended: its name was not repeated")
+                };
+                let hint = format!(
+                    "`gpuvm recover --end {name}` ends it; `gpuvm recover --discard` lets it run \
+                     and forgets the change",
+                    name = word(name)
+                );
+                classed(Class::Declined, message, hint)
             }
             Question::Losses { .. } | Question::CutPower { .. } => {
                 classed(Class::Declined, "declined; nothing is changed", "")

@@ -269,6 +269,26 @@ impl<'w> Session<'w> {
         Ok(Agreed::to(&steps).and(&change.losses))
     }
 
+    /// What is looked at.
+    pub(crate) fn world(&self) -> &'w World {
+        self.world
+    }
+
+    /// How the caller wants it.
+    pub(crate) fn manner(&self) -> Manner {
+        self.manner
+    }
+
+    /// Who sees the steps.
+    pub(crate) fn watch(&mut self) -> &mut Watch {
+        &mut self.watch
+    }
+
+    /// Takes the host's lock, for what is no plan of steps.
+    pub(crate) fn lock(&mut self) -> Result<Rc<HostLock>> {
+        Ok(self.watch.lock(self.manner.lock_wait)?)
+    }
+
     /// The signal that asks to stop, if one has come.
     pub fn interrupted(&mut self) -> Option<String> {
         self.watch.interrupted()

@@ -1,0 +1,274 @@
+//! `recover`: finishes or undoes what a killed run left, or forgets it; gives back what is left of guests that are gone.
+//! All of it with the host's lock, also while a person is asked: no other change is begun before.
+
+use crate::apply::identity::uuid_of;
+use crate::apply::{
+    ApplyError, Change as Begun, Damaged, Orphan, Orphans, Recovery, Step, Way, recover as finish,
+};
+use crate::change::Change;
+use crate::error::{Error, Refusal, Result, usage};
+use crate::gone::{self, Left};
+use crate::hypervisor::{DomainState, Hypervisor};
+use crate::reporter::Question;
+use crate::session::{Confirm, Session};
+use crate::unfinished;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// What is wanted of changes that were killed.
+#[derive(Debug, Clone, Default)]
+pub struct Recover {
+    /// Whether they are forgotten, and what they made stays.
+    pub discard: bool,
+    /// Guests that may be ended where they run, by name.
+    pub end: Vec<String>,
+    /// Whether what is left of guests that are gone is given back.
+    pub gone: bool,
+}
+
+/// A change that was killed, and what is, or would be, done about it.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Killed {
+    /// Its journal.
+    pub journal: PathBuf,
+    /// What it was; none: its run was killed before it had planned anything.
+    pub change: Option<Begun>,
+    /// What is done about it.
+    #[serde(flatten)]
+    pub recovery: Recovery,
+    /// Guests that run and are ended by it, once that is confirmed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<String>,
+    /// Why its journal cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damaged: Option<String>,
+}
+
+impl Killed {
+    /// What a journal calls for.
+    fn of(orphan: &Orphan) -> Killed {
+        Killed {
+            journal: orphan.path().to_owned(),
+            change: orphan.story.as_ref().map(|story| story.change.clone()),
+            recovery: Recovery::of(orphan.story.as_ref()),
+            runs: Vec::new(),
+            damaged: None,
+        }
+    }
+
+    /// What there is to say of a journal that cannot be read.
+    fn of_damaged(damaged: &Damaged) -> Killed {
+        Killed {
+            journal: damaged.path.clone(),
+            change: damaged.change.clone(),
+            recovery: Recovery::of(None),
+            runs: Vec::new(),
+            damaged: Some(damaged.error.to_string()),
+        }
+    }
+
+    /// The change in words.
+    pub fn name(&self) -> String {
+        match &self.change {
+            Some(Begun { verb, subject, pid, .. }) => {
+                format!("`{verb} {subject}` (process {pid})")
+            }
+            None => format!("journal {}", self.journal.display()),
+        }
+    }
+}
+
+/// What has become of all of them.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Changes that are settled, or would be.
+    pub settled: Vec<Killed>,
+    /// Why others are not.
+    pub failed: Vec<Error>,
+}
+
+/// Settles every change that was killed: one that cannot be hinders no other.
+pub fn recover(session: &mut Session<'_>, wanted: &Recover) -> Result<Outcome> {
+    let dry_run = session.manner().dry_run;
+    let _lock = if dry_run { None } else { Some(session.lock()?) };
+    let state = session.world().settings.state.as_deref();
+    let Orphans { readable, damaged } = unfinished::all(state)?;
+    let mut outcome = Outcome::default();
+    for orphan in readable {
+        let killed = Killed::of(&orphan);
+        if wanted.discard {
+            discard(orphan, &killed, session)?;
+            outcome.settled.push(killed);
+            continue;
+        }
+        match one(wanted, orphan, killed, session) {
+            Ok(killed) => outcome.settled.push(killed),
+            Err(error) => outcome.failed.push(error),
+        }
+    }
+    for damaged in damaged {
+        let killed = Killed::of_damaged(&damaged);
+        match put_away(wanted, damaged, session) {
+            Ok(()) => outcome.settled.push(killed),
+            Err(error) => outcome.failed.push(error),
+        }
+    }
+    outcome.failed.extend(leftovers(wanted, session).err());
+    Ok(outcome)
+}
+
+/// Names what is left of guests that are gone, and gives it back where that is wanted.
+fn leftovers(wanted: &Recover, session: &mut Session<'_>) -> Result<()> {
+    let (world, dry_run) = (session.world(), session.manner().dry_run);
+    let all = if wanted.gone { gone::left(world)? } else { gone::left_or_warn(world) };
+    for left in all {
+        let text = left.text();
+        if !wanted.gone || dry_run {
+            let told = format!("{text}; `gpuvm recover --gone` gives it back");
+            world.reporter().warning(&told);
+            continue;
+        }
+        // Once more: the pages of one are counted after those of the one before are given back.
+        let now = gone::left(world)?.into_iter().find(|now| now.uuid == left.uuid);
+        let Some(Left { name, steps, .. }) = now else { continue };
+        session.follow(&Change::new("recover --gone", &name, steps, ()))?;
+        world.progress(&format!("{text}; what could be given back is"));
+    }
+    Ok(())
+}
+
+/// Finishes or undoes one change, or says how.
+fn one(
+    wanted: &Recover,
+    orphan: Orphan,
+    mut killed: Killed,
+    session: &mut Session<'_>,
+) -> Result<Killed> {
+    let dry_run = session.manner().dry_run;
+    let Some(hypervisor) = hypervisor(&killed, session)? else {
+        if !dry_run {
+            orphan.into_journal().close()?;
+        }
+        return Ok(killed);
+    };
+    let mut ends = wanted.end.clone();
+    killed.runs = running(&killed, &*hypervisor)?;
+    if dry_run {
+        return Ok(killed);
+    }
+    for name in killed.runs.iter().filter(|name| !wanted.end.contains(name)) {
+        confirm_end(name, &killed, session)?;
+        ends.push(name.clone());
+    }
+    let done = finish(orphan, &*hypervisor, session.watch(), &ends);
+    killed.recovery = done.map_err(|error| neither(error, &killed))?;
+    Ok(killed)
+}
+
+/// The hypervisor of a change; none where nothing is to be done.
+fn hypervisor(killed: &Killed, session: &Session<'_>) -> Result<Option<Rc<dyn Hypervisor>>> {
+    match &killed.change {
+        Some(change) if killed.recovery.way != Way::Forget => {
+            session.world().hypervisor_of(change).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The guests that run and are ended where a change is undone or finished, by name.
+fn running(killed: &Killed, hypervisor: &dyn Hypervisor) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for step in &killed.recovery.steps {
+        let (name, uuid) = match (step, killed.recovery.way) {
+            (Step::StartDomain { name, uuid }, Way::Undo) => (name, uuid.clone()),
+            (Step::DefineDomain { name, xml }, Way::Undo) => (name, uuid_of(xml)),
+            // It may have been started again since, and be of use to somebody.
+            (
+                Step::EndDomain { name, uuid } | Step::ShutDownDomain { name, uuid, .. },
+                Way::Finish,
+            ) => (name, uuid.clone()),
+            _ => continue,
+        };
+        // Without a UUID, which an older version did not write down, finishing goes by the name.
+        let is_it = |theirs: &String| match &uuid {
+            Some(uuid) => uuid == theirs,
+            None => killed.recovery.way == Way::Finish,
+        };
+        let row = hypervisor.domain(name)?.filter(|row| is_it(&row.uuid));
+        let off = [DomainState::ShutOff, DomainState::Crashed];
+        if row.is_some_and(|row| !off.contains(&row.state)) && !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    Ok(names)
+}
+
+/// Asks whether a running guest may be ended, by its name.
+fn confirm_end(name: &str, killed: &Killed, session: &Session<'_>) -> Result<()> {
+    let done = if killed.recovery.way == Way::Finish { "finished" } else { "undone" };
+    let why = format!("{} would be {done}", killed.name());
+    let question = Question::End { why, name: name.to_owned() };
+    question.settle(session.ask(&question, &[], &[])?, &[])
+}
+
+/// Puts a journal away that cannot be read, where that is wanted.
+fn put_away(wanted: &Recover, damaged: Damaged, session: &Session<'_>) -> Result<()> {
+    let (reporter, manner) = (session.world().reporter(), session.manner());
+    let said = damaged.error.to_string();
+    if !wanted.discard {
+        let what = "a change was killed half way, and what it was cannot be read";
+        let message = format!("{what}: {said}");
+        if manner.dry_run {
+            reporter.warning(&message);
+            return Ok(());
+        }
+        let hint = "`gpuvm recover --discard` puts its journal away, so that others go on";
+        return Err(Error::from(damaged.error).around(Refusal::around(message, hint)));
+    }
+    reporter.warning(&format!("cannot be read, so nothing of it is undone: {said}"));
+    if manner.dry_run {
+        return Ok(());
+    }
+    if manner.confirm != Confirm::Given {
+        return Err(usage(
+            format!("putting journal {} away is not confirmed", damaged.path.display()),
+            "--yes puts it away",
+        ));
+    }
+    let away = damaged.put_away()?;
+    reporter.progress(&format!("the journal is kept as {}", away.display()));
+    Ok(())
+}
+
+/// Says what helps where a change can be neither finished nor undone.
+fn neither(error: ApplyError, killed: &Killed) -> Error {
+    let hint = "remove the cause and run `gpuvm recover` again; `gpuvm recover --discard` forgets the \
+                change and leaves what it made";
+    let message = format!("{} is neither finished nor undone", killed.name());
+    Error::from(error).around(Refusal::around(message, hint))
+}
+
+/// Forgets a change, naming what stays.
+fn discard(orphan: Orphan, killed: &Killed, session: &Session<'_>) -> Result<()> {
+    let manner = session.manner();
+    let verb = if killed.recovery.way == Way::Undo { "not undone" } else { "not done" };
+    for step in &killed.recovery.steps {
+        let told = format!("{}: {verb}: {step}", killed.name());
+        session.world().reporter().warning(&told);
+    }
+    if manner.dry_run {
+        return Ok(());
+    }
+    if manner.confirm != Confirm::Given {
+        return Err(usage(
+            format!("forgetting {} is not confirmed", killed.name()),
+            "--yes forgets it; without --discard it is finished or undone",
+        ));
+    }
+    Ok(orphan.into_journal().close()?)
+}
+
+#[cfg(test)]
+mod tests;

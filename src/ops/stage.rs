@@ -1,0 +1,159 @@
+//! A machine of a test: a hypervisor in memory, with the lock and the journals in a directory of its own, and somebody
+//! who is told and asked.
+
+pub(crate) mod fake;
+
+use crate::apply::{HostLock, Orphan, Step, recover};
+use crate::change::Change;
+use crate::error::Result;
+use crate::hypervisor::Hypervisor;
+use crate::reporter::{Answer, Asked, Question, Reporter};
+use crate::session::{Confirm, Done, Manner, Of, Session};
+use crate::watch::Watch;
+use crate::world::{Settings, World};
+use fake::{Fake, xml};
+use std::io;
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// UUID of the domain that is made here.
+pub(crate) const UUID: &str = "11111111-2222-4333-8444-555555555555";
+
+/// What happens when something is told or asked.
+pub(crate) type Happens = Box<dyn Fn(&str) + Send>;
+
+/// Somebody who is told and asked, and to whom something may happen meanwhile.
+pub(crate) struct Caller {
+    /// What was told.
+    pub(crate) told: Mutex<Vec<String>>,
+    /// The answer to every question.
+    pub(crate) answer: Answer,
+    /// What happens; told of `ask` where a question is asked.
+    pub(crate) happens: Mutex<Option<Happens>>,
+}
+
+impl Caller {
+    /// Somebody who answers so.
+    pub(crate) fn who_says(answer: Answer) -> Arc<Caller> {
+        Arc::new(Caller { told: Mutex::default(), answer, happens: Mutex::default() })
+    }
+
+    /// Lets something happen at everything that is told from now on.
+    pub(crate) fn at(&self, happens: impl Fn(&str) + Send + 'static) {
+        *self.happens.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(happens));
+    }
+
+    /// Notes what is told.
+    pub(crate) fn hear(&self, text: String) {
+        let happens = self.happens.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(happens) = &*happens {
+            happens(&text);
+        }
+        self.told.lock().unwrap().push(text);
+    }
+
+    /// How often something was told that has this in it.
+    pub(crate) fn heard(&self, part: &str) -> usize {
+        self.told.lock().unwrap().iter().filter(|text| text.contains(part)).count()
+    }
+}
+
+impl Reporter for Caller {
+    fn progress(&self, text: &str) {
+        self.hear(text.to_owned());
+    }
+    fn warning(&self, text: &str) {
+        self.hear(format!("warning: {text}"));
+    }
+    fn preview(&self, steps: &[Step]) -> io::Result<()> {
+        self.hear(format!("preview of {}", steps.len()));
+        Ok(())
+    }
+    fn ask(&self, _: Asked<'_>) -> io::Result<Answer> {
+        self.hear("ask".into());
+        Ok(self.answer)
+    }
+}
+
+/// A machine of a test.
+pub(crate) struct Stage {
+    /// Its lock, journals and files.
+    pub(crate) dir: tempfile::TempDir,
+    /// Its hypervisor.
+    pub(crate) fake: Rc<Fake>,
+    /// Who is told and asked.
+    pub(crate) caller: Arc<Caller>,
+    /// What is looked at.
+    pub(crate) world: World,
+}
+
+impl Stage {
+    /// One on which nothing is yet, before somebody who answers so.
+    pub(crate) fn who_says(answer: Answer) -> Stage {
+        let (dir, fake) = (tempfile::tempdir().unwrap(), Rc::new(Fake::default()));
+        let caller = Caller::who_says(answer);
+        let state = Some(dir.path().to_owned());
+        let settings = Settings { connect: "test:///fake".into(), state, ..Settings::default() };
+        let world = World::on(Rc::clone(&fake) as Rc<dyn Hypervisor>, settings, caller.clone());
+        Stage { dir, fake, caller, world }
+    }
+
+    /// Makes a guest, as a caller wants it.
+    pub(crate) fn create(&self, confirm: Confirm) -> Result<Done<()>> {
+        Session::begin(&self.world, manner(confirm))?.run(|world| self.plan(world))
+    }
+
+    /// Plans a guest: a file, its definition, its start.
+    pub(crate) fn plan(&self, world: &World) -> Result<Change> {
+        world.warning("it is planned");
+        let path = self.dir.path().join("note");
+        let name = || "a".to_owned();
+        let steps = vec![
+            Step::Remember { path, text: Some("x".into()), was: None },
+            Step::DefineDomain { name: name(), xml: xml("a", UUID) },
+            Step::StartDomain { name: name(), uuid: Some(UUID.into()) },
+        ];
+        let question =
+            Question::Agree { lines: None, question: "go on?", what: "making it".into() };
+        Ok(Change { question: Some(question), ..Change::new("create", "a", steps, ()) })
+    }
+
+    /// Journals that lie there.
+    pub(crate) fn journals(&self) -> usize {
+        std::fs::read_dir(self.dir.path().join("journal")).map_or(0, Iterator::count)
+    }
+
+    /// Whether nothing is there that the change makes.
+    pub(crate) fn is_untouched(&self) -> bool {
+        let note = self.dir.path().join("note").exists();
+        self.fake.runs("a").is_none() && !note && self.journals() == 0
+    }
+
+    /// Recovers what was killed.
+    pub(crate) fn recover(&self) {
+        let orphans = Orphan::all_in(&self.dir.path().join("journal")).unwrap();
+        assert!(orphans.damaged.is_empty(), "{:?}", orphans.damaged.first().map(|one| &one.error));
+        let mut watch = Watch::begin(Caller::who_says(Answer::Nobody)).unwrap();
+        for orphan in orphans.readable {
+            recover(orphan, &*self.fake, &mut watch, &["a".into()]).unwrap();
+        }
+    }
+}
+
+/// How a change is made here.
+pub(crate) fn manner(confirm: Confirm) -> Manner {
+    Manner { confirm, dry_run: false, lock_wait: Duration::ZERO, of: Of::Guests }
+}
+
+/// Whether nobody holds the lock of a directory.
+pub(crate) fn is_free(state: &Path) -> bool {
+    HostLock::take_in(state, Duration::ZERO, |_| std::ops::ControlFlow::Continue(())).is_ok()
+}
+
+/// Ends what goes on as if the program were killed there: nothing more is done.
+pub(crate) fn kill() {
+    resume_unwind(Box::new("killed"));
+}
