@@ -63,6 +63,9 @@ impl Reporter for Screen {
     }
 
     fn ask(&self, asked: Asked<'_>) -> io::Result<Answer> {
+        if matches!(asked.question, Question::Name { .. }) {
+            asked.losses.iter().for_each(|loss| self.warning(&format!("this will {loss}")));
+        }
         put(asked)
     }
 }

@@ -6,7 +6,6 @@ use super::codes::Class;
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{Coded, EXIT_DONE, EXIT_FOUND, classed};
-use super::network;
 use super::output::Output;
 use super::storage::{self, Disks, refuse_unfit, remains};
 use crate::apply::Step;
@@ -29,7 +28,7 @@ use gpuvm_ops::host_files::too_few_files;
 use gpuvm_ops::session::{Confirm, Manner, Session};
 use gpuvm_ops::storage::room;
 use gpuvm_ops::world::World;
-use gpuvm_ops::{disks, pages, vfs};
+use gpuvm_ops::{disks, networks, pages, vfs};
 
 /// Says why a guest is not created.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -153,10 +152,10 @@ fn prepare(
     if let Some(hypervisor) = hypervisor {
         let (networks, held) = (&wanted.networks, &planned.occupancy);
         extra.vf_pools = vfs::pools(networks, held, !args.no_start, hypervisor)?;
-        network::refuse_unfit(networks, hypervisor)?;
+        networks::refuse_unfit(networks, hypervisor)?;
         let private = args.private_ip.then_some(PRIVATE_NET);
         let asked = networks.iter().map(|wish| wish.network.as_str()).chain(private);
-        steps.extend(network::on_demand(asked, hypervisor, cx)?);
+        steps.extend(networks::on_demand(asked, hypervisor, cx)?);
         room::refuse_taken(&steps, hypervisor)?;
         for warning in room::warnings(&steps, hypervisor)? {
             cx.warning(&warning);

@@ -3,13 +3,13 @@
 use super::args::ExportArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
-use super::network;
 use super::output::Document;
 use super::storage::{self, Disks, refuse_unfit};
 use crate::placement::Occupancy;
 use crate::topology::Topology;
 use gpuvm_ops::files::FileError;
 use gpuvm_ops::guest::{Extra, refuse_foreign, render, resolve};
+use gpuvm_ops::networks;
 use gpuvm_ops::vfs;
 use serde::Serialize;
 use std::io::Write as _;
@@ -58,7 +58,7 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     {
         let (networks, held) = (&wanted.networks, &planned.occupancy);
         extra.vf_pools = vfs::pools(networks, held, false, &*hypervisor)?;
-        network::refuse_unfit(networks, &*hypervisor)?;
+        networks::refuse_unfit(networks, &*hypervisor)?;
     }
     let xml = render(&wanted, &planned, &extra)?;
     let exported = Exported { name: planned.name.as_str(), xml: xml.text() };

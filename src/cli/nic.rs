@@ -2,7 +2,7 @@
 
 pub(super) mod list;
 
-use super::args::{EarlyVfs, NicVerb, PfName, VfsArgs};
+use super::args::{EarlyVfs, NicVerb, VfsArgs};
 use super::change::{manner, program};
 use super::context::Context;
 use super::error::{Coded, EXIT_DONE, usage};
@@ -12,7 +12,7 @@ use crate::hypervisor::none::NoHypervisor;
 use crate::words;
 use gpuvm_ops::session::{Confirm, Manner, Of, Session};
 use gpuvm_ops::sriov::CardError;
-use gpuvm_ops::sriov::{self, Card, Functions, set_functions};
+use gpuvm_ops::sriov::{self, Functions, set_functions};
 use std::time::{Duration, Instant};
 
 /// How long a card's driver and the name of its network device are waited for at boot.
@@ -56,10 +56,7 @@ fn wanted(args: &VfsArgs) -> anyhow::Result<Functions> {
     let (Some(name), Some(count)) = (&args.pf, args.count) else {
         return Err(usage("a card and a number are needed", "`gpuvm nic vfs PF --count N`"));
     };
-    let card = match name {
-        PfName::At(bdf) => Card::At(*bdf),
-        PfName::Netdev(name) => Card::Netdev(name.clone()),
-    };
+    let card = name.clone();
     let at_boot = if args.at_boot { Some(program()?) } else { None };
     Ok(Functions { card, count, host_drivers: args.host_drivers, at_boot })
 }

@@ -167,6 +167,14 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Lock(#[from] LockError),
+    /// A network that cannot be made.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Network(#[from] crate::network::Refused),
+    /// A bridge of the host that cannot be made.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    HostBridge(#[from] crate::hostnet::Refused),
     /// The hypervisor.
     #[error("{0}")]
     #[strum(to_string = "-")]

@@ -59,8 +59,8 @@
 //!    [`Session::run_and`](session::Session::run_and). Errors are [`error::Error`]: `hinted`, `classed`, `usage`.
 
 use gpuvm_core::{
-    bdf, check, cpuset, domain, image, memsize, network, placement, request, seed, shell, topology,
-    words,
+    bdf, check, cpuset, domain, hostnet, image, memsize, network, placement, request, seed, shell,
+    topology, words,
 };
 use gpuvm_host::{apply, blockdev, discover, fsroot, history, holders, hypervisor, input, trace};
 
@@ -87,6 +87,7 @@ pub mod host_settings;
 pub mod images;
 pub mod links;
 pub mod made;
+pub mod networks;
 pub mod pages;
 pub mod pools;
 pub mod recover;

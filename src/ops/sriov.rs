@@ -10,6 +10,7 @@ use crate::change::Change;
 use crate::error::{Coded, Result, usage};
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Use};
+use crate::network::Card;
 use crate::reporter::Question;
 use crate::topology::{PciDevice, Sriov, Topology, is_vfio};
 
@@ -98,15 +99,6 @@ pub enum CardError {
 }
 
 impl Coded for CardError {}
-
-/// A card, as it is named.
-#[derive(Debug, Clone)]
-pub enum Card {
-    /// By its address.
-    At(Bdf),
-    /// By its network device.
-    Netdev(String),
-}
 
 /// How many virtual functions a card is to have.
 #[derive(Debug, Clone)]

@@ -1,11 +1,11 @@
 //! A guest's NIC on the command line: its network, and what is set on it.
 
 use super::item::speed;
-use super::vf::{mac, vlan};
 use crate::domain::nics::{MOST_QUEUES, MTUS};
 use crate::domain::setting::Rate;
 use crate::domain::wish::{NicModel, NicSettings, NicWish};
 use crate::memsize::MemSize;
+use crate::network::{mac, vlan};
 
 /// The value's name in the help.
 pub const NIC_VALUE: &str = "NAME[,KEY=VALUE]";

@@ -48,10 +48,10 @@ pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
 pub use make::{CreateArgs, ExportArgs, PlanArgs};
 pub use meta::{CompletionsArgs, ManArgs, SchemaArgs};
 pub use network::{
-    DhcpArg, ModeArg, NetworkCreateArgs, NetworkDeleteArgs, NetworkDoctorArgs, NetworkKindArg,
-    NetworkShowArgs, NetworkUndoArgs, NetworkVerb, StaticArg, Who,
+    NetworkCreateArgs, NetworkDeleteArgs, NetworkDoctorArgs, NetworkShowArgs, NetworkUndoArgs,
+    NetworkVerb,
 };
-pub use nic::{EarlyVfs, NicListArgs, NicVerb, PfName, VfsArgs};
+pub use nic::{EarlyVfs, NicListArgs, NicVerb, VfsArgs};
 pub use request::request;
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};

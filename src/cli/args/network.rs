@@ -1,13 +1,9 @@
 //! The verbs on libvirt's networks.
 
 use super::heading::BEHAVIOUR;
-use super::nic::PfName;
-use super::vf::mac;
 use super::{HostBridgeVerb, LockArgs};
-use crate::network::{Dhcp, Mode, Range};
+use crate::network::{Card, Dhcp, FixedAddress, Kind, Mode, Range};
 use clap::{Args, Subcommand, ValueEnum};
-use std::net::Ipv4Addr;
-use std::str::FromStr;
 
 /// Examples of `list`.
 const LIST: &str = "Examples:
@@ -107,6 +103,18 @@ pub enum NetworkKindArg {
     Sriov,
 }
 
+impl From<NetworkKindArg> for Kind {
+    fn from(arg: NetworkKindArg) -> Kind {
+        match arg {
+            NetworkKindArg::Nat => Kind::Nat,
+            NetworkKindArg::Private => Kind::Private,
+            NetworkKindArg::Macvtap => Kind::Macvtap(Mode::Bridge),
+            NetworkKindArg::Bridge => Kind::Bridge,
+            NetworkKindArg::Sriov => Kind::Sriov,
+        }
+    }
+}
+
 /// The mode of macvtap on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ModeArg {
@@ -159,7 +167,7 @@ pub struct NetworkCreateArgs {
     ///
     /// For macvtap and sriov the NIC to use, for nat the only outgoing NIC.
     #[arg(long, value_name = "NIC")]
-    pub nic: Option<PfName>,
+    pub nic: Option<Card>,
     /// Mode of macvtap
     ///
     /// Default: bridge.
@@ -179,12 +187,12 @@ pub struct NetworkCreateArgs {
     ///
     /// Default: the longest range without static addresses.
     #[arg(long, value_name = "FIRST-LAST|off")]
-    pub dhcp: Option<DhcpArg>,
+    pub dhcp: Option<Dhcp>,
     /// Fixed address of a guest; repeatable
     ///
     /// WHO is a MAC address, or the name of a guest with a NIC on the network. Key: name=HOST, the host name to hand out.
     #[arg(long = "static", value_name = "WHO=IP[,KEY=VALUE]")]
-    pub statics: Vec<StaticArg>,
+    pub statics: Vec<FixedAddress>,
     /// MTU of the network
     ///
     /// Of nat and private; the others have that of their NIC or bridge.
@@ -280,103 +288,4 @@ pub struct NetworkDoctorArgs {
     /// 0 does not ask the agent.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, help_heading = BEHAVIOUR)]
     pub agent_wait: u64,
-}
-
-/// What DHCP hands out, on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DhcpArg(pub Dhcp);
-
-impl FromStr for DhcpArg {
-    type Err = String;
-    fn from_str(text: &str) -> Result<DhcpArg, String> {
-        Ok(DhcpArg(match text {
-            "off" => Dhcp::Off,
-            span => Dhcp::Span(span.parse()?),
-        }))
-    }
-}
-
-/// A static address on the command line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StaticArg {
-    /// Who gets it.
-    pub who: Who,
-    /// The address.
-    pub ip: Ipv4Addr,
-    /// The host name that goes with it.
-    pub name: Option<String>,
-}
-
-/// Who gets an address.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Who {
-    /// The interface of this MAC address, lower case.
-    Mac(String),
-    /// The guest of this name.
-    Guest(String),
-}
-
-impl FromStr for StaticArg {
-    type Err = String;
-    fn from_str(text: &str) -> Result<StaticArg, String> {
-        let (first, name) = match text.split_once(',') {
-            Some((first, rest)) => {
-                let name = rest.strip_prefix("name=").filter(|name| is_host_name(name));
-                let wrong = || format!("`{rest}` is not name= with a host name");
-                (first, Some(name.ok_or_else(wrong)?.to_owned()))
-            }
-            None => (text, None),
-        };
-        let wrong = || "it is not MAC=IP or GUEST=IP, such as train-a=192.168.122.45".to_owned();
-        let (who, ip) = first.split_once('=').ok_or_else(wrong)?;
-        let ip = ip.parse().map_err(|_| format!("`{ip}` is not an IPv4 address"))?;
-        let who = match who {
-            "" => return Err(wrong()),
-            // No guest's name has a colon.
-            who if who.contains(':') => Who::Mac(mac(who)?),
-            who => Who::Guest(who.to_owned()),
-        };
-        Ok(StaticArg { who, ip, name })
-    }
-}
-
-/// Whether a text is a host name (RFC 1123).
-fn is_host_name(text: &str) -> bool {
-    let label = |label: &str| {
-        let inner = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        (1..=63).contains(&label.len())
-            && label.chars().all(inner)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    text.len() <= 253 && text.split('.').all(label)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn static_addresses_are_of_interfaces_or_guests() {
-        let read: StaticArg = "52:54:00:AA:00:01=10.0.0.9,name=a.lab".parse().unwrap();
-        assert_eq!(read.who, Who::Mac("52:54:00:aa:00:01".into()));
-        assert_eq!((read.ip, read.name.as_deref()), (Ipv4Addr::new(10, 0, 0, 9), Some("a.lab")));
-        let read: StaticArg = "train-a=10.0.0.9".parse().unwrap();
-        assert_eq!((read.who, read.name), (Who::Guest("train-a".into()), None));
-        for (bad, said) in [
-            ("train-a", "it is not MAC=IP"),
-            ("=10.0.0.9", "it is not MAC=IP"),
-            ("a=10.0.0", "not an IPv4 address"),
-            ("a=10.0.0.9,x", "not name="),
-            ("a=10.0.0.9,name=-x", "not name="),
-            ("a=10.0.0.9,name=a..b", "not name="),
-            ("01:00:5e:00:00:01=10.0.0.9", "is of a group"),
-            ("52:54:00=10.0.0.9", "not a MAC address"),
-        ] {
-            let error = bad.parse::<StaticArg>().unwrap_err();
-            assert!(error.contains(said), "{bad}: {error}");
-        }
-        assert_eq!("off".parse(), Ok(DhcpArg(Dhcp::Off)));
-        assert!("10.0.0.9-10.0.0.2".parse::<DhcpArg>().unwrap_err().contains("before it begins"));
-    }
 }

@@ -4,6 +4,7 @@ use super::heading::BEHAVIOUR;
 use super::{LockArgs, TakenArgs, about_records};
 use crate::apply::nic::boot::AtBoot;
 use crate::bdf::Bdf;
+use crate::network::Card;
 use clap::{Args, Subcommand};
 use std::str::FromStr;
 
@@ -54,7 +55,7 @@ pub struct NicListArgs {
 pub struct VfsArgs {
     /// PCI address or network device of the NIC
     #[arg(value_name = "PF", required_unless_present = "early")]
-    pub pf: Option<PfName>,
+    pub pf: Option<Card>,
     /// Number of VFs
     #[arg(long, value_name = "N", required_unless_present = "early")]
     pub count: Option<u32>,
@@ -85,29 +86,6 @@ pub struct VfsArgs {
     pub lock: LockArgs,
 }
 
-/// A network card on the command line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PfName {
-    /// By its PCI address.
-    At(Bdf),
-    /// By its network device.
-    Netdev(String),
-}
-
-impl FromStr for PfName {
-    type Err = String;
-    fn from_str(text: &str) -> Result<PfName, String> {
-        if let Ok(bdf) = text.parse() {
-            return Ok(PfName::At(bdf));
-        }
-        let good = |c: char| !c.is_whitespace() && !matches!(c, '/' | ':') && !c.is_control();
-        match (1..=15).contains(&text.len()) && text.chars().all(good) {
-            true => Ok(PfName::Netdev(text.to_owned())),
-            false => Err("it is neither a PCI address nor a network device's name".into()),
-        }
-    }
-}
-
 /// A card that gets its virtual functions at boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EarlyVfs {
@@ -122,19 +100,5 @@ impl FromStr for EarlyVfs {
     fn from_str(text: &str) -> Result<EarlyVfs, String> {
         let (pf, at_boot) = AtBoot::parse(text).ok_or("it is not BDF=ID=N")?;
         Ok(EarlyVfs { pf, at_boot })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_card_is_an_address_or_a_name() {
-        assert_eq!("86:00.0".parse(), Ok(PfName::At("0000:86:00.0".parse().unwrap())));
-        assert_eq!("enp134s0f0".parse(), Ok(PfName::Netdev("enp134s0f0".into())));
-        for bad in ["", "86:00", "a/b", "eth0 ", "an-interface-name"] {
-            assert!(bad.parse::<PfName>().is_err(), "{bad}");
-        }
     }
 }

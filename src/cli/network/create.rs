@@ -1,20 +1,21 @@
-//! `network create`: plan a network, define it, start it, read it back, and say who reaches whom.
+//! `network create`.
 
-use super::super::args::NetworkCreateArgs;
-use super::super::change::{Agreed, agree, journal, print_steps, refuse_unfinished, watch};
-use super::super::context::Context;
-use super::super::diff::Diff;
-use super::super::error::EXIT_DONE;
-use super::prepare::{Prepared, prepare};
+use super::show;
 use super::show::{facts, reach};
-use super::{find, show};
-use crate::apply::{Step, apply};
-use crate::hypervisor::Hypervisor;
+use crate::apply::Step;
+use crate::cli::args::NetworkCreateArgs;
+use crate::cli::change::{asking, print_steps, program};
+use crate::cli::context::Context;
+use crate::cli::diff::Diff;
+use crate::cli::error::EXIT_DONE;
 use crate::network::{Network, Reach};
-use crate::shell::word;
+use gpuvm_ops::change::Change;
+use gpuvm_ops::networks::create::{NetworkPlan, NewNetwork, create};
+use gpuvm_ops::networks::find;
+use gpuvm_ops::session::Session;
 use serde::Serialize;
 
-/// Is what `network create` and `network undo` answer.
+/// What `network create` and `network undo` answer.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(in crate::cli) struct Created {
@@ -27,7 +28,7 @@ pub(in crate::cli) struct Created {
     reach: Option<Reach>,
 }
 
-/// Is what would be done.
+/// What would be done.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(in crate::cli) struct Preview<'a> {
@@ -48,50 +49,43 @@ pub(in crate::cli) struct Preview<'a> {
 /// Runs the verb.
 pub fn run(args: &NetworkCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("network create")?;
-    let mut reporter = watch(cx.output)?;
-    let hypervisor = cx.hypervisor()?;
-    if !cx.has_guests_here()? {
-        let told = "links, addresses and routes of that host are not known here, so nothing is checked against them";
-        cx.output.warning(told);
-    }
-    let first = prepare(args, &*hypervisor, cx)?;
-    for note in &first.notes {
-        cx.output.warning(note);
-    }
+    let wanted = wanted(args)?;
+    let mut session = Session::begin(cx, asking(&args.lock, (args.yes, false)))?;
     if args.xml || args.diff || args.dry_run {
-        preview(args, &first, cx)?;
+        preview(args, &session.look(|world| create(world, &wanted))?, cx)?;
         return Ok(EXIT_DONE);
     }
-    refuse_unfinished(&*hypervisor, cx.output)?;
-    let mut agreed = Agreed::default();
-    if !first.lost.is_empty() && !args.yes {
-        let what = format!("changing network `{}`", args.name);
-        agree(&first.lost, "change it?", &what)?;
-        agreed = Agreed::to([]).and(&first.lost);
-    }
-    let _lock = reporter.lock(args.lock.wait())?;
-    // Once more: it may have been changed while the question stood.
-    let Prepared { steps, lost, .. } = prepare(args, &*hypervisor, cx)?;
-    let again = format!("gpuvm network create {} --replace --dry-run", word(&args.name));
-    agreed.covers([], &lost, &again)?;
-    if steps.is_empty() {
+    let done = session.run(|world| create(world, &wanted))?;
+    if !done.made {
         cx.output.progress(&format!("network `{}`: already set; nothing to do", args.name));
-    } else {
-        let journal = journal("network create", &args.name, &*hypervisor)?;
-        apply(&steps, &*hypervisor, &mut reporter, Some(journal))?;
     }
-    answer(&args.name, !steps.is_empty(), &*hypervisor, cx)?;
+    answer(&args.name, done.made, cx)?;
     Ok(EXIT_DONE)
 }
 
+/// What the arguments ask for.
+fn wanted(args: &NetworkCreateArgs) -> anyhow::Result<NewNetwork> {
+    Ok(NewNetwork {
+        name: args.name.clone(),
+        kind: args.kind.map(Into::into),
+        mode: args.mode.map(Into::into),
+        nic: args.nic.clone(),
+        bridge: args.bridge.clone(),
+        range: args.range,
+        dhcp: args.dhcp,
+        statics: args.statics.clone(),
+        mtu: args.mtu,
+        vfs: args.vfs,
+        program: args.vfs.map(|_| program()).transpose()?,
+        replace: args.replace,
+        autostart: !args.no_autostart,
+        start: !args.no_start,
+    })
+}
+
 /// Prints a network as it is now.
-pub(super) fn answer(
-    name: &str,
-    changed: bool,
-    hypervisor: &dyn Hypervisor,
-    cx: &Context<'_>,
-) -> anyhow::Result<()> {
-    let (_, network) = find(hypervisor, name)?;
+pub(super) fn answer(name: &str, changed: bool, cx: &Context<'_>) -> anyhow::Result<()> {
+    let (_, network) = find(&*cx.hypervisor()?, name)?;
     let created = Created { changed, reach: Reach::of(network.kind), network };
     if cx.output.json {
         cx.output.json("gpuvm-network-created", &created)?;
@@ -102,8 +96,12 @@ pub(super) fn answer(
 }
 
 /// Prints what would be done.
-fn preview(args: &NetworkCreateArgs, first: &Prepared, cx: &Context<'_>) -> anyhow::Result<()> {
-    let Prepared { network, notes, before, steps, lost } = first;
+fn preview(
+    args: &NetworkCreateArgs,
+    change: &Change<NetworkPlan>,
+    cx: &Context<'_>,
+) -> anyhow::Result<()> {
+    let NetworkPlan { network, notes, before } = &change.about;
     let xml = network.xml();
     if args.xml {
         cx.output.document(&xml)?;
@@ -113,16 +111,21 @@ fn preview(args: &NetworkCreateArgs, first: &Prepared, cx: &Context<'_>) -> anyh
         Diff::of(&network.name, before.as_deref(), Some(&xml)).print(cx.output)?;
         return Ok(());
     }
-    let reach = Reach::of(network.kind);
+    let (reach, steps, lost) = (Reach::of(network.kind), change.steps(), &change.losses[..]);
     if cx.output.json {
-        cx.output
-            .json("gpuvm-network-preview", &Preview { network, xml, steps, lost, notes, reach })?;
+        let preview = Preview { network, xml, steps: &steps, lost, notes, reach };
+        cx.output.json("gpuvm-network-preview", &preview)?;
         return Ok(());
     }
+    would(lost, cx);
+    print_steps(&steps, cx)?;
+    cx.output.text(&show::reach(reach))?;
+    Ok(())
+}
+
+/// Says what guests and the host would lose.
+pub(super) fn would(lost: &[String], cx: &Context<'_>) {
     for line in lost {
         cx.output.progress(&format!("this would {line}"));
     }
-    print_steps(steps, cx)?;
-    cx.output.text(&show::reach(reach))?;
-    Ok(())
 }

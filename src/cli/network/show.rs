@@ -1,54 +1,22 @@
 //! `network show`: one network, its leases and guests, and who reaches whom.
 
-use super::super::args::NetworkShowArgs;
-use super::super::context::Context;
-use super::super::error::EXIT_DONE;
-use super::find;
-use super::guests::{GuestNic, Guests};
-use crate::hypervisor::network::{NetworkLease, NetworkState};
+use crate::cli::args::NetworkShowArgs;
+use crate::cli::context::Context;
+use crate::cli::error::EXIT_DONE;
 use crate::network::{Network, Reach, Span};
-use serde::Serialize;
+use gpuvm_ops::networks::facts::{NetworkShown, one};
+use gpuvm_ops::networks::find;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
-
-/// Is what is shown.
-#[derive(Debug, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub(in crate::cli) struct Shown {
-    /// What it is.
-    #[serde(flatten)]
-    network: Network,
-    /// Whether it is up.
-    active: bool,
-    /// Whether it comes up with libvirt.
-    autostart: bool,
-    /// Whether its definition outlives it.
-    persistent: bool,
-    /// Addresses that it has given away now.
-    leases: Vec<NetworkLease>,
-    /// The interfaces on it.
-    guests: Vec<GuestNic>,
-    /// Who reaches whom.
-    reach: Option<Reach>,
-    /// Its definition.
-    xml: String,
-}
 
 /// Runs the verb.
 pub fn run(args: &NetworkShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_without_guests("network show")?;
-    let hypervisor = cx.hypervisor()?;
-    let (state, network) = find(&*hypervisor, &args.name)?;
     if args.xml {
-        cx.output.document(&state.xml)?;
+        cx.output.document(&find(&*cx.hypervisor()?, &args.name)?.0.xml)?;
         return Ok(EXIT_DONE);
     }
-    let networks = hypervisor.networks();
-    let leases = if state.active { networks.network_leases(&state.name)? } else { Vec::new() };
-    let guests = Guests::read(&*hypervisor)?.on(&network);
-    let NetworkState { active, autostart, persistent, xml, .. } = state;
-    let reach = Reach::of(network.kind);
-    let shown = Shown { network, active, autostart, persistent, leases, guests, reach, xml };
+    let shown = one(cx, &args.name)?;
     if cx.output.json {
         cx.output.json("gpuvm-network", &shown)?;
     } else {
@@ -58,7 +26,7 @@ pub fn run(args: &NetworkShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 }
 
 /// It for people, one fact a line.
-fn text(shown: &Shown) -> String {
+fn text(shown: &NetworkShown) -> String {
     let mut text = facts(&shown.network);
     let mut line = |what: &str, value: String| {
         writeln!(text, "{what:<15}{value}").expect("text");

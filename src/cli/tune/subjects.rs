@@ -6,7 +6,6 @@ use crate::cli::check::{is_file, read_file};
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
 use crate::cli::error::{Coded, Hinted, classed, dump_and_define, usage};
-use crate::cli::network;
 use crate::domain::guest::{Abilities, DiskIo};
 use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, Element};
@@ -18,6 +17,7 @@ use crate::topology::Topology;
 use crate::tune::{Given, Item, ItemName, Items, TuneError, Tuned, together, tune};
 use crate::versions::Versions;
 use anyhow::Context as _;
+use gpuvm_ops::networks::refuse_unfit;
 use gpuvm_ops::storage::{abilities, best_io};
 use gpuvm_ops::taken::xml_files;
 use std::collections::BTreeMap;
@@ -134,7 +134,7 @@ fn networks(
     if wishes.is_empty() {
         return Ok(Vec::new());
     }
-    network::refuse_unfit(wishes, hypervisor)?;
+    refuse_unfit(wishes, hypervisor)?;
     let there = hypervisor.networks().all_networks()?;
     if let Some(wish) = wishes.iter().find(|wish| there.iter().all(|n| n.name != wish.network)) {
         let message = format!("{} has no network `{}`", hypervisor.uri(), wish.network);

@@ -16,6 +16,7 @@ mod reach;
 mod request;
 mod subnet;
 mod vendor;
+mod wish;
 
 pub use address::{AddressSource, GuestAddress};
 pub use plan::{LEAST_MTU, MOST_MTU, MOST_NAME, plan};
@@ -24,6 +25,7 @@ pub use reach::Reach;
 pub use request::{Dhcp, Planned, Request};
 pub use subnet::{Range, Span, Subnet};
 pub use vendor::known;
+pub use wish::{Card, FixedAddress, Who, mac, vlan};
 
 use document::{Bridge, Dev, DhcpHost, DhcpRange, Document, Forward, Ip, Mtu};
 use serde::Serialize;

@@ -6,7 +6,6 @@ use super::super::super::change::{
 };
 use super::super::super::context::Context;
 use super::super::super::error::{Coded, EXIT_DONE};
-use super::super::prepare::host;
 use super::prepare::SETTLE_S;
 use super::{ANSWERED, CREATED, DELETED, guard, paths};
 use crate::apply::Step;
@@ -16,6 +15,7 @@ use crate::history::{Entry, History};
 use crate::hostnet::netplan::{self, NOTHING};
 use crate::hypervisor::none::NoHypervisor;
 use anyhow::Context as _;
+use gpuvm_ops::networks::this_host as host;
 use std::path::Path;
 
 /// Is a deletion that can be done.

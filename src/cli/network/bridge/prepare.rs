@@ -2,7 +2,6 @@
 
 use super::super::super::args::HostBridgeCreateArgs;
 use super::super::super::error::around;
-use super::super::prepare::host;
 use super::paths;
 use crate::apply::Step;
 use crate::apply::hostnet::{HostNetStep, Wanted, units};
@@ -12,6 +11,7 @@ use crate::hostnet::others::Manager;
 use crate::hostnet::units::Link;
 use crate::hostnet::{Addressing, HostBridge, Planned, Problem, Refused, Request, netplan, plan};
 use crate::network::host::HostNetwork;
+use gpuvm_ops::networks::this_host as host;
 use std::net::Ipv4Addr;
 
 /// How long a bridge may take to be as it is to be, in seconds: DHCP, and LACP of a bond.

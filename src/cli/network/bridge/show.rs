@@ -5,12 +5,12 @@ use super::super::super::codes::Class;
 use super::super::super::context::Context;
 use super::super::super::error::{EXIT_DONE, classed};
 use super::super::super::table::Table;
-use super::super::prepare::host;
 use super::paths;
 use crate::apply::hostnet::waiting;
 use crate::hostnet::HostIp;
 use crate::hostnet::netplan;
 use crate::network::host::HostNetwork;
+use gpuvm_ops::networks::this_host as host;
 use serde::Serialize;
 use std::path::PathBuf;
 

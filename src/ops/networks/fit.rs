@@ -1,18 +1,17 @@
 //! What may be set on a guest's NIC, by the kind of the network that it is on: libvirt says so only when the guest starts.
 
-use super::super::error::Coded;
-use super::read;
-use crate::cli::network::error::NetworkError;
+use super::{NetworkError, read};
 use crate::domain::wish::NicWish;
+use crate::error::{Coded as _, Result};
 use crate::hypervisor::Hypervisor;
 use crate::network::{Kind, known};
-use crate::versions::Version;
+use gpuvm_core::versions::Version;
 
 /// The first libvirt that puts the frames of a NIC on a Linux bridge into a VLAN.
 const BRIDGE_VLANS: Version = Version(11, 0, 0);
 
 /// Refuses what the networks of these NICs cannot do. Of one that is not there only what its name says is known.
-pub fn refuse_unfit(wishes: &[NicWish], hypervisor: &dyn Hypervisor) -> anyhow::Result<()> {
+pub fn refuse_unfit(wishes: &[NicWish], hypervisor: &dyn Hypervisor) -> Result<()> {
     let settings = |wish: &&NicWish| !wish.settings.is_plain();
     if !wishes.iter().any(|wish| settings(&wish)) {
         return Ok(());

@@ -1,11 +1,12 @@
 //! Which guests are on a network.
 
 use crate::domain::{DomainXml, Hook, hooks};
+use crate::error::Result;
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::network::Network;
 use serde::Serialize;
 
-/// Is an interface of a guest.
+/// An interface of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuestNic {
@@ -17,12 +18,13 @@ pub struct GuestNic {
     pub mac: String,
 }
 
-/// Is what hangs on what, of every domain.
+/// What hangs on what, of every domain.
+#[derive(Debug)]
 pub struct Guests(Vec<(GuestNic, Hook)>);
 
 impl Guests {
     /// Reads every domain: one that runs as it runs, else as it is defined. One that is not understood hangs on nothing.
-    pub fn read(hypervisor: &dyn Hypervisor) -> anyhow::Result<Guests> {
+    pub fn read(hypervisor: &dyn Hypervisor) -> Result<Guests> {
         let mut found = Vec::new();
         for summary in hypervisor.domains()? {
             let running = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);

@@ -1,39 +1,39 @@
 //! Networks of the replaced tool's that a guest is asked to be on and that are not there: they are made with it, and stay.
 
-use super::super::context::Context;
-use super::prepare::{new_steps, refusal, usual_nic};
-use super::read;
+use super::create::{new_steps, refusal, usual_nic};
+use super::{host, read};
 use crate::apply::Step;
+use crate::error::Result;
 use crate::hypervisor::Hypervisor;
 use crate::network::{Kind, Network, Planned, Request, known, plan};
+use crate::world::World;
 
 /// The steps that make those of these networks that are not there and that their names alone say enough of: not a pool of
 /// virtual functions, which needs a card.
 pub fn on_demand<'n>(
     names: impl Iterator<Item = &'n str>,
     hypervisor: &dyn Hypervisor,
-    cx: &Context<'_>,
-) -> anyhow::Result<Vec<Step>> {
+    world: &World,
+) -> Result<Vec<Step>> {
     let kinds = names.filter_map(|name| Some((name, known(name)?)));
     let wanted: Vec<(&str, Kind)> = kinds.filter(|(_, kind)| *kind != Kind::Sriov).collect();
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
     let states = hypervisor.networks().all_networks()?;
-    let mut networks = states.iter().map(read).collect::<anyhow::Result<Vec<Network>>>()?;
+    let mut networks = states.iter().map(read).collect::<Result<Vec<Network>>>()?;
     let mut steps = Vec::new();
     for (name, kind) in wanted {
         if networks.iter().any(|network| network.name == name) {
             continue;
         }
-        let local = cx.has_guests_here()?;
-        let host = if local { Some(super::prepare::host()?) } else { None };
+        let host = host(world)?;
         let nic = usual_nic(name, host.as_ref());
         let request = Request { nic, ..Request::bare(name, kind) };
         let planned = plan(&request, host.as_ref(), &networks, false);
         let Planned { network, notes } = planned.map_err(refusal)?;
         for note in notes {
-            cx.output.warning(&format!("network `{name}`: {note}"));
+            world.warning(&format!("network `{name}`: {note}"));
         }
         steps.extend(new_steps(name, &network.xml()).into_iter().map(Step::Network));
         networks.push(network);

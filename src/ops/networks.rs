@@ -1,0 +1,57 @@
+//! Networks of the hypervisor: `network create`, `network delete`, `network undo`, and what is told of them. Knows who is on
+//! a network; who reaches whom there, and which network a request makes, is [`crate::network`]'s.
+
+pub mod create;
+pub mod delete;
+mod demand;
+mod error;
+pub mod facts;
+mod fit;
+mod guests;
+pub mod undo;
+
+pub use demand::on_demand;
+pub use error::NetworkError;
+pub use fit::refuse_unfit;
+pub use guests::{GuestNic, Guests};
+
+use crate::error::{Class, Coded as _, Doing as _, Result, classed};
+use crate::hypervisor::Hypervisor;
+use crate::hypervisor::network::NetworkState;
+use crate::network::Network;
+use crate::network::host::HostNetwork;
+use crate::shell::word;
+use crate::world::World;
+
+/// The network of a name, with what its definition says.
+pub fn find(hypervisor: &dyn Hypervisor, name: &str) -> Result<(NetworkState, Network)> {
+    let Some(state) = hypervisor.networks().network(name)? else {
+        let message = format!("{} has no network `{name}`", hypervisor.uri());
+        return Err(classed(
+            Class::NotFound,
+            message,
+            "`gpuvm network list` shows those that are there",
+        ));
+    };
+    let network = read(&state)?;
+    Ok((state, network))
+}
+
+/// What a network's definition says.
+pub fn read(state: &NetworkState) -> Result<Network> {
+    Network::read(state.now()).map_err(|reason| {
+        NetworkError::Definition { name: state.name.clone(), reason }
+            .hint(format!("`virsh net-dumpxml {}` shows it", word(&state.name)))
+    })
+}
+
+/// The links, addresses and routes of the host that guests run on; none: that is not this one.
+fn host(world: &World) -> Result<Option<HostNetwork>> {
+    world.has_guests_here()?.then(this_host).transpose()
+}
+
+/// This host's links, addresses and routes.
+pub fn this_host() -> Result<HostNetwork> {
+    crate::discover::network::network()
+        .doing(|| "cannot read this host's links, addresses and routes".into())
+}

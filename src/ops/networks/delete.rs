@@ -1,0 +1,48 @@
+//! `network delete`: a network goes, after the guests on it are named.
+
+use super::find;
+use super::guests::{Guests, told};
+use crate::apply::{NetworkStep, Step};
+use crate::change::Change;
+use crate::error::Result;
+use crate::history::network::remember;
+use crate::network::Kind;
+use crate::reporter::{Deed, Question};
+use crate::shell::word;
+use crate::world::World;
+
+/// What is left of a network that is deleted.
+#[derive(Debug)]
+pub struct Left {
+    /// Whether `network undo` makes it again; one that was defined nowhere is gone for good.
+    pub is_kept: bool,
+    /// The card whose virtual functions stay.
+    pub card: Option<String>,
+}
+
+/// Plans a deletion; what becomes of the guests on the network is what is lost.
+pub fn delete(world: &World, name: &str) -> Result<Change<Left>> {
+    let hypervisor = &*world.hypervisor()?;
+    let (state, network) = find(hypervisor, name)?;
+    let guests = told(&network, &Guests::read(hypervisor)?.on(&network), false);
+    let mut steps = match state.persistent {
+        true => remember(&state, hypervisor, None)?,
+        false => Vec::new(),
+    };
+    let is_kept = steps.iter().any(|step| matches!(step, Step::Remember { text: Some(_), .. }));
+    let named = || name.to_owned();
+    if state.autostart {
+        steps.push(Step::Network(NetworkStep::Autostart { name: named(), on: false }));
+    }
+    if state.active {
+        steps.push(Step::Network(NetworkStep::Stop { name: named() }));
+    }
+    if state.persistent {
+        steps.push(Step::Network(NetworkStep::Undefine { name: named(), xml: state.xml }));
+    }
+    let card = network.nics.into_iter().next().filter(|_| network.kind == Kind::Sriov);
+    let question = Some(Question::Name { deed: Deed::Delete, kind: "network", name: named() });
+    let again = format!("gpuvm network delete {}", word(name));
+    let change = Change::new("network delete", name, steps, Left { is_kept, card });
+    Ok(Change { losses: guests, question, again, ..change })
+}

@@ -1,0 +1,114 @@
+//! `network undo`: the last change or the deletion of a network is taken back, if nobody has edited it since.
+
+use super::guests::{Guests, told};
+use super::{NetworkError, read};
+use crate::apply::{NetworkStep, Step};
+use crate::change::Change;
+use crate::domain_history::when;
+use crate::error::{Class, Coded as _, Result, classed};
+use crate::history::network::{self, NetworkEntry};
+use crate::hypervisor::machine::command_there;
+use crate::hypervisor::network::NetworkState;
+use crate::network::Network;
+use crate::reporter::Question;
+use crate::shell::word;
+use crate::world::World;
+
+/// What is known of an undoing.
+#[derive(Debug)]
+pub struct NetworkUndo {
+    /// What is put back.
+    pub entry: NetworkEntry,
+    /// The definition now; none: the network is not there.
+    pub now: Option<String>,
+}
+
+/// The change in words.
+pub fn named(entry: &NetworkEntry) -> String {
+    let what = if entry.after.is_some() { "change" } else { "deletion" };
+    format!("the {what} of network `{}` ({})", entry.name, when(entry.at_s))
+}
+
+/// Plans the undoing of the last change of a network; `force`: also where it was edited since.
+pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo>> {
+    let hypervisor = &*world.hypervisor()?;
+    if let Some(host) = hypervisor.machine().elsewhere() {
+        let there = command_there(host, &format!("network undo {}", word(name)));
+        let message = format!("changes of network `{name}` are kept on its machine `{host}`");
+        return Err(classed(Class::OtherMachine, message, format!("`{there}`")));
+    }
+    let Some(last) = network::last_of(hypervisor.uri(), name)? else {
+        let hint = "`network create --replace` and `network delete` keep what they change; what `create` made goes with \
+                    `network delete`";
+        let message = format!("there is no change of network `{name}` to undo");
+        return Err(classed(Class::NotFound, message, hint));
+    };
+    let entry = &last.entry;
+    let state = hypervisor.networks().network(name)?;
+    let network = state.as_ref().map(read).transpose()?;
+    if !force && let Some(since) = since(entry, network.as_ref()) {
+        let hint = format!(
+            "`gpuvm network undo {name} --diff` shows what would be lost; --force undoes it nevertheless",
+            name = word(name)
+        );
+        return Err(NetworkError::Edited { since, change: named(entry) }.hint(hint));
+    }
+    let is_up = |state: &&NetworkState| state.active;
+    let lost = match (network, state.as_ref().filter(is_up)) {
+        (Some(network), Some(_)) => {
+            told(&network, &Guests::read(hypervisor)?.on(&network), entry.active)
+        }
+        _ => Vec::new(),
+    };
+    let mut steps: Vec<Step> =
+        steps_of(entry, state.as_ref()).into_iter().map(Step::Network).collect();
+    steps.push(last.forget());
+    let question = (!lost.is_empty()).then(|| Question::Agree {
+        lines: Some(lost.clone()),
+        question: "undo it?",
+        what: format!("undoing {}", named(entry)),
+    });
+    let again = format!("gpuvm network undo {}", word(name));
+    let about = NetworkUndo { entry: last.entry, now: state.map(|state| state.xml) };
+    let change = Change::new("network undo", name, steps, about);
+    Ok(Change { losses: lost, question, again, ..change })
+}
+
+/// The steps that bring a network back to what it was.
+fn steps_of(entry: &NetworkEntry, state: Option<&NetworkState>) -> Vec<NetworkStep> {
+    let named = || entry.name.clone();
+    let xml = entry.before.clone();
+    let mut steps = Vec::new();
+    match state {
+        Some(state) => {
+            if state.active {
+                steps.push(NetworkStep::Stop { name: named() });
+            }
+            let (xml, before) = (xml.clone(), state.xml.clone());
+            steps.push(NetworkStep::Redefine { name: named(), xml, before });
+        }
+        None => steps.push(NetworkStep::Define { name: named(), xml: xml.clone() }),
+    }
+    if entry.autostart != state.is_some_and(|state| state.autostart) {
+        steps.push(NetworkStep::Autostart { name: named(), on: entry.autostart });
+    }
+    if entry.active {
+        steps.push(NetworkStep::Start { name: named() });
+    }
+    steps.push(NetworkStep::Check { name: named(), xml, active: entry.active });
+    steps
+}
+
+/// What somebody did with the network after the change; none: nothing.
+fn since(entry: &NetworkEntry, now: Option<&Network>) -> Option<String> {
+    let name = &entry.name;
+    match (&entry.after, now) {
+        (None, None) => None,
+        (None, Some(_)) => Some(format!("network `{name}` was made again")),
+        (Some(_), None) => Some(format!("network `{name}` was deleted by another program")),
+        (Some(after), Some(now)) => {
+            let same = Network::read(after).is_ok_and(|after| after.differences(now).is_empty());
+            (!same).then(|| format!("network `{name}` was edited"))
+        }
+    }
+}
