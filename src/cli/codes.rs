@@ -1,7 +1,6 @@
 //! Stable names of errors, for programs; gpuvm-codes(7) lists them. Those of the modules' error enums are made from the
 //! names of variants; those of verbs are the classes of [`Class`].
 
-use super::console::ConsoleError;
 use super::create::CreateError;
 use super::error::{Hinted, told_by};
 use super::gpu::GpuError;
@@ -39,6 +38,7 @@ use crate::tune::TuneError;
 use crate::{hostnet, network};
 use gpuvm_ops::bind::DeviceError;
 use gpuvm_ops::claim::ClaimError;
+use gpuvm_ops::console::ConsoleError;
 use gpuvm_ops::domain_history::HistoryOfError;
 use gpuvm_ops::drives::error::{ArrayVerbError, DriveError};
 use gpuvm_ops::drop_seed::DropSeedError;

@@ -1,84 +1,20 @@
 //! `console`: the guest's serial console on this terminal, or between two pipes.
 
 use super::args::ConsoleArgs;
-use super::codes::Class;
 use super::context::Context;
-use super::error::{Coded, EXIT_DONE, classed};
+use super::error::EXIT_DONE;
 use crate::apply::Interrupt;
-use crate::domain::DomainXml;
-use crate::domain::view::View;
-use crate::hypervisor::{
-    Console, ConsoleRead, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
-};
-use crate::shell::word;
 use anyhow::Context as _;
-use gpuvm_ops::guest::find;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use gpuvm_ops::console::{ConsoleEnd, Relay, attach};
 use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
-use std::io::{IsTerminal as _, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
-
-/// Says why no console is attached to.
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
-#[strum(serialize_all = "kebab-case", prefix = "console-")]
-pub enum ConsoleError {
-    /// The console of the domain is of a kind that nobody can attach to.
-    #[error("the console of domain `{name}` is a {kind}{at}, to which nobody attaches")]
-    Kind {
-        /// Its name.
-        name: String,
-        /// Its kind.
-        kind: String,
-        /// Where.
-        at: String,
-    },
-}
-
-impl Coded for ConsoleError {}
-
-/// Ctrl-], which leaves.
-const ESCAPE: u8 = 0x1d;
-/// Time between two looks at the console while something happens, in milliseconds: less than anybody sees.
-const SHORT_MS: u16 = 4;
-/// The same while nothing happens.
-const LONG_MS: u16 = 64;
-/// Looks at the console without a look at the input, so that a guest that writes without end can be left.
-const MOST_READS: usize = 64;
-/// Input that is held for a guest that does not take it; more is not read from a pipe.
-const MOST_PENDING: usize = 64 << 10;
-/// How long a guest may take to take the end of the input.
-const LAST_WAIT: Duration = Duration::from_secs(2);
-
-/// Is how a session ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// By Ctrl-].
-    Left,
-    /// With the input.
-    InputEnded,
-    /// With the guest, or because another took the console over.
-    ConsoleEnded,
-    /// By a signal.
-    Signal,
-}
+use std::io::IsTerminal as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 /// Runs the verb.
 pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_without_guests("console")?;
     let interrupt = Interrupt::hold(Box::new(|_, _| {})).context("cannot hold signals back")?;
-    let hypervisor = cx.hypervisor_for_console()?;
     let name = &args.name;
-    check(&*hypervisor, name)?;
-    let console = hypervisor.console(name, args.force).map_err(|error| match error.kind {
-        HypervisorErrorKind::Busy => classed(
-            Class::InUse,
-            error.to_string(),
-            format!("`gpuvm console --force {name}` takes it over", name = word(name)),
-        ),
-        _ => error.into(),
-    })?;
+    let console = attach(cx, name, args.force)?;
     let stdin = std::io::stdin();
     let is_terminal = stdin.is_terminal();
     if is_terminal {
@@ -86,58 +22,21 @@ pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     interrupt.hold_at_once();
     let raw = if is_terminal { Some(Raw::new(stdin.as_fd())?) } else { None };
-    let mut session = Session {
-        console,
-        input: stdin.as_fd(),
-        output: &mut std::io::stdout(),
-        is_terminal,
-        pending: Vec::new(),
-    };
-    let end = session.copy(&|| interrupt.came().is_some());
+    let mut stdout = std::io::stdout();
+    let mut relay = Relay::new(console, (stdin.as_fd(), is_terminal), &mut stdout);
+    let end = relay.copy(&|| interrupt.came().is_some());
     drop(raw);
     match end? {
-        End::Left => cx.output.progress("\nleft; the guest goes on"),
-        End::ConsoleEnded => cx.output.progress(&format!("\nthe console of `{name}` has ended")),
-        End::InputEnded | End::Signal => {}
+        ConsoleEnd::Left => cx.output.progress("\nleft; the guest goes on"),
+        ConsoleEnd::ConsoleEnded => {
+            cx.output.progress(&format!("\nthe console of `{name}` has ended"));
+        }
+        ConsoleEnd::InputEnded | ConsoleEnd::Signal => {}
     }
     Ok(EXIT_DONE)
 }
 
-/// Refuses a domain that has no console to attach to.
-fn check(hypervisor: &dyn Hypervisor, name: &str) -> anyhow::Result<()> {
-    if matches!(find(hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed) {
-        let message = format!("domain `{name}` does not run, so it has no console");
-        return Err(classed(
-            Class::WrongState,
-            message,
-            format!("`gpuvm start {name}` starts it", name = word(name)),
-        ));
-    }
-    let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
-    let Some(console) = View::of(&xml, None)?.console else {
-        let hint = format!(
-            "add `<console type='pty'/>` to its devices: `virsh edit {name}`",
-            name = word(name)
-        );
-        return Err(classed(
-            Class::NotFound,
-            format!("domain `{name}` has no console device"),
-            hint,
-        ));
-    };
-    if !matches!(console.kind.as_str(), "pty" | "unix") {
-        let at = console.path.map_or(String::new(), |path| format!(" {path}"));
-        return Err(ConsoleError::Kind {
-            name: name.to_string(),
-            kind: console.kind.to_string(),
-            at: at.to_string(),
-        }
-        .hint(format!("make it `<console type='pty'/>`: `virsh edit {name}`", name = word(name))));
-    }
-    Ok(())
-}
-
-/// Is a terminal in raw mode; as it was before once this is dropped, also by a panic.
+/// A terminal in raw mode; as it was before once this is dropped, also by a panic.
 struct Raw<'a> {
     /// The terminal.
     terminal: BorrowedFd<'a>,
@@ -160,178 +59,5 @@ impl Drop for Raw<'_> {
     fn drop(&mut self) {
         // A terminal that has gone needs it no more.
         let _ = tcsetattr(self.terminal, SetArg::TCSADRAIN, &self.before);
-    }
-}
-
-/// Is a console between an input and an output.
-struct Session<'a> {
-    /// The guest's side.
-    console: Box<dyn Console>,
-    /// Where keys come from.
-    input: BorrowedFd<'a>,
-    /// Where the guest's output goes.
-    output: &'a mut dyn Write,
-    /// Whether the input is a terminal, where Ctrl-] leaves.
-    is_terminal: bool,
-    /// Input that the guest has not taken yet.
-    pending: Vec<u8>,
-}
-
-impl Session<'_> {
-    /// Copies both ways until one side ends.
-    fn copy(&mut self, interrupted: &dyn Fn() -> bool) -> anyhow::Result<End> {
-        let mut pause_ms = SHORT_MS;
-        let mut input_ended: Option<Instant> = None;
-        loop {
-            let (more, ended) = self.show()?;
-            if ended {
-                return Ok(End::ConsoleEnded);
-            }
-            if interrupted() {
-                return Ok(End::Signal);
-            }
-            let typed = self.type_pending()?;
-            pause_ms = if more || typed { SHORT_MS } else { (pause_ms * 2).min(LONG_MS) };
-            if let Some(since) = input_ended {
-                if self.pending.is_empty() || since.elapsed() > LAST_WAIT {
-                    self.show()?;
-                    return Ok(End::InputEnded);
-                }
-                std::thread::sleep(Duration::from_millis(pause_ms.into()));
-                continue;
-            }
-            match self.listen(pause_ms)? {
-                None => {}
-                Some(End::InputEnded) => input_ended = Some(Instant::now()),
-                Some(end) => {
-                    self.type_pending()?;
-                    return Ok(end);
-                }
-            }
-        }
-    }
-
-    /// Prints what the guest has written: whether that was anything, and whether the console has ended.
-    fn show(&mut self) -> anyhow::Result<(bool, bool)> {
-        let mut buffer = [0; 4096];
-        let (mut any, mut ended) = (false, false);
-        for _ in 0..MOST_READS {
-            match self.console.read(&mut buffer)? {
-                ConsoleRead::Bytes(got) => {
-                    self.output.write_all(&buffer[..got])?;
-                    any = true;
-                }
-                ConsoleRead::Nothing => break,
-                ConsoleRead::End => {
-                    ended = true;
-                    break;
-                }
-            }
-        }
-        if any {
-            self.output.flush()?;
-        }
-        Ok((any, ended))
-    }
-
-    /// Types what the guest takes; whether that was anything.
-    fn type_pending(&mut self) -> Result<bool, HypervisorError> {
-        if self.pending.is_empty() {
-            return Ok(false);
-        }
-        let taken = self.console.write(&self.pending)?;
-        self.pending.drain(..taken);
-        Ok(taken > 0)
-    }
-
-    /// Waits for input; none: the session goes on.
-    fn listen(&mut self, pause_ms: u16) -> anyhow::Result<Option<End>> {
-        let has_room = self.is_terminal || self.pending.len() < MOST_PENDING;
-        let wanted = if has_room { PollFlags::POLLIN } else { PollFlags::empty() };
-        let mut polled = [PollFd::new(self.input, wanted)];
-        match poll(&mut polled, PollTimeout::from(pause_ms)) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno).context("cannot wait for input"),
-        }
-        if !has_room {
-            std::thread::sleep(Duration::from_millis(pause_ms.into()));
-            return Ok(None);
-        }
-        if !polled[0].any().unwrap_or(false) {
-            return Ok(None);
-        }
-        let mut buffer = [0; 4096];
-        let got = match nix::unistd::read(self.input, &mut buffer) {
-            // A terminal that has gone gives an input error.
-            Ok(0) | Err(Errno::EIO) => return Ok(Some(End::InputEnded)),
-            Ok(got) => &buffer[..got],
-            Err(Errno::EINTR | Errno::EAGAIN) => return Ok(None),
-            Err(errno) => return Err(errno).context("cannot read the input"),
-        };
-        let escape = got.iter().position(|&byte| byte == ESCAPE).filter(|_| self.is_terminal);
-        self.pending.extend_from_slice(&got[..escape.unwrap_or(got.len())]);
-        Ok(escape.map(|_| End::Left))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::PipeWriter;
-
-    /// Is a guest that answers in capitals, takes three bytes at a time, and ends after a `!`.
-    #[derive(Default)]
-    struct Shouter {
-        /// What it has still to say.
-        said: Vec<u8>,
-        /// Whether it ends when that is said.
-        ends: bool,
-    }
-
-    impl Console for Shouter {
-        fn read(&mut self, into: &mut [u8]) -> Result<ConsoleRead, HypervisorError> {
-            let got = self.said.len().min(into.len());
-            into[..got].copy_from_slice(&self.said[..got]);
-            self.said.drain(..got);
-            Ok(match got {
-                0 if self.ends => ConsoleRead::End,
-                0 => ConsoleRead::Nothing,
-                got => ConsoleRead::Bytes(got),
-            })
-        }
-        fn write(&mut self, from: &[u8]) -> Result<usize, HypervisorError> {
-            let taken = &from[..from.len().min(3)];
-            self.said.extend(taken.to_ascii_uppercase());
-            self.ends |= taken.contains(&b'!');
-            Ok(taken.len())
-        }
-    }
-
-    /// A session that is typed `keys`, whose input then ends or not: how it ended, and what was shown.
-    fn session(keys: &[u8], is_terminal: bool, ends: bool, interrupted: bool) -> (End, String) {
-        let (input, mut typing) = std::io::pipe().unwrap();
-        typing.write_all(keys).unwrap();
-        let _open: Option<PipeWriter> = (!ends).then_some(typing);
-        let mut output = Vec::new();
-        let end = Session {
-            console: Box::new(Shouter::default()),
-            input: input.as_fd(),
-            output: &mut output,
-            is_terminal,
-            pending: Vec::new(),
-        }
-        .copy(&|| interrupted);
-        (end.unwrap(), String::from_utf8(output).unwrap())
-    }
-
-    #[test]
-    fn a_session_ends_with_the_input_the_guest_the_escape_or_a_signal() {
-        let shown = |end, text: &str| (end, text.to_owned());
-        assert_eq!(session(b"hello", false, true, false), shown(End::InputEnded, "HELLO"));
-        assert_eq!(session(b"stop! and", false, false, false).0, End::ConsoleEnded);
-        assert_eq!(session(b"ab\x1dcd", true, false, false).0, End::Left);
-        // In a pipe the byte is one as any other.
-        assert_eq!(session(b"ab\x1dcd", false, true, false), shown(End::InputEnded, "AB\x1dCD"));
-        assert_eq!(session(b"", false, false, true).0, End::Signal);
     }
 }

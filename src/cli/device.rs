@@ -5,14 +5,10 @@ pub(super) mod list;
 use super::args::{BindArgs, DeviceVerb, Early, ReleaseArgs};
 use super::change::{manner, program};
 use super::context::Context;
-use super::error::{Coded, EXIT_DONE};
+use super::error::EXIT_DONE;
 use crate::apply::Step;
-use crate::apply::bind::{boot, on_this_machine};
-use crate::fsroot::FsRoot;
-use crate::hypervisor::none::NoHypervisor;
-use crate::topology::{Binding, is_vfio};
-use gpuvm_ops::bind::DeviceError;
-use gpuvm_ops::bind::{self as ops, Bind};
+use crate::apply::bind::boot;
+use gpuvm_ops::bind::{self as ops, Bind, bind_at_boot};
 use gpuvm_ops::change::Change;
 use gpuvm_ops::error::Error;
 use gpuvm_ops::session::{Confirm, Manner, Of, Session};
@@ -78,35 +74,9 @@ fn change(
     Ok(EXIT_DONE)
 }
 
-/// Binds while the machine boots: nothing uses the functions yet, no file can be written, and there is no libvirt. One
-/// that cannot be bound does not hinder the others.
+/// Binds at boot; one that cannot be bound does not hinder the others.
 fn early(functions: &[Early], cx: &Context<'_>) -> anyhow::Result<u8> {
-    let root = FsRoot::live()?;
-    let mut failed = Vec::new();
-    for Early { bdf, id } in functions {
-        let dir = root.dir(&format!("sys/bus/pci/devices/{bdf}"))?;
-        let ids = match &dir {
-            None => None,
-            Some(dir) => dir.hex::<u16>("vendor")?.zip(dir.hex::<u16>("device")?),
-        };
-        let seen = ids.map(|(vendor, device)| format!("{vendor:04x}:{device:04x}"));
-        if seen.as_ref() != Some(id) {
-            let seen = seen.unwrap_or_else(|| "nothing".into());
-            failed.push(format!("at {bdf} is {seen}, not {id}: not bound"));
-            continue;
-        }
-        let driver = dir.map(|dir| dir.link_name("driver")).transpose()?.flatten();
-        if driver.as_deref().is_some_and(is_vfio) {
-            continue;
-        }
-        match on_this_machine(&NoHypervisor, true, |binder| binder.set(*bdf, &Binding::vfio())) {
-            Ok(()) => cx.output.progress(&format!("{bdf} is bound to vfio-pci")),
-            Err(error) => failed.push(error.to_string()),
-        }
-    }
-    if failed.is_empty() {
-        return Ok(EXIT_DONE);
-    }
-    Err(DeviceError::NotBoundAtBoot { lines: failed.join("\n  ") }
-        .hint("`gpuvm device bind BDF --at-boot` writes the list anew"))
+    let functions = functions.iter().map(|Early { bdf, id }| (*bdf, id.clone()));
+    bind_at_boot(cx, functions)?;
+    Ok(EXIT_DONE)
 }

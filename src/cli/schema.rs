@@ -3,8 +3,8 @@
 
 use super::output::VERSION;
 use super::{
-    check, device, diff, drive, export, failure, gpu, host, image, ip, list, network, nic, plan,
-    seed, show, start, tune, undo,
+    check, diff, drive, export, failure, gpu, host, image, network, nic, plan, seed, start, tune,
+    undo,
 };
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -16,21 +16,21 @@ type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
 const ALL: [Listed; 47] = [
-    ("gpuvm-address", document::<ip::NicAddress>),
-    ("gpuvm-addresses", rows::<ip::NicAddress>),
+    ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
+    ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
     ("gpuvm-check", document::<check::Answer>),
     ("gpuvm-created", document::<gpuvm_ops::create::Created>),
-    ("gpuvm-device-list", rows::<device::list::Row>),
+    ("gpuvm-device-list", rows::<gpuvm_ops::devices::ListedDevice>),
     ("gpuvm-diff", document::<diff::Diff>),
     ("gpuvm-diffs", rows::<diff::Diff>),
-    ("gpuvm-domain", document::<show::Shown>),
+    ("gpuvm-domain", document::<gpuvm_ops::domains::ShownDomain>),
     ("gpuvm-drive-list", rows::<drive::list::Row>),
     ("gpuvm-dropped-seed", document::<seed::Dropped>),
     ("gpuvm-error", document::<failure::Failure>),
     ("gpuvm-exclusions", document::<gpu::Outcome>),
     ("gpuvm-export", document::<export::Exported<'static>>),
-    ("gpuvm-gpu-list", rows::<gpu::list::Row>),
+    ("gpuvm-gpu-list", rows::<gpuvm_ops::devices::ListedGpu>),
     ("gpuvm-history", rows::<crate::history::Entry>),
     ("gpuvm-host", host_file),
     ("gpuvm-host-bridge-list", rows::<network::bridge::show::Row>),
@@ -43,7 +43,7 @@ const ALL: [Listed; 47] = [
     ("gpuvm-host-tuning", rows::<gpuvm_ops::host_settings::Setting>),
     ("gpuvm-image-added", document::<image::add::Added>),
     ("gpuvm-image-list", rows::<image::list::Row>),
-    ("gpuvm-list", rows::<list::Row>),
+    ("gpuvm-list", rows::<gpuvm_ops::domains::ListedDomain>),
     ("gpuvm-matrix", document::<host::matrix::Matrix>),
     ("gpuvm-network", document::<gpuvm_ops::networks::facts::NetworkShown>),
     ("gpuvm-network-created", document::<network::create::Created>),

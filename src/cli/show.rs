@@ -4,47 +4,15 @@ use super::args::NameArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::names::state;
-use crate::domain::DomainXml;
-use crate::domain::view::{AgentState, View, remembered};
-use crate::hypervisor::{DomainState, DomainSummary, XmlOf};
-use crate::network::{AddressSource, GuestAddress};
-use gpuvm_ops::guest::find;
-use serde::Serialize;
+use crate::domain::view::AgentState;
+use crate::hypervisor::DomainState;
+use crate::network::AddressSource;
+use gpuvm_ops::domains::{ShownDomain, show};
 use std::fmt::Write as _;
-
-/// Is all that is shown.
-#[derive(Debug, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub(in crate::cli) struct Shown {
-    /// Name, state and UUID.
-    #[serde(flatten)]
-    summary: DomainSummary,
-    /// What it is and holds.
-    #[serde(flatten)]
-    view: View,
-    /// Whether it starts with the host; none: its driver does not say.
-    autostart: Option<bool>,
-    /// Its addresses, while it runs.
-    addresses: Vec<GuestAddress>,
-}
 
 /// Runs the verb.
 pub fn run(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_without_guests("show")?;
-    let hypervisor = cx.hypervisor()?;
-    let summary = find(&*hypervisor, &args.name)?;
-    let xml = DomainXml::parse(&hypervisor.xml(&args.name, XmlOf::Live)?)?;
-    let mut view = View::of(&xml, cx.topology().ok().as_ref())?;
-    let runs = summary.state != DomainState::ShutOff;
-    if runs && summary.persistent {
-        // What was made for it may have gone since it was started.
-        let inactive = hypervisor.xml(&args.name, XmlOf::Inactive)?;
-        view.remembered = remembered(&DomainXml::parse(&inactive)?);
-    }
-    let macs: Vec<String> = view.nics.iter().map(|nic| nic.mac.clone()).collect();
-    let addresses = if runs { hypervisor.addresses(&args.name, &macs)? } else { Vec::new() };
-    let autostart = hypervisor.autostart(&args.name).ok();
-    let shown = Shown { summary, view, autostart, addresses };
+    let shown = show(cx, &args.name)?;
     if cx.output.json {
         cx.output.json("gpuvm-domain", &shown)?;
     } else {
@@ -54,8 +22,8 @@ pub fn run(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 }
 
 /// A domain for people, one fact a line.
-fn text(shown: &Shown) -> String {
-    let Shown { summary, view, autostart, addresses } = shown;
+fn text(shown: &ShownDomain) -> String {
+    let ShownDomain { summary, view, autostart, addresses } = shown;
     let mut text = String::new();
     let mut line = |what: &str, value: String| {
         if !value.is_empty() {

@@ -2,9 +2,122 @@
 //! neither a lease nor the host's own table may know it.
 
 use crate::discover::ear::Ear;
-use crate::hypervisor::{DomainState, Hypervisor};
+use crate::domain::DomainXml;
+use crate::domain::view::View;
+use crate::error::{Class, Error, Result, classed};
+use crate::guest::find;
+use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
 use crate::network::{AddressSource, GuestAddress};
+use crate::shell::word;
+use crate::world::World;
+use serde::Serialize;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
+
+/// The addresses of a guest that are asked for.
+#[derive(Debug, Clone)]
+pub struct AddressWanted {
+    /// The domain.
+    pub name: String,
+    /// How long they are waited for, in seconds.
+    pub wait_s: u64,
+    /// Whether those of every NIC are wanted, not the one to reach it by.
+    pub all: bool,
+}
+
+/// The addresses of a guest.
+#[derive(Debug)]
+pub enum Addresses {
+    /// The one to reach it by.
+    Best(GuestAddress),
+    /// A line for each address, and for each NIC that has none.
+    All(Vec<NicAddress>),
+}
+
+/// What is known of a NIC's address.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NicAddress {
+    /// MAC address.
+    pub mac: String,
+    /// The address; none is known.
+    pub ip: Option<IpAddr>,
+    /// Where it was found.
+    pub source: Option<AddressSource>,
+}
+
+impl From<GuestAddress> for NicAddress {
+    fn from(address: GuestAddress) -> NicAddress {
+        let GuestAddress { mac, ip, source } = address;
+        NicAddress { mac, ip: Some(ip), source: Some(source) }
+    }
+}
+
+/// Asks for the addresses of a running guest, and waits for them.
+pub fn addresses(world: &World, wanted: &AddressWanted) -> Result<Addresses> {
+    world.refuse_without_guests("ip")?;
+    let hypervisor = world.hypervisor()?;
+    let name = &wanted.name;
+    if matches!(find(&*hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed) {
+        return Err(off(name, "does not run, so it has no address"));
+    }
+    let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
+    let macs: Vec<String> = View::of(&xml, None)?.nics.into_iter().map(|nic| nic.mac).collect();
+    // What cannot be read at all is an error, and no reason to wait.
+    hypervisor.addresses(name, &macs)?;
+    let time = Duration::from_secs(wanted.wait_s);
+    let wait = Wait { name, macs: &macs, wait: time, each: wanted.all };
+    let (waited, heard) = wait.run(&*hypervisor, || Ok::<(), Error>(()))?;
+    match waited {
+        Waited::Ended => Err(off(name, "has ended before it had an address")),
+        Waited::Over => Err(none(name, &macs, wanted.wait_s)),
+        Waited::Found(found) if !wanted.all => Ok(Addresses::Best(found)),
+        Waited::Found(_) => {
+            let mut known = hypervisor.addresses(name, &[])?;
+            add(&mut known, &heard);
+            Ok(Addresses::All(merged(&macs, known)))
+        }
+    }
+}
+
+/// Refuses what only a running guest can tell.
+fn off(name: &str, why: &str) -> Error {
+    let hint = format!("`gpuvm start {name}` starts it", name = word(name));
+    classed(Class::WrongState, format!("domain `{name}` {why}"), hint)
+}
+
+/// Says that there is no address, and what helps.
+fn none(name: &str, macs: &[String], seconds: u64) -> Error {
+    if macs.is_empty() {
+        let hint = format!(
+            "`gpuvm console {name}` needs no network; `gpuvm create --network NAME` gives a NIC"
+        );
+        return classed(Class::NotFound, format!("domain `{name}` has no NIC"), hint);
+    }
+    let after = if seconds == 0 { String::new() } else { format!(" after {seconds} s") };
+    let hint = format!(
+        "no DHCP lease, agent or ARP entry since its start knows one: it may still boot (--wait SECONDS); `gpuvm \
+         console {name}` shows",
+        name = word(name)
+    );
+    classed(Class::Timeout, format!("domain `{name}` has no address{after}"), hint)
+}
+
+/// Every NIC with its addresses, then what the agent tells besides.
+fn merged(macs: &[String], mut addresses: Vec<GuestAddress>) -> Vec<NicAddress> {
+    let mut lines = Vec::new();
+    for mac in macs.iter().filter(|mac| !mac.is_empty()) {
+        let (own, others) = addresses.into_iter().partition(|address| address.mac == *mac);
+        let own: Vec<GuestAddress> = own;
+        addresses = others;
+        if own.is_empty() {
+            lines.push(NicAddress { mac: mac.clone(), ip: None, source: None });
+        }
+        lines.extend(own.into_iter().map(NicAddress::from));
+    }
+    lines.extend(addresses.into_iter().map(NicAddress::from));
+    lines
+}
 
 /// How the waiting for an address ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -73,7 +186,7 @@ impl Wait<'_> {
 }
 
 /// Adds what was heard of NICs that no other source knows.
-pub fn add(known: &mut Vec<GuestAddress>, heard: &[GuestAddress]) {
+fn add(known: &mut Vec<GuestAddress>, heard: &[GuestAddress]) {
     for address in heard {
         if known.iter().all(|other| other.mac != address.mac) {
             known.push(address.clone());
@@ -95,6 +208,16 @@ mod tests {
     /// An address that a source tells.
     fn told(mac: &str, ip: &str, source: AddressSource) -> GuestAddress {
         GuestAddress { mac: mac.into(), ip: ip.parse().unwrap(), source }
+    }
+
+    #[test]
+    fn every_nic_has_its_line() {
+        let macs = ["a".to_owned(), "b".to_owned()];
+        let docker = told("x", "172.17.0.1", AddressSource::Agent);
+        let second = told("b", "10.0.0.2", AddressSource::Lease);
+        let lines = merged(&macs, vec![docker, second]);
+        let lines: Vec<_> = lines.iter().map(|line| (&line.mac[..], line.ip.is_some())).collect();
+        assert_eq!(lines, [("a", false), ("b", true), ("x", true)]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `device bind`, `device release`: functions of the host bound to vfio-pci and given back, and the reasons why not.
 
 use crate::apply::Step;
-use crate::apply::bind::boot;
+use crate::apply::bind::{boot, on_this_machine};
 use crate::apply::boot::steps as boot_steps;
 use crate::bdf::Bdf;
 use crate::change::{Change, Part};
@@ -9,6 +9,7 @@ use crate::claim::bound_to;
 use crate::error::{Coded, Error, Result};
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Hindrance, Take, Use, UseKind};
+use crate::hypervisor::none::NoHypervisor;
 use crate::placement::Occupancy;
 use crate::reporter::Question;
 use crate::topology::{Binding, Topology, is_vfio};
@@ -68,6 +69,39 @@ impl Bind {
         let names: Vec<String> = self.devices.iter().map(Bdf::to_string).collect();
         Change::new(verb, &names.join(" "), steps, ())
     }
+}
+
+/// Binds functions to vfio-pci while the machine boots, each where its ids are these (`10de:20b0`): nothing uses them yet,
+/// no file can be written, and there is no libvirt. One that cannot be bound does not hinder the others.
+pub fn bind_at_boot(world: &World, functions: impl Iterator<Item = (Bdf, String)>) -> Result<()> {
+    let root = FsRoot::live()?;
+    let mut failed = Vec::new();
+    for (bdf, id) in functions {
+        let dir = root.dir(&format!("sys/bus/pci/devices/{bdf}"))?;
+        let ids = match &dir {
+            None => None,
+            Some(dir) => dir.hex::<u16>("vendor")?.zip(dir.hex::<u16>("device")?),
+        };
+        let seen = ids.map(|(vendor, device)| format!("{vendor:04x}:{device:04x}"));
+        if seen.as_ref() != Some(&id) {
+            let seen = seen.unwrap_or_else(|| "nothing".into());
+            failed.push(format!("at {bdf} is {seen}, not {id}: not bound"));
+            continue;
+        }
+        let driver = dir.map(|dir| dir.link_name("driver")).transpose()?.flatten();
+        if driver.as_deref().is_some_and(is_vfio) {
+            continue;
+        }
+        match on_this_machine(&NoHypervisor, true, |binder| binder.set(bdf, &Binding::vfio())) {
+            Ok(()) => world.progress(&format!("{bdf} is bound to vfio-pci")),
+            Err(error) => failed.push(error.to_string()),
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(DeviceError::NotBoundAtBoot { lines: failed.join("\n  ") }
+        .hint("`gpuvm device bind BDF --at-boot` writes the list anew"))
 }
 
 /// The host that devices are bound on.

@@ -1,0 +1,195 @@
+//! Functions of the host that guests may have: all of them, or GPUs and NVSwitches with their partitions.
+
+use crate::apply::bind::boot;
+use crate::bdf::Bdf;
+use crate::cpuset::NodeId;
+use crate::discover::cards::cards;
+use crate::error::Result;
+use crate::holders::{Take, Use};
+use crate::placement::{DeviceState, Occupancy, device_states};
+use crate::topology::model::model;
+use crate::topology::{DeviceKind, PartitionId, PciDevice, Topology};
+use crate::uses::uses;
+use crate::world::World;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A function of the host that a guest may have.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ListedDevice {
+    /// Address.
+    pub bdf: Bdf,
+    /// What it is.
+    pub kind: DeviceKind,
+    /// Model, or the ids.
+    pub model: String,
+    /// Node.
+    pub node: Option<NodeId>,
+    /// Driver that has it.
+    pub driver: Option<String>,
+    /// IOMMU group.
+    pub iommu_group: Option<u32>,
+    /// The kernel's ways to reset it, in the order that it tries them.
+    pub reset_methods: Vec<String>,
+    /// Whether it is bound to vfio-pci at boot.
+    pub at_boot: bool,
+    /// Domains that have it, running or not.
+    pub domains: Vec<String>,
+    /// Who uses it.
+    pub used_by: Vec<Use>,
+    /// Whether it can be passed through now.
+    pub passable: bool,
+    /// Why not, to be read after its address.
+    pub why: Vec<String>,
+}
+
+/// A GPU or an NVSwitch.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ListedGpu {
+    /// Index of the GPU; none for NVSwitches, displays and what does not answer.
+    pub index: Option<usize>,
+    /// Address.
+    pub bdf: Bdf,
+    /// UUID, where the NVIDIA driver has the GPU or the record was made with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// Model, or the ids.
+    pub model: String,
+    /// Node.
+    pub node: Option<NodeId>,
+    /// NVLink partitions that need it or, of an NVSwitch, may take it.
+    pub partitions: Vec<PartitionId>,
+    /// Whether it can be had.
+    pub state: DeviceState,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Who uses it, as `device list` says.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub used_by: Vec<Use>,
+}
+
+/// Lists GPUs, NVSwitches, NICs and NVMe drives; `all`: also functions of other kinds, but bridges.
+pub fn devices(
+    world: &World,
+    topology: &Topology,
+    held: &Occupancy,
+    all: bool,
+) -> Result<Vec<ListedDevice>> {
+    let listed = |device: &&PciDevice| match device.kind() {
+        DeviceKind::Bridge | DeviceKind::HostBridge => false,
+        DeviceKind::Other => all,
+        _ => true,
+    };
+    let devices: Vec<&PciDevice> = topology.devices().iter().filter(listed).collect();
+    let functions: Vec<Bdf> = devices.iter().map(|device| device.bdf).collect();
+    let uses = uses(world, topology, held, &functions)?;
+    let at_boot = world.root()?.map(|root| boot::functions(&root)).transpose()?.unwrap_or_default();
+    let row = |device: &&PciDevice| listed_device(device, topology, held, &uses, &at_boot);
+    Ok(devices.iter().map(row).collect())
+}
+
+/// Lists GPUs and NVSwitches.
+pub fn gpus(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec<ListedGpu>> {
+    let mut uuids: BTreeMap<Bdf, String> = BTreeMap::new();
+    if let Some(root) = world.root()? {
+        let cards = cards(&root)?.into_iter();
+        uuids.extend(cards.filter_map(|(bdf, card)| Some((bdf, card.uuid?))));
+    }
+    let devices = counted(topology);
+    let functions: Vec<Bdf> = devices.iter().map(|(_, device)| device.bdf).collect();
+    let uses = uses(world, topology, held, &functions)?;
+    Ok(listed_gpus(topology, held, &devices, &uses, &uuids))
+}
+
+/// What is known of a function.
+fn listed_device(
+    device: &PciDevice,
+    topology: &Topology,
+    held: &Occupancy,
+    uses: &[Use],
+    at_boot: &BTreeSet<Bdf>,
+) -> ListedDevice {
+    let bdf = device.bdf;
+    let mut why: Vec<String> = Vec::new();
+    if let Some(excluded) = held.excluded.iter().find(|excluded| excluded.bdf == bdf) {
+        why.push(format!("is excluded: {}", excluded.reason).trim_end_matches([':', ' ']).into());
+    }
+    if device.is_silent() {
+        why.push("does not answer".into());
+    }
+    let having = held.domains.iter().filter(|domain| domain.devices.contains(&bdf));
+    let domains: BTreeSet<String> = having.clone().map(|domain| domain.domain.clone()).collect();
+    let off = having.filter(|domain| !domain.active);
+    why.extend(off.map(|domain| format!("is held by domain `{}`, which is off", domain.domain)));
+    let take = Take::new(topology, uses, &[bdf]);
+    why.extend(take.hindrances.into_iter().map(|hindrance| hindrance.why));
+    if why.is_empty() {
+        let told = device_states(topology, held, &[bdf]);
+        let data = told.into_iter().filter(|(state, _)| *state == DeviceState::Data);
+        why.extend(data.filter_map(|(_, why)| why));
+    }
+    why.dedup();
+    ListedDevice {
+        bdf,
+        kind: device.kind(),
+        model: model(device),
+        node: device.node,
+        driver: device.driver.clone(),
+        iommu_group: device.iommu_group,
+        reset_methods: device.reset_methods.clone(),
+        at_boot: at_boot.contains(&bdf),
+        domains: domains.into_iter().collect(),
+        used_by: uses.iter().filter(|used| used.bdf == bdf).cloned().collect(),
+        passable: why.is_empty(),
+        why,
+    }
+}
+
+/// GPUs by index, then those that do not count, NVSwitches, and what does not answer; each by address.
+fn counted(topology: &Topology) -> Vec<(Option<usize>, &PciDevice)> {
+    let gpus = topology.gpus().enumerate().map(|(index, gpu)| (Some(index), gpu));
+    let displays = topology.displays().map(|(gpu, _)| (None, gpu));
+    let switches = topology.of_kind(DeviceKind::NvSwitch).map(|switch| (None, switch));
+    let dead = topology.devices().iter().filter(|device| device.may_be_silent_gpu());
+    let dead = dead.filter(|device| device.kind() == DeviceKind::Other).map(|dead| (None, dead));
+    gpus.chain(displays).chain(switches).chain(dead).collect()
+}
+
+/// What is known of each.
+fn listed_gpus(
+    topology: &Topology,
+    held: &Occupancy,
+    devices: &[(Option<usize>, &PciDevice)],
+    uses: &[Use],
+    uuids: &BTreeMap<Bdf, String>,
+) -> Vec<ListedGpu> {
+    let bdfs: Vec<Bdf> = devices.iter().map(|(_, device)| device.bdf).collect();
+    let states = device_states(topology, held, &bdfs);
+    let row = |((index, device), (mut state, mut why)): (&(Option<usize>, &PciDevice), _)| {
+        if state == DeviceState::Free {
+            let take = Take::new(topology, uses, &[device.bdf]);
+            let mut used = take.hindrances.into_iter().filter(|found| found.kind.is_some());
+            if let Some(found) = used.next() {
+                (state, why) = (DeviceState::Host, Some(found.why));
+            }
+        }
+        let needs = topology.partitions().iter().filter(|partition| {
+            partition.gpus.contains(&device.bdf) || partition.nvswitch_pool.contains(&device.bdf)
+        });
+        ListedGpu {
+            index: *index,
+            bdf: device.bdf,
+            uuid: uuids.get(&device.bdf).or(device.uuid.as_ref()).cloned(),
+            model: model(device),
+            node: device.node,
+            partitions: needs.map(|partition| partition.id).collect(),
+            state,
+            why,
+            used_by: uses.iter().filter(|used| used.bdf == device.bdf).cloned().collect(),
+        }
+    };
+    devices.iter().zip(states).map(row).collect()
+}
