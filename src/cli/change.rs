@@ -7,7 +7,6 @@ use super::output::{Output, ask, ask_yes, leads_away, tell};
 use crate::apply::{Journal, Step};
 use crate::hypervisor::Hypervisor;
 use anyhow::Context as _;
-use gpuvm_ops::change::Change;
 use gpuvm_ops::host::setting;
 use gpuvm_ops::reporter::{Answer, Asked, Deed, Question, Reporter};
 pub use gpuvm_ops::session::Agreed;
@@ -148,17 +147,6 @@ pub fn change_host(
         "already set; nothing to do"
     });
     Ok(done.change.steps())
-}
-
-/// Makes a change that takes an earlier one back, and so is not kept itself.
-pub fn take_back_on_host(
-    verb: &'static str,
-    lock: &LockArgs,
-    steps: impl Fn() -> anyhow::Result<Vec<Step>>,
-    cx: &Context<'_>,
-) -> anyhow::Result<()> {
-    let mut session = Session::begin(cx, Manner { of: Of::Host, ..manner(lock) })?;
-    session.run(|_| steps().map(|steps| Change::new(verb, "", steps, ()))).map(drop)
 }
 
 /// Watches the steps of a verb that has no session yet.

@@ -4,7 +4,6 @@
 use super::create::CreateError;
 use super::error::{Hinted, told_by};
 use super::gpu::GpuError;
-use super::network::bridge::error::HostBridgeError;
 use super::tune::subjects::TunedError;
 use crate::apply::array::ArrayError;
 use crate::apply::bind::BindError;
@@ -47,6 +46,7 @@ use gpuvm_ops::error::Error as OpsError;
 use gpuvm_ops::files::FileError as OutputError;
 use gpuvm_ops::guest::RenderError;
 use gpuvm_ops::host::HostUndoError;
+use gpuvm_ops::host_bridge::HostBridgeError;
 use gpuvm_ops::host_settings::HostVerbError;
 use gpuvm_ops::images::error::ImageError;
 use gpuvm_ops::networks::NetworkError;

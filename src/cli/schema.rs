@@ -33,7 +33,7 @@ const ALL: [Listed; 47] = [
     ("gpuvm-gpu-list", rows::<gpuvm_ops::devices::ListedGpu>),
     ("gpuvm-history", rows::<crate::history::Entry>),
     ("gpuvm-host", host_file),
-    ("gpuvm-host-bridge-list", rows::<network::bridge::show::Row>),
+    ("gpuvm-host-bridge-list", rows::<gpuvm_ops::host_bridge::facts::HostBridgeRow>),
     ("gpuvm-host-bridge-preview", document::<network::bridge::create::Preview<'static>>),
     ("gpuvm-host-bridge-script", document::<network::bridge::create::Script>),
     ("gpuvm-host-files", document::<gpuvm_ops::host_files::OpenFiles>),

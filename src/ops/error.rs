@@ -3,6 +3,7 @@
 
 use crate::apply::bind::BindError;
 use crate::apply::command::CommandError;
+use crate::apply::hostnet::HostNetError;
 use crate::apply::nic::LinkError;
 use crate::apply::pages::PagesError;
 use crate::apply::{ApplyError, DiskError, JournalError, LockError, Step};
@@ -175,6 +176,10 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     HostBridge(#[from] crate::hostnet::Refused),
+    /// A step of the host's network that is looked at.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    HostNet(#[from] HostNetError),
     /// The hypervisor.
     #[error("{0}")]
     #[strum(to_string = "-")]

@@ -84,6 +84,7 @@ pub mod files;
 pub mod gone;
 pub mod guest;
 pub mod host;
+pub mod host_bridge;
 pub mod host_files;
 pub mod host_pages;
 pub mod host_settings;

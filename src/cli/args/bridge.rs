@@ -5,6 +5,10 @@ use super::heading::BEHAVIOUR;
 use crate::hostnet::others::Manager;
 use crate::hostnet::{BondMode, HostIp};
 use clap::{Args, Subcommand, ValueEnum};
+use gpuvm_ops::host_bridge::DELETED;
+use gpuvm_ops::host_bridge::delete::DeleteHostBridge;
+use gpuvm_ops::host_bridge::guard::Guarded;
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Examples of `create`.
@@ -204,4 +208,27 @@ pub struct HostBridgeDeleteArgs {
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
+}
+
+impl HostBridgeDeleteArgs {
+    /// What they ask for.
+    pub fn wanted(&self) -> DeleteHostBridge {
+        DeleteHostBridge { name: self.name.clone(), within_s: self.within.confirm_within }
+    }
+
+    /// How that is to be done; `quiet`: without progress.
+    pub fn guarded(&self, quiet: bool) -> Guarded {
+        let Self { name, within, yes, dry_run, guard: _, lock } = self;
+        let mut words: Vec<String> = DELETED.split(' ').map(str::to_owned).collect();
+        words.push(name.clone());
+        for (option, number) in
+            [("--confirm-within", within.confirm_within), ("--lock-wait", lock.lock_wait)]
+        {
+            words.extend([option.to_owned(), number.to_string()]);
+        }
+        words.extend(quiet.then(|| "--quiet".to_owned()));
+        words.push("--guard".to_owned());
+        let words = words.into_iter().map(OsString::from).collect();
+        Guarded { asks: !yes, dry_run: *dry_run, words }
+    }
 }

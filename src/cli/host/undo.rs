@@ -4,9 +4,8 @@ use crate::cli::args::{ConfirmWithinArgs, HostBridgeDeleteArgs, HostUndoArgs};
 use crate::cli::change::asking;
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
-use crate::cli::network::{delete_bridge, made_bridge};
-use crate::history::History;
 use gpuvm_ops::host::{named, undo as take_last_back};
+use gpuvm_ops::host_bridge::{delete, last_made};
 use gpuvm_ops::session::{Manner, Of, Session};
 
 /// How long a confirmation of undoing is waited for, in seconds.
@@ -16,11 +15,12 @@ const CONFIRM_S: u64 = 120;
 pub fn run(args: &HostUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("host undo")?;
     cx.refuse_elsewhere("host undo")?;
-    if let Some(bridge) = last_bridge()?.filter(|_| !args.discard) {
+    // Taking a bridge back may cut a login off, and has its own way.
+    if let Some(bridge) = last_made()?.filter(|_| !args.discard) {
         let (lock, yes, dry_run) = (args.lock.clone(), args.yes, args.dry_run);
         let within = ConfirmWithinArgs { confirm_within: CONFIRM_S };
         let asked = HostBridgeDeleteArgs { name: bridge, within, yes, dry_run, guard: false, lock };
-        return delete_bridge(&asked, cx);
+        return Ok(delete::run(cx, &asked.wanted(), &asked.guarded(cx.output.quiet))?);
     }
     let of = Of::Host;
     let manner = Manner { of, ..asking(&args.lock, (args.yes, args.dry_run)) };
@@ -30,11 +30,4 @@ pub fn run(args: &HostUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.progress(&format!("{} is {end}", named(&done.change.about)));
     }
     Ok(EXIT_DONE)
-}
-
-/// The bridge that the last change of the host made; none: it did something else. Taking it back may cut a login off, and
-/// has its own way.
-fn last_bridge() -> anyhow::Result<Option<String>> {
-    let history = History::of_host()?;
-    Ok(history.entries.last().and_then(made_bridge).cloned())
 }

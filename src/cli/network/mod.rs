@@ -9,8 +9,6 @@ mod list;
 mod show;
 mod undo;
 
-pub use bridge::{delete as delete_bridge, made as made_bridge};
-
 use super::args::NetworkVerb;
 use super::context::Context;
 

@@ -1,20 +1,23 @@
-//! `network host-bridge create`: plan a bridge, say what the NICs lose, and make it, or print what makes it.
+//! `network host-bridge create`: makes a bridge, or prints what makes it.
 
-use super::super::super::args::HostBridgeCreateArgs;
-use super::super::super::change::{agree, change_host, print_steps, refuse_unfinished, watch};
-use super::super::super::context::Context;
-use super::super::super::error::{Coded, EXIT_DONE};
-use super::prepare::{Made, Prepared, prepare};
-use super::{CREATED, guard, show};
+use super::show;
 use crate::apply::Step;
-use crate::cli::network::bridge::error::HostBridgeError;
-use crate::hostnet::Planned;
-use crate::hostnet::others::Manager;
-use crate::hostnet::others::script;
-use crate::hypervisor::none::NoHypervisor;
+use crate::cli::args::HostBridgeCreateArgs;
+use crate::cli::change::{change_host, print_steps};
+use crate::cli::context::Context;
+use crate::cli::error::{Coded, EXIT_DONE};
+use crate::cli::network::create::would;
+use crate::hostnet::others::{Manager, script};
+use crate::hostnet::{Addressing, Planned, Request};
+use gpuvm_ops::host_bridge::guard::{Guarded, leave_terminal};
+use gpuvm_ops::host_bridge::{
+    CREATED, HostBridgeError, HostBridgePlan, MadeBridge, NewHostBridge, make, prepare,
+    refuse_unfinished, steps,
+};
 use serde::Serialize;
+use std::net::Ipv4Addr;
 
-/// Is what would be done.
+/// What would be done.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(in crate::cli) struct Preview<'a> {
@@ -27,17 +30,31 @@ pub(in crate::cli) struct Preview<'a> {
     steps: &'a [Step],
 }
 
+/// What makes the bridge, as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Script {
+    /// What configures the host's networks.
+    manager: Manager,
+    /// Commands and files for it.
+    script: String,
+}
+
 /// Runs the verb.
 pub fn run(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded(CREATED)?;
     cx.refuse_elsewhere(CREATED)?;
+    let wanted = wanted(args);
     if args.guard {
-        return guarded(args, cx);
+        leave_terminal();
+        change_host(CREATED, (&args.lock, false), || Ok(steps(&wanted)?), cx)?;
+        show::print(Some(&args.name), cx)?;
+        return Ok(EXIT_DONE);
     }
     if !args.dry_run && args.print_for.is_none() {
-        refuse_unfinished(&NoHypervisor, cx.output)?;
+        refuse_unfinished(cx)?;
     }
-    let prepared = prepare(args)?;
+    let prepared = prepare(&wanted)?;
     let planned = &prepared.planned;
     for note in &planned.notes {
         cx.output.warning(note);
@@ -50,55 +67,53 @@ pub fn run(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
     if args.dry_run {
         return preview(planned, made, cx);
     }
-    if !args.yes && !planned.lost.is_empty() {
-        let _reporter = watch(cx.output)?;
-        let what = format!("making bridge {}", args.name);
-        agree(&planned.lost, "make it?", &what)?;
-    }
-    guard::follow(std::env::args_os().skip(1).collect(), cx)
+    let words = std::env::args_os().skip(1).chain(["--guard".into()]).collect();
+    Ok(make(cx, planned, &Guarded { asks: !args.yes, dry_run: false, words })?)
 }
 
-/// Makes it, as the process that takes it back.
-fn guarded(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    guard::leave_terminal();
-    let steps = || match prepare(args)?.made {
-        Some(made) => Ok(made.steps),
-        None => Err(HostBridgeError::NoNetplan
-            .hint("nothing is done; `--print-for netplan` prints the file")),
+/// What the arguments ask for.
+fn wanted(args: &HostBridgeCreateArgs) -> NewHostBridge {
+    let addressing = match args.address {
+        Some(address) => {
+            Addressing::Static { address, gateway: args.gateway, dns: args.dns.clone() }
+        }
+        None if args.dhcp => Addressing::Dhcp,
+        None => Addressing::None,
     };
-    change_host(CREATED, (&args.lock, false), steps, cx)?;
-    show::print(Some(&args.name), cx)?;
-    Ok(EXIT_DONE)
+    let request = Request {
+        name: args.name.clone(),
+        nics: args.nic.clone(),
+        bond: args.bond,
+        addressing,
+        vlan: args.vlan,
+        mtu: args.mtu,
+    };
+    let (within_s, only_shown) = (args.within.confirm_within, args.print_for.is_some());
+    NewHostBridge { request, within_s, login: login(), only_shown }
+}
+
+/// The host's address by which the login comes in that runs this: the third of the client's address and port, and ours
+/// (ssh(1)).
+fn login() -> Option<Ipv4Addr> {
+    std::env::var("SSH_CONNECTION").ok()?.split_whitespace().nth(2)?.parse().ok()
 }
 
 /// Prints what would be done.
-fn preview(planned: &Planned, made: &Made, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let Made { text, steps } = made;
+fn preview(planned: &Planned, made: &MadeBridge, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let MadeBridge { text, steps } = made;
     if cx.output.json {
         cx.output.json("gpuvm-host-bridge-preview", &Preview { planned, file: text, steps })?;
         return Ok(EXIT_DONE);
     }
-    for line in &planned.lost {
-        cx.output.progress(&format!("this would {line}"));
-    }
+    would(&planned.lost, cx);
     print_steps(steps, cx)?;
     cx.output.verbatim(&format!("\n{text}"))?;
     Ok(EXIT_DONE)
 }
 
-/// What makes the bridge, as JSON.
-#[derive(Debug, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub(in crate::cli) struct Script {
-    /// What configures the host's networks.
-    manager: Manager,
-    /// Commands and files for it.
-    script: String,
-}
-
 /// Prints what makes the bridge where netplan does not configure the host; the error that nothing is changed.
-fn elsewhere(prepared: &Prepared, cx: &Context<'_>) -> anyhow::Result<anyhow::Error> {
-    let Prepared { planned, manager, .. } = prepared;
+fn elsewhere(prepared: &HostBridgePlan, cx: &Context<'_>) -> anyhow::Result<anyhow::Error> {
+    let HostBridgePlan { planned, manager, .. } = prepared;
     let script = script(&planned.bridge, *manager);
     if cx.output.json {
         cx.output.json("gpuvm-host-bridge-script", &Script { manager: *manager, script })?;

@@ -1,52 +1,10 @@
 //! `network host-bridge show`: the bridges of the host, whoever made them.
 
-use super::super::super::args::HostBridgeShowArgs;
-use super::super::super::codes::Class;
-use super::super::super::context::Context;
-use super::super::super::error::{EXIT_DONE, classed};
-use super::super::super::table::Table;
-use super::paths;
-use crate::apply::hostnet::waiting;
-use crate::hostnet::HostIp;
-use crate::hostnet::netplan;
-use crate::network::host::HostNetwork;
-use gpuvm_ops::networks::this_host as host;
-use serde::Serialize;
-use std::path::PathBuf;
-
-/// Is one bridge.
-#[derive(Debug, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub(in crate::cli) struct Row {
-    /// Its name.
-    name: String,
-    /// Whether it is up; none: it is not there.
-    up: Option<bool>,
-    /// Its ports.
-    ports: Vec<Port>,
-    /// Largest packet, in bytes.
-    mtu: Option<u32>,
-    /// The host's addresses on it.
-    addresses: Vec<HostIp>,
-    /// Whether the host's default route goes by it.
-    default_route: bool,
-    /// The file that makes it, where that is ours.
-    file: Option<PathBuf>,
-    /// Whether that file is kept; one that is not is forgotten at the next boot.
-    kept: bool,
-    /// Seconds that are left to confirm it; none: it does not wait.
-    confirm_within_s: Option<u64>,
-}
-
-/// Is a port.
-#[derive(Debug, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-struct Port {
-    /// Its name.
-    name: String,
-    /// The NICs under it, where it is a bond, or what it stands on.
-    over: Vec<String>,
-}
+use crate::cli::args::HostBridgeShowArgs;
+use crate::cli::context::Context;
+use crate::cli::error::EXIT_DONE;
+use crate::cli::table::Table;
+use gpuvm_ops::host_bridge::facts::{BridgePort, HostBridgeRow, bridges};
 
 /// Runs the verb.
 pub fn run(args: &HostBridgeShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -58,18 +16,7 @@ pub fn run(args: &HostBridgeShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Prints one bridge, or all.
 pub fn print(name: Option<&str>, cx: &Context<'_>) -> anyhow::Result<()> {
-    let mut rows = rows()?;
-    if let Some(name) = name {
-        rows.retain(|row| row.name == name);
-        if rows.is_empty() {
-            let message = format!("this host has no bridge {name}");
-            return Err(classed(
-                Class::NotFound,
-                message,
-                "`gpuvm network host-bridge show` says which it has",
-            ));
-        }
-    }
+    let rows = bridges(name)?;
     if cx.output.json {
         cx.output.json_rows("gpuvm-host-bridge-list", &rows)?;
     } else if rows.is_empty() {
@@ -80,60 +27,8 @@ pub fn print(name: Option<&str>, cx: &Context<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The bridges that are there, and those of ours that should be.
-fn rows() -> anyhow::Result<Vec<Row>> {
-    let host = host()?;
-    let waits = waiting()?;
-    let there = host.links.iter().filter(|link| link.is_bridge()).map(|link| link.name.clone());
-    let mut names: Vec<String> = there.collect();
-    for dir in [netplan::KEPT, netplan::TRIED] {
-        let entries = std::fs::read_dir(std::path::Path::new("/").join(dir));
-        for entry in entries.into_iter().flatten().flatten() {
-            let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
-            names.extend(netplan::made(&text).map(str::to_owned));
-        }
-    }
-    names.sort();
-    names.dedup();
-    let row = |name: String| {
-        let (kept, tried) = paths(&name);
-        let file = [&kept, &tried].into_iter().find(|path| path.exists()).cloned();
-        let link = host.link(&name);
-        let wait = waits.iter().find(|waiting| waiting.bridge == name);
-        let held = host.addresses.iter().filter(|held| held.link == name);
-        Row {
-            up: link.map(|link| link.up),
-            ports: ports(&host, &name),
-            mtu: link.map(|link| link.mtu),
-            addresses: held.map(|held| HostIp { ip: held.ip, subnet: held.subnet }).collect(),
-            default_route: link.is_some_and(|link| host.carries_default_route(link)),
-            kept: kept.exists(),
-            file,
-            confirm_within_s: wait.map(crate::apply::hostnet::Waiting::left_s),
-            name,
-        }
-    };
-    Ok(names.into_iter().map(row).collect())
-}
-
-/// The ports of a bridge.
-fn ports(host: &HostNetwork, bridge: &str) -> Vec<Port> {
-    let of = |master: &str| {
-        let ports = host.links.iter().filter(|link| link.master.as_deref() == Some(master));
-        ports.collect::<Vec<_>>()
-    };
-    let port = |link: &crate::network::host::Link| Port {
-        name: link.name.clone(),
-        over: match &link.over {
-            Some(over) => vec![over.clone()],
-            None => of(&link.name).into_iter().map(|nic| nic.name.clone()).collect(),
-        },
-    };
-    of(bridge).into_iter().map(port).collect()
-}
-
 /// The rows for people.
-fn table(rows: &[Row]) -> Table {
+fn table(rows: &[HostBridgeRow]) -> Table {
     let head = ["NAME", "STATE", "PORTS", "MTU", "ADDRESSES", "FILE"];
     let mut cells = vec![head.map(str::to_owned).to_vec()];
     let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
@@ -146,7 +41,7 @@ fn table(rows: &[Row]) -> Table {
                 format!("{}{kept}", if up { "up" } else { "down" })
             }
         };
-        let port = |port: &Port| match port.over.is_empty() {
+        let port = |port: &BridgePort| match port.over.is_empty() {
             true => port.name.clone(),
             false => format!("{} ({})", port.name, port.over.join(",")),
         };

@@ -2,21 +2,23 @@
 //! that started it, so that it lives on when the login is cut off. The one watches the other: where the guard is killed,
 //! what it began is undone by the program that waits for it.
 
-use super::super::super::change::{Watch, watch};
-use super::super::super::context::Context;
-use super::super::super::error::Coded;
-use super::{CREATED, DELETED};
+use super::{CREATED, DELETED, HostBridgeError};
 use crate::apply::array::output;
-use crate::apply::{Observer as _, Orphan, recover};
-use crate::cli::network::bridge::error::HostBridgeError;
+use crate::apply::{Observer as _, recover};
+use crate::error::{Coded as _, Doing as _, Result};
 use crate::hypervisor::none::NoHypervisor;
-use crate::program::for_caller;
-use anyhow::Context as _;
+use crate::reporter::{Asked, Question};
+use crate::trace::Running;
+use crate::unfinished;
+use crate::watch::Watch;
+use crate::world::World;
+use gpuvm_host::program::for_caller;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// There where systemd is the first process.
@@ -34,23 +36,40 @@ pub fn leave_terminal() {
     let _ = nix::unistd::setsid();
 }
 
-/// Runs the guard with the words of its command line and waits for its end; its exit code.
-pub fn follow(mut words: Vec<OsString>, cx: &Context<'_>) -> anyhow::Result<u8> {
-    words.push("--guard".into());
-    let mut reporter = watch(cx.output)?;
-    reporter.hold_at_once();
-    let mut guard = start(&words).context("cannot start the process that makes the change")?;
-    let status = wait(&mut guard, &mut reporter)?;
+/// How a change is made that a guard takes back.
+#[derive(Debug, Clone)]
+pub struct Guarded {
+    /// Whether it is asked about.
+    pub asks: bool,
+    /// Whether its steps are only shown.
+    pub dry_run: bool,
+    /// The words of the guard's command line: this program makes the change with them.
+    pub words: Vec<OsString>,
+}
+
+/// Asks, runs the guard and waits for its end; its exit code.
+pub(super) fn follow(world: &World, question: Option<Question>, guarded: &Guarded) -> Result<u8> {
+    let mut watch = Watch::begin(Arc::clone(world.reporter()))?;
+    if let Some(question) = question.filter(|_| guarded.asks) {
+        let answer =
+            world.reporter().ask(Asked { question: &question, steps: &[], losses: &[] })?;
+        question.settle(answer, &[])?;
+    }
+    watch.hold_at_once();
+    let (mut guard, running) =
+        start(&guarded.words).doing(|| "cannot start the process that makes the change".into())?;
+    let status = wait(&mut guard, &mut watch)?;
+    running.ended(status);
     if let Some(code) = status.code() {
         return Ok(u8::try_from(code).unwrap_or(u8::MAX));
     }
-    take_back(&mut reporter)?;
+    take_back(&mut watch, world)?;
     Err(HostBridgeError::GuardKilled { status: status.to_string() }
         .hint("what it had begun is undone; `gpuvm network host-bridge show` says what is there"))
 }
 
 /// Starts it.
-fn start(words: &[OsString]) -> std::io::Result<Child> {
+fn start(words: &[OsString]) -> std::io::Result<(Child, Running)> {
     let program = std::env::current_exe()?;
     let scoped = Path::new(SYSTEMD).is_dir() && {
         let path = program.to_string_lossy();
@@ -65,38 +84,38 @@ fn start(words: &[OsString]) -> std::io::Result<Child> {
         }
         false => for_caller(program),
     };
-    let child = command.args(words).stdin(Stdio::null()).spawn()?;
-    tracing::info!("runs {command:?}");
-    Ok(child)
+    let running = Running::begins(command.args(words).stdin(Stdio::null()));
+    Ok((command.spawn()?, running))
 }
 
 /// Waits for its end. A signal that asks to stop asks it to take all back; the end of the terminal ends only this process.
-fn wait(guard: &mut Child, reporter: &mut Watch) -> anyhow::Result<ExitStatus> {
+fn wait(guard: &mut Child, watch: &mut Watch) -> Result<ExitStatus> {
     let mut told = false;
     loop {
         if let Some(status) = guard.try_wait()? {
             return Ok(status);
         }
-        if let Some(signal) = reporter.interrupted().filter(|_| !told) {
+        if let Some(signal) = watch.interrupted().filter(|_| !told) {
             if signal == Signal::SIGHUP.as_str() {
                 return Err(HostBridgeError::NoTerminal
                     .hint("the change goes on, and is taken back unless it is confirmed"));
             }
             told = true;
             // It may have ended at this moment.
-            let _ = kill(Pid::from_raw(i32::try_from(guard.id())?), Signal::SIGTERM);
+            let id = i32::try_from(guard.id()).expect("the kernel's ids of processes are such");
+            let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
         }
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
 /// Undoes what a killed guard has begun.
-fn take_back(reporter: &mut Watch) -> anyhow::Result<()> {
-    let _lock = reporter.lock(Duration::from_secs(LOCK_S))?;
-    for orphan in Orphan::all()?.readable {
+fn take_back(watch: &mut Watch, world: &World) -> Result<()> {
+    let _lock = watch.lock(Duration::from_secs(LOCK_S))?;
+    for orphan in unfinished::all(world.settings.state.as_deref())?.readable {
         let verb = orphan.story.as_ref().map_or("", |story| story.change.verb.as_str());
         if [CREATED, DELETED].contains(&verb) {
-            recover(orphan, &NoHypervisor, reporter, &[])?;
+            recover(orphan, &NoHypervisor, watch, &[])?;
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! Says why what is asked for is refused.
+//! Why what is asked of a bridge of the host is refused.
 
-use crate::cli::error::Coded;
+use crate::error::Coded;
 
 /// Says why a bridge of the host is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]

@@ -1,48 +1,62 @@
 //! What making a bridge needs: the plan, who configures the host, netplan's file and what netplan makes of it, the steps.
 
-use super::super::super::args::HostBridgeCreateArgs;
-use super::super::super::error::around;
-use super::paths;
+use super::guard::{Guarded, follow};
+use super::{HostBridgeError, SETTLE_S, paths};
 use crate::apply::Step;
 use crate::apply::hostnet::{HostNetStep, Wanted, units};
 use crate::discover::manager::manager;
+use crate::error::{Coded as _, Error, Refusal, Result};
 use crate::fsroot::FsRoot;
 use crate::hostnet::others::Manager;
 use crate::hostnet::units::Link;
 use crate::hostnet::{Addressing, HostBridge, Planned, Problem, Refused, Request, netplan, plan};
 use crate::network::host::HostNetwork;
-use gpuvm_ops::networks::this_host as host;
+use crate::networks::this_host;
+use crate::reporter::Question;
+use crate::world::World;
 use std::net::Ipv4Addr;
 
-/// How long a bridge may take to be as it is to be, in seconds: DHCP, and LACP of a bond.
-pub const SETTLE_S: u64 = 45;
+/// A bridge that is to be made.
+#[derive(Debug, Clone)]
+pub struct NewHostBridge {
+    /// The bridge.
+    pub request: Request,
+    /// How long a confirmation is waited for, in seconds.
+    pub within_s: u64,
+    /// The host's address by which the caller's login comes in; none: it does not come over a network, or cannot be told.
+    pub login: Option<Ipv4Addr>,
+    /// Whether it is only looked at what makes it.
+    pub only_shown: bool,
+}
 
-/// Is a bridge that can be made.
-pub struct Prepared {
+/// A bridge that can be made.
+#[derive(Debug)]
+pub struct HostBridgePlan {
     /// The plan.
     pub planned: Planned,
     /// Who configures the host.
     pub manager: Manager,
-    /// What makes it; none where that is not netplan, or the bridge is only to be shown.
-    pub made: Option<Made>,
+    /// What makes it; none where that is not netplan, or it is only looked at.
+    pub made: Option<MadeBridge>,
 }
 
-/// Is what makes a bridge.
-pub struct Made {
+/// What makes a bridge.
+#[derive(Debug)]
+pub struct MadeBridge {
     /// Netplan's file.
     pub text: String,
     /// The steps.
     pub steps: Vec<Step>,
 }
 
-/// Plans what the arguments ask for.
-pub fn prepare(args: &HostBridgeCreateArgs) -> anyhow::Result<Prepared> {
-    let host = host()?;
-    let mut planned = plan(&request(args), &host).map_err(refusal)?;
-    planned.lost.extend(login(&planned.bridge, &host));
+/// Plans a bridge.
+pub fn prepare(wanted: &NewHostBridge) -> Result<HostBridgePlan> {
+    let host = this_host()?;
+    let mut planned = plan(&wanted.request, &host).map_err(refusal)?;
+    planned.lost.extend(cut_off(wanted.login, &planned.bridge, &host));
     let by = manager(&FsRoot::live()?, &planned.bridge.nics)?;
-    if args.print_for.is_some() || by != Manager::Netplan {
-        return Ok(Prepared { planned, manager: by, made: None });
+    if wanted.only_shown || by != Manager::Netplan {
+        return Ok(HostBridgePlan { planned, manager: by, made: None });
     }
     let bridge = &planned.bridge;
     let one =
@@ -58,38 +72,37 @@ pub fn prepare(args: &HostBridgeCreateArgs) -> anyhow::Result<Prepared> {
     let text = netplan::text(bridge, &id);
     let after = units(Some((&netplan::file(&bridge.name), &text)))?;
     if after.nm.iter().any(|file| file.contains(&bridge.name)) {
-        return Ok(Prepared { planned, manager: Manager::NetplanNm, made: None });
+        return Ok(HostBridgePlan { planned, manager: Manager::NetplanNm, made: None });
     }
     netplan::judge(bridge, &id, &after.units).map_err(one)?;
-    let steps = steps(bridge, &text, args.within.confirm_within);
-    Ok(Prepared { planned, manager: by, made: Some(Made { text, steps }) })
+    let steps = steps_of(bridge, &text, wanted.within_s);
+    Ok(HostBridgePlan { planned, manager: by, made: Some(MadeBridge { text, steps }) })
+}
+
+/// The steps that make a bridge, for the process that makes it with the host's lock.
+pub fn steps(wanted: &NewHostBridge) -> Result<Vec<Step>> {
+    let made = prepare(wanted)?.made.map(|made| made.steps);
+    made.ok_or_else(|| {
+        HostBridgeError::NoNetplan.hint("nothing is done; `--print-for netplan` prints the file")
+    })
+}
+
+/// Asks whether a bridge may be made, where something is lost by it, and lets the guard make it; its exit code.
+pub fn make(world: &World, planned: &Planned, guarded: &Guarded) -> Result<u8> {
+    let question = (!planned.lost.is_empty()).then(|| Question::Agree {
+        lines: Some(planned.lost.clone()),
+        question: "make it?",
+        what: format!("making bridge {}", planned.bridge.name),
+    });
+    follow(world, question, guarded)
 }
 
 /// The error that a bridge cannot be made, with what helps.
-fn refusal(refused: Refused) -> anyhow::Error {
+fn refusal(refused: Refused) -> Error {
     let hints = refused.problems.iter().map(Problem::hint);
     let hint = hints.into_iter().find(|hint| !hint.is_empty()).unwrap_or_default();
     let message = refused.to_string();
-    around(refused, message, hint)
-}
-
-/// What the arguments ask for.
-fn request(args: &HostBridgeCreateArgs) -> Request {
-    let addressing = match args.address {
-        Some(address) => {
-            Addressing::Static { address, gateway: args.gateway, dns: args.dns.clone() }
-        }
-        None if args.dhcp => Addressing::Dhcp,
-        None => Addressing::None,
-    };
-    Request {
-        name: args.name.clone(),
-        nics: args.nic.clone(),
-        bond: args.bond,
-        addressing,
-        vlan: args.vlan,
-        mtu: args.mtu,
-    }
+    Error::HostBridge(refused).around(Refusal::around(message, hint))
 }
 
 /// A network device as a unit is matched with it.
@@ -97,18 +110,15 @@ fn unit_link(link: &crate::network::host::Link) -> Link {
     Link { name: link.name.clone(), mac: link.mac.clone() }
 }
 
-/// That the login which runs this comes in by the NICs; none: it does not, or cannot be told.
-fn login(bridge: &HostBridge, host: &HostNetwork) -> Option<String> {
-    // The client's address and port, then ours (ssh(1)).
-    let ssh = std::env::var("SSH_CONNECTION").ok()?;
-    let ip: Ipv4Addr = ssh.split_whitespace().nth(2)?.parse().ok()?;
-    let held = host.addresses.iter().find(|held| held.ip == ip)?;
+/// That the caller's login comes in by the NICs, which lose its address; none: it does not.
+fn cut_off(login: Option<Ipv4Addr>, bridge: &HostBridge, host: &HostNetwork) -> Option<String> {
+    let held = host.addresses.iter().find(|held| Some(held.ip) == login)?;
     let cuts = !bridge.keeps_nic() && bridge.nics.contains(&held.link);
     cuts.then(|| format!("interrupt this login, which comes in by {} on {}", held.ip, held.link))
 }
 
 /// The steps that make a bridge.
-fn steps(bridge: &HostBridge, text: &str, within_s: u64) -> Vec<Step> {
+fn steps_of(bridge: &HostBridge, text: &str, within_s: u64) -> Vec<Step> {
     let (kept, tried) = paths(&bridge.name);
     let (address, gateway) = match &bridge.addressing {
         Addressing::Static { address, gateway, .. } => (Some(*address), *gateway),

@@ -1,0 +1,83 @@
+//! Bridges of the host over its own NICs: `network host-bridge create`, `confirm`, `delete`, and what is told of them. The
+//! change itself is made by a process of its own, which takes it back ([`guard`]).
+
+mod create;
+pub mod delete;
+mod error;
+pub mod facts;
+pub mod guard;
+
+pub use create::{HostBridgePlan, MadeBridge, NewHostBridge, make, prepare, steps};
+pub use error::HostBridgeError;
+
+use crate::apply::hostnet::{Answer, answer, waiting};
+use crate::error::{Coded as _, Result, usage};
+use crate::history::{Entry, History};
+use crate::hostnet::netplan;
+use crate::hypervisor::none;
+use crate::unfinished;
+use crate::world::World;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The verb that makes one, as histories and journals name it.
+pub const CREATED: &str = "network host-bridge create";
+/// The verb that takes one away.
+pub const DELETED: &str = "network host-bridge delete";
+/// How long an answered wait may take to end.
+const ANSWERED: Duration = Duration::from_secs(10);
+/// How long a bridge may take to be as it is to be, in seconds: DHCP, and LACP of a bond.
+const SETTLE_S: u64 = 45;
+
+/// Keeps the bridge that waits to be confirmed, or the one of these that is named; its name.
+pub fn confirm(name: Option<&str>) -> Result<String> {
+    let all = waiting()?;
+    let found = match name {
+        Some(name) => all.iter().find(|waiting| waiting.bridge == name),
+        None if all.len() > 1 => {
+            let names: Vec<&str> = all.iter().map(|waiting| waiting.bridge.as_str()).collect();
+            let message = format!("{} wait to be confirmed", names.join(" and "));
+            return Err(usage(message, "name one of them"));
+        }
+        None => all.first(),
+    };
+    let Some(found) = found else {
+        let hint = "`gpuvm network host-bridge show` says what there is; what was not confirmed in time is taken back";
+        return Err(match name {
+            Some(name) => HostBridgeError::NotWaiting { name: name.to_owned() }.hint(hint),
+            None => HostBridgeError::NoneWaiting.hint(hint),
+        });
+    };
+    let bridge = found.bridge.clone();
+    if !answer(&bridge, Answer::Keep, ANSWERED)? {
+        return Err(HostBridgeError::NotKept { bridge, seconds: ANSWERED.as_secs().to_string() }
+            .hint("`gpuvm network host-bridge show` says what became of it"));
+    }
+    Ok(bridge)
+}
+
+/// Refuses to begin while another change of the host is half done.
+pub fn refuse_unfinished(world: &World) -> Result<()> {
+    unfinished::refuse(none::URI, world.settings.state.as_deref(), |text| world.warning(text))
+}
+
+/// The bridge that the last change of the host made; none: it did something else.
+pub fn last_made() -> Result<Option<String>> {
+    let history = History::of_host()?;
+    Ok(history.entries.last().and_then(made).map(str::to_owned))
+}
+
+/// The bridge that a change of the host made; none: it made none.
+fn made(entry: &Entry) -> Option<&str> {
+    use crate::apply::{Step, hostnet::HostNetStep};
+    entry.steps.iter().filter(|_| entry.verb == CREATED).find_map(|step| match step {
+        Step::HostNet(HostNetStep::Await { bridge, .. }) => Some(bridge.as_str()),
+        _ => None,
+    })
+}
+
+/// Where the file of a bridge is that is kept, and where the one is that the next boot forgets.
+fn paths(name: &str) -> (PathBuf, PathBuf) {
+    let at = |dir: &str| Path::new("/").join(dir).join(netplan::file(name));
+    (at(netplan::KEPT), at(netplan::TRIED))
+}

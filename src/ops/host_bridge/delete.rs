@@ -1,0 +1,136 @@
+//! `network host-bridge delete`: a bridge that `create` made goes, and its NICs get back what other files say.
+
+use super::guard::{Guarded, follow};
+use super::{ANSWERED, DELETED, HostBridgeError, SETTLE_S, made, paths, refuse_unfinished};
+use crate::apply::Step;
+use crate::apply::hostnet::{Answer, HostNetStep, Wanted, answer, waiting};
+use crate::change::Change;
+use crate::error::{Coded as _, Doing as _, Result};
+use crate::history::History;
+use crate::hostnet::netplan::{self, NOTHING};
+use crate::network::host::HostNetwork;
+use crate::networks::this_host;
+use crate::reporter::Question;
+use crate::world::World;
+use std::path::Path;
+
+/// A bridge that is to go.
+#[derive(Debug, Clone)]
+pub struct DeleteHostBridge {
+    /// Its name.
+    pub name: String,
+    /// How long a confirmation is waited for, in seconds.
+    pub within_s: u64,
+}
+
+/// The files of a bridge, as they are.
+struct Files {
+    /// The one that is kept.
+    kept: Option<String>,
+    /// The one that the next boot forgets.
+    tried: Option<String>,
+}
+
+/// Takes a bridge away: one that waits to be confirmed at once, any other by the guard, after it was asked about; the exit
+/// code.
+pub fn run(world: &World, wanted: &DeleteHostBridge, guarded: &Guarded) -> Result<u8> {
+    let name = &wanted.name;
+    if !guarded.dry_run && waiting()?.iter().any(|waiting| waiting.bridge == *name) {
+        answer(name, Answer::TakeBack, ANSWERED)?;
+        world.progress(&format!("{name}: not confirmed, so it is taken back"));
+        return Ok(0);
+    }
+    let change = delete(wanted)?;
+    if guarded.dry_run {
+        for line in &change.losses {
+            world.progress(&format!("this would {line}"));
+        }
+        world.reporter().preview(&change.steps())?;
+        return Ok(0);
+    }
+    refuse_unfinished(world)?;
+    let question = Question::Agree {
+        lines: Some(change.losses),
+        question: "take it away?",
+        what: format!("taking bridge {name} away"),
+    };
+    follow(world, Some(question), guarded)
+}
+
+/// Plans it. It takes an earlier change back, and so is not kept itself.
+pub fn delete(wanted: &DeleteHostBridge) -> Result<Change> {
+    let (kept, tried) = paths(&wanted.name);
+    let files = Files { kept: read(&kept)?, tried: read(&tried)? };
+    plan(wanted, files, &this_host()?, &History::of_host()?)
+}
+
+/// The same beside what is there.
+fn plan(
+    wanted: &DeleteHostBridge,
+    files: Files,
+    host: &HostNetwork,
+    history: &History,
+) -> Result<Change> {
+    let DeleteHostBridge { name, within_s } = wanted;
+    let (kept, tried) = paths(name);
+    // One that holds until the next boot alone is left where a killed change was forgotten (`recover --discard`).
+    let Some(text) = files.kept.as_ref().or(files.tried.as_ref()) else {
+        let hint = "`gpuvm network host-bridge show` says who made which bridge";
+        let path = kept.display().to_string();
+        return Err(HostBridgeError::NotOurs { name: name.clone(), path }.hint(hint));
+    };
+    if netplan::made(text) != Some(name) {
+        return Err(HostBridgeError::Edited { path: kept.display().to_string() }
+            .hint("take it away by hand, then `netplan apply`"));
+    }
+    let links = netplan::links(text);
+    let lost = losses(name, &links, &netplan::nics(text), host);
+    let default_route =
+        host.routes.iter().any(|route| route.is_default() && route.link.as_ref() == Some(name));
+    let wait_s = SETTLE_S.min(*within_s);
+    let steps = [
+        HostNetStep::Try {
+            what: format!("take bridge {name} away"),
+            path: tried.clone(),
+            text: NOTHING.to_owned(),
+            was: files.tried,
+            makes: Vec::new(),
+            takes: links,
+        },
+        HostNetStep::Check(Wanted { default_route, wait_s, ..Wanted::default() }),
+        HostNetStep::Await { bridge: name.clone(), within_s: *within_s },
+        HostNetStep::Write { path: kept, text: None, was: files.kept },
+        HostNetStep::Write { path: tried, text: None, was: Some(NOTHING.to_owned()) },
+    ];
+    let mut steps: Vec<Step> = steps.into_iter().map(Step::HostNet).collect();
+    if let Some(entry) = history.entries.iter().rev().find(|entry| made(entry) == Some(name)) {
+        steps.push(history.forget(entry));
+    }
+    Ok(Change { losses: lost, ..Change::new(DELETED, "", steps, ()) })
+}
+
+/// What the host and its guests lose with a bridge, a line each.
+fn losses(name: &str, links: &[String], nics: &[String], host: &HostNetwork) -> Vec<String> {
+    let mut lost: Vec<String> =
+        links.iter().rev().map(|link| format!("take {link} away")).collect();
+    for held in host.addresses.iter().filter(|held| links.contains(&held.link)) {
+        let nics = nics.join(" and ");
+        lost.push(format!("take {} with it; {nics} get what other files say", held.ip));
+    }
+    let is_ours = |port: &String| links.contains(port) || nics.contains(port);
+    for port in host.links.iter().filter(|link| link.master.as_deref() == Some(name)) {
+        if !is_ours(&port.name) {
+            let port = &port.name;
+            lost.push(format!("cut off {port}, which is a port of it, and the guest behind it"));
+        }
+    }
+    lost
+}
+
+/// The text of a file; none: it is not there.
+fn read(path: &Path) -> Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        text => Ok(Some(text.doing(|| format!("cannot read {}", path.display()))?)),
+    }
+}

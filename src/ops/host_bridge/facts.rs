@@ -1,0 +1,111 @@
+//! What is told of the host's bridges: `network host-bridge show`.
+
+use super::paths;
+use crate::apply::hostnet::{Waiting, waiting};
+use crate::error::{Class, Result, classed};
+use crate::hostnet::{HostIp, netplan};
+use crate::network::host::{HostNetwork, Link};
+use crate::networks::this_host;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// One bridge.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HostBridgeRow {
+    /// Its name.
+    pub name: String,
+    /// Whether it is up; none: it is not there.
+    pub up: Option<bool>,
+    /// Its ports.
+    pub ports: Vec<BridgePort>,
+    /// Largest packet, in bytes.
+    pub mtu: Option<u32>,
+    /// The host's addresses on it.
+    pub addresses: Vec<HostIp>,
+    /// Whether the host's default route goes by it.
+    pub default_route: bool,
+    /// The file that makes it, where that is ours.
+    pub file: Option<PathBuf>,
+    /// Whether that file is kept; one that is not is forgotten at the next boot.
+    pub kept: bool,
+    /// Seconds that are left to confirm it; none: it does not wait.
+    pub confirm_within_s: Option<u64>,
+}
+
+/// A port.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BridgePort {
+    /// Its name.
+    pub name: String,
+    /// The NICs under it, where it is a bond, or what it stands on.
+    pub over: Vec<String>,
+}
+
+/// The bridges that are there, and those of ours that should be; with a name only that one.
+pub fn bridges(name: Option<&str>) -> Result<Vec<HostBridgeRow>> {
+    let (host, waits) = (this_host()?, waiting()?);
+    let names = names(&host).into_iter().filter(|found| name.is_none_or(|name| name == found));
+    let rows: Vec<HostBridgeRow> = names.map(|name| row(name, &host, &waits)).collect();
+    match name {
+        Some(name) if rows.is_empty() => Err(classed(
+            Class::NotFound,
+            format!("this host has no bridge {name}"),
+            "`gpuvm network host-bridge show` says which it has",
+        )),
+        _ => Ok(rows),
+    }
+}
+
+/// Names of bridges that are there, and of those that files of ours make.
+fn names(host: &HostNetwork) -> Vec<String> {
+    let there = host.links.iter().filter(|link| link.is_bridge()).map(|link| link.name.clone());
+    let mut names: Vec<String> = there.collect();
+    for dir in [netplan::KEPT, netplan::TRIED] {
+        let entries = std::fs::read_dir(Path::new("/").join(dir));
+        for entry in entries.into_iter().flatten().flatten() {
+            let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            names.extend(netplan::made(&text).map(str::to_owned));
+        }
+    }
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// One bridge.
+fn row(name: String, host: &HostNetwork, waits: &[Waiting]) -> HostBridgeRow {
+    let (kept, tried) = paths(&name);
+    let file = [&kept, &tried].into_iter().find(|path| path.exists()).cloned();
+    let link = host.link(&name);
+    let wait = waits.iter().find(|waiting| waiting.bridge == name);
+    let held = host.addresses.iter().filter(|held| held.link == name);
+    HostBridgeRow {
+        up: link.map(|link| link.up),
+        ports: ports(host, &name),
+        mtu: link.map(|link| link.mtu),
+        addresses: held.map(|held| HostIp { ip: held.ip, subnet: held.subnet }).collect(),
+        default_route: link.is_some_and(|link| host.carries_default_route(link)),
+        kept: kept.exists(),
+        file,
+        confirm_within_s: wait.map(Waiting::left_s),
+        name,
+    }
+}
+
+/// The ports of a bridge.
+fn ports(host: &HostNetwork, bridge: &str) -> Vec<BridgePort> {
+    let of = |master: &str| {
+        let ports = host.links.iter().filter(|link| link.master.as_deref() == Some(master));
+        ports.collect::<Vec<_>>()
+    };
+    let port = |link: &Link| BridgePort {
+        name: link.name.clone(),
+        over: match &link.over {
+            Some(over) => vec![over.clone()],
+            None => of(&link.name).into_iter().map(|nic| nic.name.clone()).collect(),
+        },
+    };
+    of(bridge).into_iter().map(port).collect()
+}
