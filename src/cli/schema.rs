@@ -3,8 +3,7 @@
 
 use super::output::VERSION;
 use super::{
-    check, diff, drive, export, failure, gpu, host, image, network, nic, plan, seed, start, tune,
-    undo,
+    diff, drive, export, failure, gpu, host, image, network, nic, plan, seed, start, tune, undo,
 };
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -19,7 +18,7 @@ const ALL: [Listed; 47] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
-    ("gpuvm-check", document::<check::Answer>),
+    ("gpuvm-check", document::<gpuvm_ops::check::Checked>),
     ("gpuvm-created", document::<gpuvm_ops::create::Created>),
     ("gpuvm-device-list", rows::<gpuvm_ops::devices::ListedDevice>),
     ("gpuvm-diff", document::<diff::Diff>),

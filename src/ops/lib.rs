@@ -59,7 +59,7 @@
 //!    [`Session::run_and`](session::Session::run_and). Errors are [`error::Error`]: `hinted`, `classed`, `usage`.
 
 use gpuvm_core::{
-    bdf, check, cpuset, domain, hostnet, image, memsize, network, placement, request, seed, shell,
+    bdf, cpuset, domain, hostnet, image, memsize, network, placement, request, seed, shell,
     topology, words,
 };
 use gpuvm_host::{apply, blockdev, discover, fsroot, history, holders, hypervisor, input, trace};
@@ -69,6 +69,7 @@ pub mod agent;
 pub mod bind;
 pub mod cards;
 pub mod change;
+pub mod check;
 pub mod claim;
 pub mod console;
 pub mod create;
@@ -99,6 +100,7 @@ pub mod remote;
 pub mod reporter;
 pub mod restart;
 pub mod session;
+pub mod source;
 pub mod sriov;
 #[cfg(test)]
 pub(crate) mod stage;

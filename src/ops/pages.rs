@@ -6,8 +6,6 @@
 
 use crate::apply::Step;
 use crate::apply::pages::PagesStep;
-use crate::check::guest::Guest;
-use crate::check::memory::wanted_pages;
 use crate::cpuset::NodeId;
 use crate::discover::hugetlb;
 use crate::domain::DomainXml;

@@ -2,7 +2,6 @@
 
 use super::convert::{self, Conversion, Ground};
 use crate::cli::args::{AllowArg, ItemArgs, TuneArgs};
-use crate::cli::check::{is_file, read_file};
 use crate::cli::codes::Class;
 use crate::cli::context::Context;
 use crate::cli::error::{Coded, Hinted, classed, dump_and_define, usage};

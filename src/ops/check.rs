@@ -1,0 +1,112 @@
+//! `check`: what our own checker finds in a domain, and what it could not look at.
+
+use crate::disks;
+use crate::domain::DomainXml;
+use crate::error::{Doing as _, Result};
+use crate::hypervisor::{DomainState, XmlOf};
+use crate::placement::Occupancy;
+use crate::source::{Source, definition};
+use crate::taken::{Taken, taken};
+use crate::world::World;
+use gpuvm_core::check::{self, Finding, Note};
+use gpuvm_core::versions::Versions;
+use serde::Serialize;
+
+/// What is to be checked.
+#[derive(Debug, Clone)]
+pub struct Check {
+    /// The domain.
+    pub source: Source,
+    /// Where the host's other domains are read from.
+    pub taken: Taken,
+}
+
+/// What was found in a domain.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Checked {
+    /// Name of the domain.
+    pub domain: String,
+    /// What was found: errors first, then by line.
+    pub findings: Vec<Finding>,
+    /// What is as good as this host or what was asked for lets it be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Note>,
+    /// How many rules were applied.
+    pub rules: usize,
+    /// What was not looked at, and why.
+    pub not_checked: Vec<String>,
+}
+
+/// Checks a domain; changes nothing.
+pub fn check(world: &World, wanted: &Check) -> Result<Checked> {
+    let (domain, running) = read(&wanted.source, world)?;
+    let topology = world.topology()?;
+    let mut not_checked = Vec::new();
+    let mut others = others(&wanted.taken, world, &mut not_checked)?;
+    others.domains.retain(|held| held.domain != domain.name());
+    let versions = match world.is_recorded() {
+        true => Versions::default(),
+        false => world.hypervisor().map(|hypervisor| hypervisor.versions()).unwrap_or_default(),
+    };
+    if versions == Versions::default() {
+        not_checked.push("versions of QEMU and libvirt".to_owned());
+    }
+    let (mut findings, notes) = check::judge(&domain, &topology, &others, &versions);
+    let on_disks = match world.settings.host {
+        Some(_) => Err("--host is given".to_owned()),
+        None => of_disks(&domain, world).map_err(|error| error.to_string()),
+    };
+    match on_disks {
+        Ok(found) => findings.extend(found),
+        Err(why) => not_checked.push(format!("whose the disks are ({why})")),
+    }
+    findings.sort_by_key(|finding| (finding.severity, finding.says.line));
+    if running {
+        findings.retain(|finding| finding.rule != check::HUGE_PAGES_SHORT);
+        not_checked.push("free huge pages (the domain runs and holds its own)".to_owned());
+    }
+    not_checked.extend(check::unchecked(&topology).into_iter().map(str::to_owned));
+    let name = Some(domain.name()).filter(|name| !name.is_empty());
+    let domain = name.unwrap_or_else(|| wanted.source.named().to_owned());
+    Ok(Checked { domain, findings, notes, rules: check::rules().count(), not_checked })
+}
+
+/// Reads the domain, and whether it runs.
+fn read(source: &Source, world: &World) -> Result<(DomainXml, bool)> {
+    let name = match source {
+        Source::File(file) => return Ok((definition(file)?, false)),
+        Source::Domain(name) => name,
+    };
+    let hypervisor = world.hypervisor()?;
+    let xml = hypervisor.xml(name, XmlOf::Inactive)?;
+    let summary = hypervisor.domains()?.into_iter().find(|summary| summary.name == *name);
+    let running = summary.is_some_and(|summary| summary.state != DomainState::ShutOff);
+    let domain = DomainXml::parse(&xml).doing(|| format!("cannot read `{name}`"))?;
+    Ok((domain, running))
+}
+
+/// What other domains hold; where that cannot be told it is not checked.
+fn others(of: &Taken, world: &World, not_checked: &mut Vec<String>) -> Result<Occupancy> {
+    if !of.domain_xml.is_empty() {
+        return taken(world, of);
+    }
+    let why = match world.occupancy(of.assume_empty) {
+        _ if world.is_recorded() => "--host is given without --domain-xml".to_owned(),
+        Ok(others) => return Ok(others),
+        Err(error) => error.to_string(),
+    };
+    not_checked.push(format!("other domains ({why})"));
+    Ok(Occupancy::default())
+}
+
+/// What stands against the disks of a domain, by the hypervisor's other domains and by the host.
+fn of_disks(domain: &DomainXml, world: &World) -> Result<Vec<Finding>> {
+    let hypervisor = world.hypervisor()?;
+    let own = match domain.uuid() {
+        Some(uuid) => Some(uuid),
+        None => hypervisor.domain(&domain.name())?.map(|row| row.uuid),
+    };
+    let facts = disks::facts(domain, own.as_deref(), false, &*hypervisor)?;
+    Ok(check::disks(domain, &facts))
+}
