@@ -4,7 +4,6 @@
 use super::create::CreateError;
 use super::error::{Hinted, told_by};
 use super::gpu::GpuError;
-use super::tune::subjects::TunedError;
 use crate::apply::array::ArrayError;
 use crate::apply::bind::BindError;
 use crate::apply::command::CommandError;
@@ -56,6 +55,7 @@ use gpuvm_ops::remote::RemoteError;
 use gpuvm_ops::restart::RestartError;
 use gpuvm_ops::sriov::CardError;
 use gpuvm_ops::storage::StorageError;
+use gpuvm_ops::tune::subjects::TunedError;
 use gpuvm_ops::undo::UndoError;
 use gpuvm_ops::vfs::VfsError;
 use std::error::Error;

@@ -26,7 +26,6 @@ pub mod host;
 pub mod image;
 pub mod ip;
 pub mod list;
-pub mod live;
 pub mod manual;
 pub mod meta;
 pub mod names;

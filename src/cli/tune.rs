@@ -1,64 +1,71 @@
-//! `tune`: any domain made as good as a fresh plan. What is tuned and by what is `subjects`'; what is said, `answer`'s.
-
-pub(super) mod answer;
-mod convert;
-mod extra;
-pub mod subjects;
+//! `tune`.
 
 use super::args::TuneArgs;
 use super::change::{asking, print_steps};
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
+use super::output::Output;
 use crate::apply::Step;
-use crate::tune::{Change, TuneError, Tuned};
-use answer::{Answer, Domain};
-use extra::Extra;
-use gpuvm_ops::change::{Change as OpsChange, DomainChange, Part};
-use gpuvm_ops::host_files::too_few_files;
+use crate::tune::Change;
+use gpuvm_ops::change::DomainChange;
 use gpuvm_ops::pages;
-use gpuvm_ops::reporter::Question;
 use gpuvm_ops::session::Session;
-use subjects::Subjects;
+use gpuvm_ops::tune::answer::{self, TunedDomain};
+use gpuvm_ops::tune::{Tune, Tuning, look, look_beside, tune};
+use serde::Serialize;
+
+/// The answer with what would be done.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct WithSteps<'a> {
+    /// The domains, in the order in which they were named.
+    domains: &'a [TunedDomain],
+    /// The steps.
+    #[serde(skip_serializing_if = "<[Step]>::is_empty")]
+    steps: &'a [Step],
+}
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.reserve_pages {
         pages::refuse_elsewhere("tune", cx)?;
     }
-    let changes_nothing = args.dry_run || args.diff || args.check;
-    if !changes_nothing && !subjects::are_files(args, cx) {
-        return change(args, cx);
-    }
-    let subjects = subjects::read(args, cx)?;
-    let tuned = subjects.tune(args, cx)?;
-    let done = done(&tuned);
-    let pairs = || subjects.all.iter().zip(&tuned);
+    let wanted = args.wanted();
     if args.diff {
-        let diffs = pairs().filter_map(|(subject, tuned)| {
-            let tuned = tuned.as_ref().ok()?;
-            Some(Diff::of(&subject.name, Some(subject.text()), Some(tuned.after.text())))
+        let tuning = look(cx, &wanted)?;
+        let diffs = tuning.pairs().map(|(subject, tuned)| {
+            Diff::of(&subject.name, Some(subject.text()), Some(tuned.after.text()))
         });
         Diff::print_all(&diffs.collect::<Vec<_>>(), cx.output)?;
-        return Ok(done);
+        return Ok(done(&tuning));
     }
     if args.dry_run || args.check {
-        let extras = extra::of(&subjects, &tuned, args, cx)?;
-        let changes = changes(&subjects, &tuned, &extras);
-        let steps = changes.iter().filter(|_| args.dry_run).flat_map(DomainChange::steps);
-        let steps: Vec<Step> = steps.collect();
-        answer(&subjects, &tuned, &extras, args).print(cx.output, &steps, false)?;
-        if !steps.is_empty() && !cx.output.json {
-            print_steps(&steps, cx)?;
-        }
-        let differs = tuned.iter().flatten().any(|tuned| !tuned.changes.is_empty());
-        return Ok(if args.check && (differs || !changes.is_empty()) && done == EXIT_DONE {
-            EXIT_FOUND
-        } else {
-            done
-        });
+        return preview(args, &look_beside(cx, &wanted)?, cx);
     }
-    let ([subject], [Ok(tuned)]) = (&subjects.all[..], &tuned[..]) else {
+    if wanted.are_files(cx) {
+        return file(args, &look(cx, &wanted)?, cx);
+    }
+    change(args, &wanted, cx)
+}
+
+/// Prints what would change.
+fn preview(args: &TuneArgs, tuning: &Tuning, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let changes = tuning.changes();
+    let steps = changes.iter().filter(|_| args.dry_run).flat_map(DomainChange::steps);
+    let steps: Vec<Step> = steps.collect();
+    print(&tuning.domains(args.explain), cx.output, &steps, false)?;
+    if !steps.is_empty() && !cx.output.json {
+        print_steps(&steps, cx)?;
+    }
+    let done = done(tuning);
+    let found = args.check && (tuning.differs() || !changes.is_empty());
+    Ok(if found && done == EXIT_DONE { EXIT_FOUND } else { done })
+}
+
+/// Prints a tuned file.
+fn file(args: &TuneArgs, tuning: &Tuning, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let ([subject], [Ok(tuned)]) = (&tuning.subjects.all[..], &tuning.tuned[..]) else {
         return Err(usage(
             "several files",
             "--diff, --check and --dry-run take several; else name one",
@@ -68,106 +75,81 @@ pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.warning(&warning);
     }
     if cx.output.json {
-        cx.output.json_document(
-            "gpuvm-tuned-domain",
-            &Domain::of(subject, Ok(tuned), args.explain).with_xml(tuned),
-        )?;
+        let domain = TunedDomain::of(subject, Ok(tuned), args.explain).with_xml(tuned);
+        cx.output.json_document("gpuvm-tuned-domain", &domain)?;
     } else {
         cx.output.document(tuned.after.text())?;
     }
     Ok(EXIT_DONE)
 }
 
-/// What domains are tuned to.
-struct Plan {
-    /// The domains.
-    subjects: Subjects,
-    /// What each is tuned to.
-    tuned: Vec<Result<Tuned, TuneError>>,
-    /// What is changed beside.
-    extras: Vec<Extra>,
-}
-
-/// Plans the tuning of domains of the hypervisor.
-fn plan(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<OpsChange<Plan>> {
-    let subjects = subjects::read(args, cx)?;
-    let tuned = subjects.tune(args, cx)?;
-    let extras = extra::of(&subjects, &tuned, args, cx)?;
-    let answer = answer(&subjects, &tuned, &extras, args);
-    let question = answer.changes().then(|| Question::Agree {
-        lines: Some(answer.lines()),
-        question: "change the definitions?",
-        what: "the change".into(),
-    });
-    let changes = changes(&subjects, &tuned, &extras);
-    let names: Vec<&str> = changes.iter().map(|change| change.name.as_str()).collect();
-    let about = Plan { subjects, tuned, extras };
-    let change = OpsChange::new("tune", &names.join(" "), Vec::new(), about);
-    Ok(OpsChange { parts: changes.into_iter().map(Part::Domain).collect(), question, ..change })
-}
-
 /// Changes domains of the hypervisor.
-fn change(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+fn change(args: &TuneArgs, wanted: &Tune, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("tune")?;
     let mut session = Session::begin(cx, asking(&args.lock, (args.yes, false)))?;
-    let done = session.run(|_| plan(args, cx))?;
-    let Plan { subjects, tuned, extras } = &done.change.about;
-    let qemu = cx.hypervisor()?.versions().qemu;
-    for (subject, tuned) in subjects.all.iter().zip(tuned) {
-        let Ok(tuned) = tuned else { continue };
-        for warning in answer::warnings(subject, tuned, args.explain) {
-            cx.output.warning(&format!("{}: {warning}", subject.name));
-        }
-        if let Some(warning) = too_few_files(cx, &tuned.after, qemu) {
-            cx.output.warning(&format!("{}: {warning}", subject.name));
-        }
+    let tuning = session.run(|world| tune(world, wanted))?.change.about;
+    for warning in tuning.warnings(cx, args.explain)? {
+        cx.output.warning(&warning);
     }
-    answer(subjects, tuned, extras, args).print(cx.output, &[], true)?;
-    Ok(self::done(tuned))
-}
-
-/// The changes that make domains what they are tuned to; files are never changed.
-fn changes(
-    subjects: &Subjects,
-    tuned: &[Result<Tuned, TuneError>],
-    extras: &[Extra],
-) -> Vec<DomainChange> {
-    let mut changes = Vec::new();
-    for ((subject, tuned), extra) in subjects.all.iter().zip(tuned).zip(extras) {
-        let Ok(tuned) = tuned else { continue };
-        if !extra::is_changed(subject, tuned, extra) {
-            continue;
-        }
-        let line = |change: &Change| format!("{}: {} -> {}", change.item, change.was, change.now);
-        let beside = extra.first.iter().chain(&extra.last).map(Step::to_string);
-        changes.push(DomainChange {
-            verb: "tune",
-            name: subject.name.clone(),
-            what: tuned.changes.iter().map(line).chain(beside).collect(),
-            before: subject.text().to_owned(),
-            after: tuned.after.clone(),
-            first: extra.first.clone(),
-            last: extra.last.clone(),
-        });
-    }
-    changes
-}
-
-/// What is said of these domains.
-fn answer(
-    subjects: &Subjects,
-    tuned: &[Result<Tuned, TuneError>],
-    extras: &[Extra],
-    args: &TuneArgs,
-) -> Answer {
-    let domains = subjects.all.iter().zip(tuned).zip(extras);
-    let domains = domains.map(|((subject, tuned), extra)| {
-        Domain::of(subject, tuned.as_ref(), args.explain).with_extra(extra)
-    });
-    Answer { domains: domains.collect() }
+    print(&tuning.domains(args.explain), cx.output, &[], true)?;
+    Ok(done(&tuning))
 }
 
 /// The exit code as far as refusals go: with --all-domains one that is refused does not keep the others.
-fn done(tuned: &[Result<Tuned, TuneError>]) -> u8 {
-    if tuned.iter().all(Result::is_ok) { EXIT_DONE } else { EXIT_FAILED }
+fn done(tuning: &Tuning) -> u8 {
+    if tuning.is_whole() { EXIT_DONE } else { EXIT_FAILED }
+}
+
+/// Prints the answer; `done`: the changes are made.
+fn print(
+    domains: &[TunedDomain],
+    output: Output,
+    steps: &[Step],
+    done: bool,
+) -> std::io::Result<()> {
+    if output.json {
+        return output.json("gpuvm-tune", &WithSteps { domains, steps });
+    }
+    let lines = domains.iter().flat_map(|domain| {
+        let why = domain.reasons.iter().map(|reason| {
+            let mark = if reason.compromise { '!' } else { ' ' };
+            format!("  {mark} {}: {}", reason.choice, reason.because)
+        });
+        let found =
+            domain.findings.iter().map(|f| format!("  ! {}: {}", f.says.path, f.says.message));
+        let more: Vec<String> = if done { Vec::new() } else { why.chain(found).collect() };
+        lines(domain, done).into_iter().chain(more)
+    });
+    output.text(&lines.map(|line| line + "\n").collect::<String>())
+}
+
+/// A domain in lines.
+fn lines(domain: &TunedDomain, done: bool) -> Vec<String> {
+    let TunedDomain { name, refused, changes, .. } = domain;
+    if let Some(why) = refused {
+        return vec![format!("{name}: cannot be tuned: {}", why.replace('\n', ";"))];
+    }
+    let beside = domain.beside.iter().map(|words| format!("  {words}"));
+    let waits = domain.waits.iter().filter(|waits| !waits.is_empty());
+    let waits = waits.map(|waits| format!("  waits for the next start: {}", waits.join(", ")));
+    let waits = waits.chain(domain.undone.iter().map(|why| format!("  {why}")));
+    if changes.is_empty() && domain.beside.is_empty() {
+        let nothing = format!("{name}: nothing to do");
+        let undone = domain.undone.iter().map(|why| format!("  {why}"));
+        return std::iter::once(nothing).chain(undone).collect();
+    }
+    if changes.is_empty() {
+        let is = format!("{name} is defined so already");
+        return std::iter::once(is).chain(beside).chain(waits).collect();
+    }
+    let when = match (domain.waits_for_start, done) {
+        (true, true) => " is changed; the running guest gets it at its next start",
+        (true, false) => " would change; the running guest would get it at its next start",
+        (false, true) => " is changed",
+        (false, false) => " would change",
+    };
+    let line = |Change { item, was, now }: &Change| format!("  {item}: {was} -> {now}");
+    let first = std::iter::once(format!("{name}{when}"));
+    let stays = domain.stays.iter().map(|words| format!("  {words}"));
+    first.chain(changes.iter().map(line)).chain(beside).chain(stays).chain(waits).collect()
 }

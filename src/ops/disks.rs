@@ -2,7 +2,6 @@
 
 use crate::apply::state_directory;
 use crate::blockdev::used_by;
-use crate::check::DiskFact;
 use crate::discover::holders::unescaped;
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
@@ -12,6 +11,7 @@ use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::uses::{User, Uses};
 use crate::topology::DriveUse;
+use gpuvm_core::check::DiskFact;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 

@@ -17,6 +17,7 @@ use crate::hypervisor::HypervisorError;
 use crate::input::InputError;
 use crate::request::RequestError;
 use crate::shell::word;
+use gpuvm_core::tune::TuneError;
 use nix::errno::Errno;
 
 /// The result of an operation.
@@ -188,6 +189,10 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     NoPlace(#[from] NoPlace),
+    /// A domain cannot be tuned.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Tune(#[from] TuneError),
     /// What was asked for cannot be meant.
     #[error("{0}")]
     #[strum(to_string = "-")]

@@ -1,12 +1,12 @@
 //! How many files guests may have open: what is set, what runs, and what a definition may need.
 
-use crate::check::guest::Guest as GuestFacts;
 use crate::discover::files::{Files, Limit, limit, read};
 use crate::discover::process;
 use crate::domain::DomainXml;
 use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::world::World;
+use gpuvm_core::check::guest::Guest as GuestFacts;
 use gpuvm_core::verify::files::{advised, needed};
 use gpuvm_core::versions::Version;
 use serde::Serialize;

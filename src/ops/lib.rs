@@ -108,6 +108,7 @@ pub mod start;
 pub mod stop;
 pub mod storage;
 pub mod taken;
+pub mod tune;
 pub mod undo;
 pub mod unfinished;
 pub mod uses;

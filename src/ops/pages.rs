@@ -21,6 +21,8 @@ use crate::shell::word;
 use crate::topology::Topology;
 use crate::words;
 use crate::world::World;
+use gpuvm_core::check::guest::Guest;
+use gpuvm_core::check::memory::wanted_pages;
 use std::collections::BTreeMap;
 
 /// Says why a guest does not get its huge pages.

@@ -8,6 +8,7 @@ use crate::placement::GuestTopology;
 use crate::request::PageSize;
 use crate::tune::Item;
 use crate::tune::items::{Never, PinOrder, Virtio};
+use gpuvm_ops::tune::convert::Convert;
 
 /// Reads the words that every thing takes, and its own values with `value`; `kinds` says what these are.
 fn item<T>(
@@ -104,15 +105,6 @@ pub fn cache(text: &str) -> Result<Item<String>, String> {
 /// Reads libvirt's word for a disk's I/O.
 pub fn io(text: &str) -> Result<Item<String>, String> {
     word(text, &["native", "io_uring", "threads"])
-}
-
-/// The format that a disk gets, or all.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Convert {
-    /// The disk's name in the guest, such as `vda`; none: all that the guest writes.
-    pub disk: Option<String>,
-    /// The format.
-    pub format: DiskFormat,
 }
 
 /// Reads the format of a disk, or of all.

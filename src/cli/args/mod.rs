@@ -43,7 +43,6 @@ pub use host::{
     HostVerb, MatrixArgs, ModulesArgs,
 };
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
-pub use item::Convert;
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
 pub use make::{CreateArgs, ExportArgs, PlanArgs};
 pub use meta::{CompletionsArgs, ManArgs, SchemaArgs};

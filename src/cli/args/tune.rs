@@ -3,7 +3,7 @@
 use super::guest::TakenArgs;
 use super::guestnic::{NIC_VALUE, nic};
 use super::heading::{BEHAVIOUR, CPU, DEVICES, DISKS, GUEST, NETWORK, PLACEMENT};
-use super::item::{self, Convert};
+use super::item;
 use super::life::LockArgs;
 use super::wish::AllowArg;
 use crate::cpuset::{CpuSet, NodeSet};
@@ -12,9 +12,12 @@ use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::placement::GuestTopology;
 use crate::request::PageSize;
-use crate::tune::Item;
 use crate::tune::items::{Never, PinOrder, Virtio};
+use crate::tune::{Item, ItemName, Items};
 use clap::{Args, ValueHint};
+use gpuvm_ops::source::Source;
+use gpuvm_ops::tune::Tune;
+use gpuvm_ops::tune::convert::Convert;
 
 /// Examples at the end of the help.
 pub const EXAMPLES: &str = "Examples:
@@ -243,5 +246,69 @@ impl ItemArgs {
             self.balloon.is_some(),
         ];
         !named.contains(&true)
+    }
+}
+
+impl TuneArgs {
+    /// What they ask for.
+    pub fn wanted(&self) -> Tune {
+        Tune {
+            sources: self.targets.iter().map(|target| Source::guess(target)).collect(),
+            all_domains: self.all_domains,
+            items: items(&self.items, self.all),
+            networks: self.items.network.clone(),
+            convert: self.items.convert.clone(),
+            allow_remote: self.allow.contains(&AllowArg::Remote),
+            taken: (&self.taken).into(),
+            live: self.live,
+            reserve_pages: self.reserve_pages,
+        }
+    }
+}
+
+/// What becomes of each setting: all where none is named, else what is named.
+fn items(args: &ItemArgs, all: bool) -> Items {
+    let all = all || args.name_none();
+    let base = if all { Items::all() } else { Items::default() };
+    let mut unnamed = base.unnamed;
+    for (name, is_named) in [
+        (ItemName::Pins, args.pins.is_some()),
+        (ItemName::Topology, args.topology.is_some()),
+        (ItemName::Cells, args.cells.is_some()),
+    ] {
+        if is_named {
+            unnamed.remove(&name);
+        }
+    }
+    /// What is named, else what holds without.
+    fn or<T: Clone>(named: &Option<Item<T>>, base: Item<T>) -> Item<T> {
+        named.clone().unwrap_or(base)
+    }
+    Items {
+        pins: or(&args.pins, base.pins),
+        topology: or(&args.topology, base.topology),
+        emulator: or(&args.emulator, base.emulator),
+        iothreads: or(&args.iothreads, base.iothreads),
+        iothread_pins: or(&args.iothread_pins, base.iothread_pins),
+        huge_pages: or(&args.huge_pages, base.huge_pages),
+        fill: or(&args.fill, base.fill),
+        cells: or(&args.cells, base.cells),
+        memory_nodes: or(&args.memory_nodes, base.memory_nodes),
+        memory_rounding: or(&args.memory_rounding, base.memory_rounding),
+        convert: base.convert,
+        disk_cache: or(&args.disk_cache, base.disk_cache),
+        disk_io: or(&args.disk_io, base.disk_io),
+        disk_queues: or(&args.disk_queues, base.disk_queues),
+        net_queues: or(&args.net_queues, base.net_queues),
+        inbound: or(&args.inbound, base.inbound),
+        outbound: or(&args.outbound, base.outbound),
+        mtu: or(&args.mtu, base.mtu),
+        networks: base.networks,
+        agent: or(&args.agent, base.agent),
+        pcie: or(&args.pcie, base.pcie),
+        window: or(&args.window, base.window),
+        maxphysaddr: or(&args.maxphysaddr, base.maxphysaddr),
+        balloon: or(&args.balloon, base.balloon),
+        unnamed,
     }
 }

@@ -6,28 +6,36 @@
 
 use super::subjects::Subject;
 use crate::apply::Step;
-use crate::cli::args::Convert;
-use crate::cli::error::usage;
 use crate::domain::Element;
-use crate::domain::guest::{Made, Role, VolumeRef};
+use crate::domain::guest::{DiskFormat, Made, Role, VolumeRef};
+use crate::error::{Result, usage};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::{NewVolume, Pool, Volume};
 use crate::hypervisor::uses::{self, Uses};
 use crate::image::{HEAD, kept};
 use crate::memsize::MemSize;
 use crate::shell::word;
-use crate::tune::items::Converted;
-use crate::tune::{ItemName, TuneError};
-use gpuvm_ops::storage::room;
+use crate::storage::room;
+use gpuvm_core::tune::items::Converted;
+use gpuvm_core::tune::{ItemName, TuneError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+/// Which disks get which format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Convert {
+    /// The disk, by its name in the guest; none: every disk that it writes.
+    pub disk: Option<String>,
+    /// The format.
+    pub format: DiskFormat,
+}
 
 /// Kinds of pools whose volumes are files.
 const OF_FILES: [&str; 3] = ["dir", "fs", "netfs"];
 /// Endings of file names that say a format, and give way to the new one's.
 const ENDINGS: [&str; 3] = ["qcow2", "raw", "img"];
 
-/// Is one disk that is converted.
+/// One disk that is converted.
 #[derive(Debug, Clone)]
 pub struct Conversion {
     /// The file that it is on.
@@ -52,7 +60,7 @@ impl Conversion {
     }
 }
 
-/// Is what disks are converted on: every pool with its volumes, who uses them, and what is left of each pool so far.
+/// What disks are converted on: every pool with its volumes, who uses them, and what is left of each pool so far.
 pub struct Ground<'h> {
     /// The hypervisor.
     hypervisor: &'h dyn Hypervisor,
@@ -69,12 +77,12 @@ pub struct Ground<'h> {
 }
 
 /// The error that a disk is not converted.
-fn refused<T>(message: String, hint: impl Into<String>) -> anyhow::Result<T> {
+fn refused<T>(message: String, hint: impl Into<String>) -> Result<T> {
     Err(TuneError::Item { item: ItemName::Convert, message, hint: hint.into() }.into())
 }
 
 /// Refuses files and recorded hosts, whose images are not here.
-pub fn refuse_files(wanted: &[Convert], files: bool) -> anyhow::Result<()> {
+pub fn refuse_files(wanted: &[Convert], files: bool) -> Result<()> {
     if wanted.is_empty() || !files {
         return Ok(());
     }
@@ -86,7 +94,7 @@ pub fn refuse_files(wanted: &[Convert], files: bool) -> anyhow::Result<()> {
 
 impl<'h> Ground<'h> {
     /// Reads it.
-    pub fn read(hypervisor: &'h dyn Hypervisor) -> anyhow::Result<Ground<'h>> {
+    pub fn read(hypervisor: &'h dyn Hypervisor) -> Result<Ground<'h>> {
         let storage = hypervisor.storage();
         let pools = storage.pools()?.into_iter().filter(|pool| pool.active).collect();
         Ok(Ground {
@@ -100,11 +108,7 @@ impl<'h> Ground<'h> {
     }
 
     /// The disks of a domain that are converted; the refusal is a [`TuneError`].
-    pub fn plan(
-        &mut self,
-        subject: &Subject,
-        wanted: &[Convert],
-    ) -> anyhow::Result<Vec<Conversion>> {
+    pub fn plan(&mut self, subject: &Subject, wanted: &[Convert]) -> Result<Vec<Conversion>> {
         let devices = subject.xml.root().children("devices");
         let disks: Vec<Element<'_>> =
             devices.flat_map(|devices| devices.children("disk")).collect();
@@ -138,7 +142,7 @@ impl<'h> Ground<'h> {
     }
 
     /// Refuses a domain whose disks cannot be copied now.
-    fn refuse_domain(&self, subject: &Subject) -> anyhow::Result<()> {
+    fn refuse_domain(&self, subject: &Subject) -> Result<()> {
         let name = &subject.name;
         if subject.running {
             let hint = format!("`gpuvm stop {name}` first", name = word(name));
@@ -154,12 +158,7 @@ impl<'h> Ground<'h> {
     }
 
     /// One disk.
-    fn one(
-        &mut self,
-        subject: &Subject,
-        disk: Element<'_>,
-        format: &str,
-    ) -> anyhow::Result<Conversion> {
+    fn one(&mut self, subject: &Subject, disk: Element<'_>, format: &str) -> Result<Conversion> {
         let name = target(disk);
         let path = file_of(disk, &name)?;
         let old = self.volume(&name, &path)?.clone();
@@ -195,7 +194,7 @@ impl<'h> Ground<'h> {
     }
 
     /// The volume that a disk's file is.
-    fn volume(&self, disk: &str, path: &str) -> anyhow::Result<&Volume> {
+    fn volume(&self, disk: &str, path: &str) -> Result<&Volume> {
         let Some(volume) = self.volumes.iter().find(|volume| volume.path == Path::new(path)) else {
             let dir = Path::new(path).parent().unwrap_or(Path::new("/")).display();
             return refused(
@@ -228,7 +227,7 @@ impl<'h> Ground<'h> {
         disk: Element<'_>,
         name: &str,
         old: &Volume,
-    ) -> anyhow::Result<()> {
+    ) -> Result<()> {
         let path = old.path.display();
         let said = format_of(disk);
         if old.format != said {
@@ -294,7 +293,7 @@ impl<'h> Ground<'h> {
     }
 
     /// Takes room for a new volume, if there is any.
-    fn take(&mut self, disk: &str, old: &Volume, new: &NewVolume) -> anyhow::Result<()> {
+    fn take(&mut self, disk: &str, old: &Volume, new: &NewVolume) -> Result<()> {
         let Some(pool) = self.pool(old) else { return Ok(()) };
         let (name, available) = (pool.name.clone(), pool.available_bytes);
         let needed = if new.preallocated { new.capacity_bytes } else { old.allocation_bytes };
@@ -316,7 +315,7 @@ impl<'h> Ground<'h> {
     }
 
     /// What should be known of conversions before they are made.
-    pub fn warnings(&self, all: &[Conversion]) -> anyhow::Result<Vec<String>> {
+    pub fn warnings(&self, all: &[Conversion]) -> Result<Vec<String>> {
         let steps: Vec<Step> = all.iter().flat_map(|one| one.steps.clone()).collect();
         let mut warnings = room::warnings(&steps, self.hypervisor)?;
         if !all.is_empty() && !self.hypervisor.has_guests_here() {
@@ -345,7 +344,7 @@ fn format_of(disk: Element<'_>) -> String {
 }
 
 /// The file of a disk; an error where it is on none, or on one that must not be copied.
-fn file_of(disk: Element<'_>, name: &str) -> anyhow::Result<String> {
+fn file_of(disk: Element<'_>, name: &str) -> Result<String> {
     if !is_written(disk) {
         return refused(
             format!("disk `{name}` is a medium that the guest only reads"),

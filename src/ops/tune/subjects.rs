@@ -1,24 +1,25 @@
-//! What is tuned: domains of libvirt or files, and what they are tuned by. Changes nothing.
+//! What is tuned: domains of a hypervisor or files, and what they are tuned by. Changes nothing.
 
-use super::convert::{self, Conversion, Ground};
-use crate::cli::args::{AllowArg, ItemArgs, TuneArgs};
-use crate::cli::codes::Class;
-use crate::cli::context::Context;
-use crate::cli::error::{Coded, Hinted, classed, dump_and_define, usage};
+use super::Tune;
+use super::convert::{self, Conversion, Convert, Ground};
 use crate::domain::guest::{Abilities, DiskIo};
 use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, Element};
+use crate::error::{
+    Class, Coded, Doing as _, Error, Refusal, Result, classed, dump_and_define, usage,
+};
 use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
+use crate::networks::refuse_unfit;
 use crate::placement::explain::NOTHING_LEFT;
 use crate::placement::{Occupancy, PlanError};
 use crate::shell::word;
+use crate::source::{Source, read_file};
+use crate::storage::{abilities, best_io};
+use crate::taken::{is_active, taken, xml_files};
 use crate::topology::Topology;
-use crate::tune::{Given, Item, ItemName, Items, TuneError, Tuned, together, tune};
-use crate::versions::Versions;
-use anyhow::Context as _;
-use gpuvm_ops::networks::refuse_unfit;
-use gpuvm_ops::storage::{abilities, best_io};
-use gpuvm_ops::taken::xml_files;
+use crate::world::World;
+use gpuvm_core::tune::{Given, Item, Items, TuneError, Tuned, together, tune};
+use gpuvm_core::versions::Versions;
 use std::collections::BTreeMap;
 
 /// Says why a domain is not tuned.
@@ -35,7 +36,7 @@ pub enum TunedError {
 
 impl Coded for TunedError {}
 
-/// Is one domain that is tuned.
+/// One domain that is tuned.
 #[derive(Debug, Clone)]
 pub struct Subject {
     /// Its name; of a file without one the file's.
@@ -59,7 +60,7 @@ impl Subject {
     }
 }
 
-/// Is the domains that are tuned, with the host that they are on.
+/// The domains that are tuned, with the host that they are on.
 #[derive(Debug)]
 pub struct Subjects {
     /// The domains.
@@ -80,27 +81,30 @@ pub struct Subjects {
     networks: Vec<(NicWish, bool)>,
 }
 
-/// Whether files are tuned, which are only printed.
-pub fn are_files(args: &TuneArgs, cx: &Context<'_>) -> bool {
-    let files = !args.targets.is_empty() && args.targets.iter().all(|target| is_file(target));
-    files || (args.all_domains && cx.is_recorded())
+impl Tune {
+    /// Whether files are tuned, which are only printed.
+    pub fn are_files(&self, world: &World) -> bool {
+        let is_file = |source: &Source| matches!(source, Source::File(_));
+        let files = !self.sources.is_empty() && self.sources.iter().all(is_file);
+        files || (self.all_domains && world.is_recorded())
+    }
 }
 
 /// Reads the domains and their host.
-pub fn read(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<Subjects> {
-    let recorded = cx.is_recorded();
-    let files = are_files(args, cx);
-    convert::refuse_files(&args.items.convert, files)?;
-    let hypervisor = match files && (recorded || args.taken.assume_empty) {
+pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
+    let recorded = world.is_recorded();
+    let files = wanted.are_files(world);
+    convert::refuse_files(&wanted.convert, files)?;
+    let hypervisor = match files && (recorded || wanted.taken.assume_empty) {
         true => None,
-        false => Some(cx.hypervisor()?),
+        false => Some(world.hypervisor()?),
     };
     let all = match &hypervisor {
-        Some(hypervisor) if !files => of_hypervisor(args, &**hypervisor, cx)?,
-        _ => of_files(args)?,
+        Some(hypervisor) if !files => of_hypervisor(wanted, &**hypervisor, world)?,
+        _ => of_files(wanted)?,
     };
-    let topology = cx.topology()?;
-    let occupancy = cx.taken(&args.taken)?;
+    let topology = world.topology()?;
+    let occupancy = taken(world, &wanted.taken)?;
     let mut subjects = Subjects {
         all,
         topology,
@@ -109,27 +113,24 @@ pub fn read(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<Subjects> {
         abilities: Abilities::default(),
         versions: Versions::default(),
         conversions: Vec::new(),
-        networks: args.items.network.iter().map(|wish| (wish.clone(), false)).collect(),
+        networks: wanted.networks.iter().map(|wish| (wish.clone(), false)).collect(),
     };
     if let Some(hypervisor) = hypervisor {
-        subjects.conversions = conversions(&subjects.all, args, &*hypervisor, cx)?;
+        subjects.conversions = conversions(&subjects.all, &wanted.convert, &*hypervisor, world)?;
         let passes = |subject: &Subject| subject.xml.root().find("devices/hostdev").is_some();
         let passes = subjects.all.iter().any(passes);
         subjects.abilities = abilities(&*hypervisor, passes);
-        subjects.networks = networks(&args.items.network, &*hypervisor)?;
+        subjects.networks = networks(&wanted.networks, &*hypervisor)?;
         subjects.versions = hypervisor.versions();
         if hypervisor.machine().is_here() && !recorded {
-            subjects.look_at_disks(cx);
+            subjects.look_at_disks(world);
         }
     }
     Ok(subjects)
 }
 
 /// NICs that are asked for, each with whether its network hands out virtual functions. Refuses what networks cannot do.
-fn networks(
-    wishes: &[NicWish],
-    hypervisor: &dyn Hypervisor,
-) -> anyhow::Result<Vec<(NicWish, bool)>> {
+fn networks(wishes: &[NicWish], hypervisor: &dyn Hypervisor) -> Result<Vec<(NicWish, bool)>> {
     if wishes.is_empty() {
         return Ok(Vec::new());
     }
@@ -150,29 +151,30 @@ fn networks(
 
 /// The domains of a hypervisor that are named, or all.
 fn of_hypervisor(
-    args: &TuneArgs,
+    wanted: &Tune,
     hypervisor: &dyn Hypervisor,
-    cx: &Context<'_>,
-) -> anyhow::Result<Vec<Subject>> {
+    world: &World,
+) -> Result<Vec<Subject>> {
     let there = hypervisor.domains()?;
     let mut chosen: Vec<&DomainSummary> = Vec::new();
-    if args.all_domains {
+    if wanted.all_domains {
         for summary in &there {
             if summary.persistent {
                 chosen.push(summary);
             } else {
                 let name = &summary.name;
-                cx.output.warning(&format!("{name}: it has no definition, so it is left out"));
+                world.warning(&format!("{name}: it has no definition, so it is left out"));
             }
         }
     }
-    for name in &args.targets {
-        if is_file(name) {
+    for source in &wanted.sources {
+        let Source::Domain(name) = source else {
+            let name = source.named();
             return Err(usage(
                 format!("`{name}` is a file, and others are domains"),
                 "tune files and domains each for themselves",
             ));
-        }
+        };
         let summary = there.iter().find(|summary| summary.name == *name);
         let Some(summary) = summary else {
             let message = format!("there is no domain `{name}`");
@@ -183,9 +185,7 @@ fn of_hypervisor(
             ));
         };
         if !summary.persistent {
-            return Err(
-                TunedError::NoDefinition { name: name.to_string() }.hint(dump_and_define(name))
-            );
+            return Err(TunedError::NoDefinition { name: name.clone() }.hint(dump_and_define(name)));
         }
         if !chosen.iter().any(|other| other.name == summary.name) {
             chosen.push(summary);
@@ -193,10 +193,9 @@ fn of_hypervisor(
     }
     let subject = |summary: &DomainSummary| {
         let text = hypervisor.xml(&summary.name, XmlOf::Inactive)?;
-        let failed = || format!("cannot read `{}`", summary.name);
         let running = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
-        let xml = DomainXml::parse(&text).with_context(failed)?;
-        let live = match args.live && running {
+        let xml = DomainXml::parse(&text).doing(|| format!("cannot read `{}`", summary.name))?;
+        let live = match wanted.live && running {
             true => Some(DomainXml::parse(&hypervisor.xml(&summary.name, XmlOf::Live)?)?),
             false => None,
         };
@@ -209,11 +208,10 @@ fn of_hypervisor(
 /// The disks of each domain that are converted, or why they are not; none at all where that is not asked for.
 fn conversions(
     all: &[Subject],
-    args: &TuneArgs,
+    wanted: &[Convert],
     hypervisor: &dyn Hypervisor,
-    cx: &Context<'_>,
-) -> anyhow::Result<Vec<Result<Vec<Conversion>, TuneError>>> {
-    let wanted = &args.items.convert;
+    world: &World,
+) -> Result<Vec<Result<Vec<Conversion>, TuneError>>> {
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
@@ -222,32 +220,34 @@ fn conversions(
     for subject in all {
         conversions.push(match ground.plan(subject, wanted) {
             Ok(planned) => Ok(planned),
-            Err(error) => Err(error.downcast::<TuneError>()?),
+            Err(Error::Tune(refused)) => Err(refused),
+            Err(error) => return Err(error),
         });
     }
     let planned: Vec<Conversion> = conversions.iter().flatten().flatten().cloned().collect();
     for warning in ground.warnings(&planned)? {
-        cx.output.warning(&warning);
+        world.warning(&warning);
     }
     Ok(conversions)
 }
 
 /// The domains of files.
-fn of_files(args: &TuneArgs) -> anyhow::Result<Vec<Subject>> {
-    let mut files: Vec<String> = args.targets.clone();
-    if args.all_domains {
-        for path in &args.taken.domain_xml {
+fn of_files(wanted: &Tune) -> Result<Vec<Subject>> {
+    let mut files: Vec<String> =
+        wanted.sources.iter().map(|source| source.named().to_owned()).collect();
+    if wanted.all_domains {
+        for path in &wanted.taken.domain_xml {
             let paths = xml_files(path)?.into_iter();
             files.extend(paths.map(|path| path.display().to_string()));
         }
     }
     let subject = |file: &String| {
-        let xml = DomainXml::parse(&read_file(file)?).with_context(|| file.clone())?;
+        let xml = DomainXml::parse(&read_file(file)?).doing(|| file.clone())?;
         let name = Some(xml.name()).filter(|name| !name.is_empty());
         Ok(Subject {
             name: name.unwrap_or_else(|| file.clone()),
             called: file.clone(),
-            running: xml.root().attr("id").is_some(),
+            running: is_active(&xml),
             xml,
             is_file: true,
             live: None,
@@ -268,14 +268,14 @@ impl Subjects {
     }
 
     /// Looks how each disk is read and written best.
-    fn look_at_disks(&mut self, cx: &Context<'_>) {
+    fn look_at_disks(&mut self, world: &World) {
         for subject in &self.all {
             let devices = subject.xml.root().child("devices");
             for disk in devices.into_iter().flat_map(|devices| devices.children("disk")) {
                 let Some(path) = path_of(disk) else { continue };
                 let (io, why) = best_io(&path, self.abilities);
                 if let Some(why) = why {
-                    cx.output.warning(&format!("{}: {why}", subject.name));
+                    world.warning(&format!("{}: {why}", subject.name));
                 }
                 self.disks.insert(path, io);
             }
@@ -283,12 +283,8 @@ impl Subjects {
     }
 
     /// Tunes them. One that is refused is an error, but with --all-domains, where the others go on.
-    pub fn tune(
-        &self,
-        args: &TuneArgs,
-        cx: &Context<'_>,
-    ) -> anyhow::Result<Vec<Result<Tuned, TuneError>>> {
-        let mut items = items(&args.items, args.all);
+    pub fn tune(&self, world: &World, wanted: &Tune) -> Result<Vec<Result<Tuned, TuneError>>> {
+        let mut items = wanted.items.clone();
         items.networks = self.networks.clone();
         let converted = self.conversions.iter().flatten().flatten();
         items.convert = converted.map(|one| (one.path.clone(), one.converted.clone())).collect();
@@ -296,7 +292,7 @@ impl Subjects {
             topology: &self.topology,
             others: &self.occupancy,
             items: &items,
-            allow_remote: args.allow.contains(&AllowArg::Remote),
+            allow_remote: wanted.allow_remote,
             disks: &self.disks,
             abilities: self.abilities,
             versions: &self.versions,
@@ -313,10 +309,10 @@ impl Subjects {
             let afloat = Items { pins: Item::Off, ..items.clone() };
             let afloat = Given { items: &afloat, ..given };
             let error = refused(subject, error, || tune(&subject.xml, &afloat).is_ok());
-            if !args.all_domains {
+            if !wanted.all_domains {
                 return Err(error);
             }
-            cx.output.warning(&crate::cli::error::whole(&error));
+            world.warning(&error.whole());
         }
         Ok(tuned)
     }
@@ -329,7 +325,7 @@ fn path_of(disk: Element<'_>) -> Option<String> {
 }
 
 /// The error that a domain cannot be tuned; `floats` says whether it can be without pins.
-fn refused(subject: &Subject, error: &TuneError, floats: impl Fn() -> bool) -> anyhow::Error {
+fn refused(subject: &Subject, error: &TuneError, floats: impl Fn() -> bool) -> Error {
     let hint = match error {
         TuneError::Plan(PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. })
             if hint == NOTHING_LEFT && floats() =>
@@ -346,52 +342,5 @@ fn refused(subject: &Subject, error: &TuneError, floats: impl Fn() -> bool) -> a
         }
     };
     let message = format!("domain `{}` cannot be tuned", subject.name);
-    anyhow::Error::from(error.clone()).context(Hinted::around(message, hint))
-}
-
-/// What becomes of each thing: all things where none is named, else what is named.
-fn items(args: &ItemArgs, all: bool) -> Items {
-    let all = all || args.name_none();
-    let base = if all { Items::all() } else { Items::default() };
-    let mut unnamed = base.unnamed;
-    for (name, is_named) in [
-        (ItemName::Pins, args.pins.is_some()),
-        (ItemName::Topology, args.topology.is_some()),
-        (ItemName::Cells, args.cells.is_some()),
-    ] {
-        if is_named {
-            unnamed.remove(&name);
-        }
-    }
-    /// What is named, else what holds without.
-    fn or<T: Clone>(named: &Option<Item<T>>, base: Item<T>) -> Item<T> {
-        named.clone().unwrap_or(base)
-    }
-    Items {
-        pins: or(&args.pins, base.pins),
-        topology: or(&args.topology, base.topology),
-        emulator: or(&args.emulator, base.emulator),
-        iothreads: or(&args.iothreads, base.iothreads),
-        iothread_pins: or(&args.iothread_pins, base.iothread_pins),
-        huge_pages: or(&args.huge_pages, base.huge_pages),
-        fill: or(&args.fill, base.fill),
-        cells: or(&args.cells, base.cells),
-        memory_nodes: or(&args.memory_nodes, base.memory_nodes),
-        memory_rounding: or(&args.memory_rounding, base.memory_rounding),
-        convert: base.convert,
-        disk_cache: or(&args.disk_cache, base.disk_cache),
-        disk_io: or(&args.disk_io, base.disk_io),
-        disk_queues: or(&args.disk_queues, base.disk_queues),
-        net_queues: or(&args.net_queues, base.net_queues),
-        inbound: or(&args.inbound, base.inbound),
-        outbound: or(&args.outbound, base.outbound),
-        mtu: or(&args.mtu, base.mtu),
-        networks: base.networks,
-        agent: or(&args.agent, base.agent),
-        pcie: or(&args.pcie, base.pcie),
-        window: or(&args.window, base.window),
-        maxphysaddr: or(&args.maxphysaddr, base.maxphysaddr),
-        balloon: or(&args.balloon, base.balloon),
-        unnamed,
-    }
+    Error::from(error.clone()).around(Refusal::around(message, hint))
 }

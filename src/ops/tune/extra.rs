@@ -1,21 +1,22 @@
 //! What is changed beside a tuned definition: huge pages that it is missing, disks that are converted, and what runs.
 
+use super::Tune;
 use super::convert::Conversion;
+use super::live;
 use super::subjects::{Subject, Subjects};
 use crate::apply::Step;
-use crate::cli::args::TuneArgs;
-use crate::cli::context::Context;
-use crate::cli::live;
 use crate::domain::guest::Made;
 use crate::domain::live::live_changes;
+use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::history::guest;
+use crate::pages::{self, Pools};
 use crate::request::PageSize;
 use crate::shell::word;
-use crate::tune::{TuneError, Tuned};
-use gpuvm_ops::pages::{self, Pools};
+use crate::world::World;
+use gpuvm_core::tune::{TuneError, Tuned};
 
-/// Is what is changed beside a definition.
+/// What is changed beside a definition.
 #[derive(Debug, Default)]
 pub struct Extra {
     /// On the host, before the definition is.
@@ -34,25 +35,25 @@ pub struct Extra {
 pub fn of(
     subjects: &Subjects,
     tuned: &[Result<Tuned, TuneError>],
-    args: &TuneArgs,
-    cx: &Context<'_>,
-) -> anyhow::Result<Vec<Extra>> {
+    world: &World,
+    wanted: &Tune,
+) -> Result<Vec<Extra>> {
     let topology = subjects.topology();
     let all = topology.pcpus();
-    let root = if args.reserve_pages { pages::root(cx)? } else { None };
+    let root = if wanted.reserve_pages { pages::root(world)? } else { None };
     let mut pools = Pools::new();
     let mut extras = Vec::new();
     for (at, (subject, tuned)) in subjects.all.iter().zip(tuned).enumerate() {
         let mut extra = Extra::default();
         if let Ok(tuned) = tuned {
-            if args.reserve_pages && !subject.is_file && !subject.running {
+            if wanted.reserve_pages && !subject.is_file && !subject.running {
                 extra.first = missing(tuned, &mut pools, root.as_ref())?;
             }
             let conversions = subjects.conversions(at);
             extra.first.extend(conversions.iter().flat_map(|one| one.steps.clone()));
-            extra.first.extend(noted(subject, conversions, cx)?);
+            extra.first.extend(noted(subject, conversions, world)?);
             extra.stays = conversions.iter().map(Conversion::stays).collect();
-            if args.reserve_pages && subject.running && has_pages(tuned) {
+            if wanted.reserve_pages && subject.running && has_pages(tuned) {
                 let name = &subject.name;
                 extra.undone = Some(format!(
                     "no pages are reserved for it while it runs: `gpuvm verify {name}` says whether its next start \
@@ -72,15 +73,11 @@ pub fn of(
 }
 
 /// The step that notes converted disks as the domain's, so that they are known when its definition is gone.
-fn noted(
-    subject: &Subject,
-    conversions: &[Conversion],
-    cx: &Context<'_>,
-) -> anyhow::Result<Option<Step>> {
+fn noted(subject: &Subject, conversions: &[Conversion], world: &World) -> Result<Option<Step>> {
     let Some(uuid) = subject.xml.uuid().filter(|_| !conversions.is_empty()) else {
         return Ok(None);
     };
-    let hypervisor = cx.hypervisor()?;
+    let hypervisor = world.hypervisor()?;
     if !hypervisor.has_guests_here() {
         return Ok(None);
     }
@@ -100,7 +97,7 @@ pub fn is_changed(subject: &Subject, tuned: &Tuned, extra: &Extra) -> bool {
 }
 
 /// The steps that reserve the pages that a domain is missing.
-fn missing(tuned: &Tuned, pools: &mut Pools, root: Option<&FsRoot>) -> anyhow::Result<Vec<Step>> {
+fn missing(tuned: &Tuned, pools: &mut Pools, root: Option<&FsRoot>) -> Result<Vec<Step>> {
     let Some(placement) = &tuned.placement else { return Ok(Vec::new()) };
     let Some(page) = placement.huge_pages.map(PageSize::size) else { return Ok(Vec::new()) };
     let steps = pages::steps(&placement.node_pages, page, pools, root)?;

@@ -1,0 +1,130 @@
+//! What is said of a domain that is tuned.
+
+use super::extra::Extra;
+use super::subjects::Subject;
+use crate::apply::Step;
+use crate::placement::{Reason, Topic};
+use gpuvm_core::check::{Finding, HUGE_PAGES_SHORT};
+use gpuvm_core::tune::{Change, TuneError, Tuned};
+use serde::Serialize;
+
+/// What is said of one domain.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TunedDomain {
+    /// Its name.
+    pub name: String,
+    /// Whether something is different.
+    pub changed: bool,
+    /// Whether it runs, so that what is different waits for its next start.
+    pub waits_for_start: bool,
+    /// With --live: the parts of the definition that wait for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Vec<String>>,
+    /// What is changed on the host for it, and of what runs, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<String>,
+    /// What is left of what was before, and how that goes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stays: Vec<String>,
+    /// What was asked for and is not done, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub undone: Option<String>,
+    /// What is different.
+    pub changes: Vec<Change>,
+    /// What is a compromise; with --explain every reason.
+    pub reasons: Vec<Reason>,
+    /// What our checker finds in it then.
+    pub findings: Vec<Finding>,
+    /// Why it cannot be tuned; none: it can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// The tuned definition, of a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xml: Option<String>,
+}
+
+impl TunedDomain {
+    /// What is said of a domain.
+    pub fn of(subject: &Subject, tuned: Result<&Tuned, &TuneError>, explain: bool) -> TunedDomain {
+        let mut domain = TunedDomain {
+            name: subject.name.clone(),
+            changed: false,
+            waits_for_start: false,
+            waits: None,
+            beside: Vec::new(),
+            stays: Vec::new(),
+            undone: None,
+            changes: Vec::new(),
+            reasons: Vec::new(),
+            findings: Vec::new(),
+            refused: None,
+            xml: None,
+        };
+        match tuned {
+            Err(error) => domain.refused = Some(error.to_string()),
+            Ok(tuned) => {
+                domain.changed = !tuned.changes.is_empty();
+                domain.waits_for_start = domain.changed && subject.running;
+                domain.changes.clone_from(&tuned.changes);
+                domain.reasons = reasons(subject, tuned, explain);
+                domain.findings = findings(subject, tuned);
+            }
+        }
+        domain
+    }
+
+    /// The same with what is changed beside the definition.
+    pub fn with_extra(self, extra: &Extra) -> TunedDomain {
+        if self.refused.is_some() {
+            return self;
+        }
+        let beside = extra.first.iter().chain(&extra.last).map(Step::to_string).collect();
+        let waits = extra.waits.clone();
+        let all_live = waits.as_ref().is_some_and(Vec::is_empty);
+        let waits_for_start = self.waits_for_start && !all_live;
+        let stays = extra.stays.clone();
+        let undone = extra.undone.clone();
+        TunedDomain { beside, waits, waits_for_start, stays, undone, ..self }
+    }
+
+    /// The same with the definition.
+    pub fn with_xml(self, tuned: &Tuned) -> TunedDomain {
+        TunedDomain { xml: Some(tuned.after.text().to_owned()), ..self }
+    }
+
+    /// Whether something is different, in its definition or beside it.
+    pub fn is_changed(&self) -> bool {
+        self.changed || !self.beside.is_empty()
+    }
+
+    /// What would change, in lines that follow `will`.
+    pub fn agreed(&self) -> Vec<String> {
+        let changes = self.changes.iter().map(|Change { item, was, now }| {
+            format!("change {item} of `{}` from {was} to {now}", self.name)
+        });
+        changes.chain(self.beside.iter().cloned()).collect()
+    }
+}
+
+/// The reasons that are told: a running guest holds its own pages, so that too few are free says nothing.
+fn reasons(subject: &Subject, tuned: &Tuned, explain: bool) -> Vec<Reason> {
+    let is_told = |reason: &&Reason| {
+        (explain || reason.compromise) && !(subject.running && reason.choice == Topic::HugePages)
+    };
+    tuned.reasons.iter().filter(is_told).cloned().collect()
+}
+
+/// The findings that are told.
+fn findings(subject: &Subject, tuned: &Tuned) -> Vec<Finding> {
+    let is_told = |finding: &&Finding| !(subject.running && finding.rule == HUGE_PAGES_SHORT);
+    tuned.findings.iter().filter(is_told).cloned().collect()
+}
+
+/// What an admin should know of a tuned domain, one line each.
+pub fn warnings(subject: &Subject, tuned: &Tuned, explain: bool) -> Vec<String> {
+    let reasons = reasons(subject, tuned, explain).into_iter();
+    let reasons = reasons.map(|reason| format!("{}: {}", reason.choice, reason.because));
+    let findings = findings(subject, tuned).into_iter();
+    reasons.chain(findings.map(|f| format!("{}: {}", f.says.path, f.says.message))).collect()
+}
