@@ -2,9 +2,7 @@
 //! printed and not listed here ends a debug build.
 
 use super::output::VERSION;
-use super::{
-    diff, drive, export, failure, gpu, host, image, network, nic, plan, seed, start, tune, undo,
-};
+use super::{diff, drive, export, failure, gpu, host, network, nic, plan, seed, start, tune, undo};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -40,8 +38,8 @@ const ALL: [Listed; 47] = [
     ("gpuvm-host-pages", rows::<host::pages::Row>),
     ("gpuvm-host-show", document::<host::show::Shown<'static>>),
     ("gpuvm-host-tuning", rows::<gpuvm_ops::host_settings::Setting>),
-    ("gpuvm-image-added", document::<image::add::Added>),
-    ("gpuvm-image-list", rows::<image::list::Row>),
+    ("gpuvm-image-added", document::<gpuvm_ops::images::add::Added>),
+    ("gpuvm-image-list", rows::<gpuvm_ops::images::list::UsedImage>),
     ("gpuvm-list", rows::<gpuvm_ops::domains::ListedDomain>),
     ("gpuvm-matrix", document::<host::matrix::Matrix>),
     ("gpuvm-network", document::<gpuvm_ops::networks::facts::NetworkShown>),

@@ -14,6 +14,7 @@ use crate::fsroot::FsError;
 use crate::guest::NoPlace;
 use crate::history::HistoryError;
 use crate::hypervisor::HypervisorError;
+use crate::image::{ContentError, SumError};
 use crate::input::InputError;
 use crate::request::RequestError;
 use crate::shell::word;
@@ -225,6 +226,14 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Bind(#[from] BindError),
+    /// An image.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Image(#[from] ContentError),
+    /// A list of sums.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Sums(#[from] SumError),
     /// A network device.
     #[error("{0}")]
     #[strum(to_string = "-")]

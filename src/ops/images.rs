@@ -10,7 +10,11 @@
 //! volume is there, and until its copy is whole an empty volume `NAME.adding` beside it says that it is not. Every
 //! machine that uses the pool sees it.
 
+pub mod add;
 pub mod error;
+pub mod list;
+pub mod remove;
+pub mod source;
 
 use crate::error::{Class, Coded as _, Result, classed};
 use crate::hypervisor::Hypervisor;

@@ -182,11 +182,12 @@ impl<'w> Session<'w> {
         let hypervisor = self.hypervisor()?;
         let journal = if change.journal { Some(self.journal(change, &*hypervisor)?) } else { None };
         // What it takes it has taken already.
-        let lock = lock.filter(|_| change.hold == Hold::Through);
+        let mut lock = lock.filter(|_| change.hold != Hold::Planning);
         let world = self.world;
         let mut transaction = Transaction::new(&*hypervisor, &mut self.watch, journal);
         for part in &change.parts {
             make_part(part, change.verb, &*hypervisor, &mut transaction, world)?;
+            lock = lock.filter(|_| change.hold == Hold::Through);
         }
         let Some(then) = then else {
             transaction.close().map_err(Error::from)?;
@@ -213,7 +214,7 @@ impl<'w> Session<'w> {
     }
 
     /// Refuses to begin while another change is half done.
-    fn refuse_unfinished(&self) -> Result<()> {
+    pub(crate) fn refuse_unfinished(&self) -> Result<()> {
         let state = self.world.settings.state.as_deref();
         let warn = |text: &str| self.world.warning(text);
         match self.manner.of {

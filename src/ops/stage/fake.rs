@@ -13,6 +13,7 @@ use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::network::GuestAddress;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 /// What happens at a call, by its number.
@@ -23,6 +24,8 @@ pub type At = Box<dyn Fn(usize)>;
 pub struct Fake {
     /// The domains.
     pub domains: RefCell<BTreeMap<String, (String, bool)>>,
+    /// The directories of its pools, by name.
+    pub pools: RefCell<BTreeMap<String, tempfile::TempDir>>,
     /// Calls that change something, so far.
     pub calls: Cell<usize>,
     /// From this call on it is away.
@@ -33,7 +36,7 @@ pub struct Fake {
 
 impl Fake {
     /// Counts a call, and fails it where the hypervisor is away.
-    fn call(&self, doing: &str) -> Result<(), HypervisorError> {
+    pub(super) fn call(&self, doing: &str) -> Result<(), HypervisorError> {
         let number = self.calls.replace(self.calls.get() + 1);
         if let Some(at) = &*self.at.borrow() {
             at(number);
@@ -69,6 +72,18 @@ impl Fake {
     pub fn put(&self, name: &str, uuid: &str, runs: bool) {
         self.domains.borrow_mut().insert(name.to_owned(), (xml(name, uuid), runs));
     }
+
+    /// Puts a domain there that is off and has a file as its disk.
+    pub fn put_with_disk(&self, name: &str, disk: &Path) {
+        let disk = format!(
+            "<devices><disk type='file'><driver name='qemu' type='raw'/><source file='{}'/>\
+             <target dev='vda' bus='virtio'/></disk></devices></domain>",
+            disk.display()
+        );
+        let uuid = "99999999-2222-4333-8444-555555555555";
+        let xml = xml(name, uuid).replace("</domain>", &disk);
+        self.domains.borrow_mut().insert(name.to_owned(), (xml, false));
+    }
 }
 
 /// A definition.
@@ -93,7 +108,7 @@ impl Hypervisor for Fake {
         "test:///fake"
     }
     fn storage(&self) -> &dyn Storage {
-        &NoHypervisor
+        self
     }
     fn networks(&self) -> &dyn Networks {
         &NoHypervisor

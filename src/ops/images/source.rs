@@ -1,11 +1,11 @@
 //! The file that becomes an image: which one is meant, what its bytes are, and whether it is the one that was published.
 
-use super::super::args::ImageAddArgs;
-use super::super::error::{Coded, Hinted, around, usage};
+use super::add::AddImage;
+use super::error::ImageError;
 use crate::apply::open;
+use crate::error::{Coded as _, Error, Refusal, Result, usage};
 use crate::image::{Content, ImageName, Sha256, Sums, content};
 use crate::input;
-use gpuvm_ops::images::error::ImageError;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};
@@ -19,7 +19,7 @@ const MOST_SUMS: u64 = 10 << 20;
 /// Endings of file names that say what is inside, and are not part of an image's name.
 const ENDINGS: [&str; 4] = [".qcow2", ".img", ".raw", ".qcow"];
 
-/// Is who says which sum the image has to have.
+/// Who says which sum the image has to have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -32,7 +32,7 @@ pub enum Word {
     None,
 }
 
-/// Is a file that can become an image.
+/// A file that can become an image.
 pub struct Source {
     /// The file, links resolved.
     pub path: PathBuf,
@@ -52,10 +52,10 @@ pub struct Source {
 
 impl Source {
     /// Opens the file that is meant, and looks at its first bytes.
-    pub fn open(args: &ImageAddArgs) -> anyhow::Result<Source> {
-        let given = path(&args.file)?;
+    pub fn open(wanted: &AddImage) -> Result<Source> {
+        let given = path(&wanted.file)?;
         let shown = given.display();
-        let name = match &args.name {
+        let name = match &wanted.name {
             Some(name) => name.clone(),
             None => default_name(&given)?,
         };
@@ -70,9 +70,9 @@ impl Source {
         let bytes = file.metadata().map_err(taken)?.len();
         let content = content(&mut file).map_err(|error| {
             let message = format!("{shown} is not taken: it {error}");
-            around(error, message, "")
+            Error::from(error).around(Refusal::around(message, ""))
         })?;
-        let (expected, word) = match args.sha256 {
+        let (expected, word) = match wanted.sha256 {
             Some(sum) => (Some(sum), Word::Given),
             None => listed(&given, &path)?,
         };
@@ -81,7 +81,7 @@ impl Source {
 
     /// Sums the whole file, and refuses it where that is not the sum that it has to have; `progress` is told how many
     /// bytes are through, and breaks off where it says false.
-    pub fn sum(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> anyhow::Result<Sha256> {
+    pub fn sum(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> Result<Sha256> {
         let shown = self.path.display();
         let read = self.file.seek(SeekFrom::Start(0));
         let sum = read.and_then(|_| Sha256::of(&self.file, progress)).map_err(|error| {
@@ -105,7 +105,7 @@ impl Source {
 }
 
 /// The path that is meant by a path or by a URL of the scheme `file`.
-fn path(given: &Path) -> anyhow::Result<PathBuf> {
+fn path(given: &Path) -> Result<PathBuf> {
     let bytes = given.as_os_str().as_bytes();
     let scheme_end = bytes.windows(3).position(|three| three == b"://").filter(|&end| {
         end > 0 && bytes[..end].iter().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(b))
@@ -155,14 +155,14 @@ fn unescaped(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The image's name by the file's.
-fn default_name(file: &Path) -> anyhow::Result<ImageName> {
+fn default_name(file: &Path) -> Result<ImageName> {
     let own = file.file_name().unwrap_or_default().to_string_lossy();
     let stem = ENDINGS.iter().find_map(|ending| own.strip_suffix(ending)).unwrap_or(&own);
     ImageName::new(stem).map_err(|error| usage(error.to_string(), "--name NAME names the image"))
 }
 
 /// The sum that the list beside the file has for it: beside the name that was given, else beside what that leads to.
-fn listed(given: &Path, real: &Path) -> anyhow::Result<(Option<Sha256>, Word)> {
+fn listed(given: &Path, real: &Path) -> Result<(Option<Sha256>, Word)> {
     for image in [given, real] {
         let (Some(dir), Some(name)) = (image.parent(), image.file_name()) else { continue };
         let list = dir.join(SUMS);
@@ -171,7 +171,7 @@ fn listed(given: &Path, real: &Path) -> anyhow::Result<(Option<Sha256>, Word)> {
         }
         let sums = read_sums(&list).map_err(|reason| {
             let message = format!("{} cannot be used: {reason}", list.display());
-            reason.context(Hinted::around(message, "--sha256 HEX says the sum instead"))
+            reason.around(Refusal::around(message, "--sha256 HEX says the sum instead"))
         })?;
         if let Some(sum) = name.to_str().and_then(|name| sums.of(name)) {
             return Ok((Some(sum), Word::Listed(list)));
@@ -181,7 +181,7 @@ fn listed(given: &Path, real: &Path) -> anyhow::Result<(Option<Sha256>, Word)> {
 }
 
 /// Reads a list of sums.
-fn read_sums(list: &Path) -> anyhow::Result<Sums> {
+fn read_sums(list: &Path) -> Result<Sums> {
     Ok(Sums::parse(&input::text(list, MOST_SUMS)?)?)
 }
 

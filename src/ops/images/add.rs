@@ -1,0 +1,190 @@
+//! `image add`: reads the file, checks it, copies it into the pool, and sees what libvirt makes of it.
+
+use super::error::ImageError;
+use super::source::{Source, Word};
+use super::{POOL, POOL_DIR, images, marker_name, volume_name};
+use crate::apply::Step;
+use crate::change::{Change, Hold, Part};
+use crate::error::{Coded as _, Result};
+use crate::hypervisor::Hypervisor;
+use crate::hypervisor::storage::NewVolume;
+use crate::image::{Format, ImageName, Sha256};
+use crate::memsize::MemSize;
+use crate::pools::file_pool;
+use crate::session::Session;
+use crate::shell::word;
+use crate::world::World;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Rights on an image's volume: nobody writes.
+const MODE: u32 = 0o444;
+
+/// A file that is to become an image.
+#[derive(Debug, Clone)]
+pub struct AddImage {
+    /// The file, or a URL of one.
+    pub file: PathBuf,
+    /// The name that the image gets; none: by the file's.
+    pub name: Option<ImageName>,
+    /// The sum that it has to have; none: what a list beside it says.
+    pub sha256: Option<Sha256>,
+    /// The pool.
+    pub pool: String,
+}
+
+/// An image that was added.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Added {
+    /// Its name.
+    pub name: ImageName,
+    /// Its pool.
+    pub pool: String,
+    /// Its volume.
+    pub volume: String,
+    /// Its format.
+    pub format: Format,
+    /// Size that a guest sees, in bytes.
+    pub virtual_bytes: u64,
+    /// Bytes that were copied.
+    pub bytes: u64,
+    /// Their sum.
+    pub sha256: Sha256,
+    /// Who had said that sum before.
+    pub verified: Word,
+}
+
+/// Adds an image; none: its steps were only shown.
+pub fn add(session: &mut Session<'_>, wanted: &AddImage) -> Result<Option<Added>> {
+    let world = session.world();
+    let mut source = Source::open(wanted)?;
+    let hypervisor = world.hypervisor()?;
+    // What stands in the way is told before a long file is read.
+    if !session.manner().dry_run {
+        session.refuse_unfinished()?;
+    }
+    refuse(&*hypervisor, &wanted.pool, &source)?;
+    let sha256 = sum(&mut source, world)?;
+    warn(&source, world);
+    let done = session.run(|world| plan(&*world.hypervisor()?, &wanted.pool, &source, sha256))?;
+    let Source { name, content, bytes, word, .. } = source;
+    Ok(done.made.then(|| Added {
+        volume: volume_name(&name, content.format),
+        name,
+        pool: wanted.pool.clone(),
+        format: content.format,
+        virtual_bytes: content.virtual_bytes,
+        bytes,
+        sha256,
+        verified: word,
+    }))
+}
+
+/// Sums the file. Nothing is begun, so a signal ends the program.
+fn sum(source: &mut Source, world: &World) -> Result<Sha256> {
+    let reporter = world.reporter();
+    reporter.progress(&format!("sum {}", source.path.display()));
+    let bytes = source.bytes;
+    let summed = source.sum(&mut |through| {
+        reporter.bytes(through, bytes);
+        true
+    });
+    reporter.bytes(0, 0);
+    summed
+}
+
+/// Says what is worse than it could be.
+fn warn(source: &Source, world: &World) {
+    let shown = source.path.display();
+    if source.word == Word::None {
+        world.warning(&format!(
+            "{shown} is not verified: no --sha256 is given, and no SHA256SUMS beside it lists it"
+        ));
+    }
+    if !source.content.boots {
+        world.warning(&format!(
+            "{shown} is taken for raw bytes of a disk, but has no boot record: a guest may not start from it"
+        ));
+    }
+}
+
+/// Refuses a name that an image has, and a pool that cannot take the file.
+fn refuse(hypervisor: &dyn Hypervisor, pool_name: &str, source: &Source) -> Result<()> {
+    let (storage, name) = (hypervisor.storage(), &source.name);
+    let Some(pool) = file_pool(storage, pool_name, POOL)? else { return Ok(()) };
+    if images(storage, pool_name)?.iter().any(|image| image.name == *name) {
+        return Err(ImageError::Exists { pool_name: pool_name.to_owned(), name: name.to_string() }
+            .hint(format!(
+                "choose another --name, or `gpuvm image remove {name}` first",
+                name = word(&name.to_string())
+            )));
+    }
+    if pool.available_bytes < source.bytes {
+        let size = |bytes: u64| MemSize::from_kib(bytes / 1024);
+        return Err(ImageError::PoolFull {
+            pool_name: pool_name.to_owned(),
+            left: size(pool.available_bytes).to_string(),
+            file: source.path.display().to_string(),
+            size: size(source.bytes).to_string(),
+        }
+        .hint("remove what is not used (`gpuvm image list`), or name another --pool"));
+    }
+    Ok(())
+}
+
+/// Plans the copy of a file into the pool.
+fn plan(
+    hypervisor: &dyn Hypervisor,
+    pool_name: &str,
+    source: &Source,
+    sha256: Sha256,
+) -> Result<Change> {
+    refuse(hypervisor, pool_name, source)?;
+    let mut steps = Vec::new();
+    if file_pool(hypervisor.storage(), pool_name, POOL)?.is_none() {
+        steps.push(Step::MakePool { name: pool_name.to_owned(), path: POOL_DIR.into() });
+    }
+    let pool = || pool_name.to_owned();
+    let name = volume_name(&source.name, source.content.format);
+    // Whatever the format, the file's bytes come as they are: an empty qcow2 made first could be the longer one, and
+    // its end would stay behind. libvirt reads the format from the content when it has come. All of it is taken from
+    // the pool first, because libvirtd 11.3 ends with a double free where the pool is full in the middle of a stream.
+    let volume = |name: &str, bytes: u64| NewVolume {
+        name: name.to_owned(),
+        format: Format::Raw.to_string(),
+        capacity_bytes: bytes,
+        preallocated: true,
+        backing: None,
+        mode: MODE,
+    };
+    // The marker is the first to come and the last to go, also where all is undone.
+    let marker = marker_name(&source.name);
+    for volume in [volume(&marker, 0), volume(&name, source.bytes)] {
+        steps.push(Step::MakeVolume { pool: pool(), volume, from: None });
+    }
+    let fill = Step::FillVolume {
+        pool: pool(),
+        name: name.clone(),
+        source: source.path.clone(),
+        bytes: source.bytes,
+        sha256: Some(sha256),
+    };
+    let check = Step::CheckVolume {
+        pool: pool(),
+        name,
+        format: source.content.format.to_string(),
+        capacity_bytes: source.content.virtual_bytes,
+        bytes: source.bytes,
+        sha256,
+    };
+    let unmark = Step::DeleteVolume { pool: pool(), name: marker, file: None };
+    let mut change = Change::new("image add", source.name.as_str(), steps, ());
+    // From then on the pool says that the name is taken and the image not whole.
+    change.hold = Hold::First;
+    change.parts.push(Part::Steps(vec![fill, check, unmark]));
+    Ok(change)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,33 @@
+//! `image list`: every image of a pool, and who uses it.
+
+use super::{Image, images};
+use crate::error::Result;
+use crate::hypervisor::uses::Uses;
+use crate::world::World;
+use serde::Serialize;
+
+/// An image with its users.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct UsedImage {
+    /// The image.
+    #[serde(flatten)]
+    pub image: Image,
+    /// Domains that have it as a disk or below one, by name.
+    pub domains: Vec<String>,
+    /// Volumes that lie over it, as `pool/volume`.
+    pub volumes: Vec<String>,
+}
+
+/// The images of a pool with their users, the newest first.
+pub fn list(world: &World, pool: &str) -> Result<Vec<UsedImage>> {
+    let hypervisor = world.hypervisor()?;
+    let images = images(hypervisor.storage(), pool)?;
+    let uses = if images.is_empty() { Uses::default() } else { Uses::read(&*hypervisor)? };
+    let used = |image: Image| UsedImage {
+        domains: uses.domains(&image.path),
+        volumes: uses.volumes(&image.path),
+        image,
+    };
+    Ok(images.into_iter().map(used).collect())
+}
