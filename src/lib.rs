@@ -23,8 +23,8 @@
 //! starts and stops; each begins with an example.
 
 pub use gpuvm_core::{
-    bdf, check, cpuset, domain, finding, hostnet, image, memsize, network, placement, request,
-    seed, shell, topology, tune, verify, versions, words,
+    bdf, check, cpuset, domain, finding, hostnet, image, memsize, nccl, network, placement,
+    request, seed, shell, topology, tune, verify, versions, words,
 };
 pub use gpuvm_host::{
     apply, blockdev, discover, fsroot, history, holders, hypervisor, input, netlink, program, trace,

@@ -50,6 +50,7 @@ pub mod placement;
 pub mod domain;
 
 pub mod check;
+pub mod nccl;
 pub mod tune;
 pub mod verify;
 

@@ -1,0 +1,259 @@
+//! The bus numbers that a guest's firmware assigns. libvirt's `bus` of an address is the index of a controller; what the
+//! guest, and NCCL in it, calls a bus is a number that firmware gives.
+//!
+//! SeaBIOS and OVMF number alike: each root bus has its own number (0, and `busNr` of an expander bus), and the bridges below it
+//! take the following ones, depth first, by slot and function (SeaBIOS src/fw/pciinit.c; edk2 PciBusDxe/PciLib.c). Linux keeps
+//! them. The integration tests compare this with what QEMU shows after each of them.
+
+use super::NcclError;
+use crate::bdf::Bdf;
+use crate::check::guest::{Controller, Guest};
+use crate::domain::read::GuestAddress;
+use crate::domain::{DomainXml, Element};
+use std::collections::BTreeMap;
+
+/// The last bus number of PCI.
+const LAST: u32 = 255;
+
+/// The buses of a guest.
+#[derive(Debug)]
+pub struct Buses<'g, 't> {
+    /// The guest.
+    guest: &'g Guest<'t>,
+    /// Number of the bus behind a controller, by the controller's index.
+    numbers: BTreeMap<u32, u8>,
+    /// A device on the root bus whose address libvirt has still to choose; it may get a port that moves the others.
+    unplaced: Option<String>,
+}
+
+/// Whether a controller is a root of buses: the machine's own or an expander.
+fn is_root(controller: &Controller<'_>) -> bool {
+    matches!(controller.model.as_str(), "pcie-root" | "pci-root") || is_expander(controller)
+}
+
+/// Whether a controller is an expander bus.
+fn is_expander(controller: &Controller<'_>) -> bool {
+    matches!(controller.model.as_str(), "pcie-expander-bus" | "pci-expander-bus")
+}
+
+/// Where a controller stands on the bus above it.
+fn place(controller: &Controller<'_>) -> Option<(u32, u32, u32)> {
+    let at = controller.address.as_ref()?;
+    Some((at.controller, at.slot, at.function))
+}
+
+impl<'g, 't> Buses<'g, 't> {
+    /// Numbers the buses of a guest.
+    ///
+    /// # Errors
+    ///
+    /// Where a PCI controller has no address yet, or numbers of two root buses overlap.
+    pub fn new(domain: &DomainXml, guest: &'g Guest<'t>) -> Result<Buses<'g, 't>, NcclError> {
+        let mut below: BTreeMap<u32, Vec<&Controller<'_>>> = BTreeMap::new();
+        let mut roots = BTreeMap::from([(0, 0)]);
+        for controller in guest.controllers.values() {
+            let what = || format!("PCI controller {} ({})", controller.index, controller.model);
+            let no_address = || NcclError::NoAddress { what: what() };
+            if is_expander(controller) {
+                let number = controller.bus_number.as_ref().ok_or_else(no_address)?;
+                roots.insert(number.value, controller.index);
+            } else if !is_root(controller) {
+                let (above, ..) = place(controller).ok_or_else(no_address)?;
+                below.entry(above).or_default().push(controller);
+            }
+        }
+        for bridges in below.values_mut() {
+            bridges.sort_by_key(|bridge| place(bridge));
+        }
+        let mut numbers = BTreeMap::new();
+        let limits: Vec<u32> = roots.keys().skip(1).map(|next| next - 1).chain([LAST]).collect();
+        for ((&root, &index), limit) in roots.iter().zip(limits) {
+            let reached = number(index, root, &below, &mut numbers);
+            if reached > limit {
+                return Err(NcclError::BusNumbers { root, reached, limit });
+            }
+        }
+        let numbers = numbers.into_iter().map(|(index, bus)| {
+            (index, u8::try_from(bus).expect("none is above the last, which is 255"))
+        });
+        Ok(Buses { guest, numbers: numbers.collect(), unplaced: unplaced(domain) })
+    }
+
+    /// The address in the guest of a function that is passed through.
+    ///
+    /// # Errors
+    ///
+    /// Where it is on no bus of the guest, or on one whose number devices without an address may still change.
+    pub fn address(&self, at: GuestAddress, bdf: Bdf) -> Result<Bdf, NcclError> {
+        let controller = at.controller;
+        let bus = self.numbers.get(&controller).copied();
+        let bus = bus.ok_or(NcclError::Unconnected { bdf, controller })?;
+        if let (None, 1.., Some(what)) = (self.expander(controller), bus, &self.unplaced) {
+            return Err(NcclError::NoAddress { what: what.clone() });
+        }
+        let narrow = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
+        let address = Bdf::new(at.segment, bus, narrow(at.slot), narrow(at.function));
+        address.map_err(|error| NcclError::Unreadable {
+            path: format!("guest address of {bdf}"),
+            message: error.to_string(),
+        })
+    }
+
+    /// The guest NUMA cell of what is on a controller's bus: its expander bus's; none: no one in particular.
+    pub fn cell_of(&self, controller: u32) -> Option<u32> {
+        self.expander(controller)?.cell.as_ref().map(|cell| cell.value)
+    }
+
+    /// The expander bus that a controller is or is below; it has a number, so that this ends at a root.
+    fn expander(&self, controller: u32) -> Option<&'g Controller<'t>> {
+        let mut next = self.guest.controller(controller)?;
+        while !is_root(next) {
+            next = self.guest.controller(next.address.as_ref()?.controller)?;
+        }
+        is_expander(next).then_some(next)
+    }
+}
+
+/// Gives a bus its number and those behind its bridges the following ones; the last one that was given.
+fn number(
+    index: u32,
+    own: u32,
+    below: &BTreeMap<u32, Vec<&Controller<'_>>>,
+    numbers: &mut BTreeMap<u32, u32>,
+) -> u32 {
+    numbers.insert(index, own);
+    let bridges = below.get(&index).into_iter().flatten();
+    bridges.fold(own, |last, bridge| number(bridge.index, last + 1, below, numbers))
+}
+
+/// A device whose address libvirt has still to choose.
+fn unplaced(domain: &DomainXml) -> Option<String> {
+    let devices = domain.root().child("devices")?;
+    let found = devices.elements().find(|device| {
+        let has_address = device.child("address").is_some();
+        !has_address && is_pci(*device)
+    });
+    found.map(|device| device.path())
+}
+
+/// Whether libvirt gives such a device an address on PCI.
+fn is_pci(device: Element<'_>) -> bool {
+    let attr = |element: Option<Element<'_>>, name: &str| {
+        element.and_then(|element| element.attr(name)).map(|value| value.into_owned())
+    };
+    let (kind, model) = (attr(Some(device), "type"), attr(Some(device), "model"));
+    let is_none = |value: &Option<String>| value.as_deref() == Some("none");
+    match device.name() {
+        "interface" | "rng" | "vsock" | "filesystem" | "shmem" | "sound" => true,
+        "memballoon" => !is_none(&model),
+        "video" => !is_none(&attr(device.child("model"), "type")),
+        "disk" => attr(device.child("target"), "bus").as_deref() == Some("virtio"),
+        "controller" => {
+            matches!(kind.as_deref(), Some("scsi" | "virtio-serial" | "usb")) && !is_none(&model)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A domain with these devices.
+    fn domain(devices: &str) -> DomainXml {
+        let os = "<os><type arch='x86_64' machine='q35'>hvm</type></os>";
+        DomainXml::parse(&format!("<domain>{os}<devices>{devices}</devices></domain>")).unwrap()
+    }
+
+    /// A controller on a bus.
+    fn controller(index: u32, model: &str, at: (u32, u32, u32)) -> String {
+        let (bus, slot, function) = at;
+        format!(
+            "<controller type='pci' index='{index}' model='{model}'><address type='pci' bus='{bus}' slot='{slot}' \
+             function='{function}'/></controller>"
+        )
+    }
+
+    /// A root port.
+    fn port(index: u32, bus: u32, slot: u32, function: u32) -> String {
+        controller(index, "pcie-root-port", (bus, slot, function))
+    }
+
+    /// An expander bus.
+    fn expander(index: u32, number: u32, slot: u32) -> String {
+        controller(index, "pcie-expander-bus", (0, slot, 0))
+            .replace("><address", &format!("><target busNr='{number}'/><address"))
+    }
+
+    /// The number of the bus behind each controller, or why there is none.
+    fn numbers(devices: &str) -> Result<Vec<(u32, u8)>, NcclError> {
+        let domain = domain(devices);
+        let guest = Guest::read(&domain);
+        Ok(Buses::new(&domain, &guest)?.numbers.into_iter().collect())
+    }
+
+    #[test]
+    fn buses_are_not_numbered_where_a_place_is_missing_or_two_overlap() {
+        let unplaced = "<controller type='pci' index='1' model='pcie-root-port'/>";
+        let nameless = controller(1, "pcie-expander-bus", (0, 1, 0));
+        for (devices, what) in [(unplaced, "pcie-root-port"), (&nameless, "pcie-expander-bus")] {
+            let what = format!("PCI controller 1 ({what})");
+            assert_eq!(numbers(devices), Err(NcclError::NoAddress { what }));
+        }
+        let devices = expander(1, 1, 1) + &port(2, 0, 2, 0);
+        let reached = |root, reached, limit| Err(NcclError::BusNumbers { root, reached, limit });
+        assert_eq!(numbers(&devices), reached(0, 1, 0));
+        let devices = expander(1, 255, 1) + &port(2, 1, 0, 0);
+        assert_eq!(numbers(&devices), reached(255, 256, 255));
+        let devices = expander(1, 9, 1) + &port(2, 1, 0, 0) + &expander(3, 10, 2);
+        assert_eq!(numbers(&devices), reached(9, 10, 9));
+    }
+
+    #[test]
+    fn buses_are_numbered_depth_first_by_slot_and_function() {
+        // As QEMU 10.0 showed after SeaBIOS and after OVMF: expander at 64 with ports at slots 0, 2, 1; expander at 128 with
+        // a port, a switch of two ports below it, and another port; ports of one slot on the root bus.
+        let devices = [
+            expander(1, 64, 16),
+            port(2, 1, 0, 0),
+            port(3, 1, 2, 0),
+            port(4, 1, 1, 0),
+            expander(5, 128, 17),
+            port(6, 5, 0, 0),
+            port(7, 5, 1, 0),
+            controller(8, "pcie-switch-upstream-port", (6, 0, 0)),
+            controller(9, "pcie-switch-downstream-port", (8, 0, 0)),
+            controller(10, "pcie-switch-downstream-port", (8, 1, 0)),
+            port(11, 0, 5, 1),
+            port(12, 0, 5, 0),
+        ];
+        let (of_root, of_first) =
+            ([(0, 0), (12, 1), (11, 2)], [(1, 64), (2, 65), (4, 66), (3, 67)]);
+        let of_second = [(5, 128), (6, 129), (8, 130), (9, 131), (10, 132), (7, 133)];
+        let mut expected = [&of_root[..], &of_first, &of_second].concat();
+        expected.sort_unstable();
+        assert_eq!(numbers(&devices.concat()).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_device_without_an_address_may_move_those_of_the_root_bus_only() {
+        let devices = [port(1, 0, 2, 0), expander(2, 64, 16), port(3, 2, 0, 0)].concat();
+        let bdf: Bdf = "34:00.0".parse().unwrap();
+        let at = |controller| GuestAddress { segment: 0, controller, slot: 0, function: 0 };
+        let address = |more: &str, controller| {
+            let domain = domain(&(devices.clone() + more));
+            let guest = Guest::read(&domain);
+            Buses::new(&domain, &guest).unwrap().address(at(controller), bdf)
+        };
+        let placed = |text: &str| Ok(text.parse().unwrap());
+        assert_eq!(address("", 1), placed("01:00.0"));
+        assert_eq!(address("<disk><target dev='sda' bus='sata'/></disk>", 1), placed("01:00.0"));
+        let missing = NcclError::NoAddress { what: "domain/devices/interface".into() };
+        assert_eq!(address("<interface type='network'/>", 1), Err(missing));
+        assert_eq!(address("<interface type='network'/>", 3), placed("41:00.0"));
+        let unconnected = |controller| Err(NcclError::Unconnected { bdf, controller });
+        assert_eq!(address("", 9), unconnected(9));
+        let looped = port(7, 8, 0, 0) + &port(8, 7, 0, 0);
+        assert_eq!(address(&looped, 7), unconnected(7));
+    }
+}

@@ -1,0 +1,347 @@
+//! What NCCL of a guest is told of the host's PCIe tree: the file of `NCCL_TOPO_FILE`, made from the guest's definition and
+//! from its host.
+//!
+//! A guest sees each passed-through function below a root port of its own, so that NCCL takes GPUs and NICs of one switch for
+//! far from each other and keeps GPUDirect RDMA off. The file puts the host's switches back, as elements with addresses that no
+//! guest has. NCCL looks its GPUs and NICs up in it by their addresses in the guest, which the guest's firmware assigns
+//! ([`bus`]), and takes their parents from it (NVIDIA/nccl, src/graph/xml.cc and topo.cc, 2.30). What NCCL reads from the guest
+//! itself, and believes of a file where it stands there, is not written: affinities, CPU models, NVLinks, ranks.
+//!
+//! Knows no bandwidth and no NVLink, and writes no file.
+
+pub mod bus;
+mod cells;
+mod link;
+mod tree;
+mod write;
+
+use crate::bdf::Bdf;
+use crate::check::guest::Guest;
+use crate::domain::DomainXml;
+use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
+use bus::Buses;
+use serde::Serialize;
+
+pub use link::PcieLink;
+
+/// Elements that are written at most. NCCL reads 256 (src/graph/xml.h), and adds its own of GPUs, NICs and NVLinks.
+const MOST_ELEMENTS: usize = 200;
+/// Elements in one element at most: NCCL 2.28 reads 128, later ones 640.
+const MOST_BELOW: usize = 128;
+
+/// The topology of a guest, as NCCL reads it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct System {
+    /// Guest NUMA cells that have GPUs or NICs, by number.
+    pub cpus: Vec<Cpu>,
+}
+
+/// A guest NUMA cell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Cpu {
+    /// Its number in the guest.
+    pub numaid: u32,
+    /// Switches in host order, then functions in the order of their guest addresses.
+    pub below: Vec<Pci>,
+}
+
+/// A switch of the host, or a function that is passed through.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Pci {
+    /// A function's address in the guest; of a switch an address that no guest has.
+    pub busid: Bdf,
+    /// The address on the host; of a switch that of its upstream port.
+    pub host: Bdf,
+    /// Class, subclass and programming interface: `0x030200`.
+    pub class: String,
+    /// The link to the next element above, or to the CPU.
+    #[serde(flatten)]
+    pub link: PcieLink,
+    /// What model of switch it is; none of a function, which NCCL asks itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ids: Option<SwitchIds>,
+    /// What is below a switch: switches in host order, then functions in the order of their guest addresses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub below: Vec<Pci>,
+}
+
+/// The ids of a switch, each as sysfs writes it. NCCL knows models by them whose levels it takes for one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SwitchIds {
+    /// Vendor.
+    pub vendor: String,
+    /// Device.
+    pub device: String,
+    /// Subsystem vendor.
+    pub subsystem_vendor: String,
+    /// Subsystem device.
+    pub subsystem_device: String,
+}
+
+/// What a note is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::Display)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
+pub enum About {
+    /// Whether the guest needs the file at all.
+    Need,
+    /// Switches that are left out.
+    Switches,
+    /// A link whose speed or width the host's record lacks.
+    Link,
+    /// The guest NUMA cell of a function.
+    Cell,
+    /// Bus numbers that are not proven for this guest's firmware.
+    Firmware,
+    /// What GPUDirect RDMA needs besides.
+    GpuDirect,
+}
+
+/// Something to know of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Note {
+    /// What it is about.
+    pub about: About,
+    /// What is so, a sentence without full stop.
+    pub says: String,
+    /// Whether NCCL may choose worse because of it than on the host.
+    pub compromise: bool,
+}
+
+/// A guest's topology, and what is to be known of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// The topology.
+    pub system: System,
+    /// What is inferred, missing or left out.
+    pub notes: Vec<Note>,
+    /// Whether NCCL chooses otherwise with it than without: the guest has two GPUs, or a GPU and a NIC.
+    pub is_needed: bool,
+}
+
+/// Says why NCCL cannot be told a guest's topology.
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "nccl-")]
+pub enum NcclError {
+    /// No GPU that NCCL uses is passed through.
+    #[error("the guest has no NVIDIA GPU")]
+    NoGpu,
+    /// The guest's buses are numbered in another way.
+    #[error("the guest's machine type has no PCI Express")]
+    NoPcie,
+    /// A value of the definition cannot be read.
+    #[error("domain XML, {path}: {message}")]
+    Unreadable {
+        /// Where.
+        path: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// The definition leaves to libvirt where something is.
+    #[error("{what} has no guest address: libvirt has not filled in the definition")]
+    NoAddress {
+        /// What.
+        what: String,
+    },
+    /// A function hangs on a controller that is not there, or not below a root bus.
+    #[error("{bdf} is on PCI controller {controller}, which is not connected to a root bus")]
+    Unconnected {
+        /// The function, on the host.
+        bdf: Bdf,
+        /// Index of the controller.
+        controller: u32,
+    },
+    /// Two root buses need the same bus numbers, or numbers above 255.
+    #[error("the PCI buses below bus {root} reach number {reached}, and {limit} is the last one")]
+    BusNumbers {
+        /// Number of the root bus.
+        root: u32,
+        /// Number of the last bus below it.
+        reached: u32,
+        /// The highest number that it may have.
+        limit: u32,
+    },
+    /// The host's record does not tell where a function is.
+    #[error("the host's record does not tell what bridges {bdf} is behind")]
+    UnknownPath {
+        /// The function, on the host.
+        bdf: Bdf,
+    },
+    /// NCCL would look a NIC up at another address than its own.
+    #[error("NIC {bdf} is at {guest} in the guest, and NCCL looks for it at device 00, function 0")]
+    NicPlace {
+        /// The NIC, on the host.
+        bdf: Bdf,
+        /// Its address in the guest.
+        guest: Bdf,
+    },
+    /// NCCL would take two NICs for one.
+    #[error("NICs {first} and {second} are on guest bus {bus:02x}, and NCCL takes them for one")]
+    NicsOnOneBus {
+        /// A NIC, on the host.
+        first: Bdf,
+        /// Another one.
+        second: Bdf,
+        /// The bus.
+        bus: u8,
+    },
+    /// NCCL would not read all of it.
+    #[error("the topology has {count} {what}, and NCCL reads {most}")]
+    TooLarge {
+        /// How many.
+        count: usize,
+        /// Of what.
+        what: &'static str,
+        /// How many are written at most.
+        most: usize,
+    },
+}
+
+/// A GPU or NIC of the guest.
+#[derive(Debug, Clone)]
+struct Function<'h> {
+    /// It, on the host.
+    host: &'h PciDevice,
+    /// Its address in the guest.
+    guest: Bdf,
+    /// The guest NUMA cell that the guest's kernel sees it near; none: no one in particular.
+    seen: Option<u32>,
+}
+
+/// Makes the topology of a guest on its host.
+///
+/// # Errors
+///
+/// Where an address, a path or a limit of NCCL's would make the file wrong: nothing is guessed.
+pub fn topology(domain: &DomainXml, host: &Topology) -> Result<Told, NcclError> {
+    if !domain.is_pcie() {
+        return Err(NcclError::NoPcie);
+    }
+    let guest = Guest::read(domain);
+    let of_devices = |path: &str| path.starts_with("/domain/devices/");
+    let fault = guest.faults.iter().map(|fault| (fault.spot.path(), &fault.message));
+    if let Some((path, message)) = fault.into_iter().find(|(path, _)| of_devices(path)) {
+        return Err(NcclError::Unreadable { path, message: message.clone() });
+    }
+    let functions = functions(domain, &guest, host)?;
+    let gpus = functions.iter().filter(|one| one.host.kind() == DeviceKind::Gpu).count();
+    if gpus == 0 {
+        return Err(NcclError::NoGpu);
+    }
+    let nics = functions.len() - gpus;
+    let mut notes = Vec::new();
+    let system = tree::build(&functions, &guest, host, &mut notes)?;
+    refuse_large(&system)?;
+    let is_needed = functions.len() > 1;
+    if !is_needed {
+        let says = "not needed: one GPU and no NIC share nothing".to_owned();
+        notes.push(Note { about: About::Need, says, compromise: false });
+    }
+    if nics > 0 {
+        let says = "GPUDirect RDMA also needs nvidia-peermem in the guest, or dma-buf: Linux 5.12 and NVIDIA's \
+                    open kernel modules";
+        notes.push(Note { about: About::GpuDirect, says: says.into(), compromise: false });
+    }
+    if !domain.is_x86() {
+        let says =
+            "guest addresses are inferred: the order of bus numbers is proven for x86 firmware";
+        notes.push(Note { about: About::Firmware, says: says.into(), compromise: false });
+    }
+    Ok(Told { system, notes, is_needed })
+}
+
+/// The GPUs and NICs of a guest, by guest address.
+fn functions<'h>(
+    domain: &DomainXml,
+    guest: &Guest<'_>,
+    host: &'h Topology,
+) -> Result<Vec<Function<'h>>, NcclError> {
+    let buses = Buses::new(domain, guest)?;
+    let mut functions = Vec::new();
+    for passed in &guest.passed {
+        let bdf = passed.bdf.value;
+        let device = host.device(bdf).ok_or(NcclError::UnknownPath { bdf })?;
+        let counts = match device.kind() {
+            DeviceKind::Gpu => device.vendor == crate::topology::pci::VENDOR_NVIDIA,
+            kind => kind == DeviceKind::Nic,
+        };
+        if !counts {
+            continue;
+        }
+        let no_address = || NcclError::NoAddress { what: bdf.to_string() };
+        let at = passed.at.as_ref().ok_or_else(no_address)?;
+        let guest = buses.address(at.value, bdf)?;
+        functions.push(Function { host: device, guest, seen: buses.cell_of(at.controller) });
+    }
+    functions.sort_by_key(|function| function.guest);
+    one_nic_a_bus(functions)
+}
+
+/// Leaves one function of each NIC. NCCL looks a NIC up with function 0, since its ports are one NIC, and with device 00, since
+/// it takes virtual functions of one card for one (`NCCL_IB_MERGE_VFS`, src/transport/net_ib/init.cc).
+fn one_nic_a_bus(functions: Vec<Function<'_>>) -> Result<Vec<Function<'_>>, NcclError> {
+    let mut kept: Vec<Function<'_>> = Vec::new();
+    let is_nic = |function: &Function<'_>| function.host.kind() == DeviceKind::Nic;
+    for function in functions {
+        let bdf = function.host.bdf;
+        let on_bus = |other: &&Function<'_>| {
+            is_nic(other) && other.guest.bus() == function.guest.bus() && is_nic(&function)
+        };
+        if let Some(first) = kept.iter().find(on_bus) {
+            let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
+            let is_port = slot(first.host.bdf) == slot(bdf)
+                && slot(first.guest) == slot(function.guest)
+                && !matches!(function.host.sriov, Some(Sriov::Vf { .. }));
+            if is_port {
+                continue;
+            }
+            let bus = function.guest.bus();
+            return Err(NcclError::NicsOnOneBus { first: first.host.bdf, second: bdf, bus });
+        }
+        let guest = function.guest;
+        if is_nic(&function) && (guest.device(), guest.function()) != (0, 0) {
+            return Err(NcclError::NicPlace { bdf, guest });
+        }
+        kept.push(function);
+    }
+    Ok(kept)
+}
+
+/// Refuses what NCCL would not read.
+fn refuse_large(system: &System) -> Result<(), NcclError> {
+    let fits = |count, what, most| match count > most {
+        true => Err(NcclError::TooLarge { count, what, most }),
+        false => Ok(()),
+    };
+    let widest = system.cpus.iter().map(|cpu| widest(&cpu.below)).max().unwrap_or_default();
+    fits(widest, "elements in one", MOST_BELOW)?;
+    fits(system.elements(), "elements", MOST_ELEMENTS)
+}
+
+/// The most elements in one of these, or of these themselves.
+fn widest(level: &[Pci]) -> usize {
+    level.iter().map(|pci| widest(&pci.below)).fold(level.len(), usize::max)
+}
+
+impl System {
+    /// How many elements it has, itself included.
+    pub fn elements(&self) -> usize {
+        1 + self.cpus.iter().map(|cpu| 1 + count(&cpu.below)).sum::<usize>()
+    }
+}
+
+/// How many elements these are with all below them.
+fn count(level: &[Pci]) -> usize {
+    level.iter().map(|pci| 1 + count(&pci.below)).sum()
+}
+
+#[cfg(test)]
+mod tests;
