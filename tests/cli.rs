@@ -13,7 +13,7 @@ fn renew() -> bool {
 #[test]
 fn man_pages_are_those_of_the_arguments() {
     let dir = project().join("man");
-    let pages = gpuvm::cli::meta::pages().unwrap();
+    let pages = gpuvm::cli::pages::all().unwrap();
     if renew() {
         for (name, page) in &pages {
             fs::write(dir.join(name), page).unwrap();
@@ -46,7 +46,7 @@ fn every_verb_has_help_with_its_options_explained() {
         assert!(out.contains("Usage: gpuvm"), "{args:?}: {out}");
         seen += 1;
     }
-    assert_eq!(seen, gpuvm::cli::meta::pages().unwrap().len());
+    assert_eq!(seen, gpuvm::cli::pages::all().unwrap().len());
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn every_option_has_help_and_what_is_rare_is_in_the_long_one() {
     let mut script = Vec::new();
     clap_complete::generate(clap_complete::Shell::Bash, &mut command(), "gpuvm", &mut script);
     let script = String::from_utf8(script).unwrap();
-    let pages: BTreeMap<String, String> = gpuvm::cli::meta::pages().unwrap().into_iter().collect();
+    let pages: BTreeMap<String, String> = gpuvm::cli::pages::all().unwrap().into_iter().collect();
     let mut rare = 0;
     walk(&built(80), "gpuvm", &mut |command, words| {
         let long = help(command, true);

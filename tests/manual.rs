@@ -199,7 +199,7 @@ fn the_pages_are_shown() {
 #[test]
 fn the_pages_name_pages_that_exist() {
     let mut all = pages();
-    all.extend(gpuvm::cli::meta::pages().unwrap());
+    all.extend(gpuvm::cli::pages::all().unwrap());
     let mut seen = 0;
     for (name, page) in &all {
         let text = plain(&page.replace('\n', " "));
@@ -403,14 +403,14 @@ fn gpuvm_man_prints_every_page_of_both_sections() {
     let (code, _, err) = run(gpuvm(&["man", "--dir"]).arg(dir.path()));
     assert_eq!((code, err.as_str()), (0, ""));
     let written = fs::read_dir(dir.path()).unwrap().count();
-    assert_eq!(written, known.len() + gpuvm::cli::meta::pages().unwrap().len());
+    assert_eq!(written, known.len() + gpuvm::cli::pages::all().unwrap().len());
 }
 
 /// Every verb is explained by a page, and every page but the last ones explains a verb.
 #[test]
 fn every_verb_has_a_page_that_explains_it() {
     let mut explained = BTreeSet::new();
-    for (name, _) in gpuvm::cli::meta::pages().unwrap() {
+    for (name, _) in gpuvm::cli::pages::all().unwrap() {
         let verb = name.trim_end_matches(".1").trim_start_matches("gpuvm").trim_matches('-');
         let words: Vec<&str> = verb.split('-').filter(|word| !word.is_empty()).collect();
         let beside = manual::beside(&words);

@@ -7,6 +7,7 @@ pub mod matrix;
 pub mod modules;
 pub mod pages;
 pub mod show;
+mod summary;
 mod tables;
 mod tree;
 pub mod tuning;
@@ -14,8 +15,6 @@ mod undo;
 
 use super::args::HostVerb;
 use super::context::Context;
-use crate::discover::crosscheck::crosscheck;
-use crate::topology::{Topology, TopologyError};
 
 /// Runs the verb.
 pub fn run(verb: &HostVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -29,15 +28,4 @@ pub fn run(verb: &HostVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         HostVerb::Undo(args) => undo::run(args, cx),
         HostVerb::Capture(args) => capture::run(args, cx),
     }
-}
-
-/// This machine with notes on what hwloc sees differently.
-fn checked(topology: Topology) -> Result<Topology, TopologyError> {
-    let notes = crosscheck(&topology);
-    if notes.is_empty() {
-        return Ok(topology);
-    }
-    let mut parts = topology.parts().clone();
-    parts.notes.extend(notes);
-    Topology::new(parts)
 }

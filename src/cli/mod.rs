@@ -5,6 +5,7 @@ pub mod codes;
 pub mod error;
 pub mod options;
 pub mod output;
+pub mod pages;
 
 pub mod bar;
 pub mod capacity;

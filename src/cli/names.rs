@@ -82,16 +82,6 @@ pub fn wrapped(head: &str, words: &str, width: usize) -> String {
     text
 }
 
-/// Compares names as people count: `mlx5_9` stands before `mlx5_10`.
-pub fn natural(a: &str, b: &str) -> std::cmp::Ordering {
-    let key = |text: &str| {
-        let stem = text.trim_end_matches(|c: char| c.is_ascii_digit());
-        let number = text[stem.len()..].parse::<u64>().unwrap_or(0);
-        (stem.to_owned(), number)
-    };
-    key(a).cmp(&key(b)).then_with(|| a.cmp(b))
-}
-
 /// A domain's state in a word or two.
 pub fn state(state: DomainState) -> &'static str {
     match state {

@@ -1,8 +1,19 @@
 //! JSON Schemas of all that `--json` prints, made from the types that are printed, and the verb that prints them. What is
 //! printed and not listed here ends a debug build.
 
+use super::diff;
+use super::drive;
+use super::export;
+use super::failure;
+use super::gpu;
+use super::network;
+use super::nic;
 use super::output::VERSION;
-use super::{diff, drive, export, failure, gpu, host, network, nic, plan, seed, start, tune, undo};
+use super::plan;
+use super::seed;
+use super::start;
+use super::tune;
+use super::undo;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -34,14 +45,14 @@ const ALL: [Listed; 47] = [
     ("gpuvm-host-bridge-preview", document::<network::bridge::create::Preview<'static>>),
     ("gpuvm-host-bridge-script", document::<network::bridge::create::Script>),
     ("gpuvm-host-files", document::<gpuvm_ops::host_files::OpenFiles>),
-    ("gpuvm-host-modules", rows::<host::modules::Row>),
-    ("gpuvm-host-pages", rows::<host::pages::Row>),
-    ("gpuvm-host-show", document::<host::show::Shown<'static>>),
+    ("gpuvm-host-modules", rows::<gpuvm_ops::modules::ModuleOfGpu>),
+    ("gpuvm-host-pages", rows::<gpuvm_ops::host_pages::NodePool>),
+    ("gpuvm-host-show", document::<gpuvm_ops::host_show::ShownHost<'static>>),
     ("gpuvm-host-tuning", rows::<gpuvm_ops::host_settings::Setting>),
     ("gpuvm-image-added", document::<gpuvm_ops::images::add::Added>),
     ("gpuvm-image-list", rows::<gpuvm_ops::images::list::UsedImage>),
     ("gpuvm-list", rows::<gpuvm_ops::domains::ListedDomain>),
-    ("gpuvm-matrix", document::<host::matrix::Matrix>),
+    ("gpuvm-matrix", document::<crate::topology::Matrix>),
     ("gpuvm-network", document::<gpuvm_ops::networks::facts::NetworkShown>),
     ("gpuvm-network-created", document::<network::create::Created>),
     ("gpuvm-network-doctor", document::<network::doctor::Answer>),

@@ -1,4 +1,4 @@
-//! Numbers in sentences. The only place that knows how a noun is written after one and after several.
+//! Numbers in sentences and in names. The only place that knows how a noun is written after one and after several.
 
 /// A number with its noun in the singular: `1 GPU`, `3 GPUs`, `no GPU` is for the caller to say.
 pub fn count(number: impl TryInto<u64>, noun: &str) -> String {
@@ -25,6 +25,16 @@ pub fn are(number: impl TryInto<u64>) -> &'static str {
     if number.try_into().is_ok_and(|number: u64| number == 1) { "is" } else { "are" }
 }
 
+/// Compares names as people count: `mlx5_9` stands before `mlx5_10`.
+pub fn natural(a: &str, b: &str) -> std::cmp::Ordering {
+    let key = |text: &str| {
+        let stem = text.trim_end_matches(|c: char| c.is_ascii_digit());
+        let number = text[stem.len()..].parse::<u64>().unwrap_or(0);
+        (stem.to_owned(), number)
+    };
+    key(a).cmp(&key(b)).then_with(|| a.cmp(b))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,6 +51,9 @@ mod tests {
         ] {
             assert_eq!(count(number, noun), text);
         }
+        let mut names = ["mlx5_10", "nvme0n1", "mlx5_9", "mlx5_"];
+        names.sort_by(|a, b| natural(a, b));
+        assert_eq!(names, ["mlx5_", "mlx5_9", "mlx5_10", "nvme0n1"]);
         assert_eq!((are(1_usize), are(0_u32), are(2_u64)), ("is", "are", "are"));
     }
 }

@@ -9,6 +9,7 @@ use crate::apply::pages::PagesError;
 use crate::apply::{ApplyError, DiskError, JournalError, LockError, Step};
 use crate::discover::DiscoverError;
 use crate::discover::source::LoadError;
+use crate::discover::topo::TopoError;
 use crate::domain::DomainXmlError;
 use crate::fsroot::FsError;
 use crate::guest::NoPlace;
@@ -18,6 +19,7 @@ use crate::image::{ContentError, SumError};
 use crate::input::InputError;
 use crate::request::RequestError;
 use crate::shell::word;
+use crate::topology::TopologyError;
 use gpuvm_core::tune::TuneError;
 use nix::errno::Errno;
 
@@ -210,6 +212,14 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Discover(#[from] DiscoverError),
+    /// What is known of a host does not fit together.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Topology(#[from] TopologyError),
+    /// A table of `nvidia-smi topo -m`.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Topo(#[from] TopoError),
     /// A recorded host.
     #[error("{0}")]
     #[strum(to_string = "-")]

@@ -115,3 +115,32 @@ pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
         Err(error) => Err(failed(error.error, "replace")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_before_it_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("host.json");
+        write(&file, false, b"one").unwrap();
+        let again = write(&file, false, b"two").unwrap_err();
+        assert!(again.refusal().unwrap().hint.contains("--overwrite"));
+        assert!(write(dir.path(), true, b"two").is_err());
+        assert!(write(&dir.path().join("none/host.json"), true, b"two").is_err());
+        assert_eq!(std::fs::read(&file).unwrap(), b"one");
+        write(&file, true, b"two").unwrap();
+        assert_eq!(std::fs::read(&file).unwrap(), b"two");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no scratch file stays");
+    }
+
+    #[test]
+    fn devices_are_not_replaced() {
+        let error = write(Path::new("/dev/full/host.json"), true, b"x").unwrap_err();
+        assert!(error.to_string().starts_with("cannot write /dev/full/host.json"), "{error}");
+        assert!(!error.to_string().contains(".gpuvm-"), "{error}");
+        let error = write(Path::new("/dev/full"), true, b"x").unwrap_err();
+        assert_eq!(error.to_string(), "/dev/full is not a regular file");
+    }
+}

@@ -12,6 +12,99 @@ use crate::host_settings::HostVerbError;
 use crate::memsize::MemSize;
 use crate::pages::refuse_full;
 use crate::reporter::Question;
+use crate::topology::pages::{how_to_mount, not_mounted};
+use crate::world::World;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// The huge pages of one size on a node.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NodePool {
+    /// Its node.
+    pub node: NodeId,
+    /// Its page size.
+    pub page_kib: MemSize,
+    /// Pages that are reserved.
+    pub reserved: u64,
+    /// Pages in use, the surplus included.
+    pub used: u64,
+    /// Pages that nobody uses.
+    pub free: u64,
+    /// Pages that the kernel added and drops when they are no longer used.
+    pub surplus: u64,
+    /// How many more the node's memory could give now, at most; none: not known.
+    pub room: Option<u64>,
+    /// Pages that are reserved at boot by our file.
+    pub at_boot: Option<u64>,
+    /// Where a file system of this size is mounted; none: not known.
+    pub mounted: Option<Vec<String>>,
+}
+
+/// The pools of a host, or of one node or size, by node and size.
+pub fn pools(
+    world: &World,
+    of_node: Option<NodeId>,
+    of_page: Option<MemSize>,
+) -> Result<Vec<NodePool>> {
+    let topology = world.topology()?;
+    let root = world.root()?;
+    let at_boot = root.as_ref().map(boot::numbers).transpose()?.unwrap_or_default();
+    let mounts = topology.machine().hugetlbfs.as_ref();
+    let mut rows = Vec::new();
+    for node in topology.nodes() {
+        let id = node.os_index;
+        if of_node.is_some_and(|asked| asked != id) {
+            continue;
+        }
+        let left = match &root {
+            Some(root) => hugetlb::available(root, id)?,
+            None => None,
+        };
+        for pool in &node.huge_pages {
+            let page = pool.page_kib;
+            if of_page.is_some_and(|asked| asked != page) {
+                continue;
+            }
+            let of_size = mounts.map(|mounts| mounts.iter().filter(|mount| mount.page_kib == page));
+            rows.push(NodePool {
+                node: id,
+                page_kib: page,
+                reserved: pool.reserved(),
+                used: pool.used(),
+                free: pool.free,
+                surplus: pool.surplus,
+                room: left.map(|left| left.kib() / page.kib()),
+                at_boot: at_boot.get(&(id, page)).copied(),
+                mounted: of_size.map(|mounts| mounts.map(|mount| mount.at.clone()).collect()),
+            });
+        }
+    }
+    Ok(rows)
+}
+
+/// Warns of sizes that no file system is mounted of, though pages of them are reserved: guests cannot have them.
+pub fn not_mounted_pools(rows: &[NodePool]) -> Vec<String> {
+    let lacks = |row: &&NodePool| {
+        let wanted = row.reserved > 0 || row.at_boot.is_some_and(|count| count > 0);
+        wanted && row.mounted.as_ref().is_some_and(Vec::is_empty)
+    };
+    let sizes: BTreeSet<MemSize> = rows.iter().filter(lacks).map(|row| row.page_kib).collect();
+    let warning = |page| format!("{}; {}", not_mounted(page), how_to_mount(page));
+    sizes.into_iter().map(warning).collect()
+}
+
+/// Says what reserves at boot the same pages surer still; none: nothing of this size is reserved at boot.
+pub fn surer(page: MemSize) -> Result<Option<String>> {
+    let numbers = boot::numbers(&FsRoot::live()?)?;
+    Ok(numbers.keys().any(|(_, size)| *size == page).then(|| {
+        let arguments = boot::arguments(&numbers, page);
+        format!(
+            "surer, since it comes before anything uses memory: the kernel's arguments `{arguments}` \
+             in the boot loader's configuration (Linux 5.16 and later)"
+        )
+    }))
+}
 
 /// How many pages a node is to have.
 #[derive(Debug, Clone, Copy)]

@@ -9,6 +9,7 @@ use crate::discover::files::with_limit;
 use crate::discover::tuning::{BALANCING, TRANSPARENT, value};
 use crate::error::{Coded, Doing as _, Result, coded};
 use crate::fsroot::FsRoot;
+use crate::world::World;
 use gpuvm_core::verify::tuning::{CONF, MAX_FILES};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -138,8 +139,19 @@ pub fn open_files(count: u64) -> Result<Vec<Step>> {
     Ok(step.into_iter().collect())
 }
 
+/// The settings of the host that is looked at.
+pub fn settings_now(world: &World) -> Result<[Setting; 3]> {
+    let topology = world.topology()?;
+    let nodes = topology.nodes().iter().filter(|node| !node.memory_kib.is_zero()).count();
+    let Some(root) = world.root()? else {
+        let hint = "`--host` takes a directory that holds a machine's sys/ and proc/";
+        return Err(HostVerbError::NotRecorded.hint(hint));
+    };
+    settings(&root, nodes)
+}
+
 /// The settings of a host, in the order of the options.
-pub fn settings(root: &FsRoot, nodes: usize) -> Result<[Setting; 3]> {
+fn settings(root: &FsRoot, nodes: usize) -> Result<[Setting; 3]> {
     let one = |path: &str| -> Result<BTreeMap<String, String>> {
         Ok(value(root, path)?.map(|now| (path.to_owned(), now)).into_iter().collect())
     };

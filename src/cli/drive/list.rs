@@ -4,12 +4,13 @@ use crate::bdf::Bdf;
 use crate::cli::args::TakenArgs;
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
-use crate::cli::names::{drive_size, natural};
+use crate::cli::names::drive_size;
 use crate::cli::table::Table;
 use crate::cpuset::NodeId;
 use crate::discover::drives::best_id;
 use crate::placement::{DeviceState, device_states};
 use crate::topology::{DeviceKind, Drive, DriveUse, Topology};
+use crate::words::natural;
 use gpuvm_ops::drives::state::{Reason, State};
 use serde::Serialize;
 

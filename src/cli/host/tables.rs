@@ -1,11 +1,12 @@
 //! The tables of `host show`: nodes, drives, sets of GPUs.
 
 use crate::bdf::Bdf;
-use crate::cli::names::{counted, drive_size, natural, plain, short, wrapped};
+use crate::cli::names::{counted, drive_size, plain, short, wrapped};
 use crate::cli::table::Table;
 use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
 use crate::topology::{DeviceKind, Drive, DriveUse, FabricModel, Topology};
+use crate::words::natural;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Is what happens to cells that do not fit.

@@ -3,10 +3,9 @@
 use crate::cli::args::HostTuningArgs;
 use crate::cli::change::change_host;
 use crate::cli::context::Context;
-use crate::cli::error::{Coded, EXIT_DONE};
+use crate::cli::error::EXIT_DONE;
 use crate::cli::table::Table;
-use gpuvm_ops::host_settings::HostVerbError;
-use gpuvm_ops::host_settings::{Setting, settings, tuned};
+use gpuvm_ops::host_settings::{Setting, settings_now, tuned};
 use std::collections::BTreeSet;
 
 /// Runs the verb.
@@ -29,13 +28,7 @@ pub fn run(args: &HostTuningArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Shows the settings.
 fn show(cx: &Context<'_>) -> anyhow::Result<u8> {
-    let topology = cx.topology()?;
-    let nodes = topology.nodes().iter().filter(|node| !node.memory_kib.is_zero()).count();
-    let Some(root) = cx.root()? else {
-        let hint = "`--host` takes a directory that holds a machine's sys/ and proc/";
-        return Err(HostVerbError::NotRecorded.hint(hint));
-    };
-    let settings = settings(&root, nodes)?;
+    let settings = settings_now(cx)?;
     if cx.output.json {
         cx.output.json_rows("gpuvm-host-tuning", &settings)?;
         return Ok(EXIT_DONE);

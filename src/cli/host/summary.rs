@@ -1,0 +1,165 @@
+//! The first lines of `host show`: the machine in sentences.
+
+use crate::cli::names::{counted, model, plain, wrapped};
+use crate::memsize::MemSize;
+use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Weakness};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+/// The machine in a few lines.
+pub fn header(topology: &Topology, degraded: &[String], width: usize) -> String {
+    let machine = topology.machine();
+    let vendor = machine.vendor.as_deref().unwrap_or_default();
+    let product = machine.product.as_deref().unwrap_or("unknown machine");
+    let name = if vendor.is_empty() || product.starts_with(vendor) {
+        product.to_owned()
+    } else {
+        format!("{vendor} {product}")
+    };
+    let mut text = plain(&name);
+    if let Some(host_name) = &machine.host_name {
+        write!(text, " ({})", plain(host_name)).expect("text");
+    }
+    text.push('\n');
+    let lines = [
+        ("CPU", cpu(topology)),
+        ("Layout", layout(topology)),
+        ("Memory", memory(topology)),
+        ("Devices", devices(topology)),
+        ("NVLink", nvlink(topology)),
+        ("IOMMU", iommu(topology)),
+        ("Kernel", kernel(topology)),
+        ("Degraded", degraded.join("; ")),
+    ];
+    for (title, line) in lines {
+        if !line.is_empty() {
+            text.push_str(&wrapped(&format!("  {title:<9} "), &line, width));
+        }
+    }
+    text
+}
+
+/// Packages of a host.
+fn packages(topology: &Topology) -> usize {
+    topology.cores().iter().map(|core| core.package).collect::<BTreeSet<u32>>().len()
+}
+
+/// The processors.
+fn cpu(topology: &Topology) -> String {
+    let machine = topology.machine();
+    let model = machine.cpu_model.as_deref().unwrap_or("unknown processor");
+    let mut parts = vec![format!("{} × {model}", packages(topology))];
+    parts.extend(machine.architecture.clone());
+    parts.extend(machine.physical_address_bits.map(|bits| format!("{bits} address bits")));
+    parts.join(", ")
+}
+
+/// Packages, dies, nodes, cores, pcpus.
+fn layout(topology: &Topology) -> String {
+    let dies: BTreeSet<_> =
+        topology.cores().iter().filter_map(|c| Some((c.package, c.die?))).collect();
+    let cores = topology.cores();
+    let mut parts = vec![counted(packages(topology), "package", "packages")];
+    if dies.len() > packages(topology) {
+        parts.push(counted(dies.len(), "die", "dies"));
+    }
+    parts.push(counted(topology.nodes().len(), "NUMA node", "NUMA nodes"));
+    parts.push(counted(cores.len(), "core", "cores"));
+    let threads: BTreeSet<usize> = cores.iter().map(|core| core.pcpus.len()).collect();
+    let pcpus = counted(topology.pcpus().len(), "pcpu", "pcpus");
+    parts.push(match threads.into_iter().collect::<Vec<_>>()[..] {
+        [1] => format!("{pcpus}, one per core"),
+        [threads] => format!("{pcpus}, {threads} per core"),
+        _ => format!("{pcpus}, not as many on every core"),
+    });
+    let host = topology.parts();
+    for (set, word) in [(&host.offline, "offline"), (&host.isolated, "isolated")] {
+        if !set.is_empty() {
+            parts.push(format!("{word} {set}"));
+        }
+    }
+    parts.join(", ")
+}
+
+/// Memory and pools of huge pages.
+fn memory(topology: &Topology) -> String {
+    let total: MemSize = topology.nodes().iter().map(|node| node.memory_kib).sum();
+    let mut pools: BTreeMap<MemSize, (u64, u64)> = BTreeMap::new();
+    for pool in topology.nodes().iter().flat_map(|node| &node.huge_pages) {
+        let (free, all) = pools.entry(pool.page_kib).or_default();
+        *free = free.saturating_add(pool.free);
+        *all = all.saturating_add(pool.total);
+    }
+    let mut text = total.to_string();
+    let reserved: Vec<String> = pools
+        .iter()
+        .filter(|(_, (_, all))| *all > 0)
+        .map(|(page, (free, all))| format!("{free} of {all} huge pages of {page} free"))
+        .collect();
+    match reserved.is_empty() {
+        true => text.push_str(", no huge pages reserved"),
+        false => write!(text, ", {}", reserved.join(", ")).expect("text"),
+    }
+    text
+}
+
+/// GPUs and the rest, counted.
+fn devices(topology: &Topology) -> String {
+    let mut models: BTreeMap<String, usize> = BTreeMap::new();
+    for gpu in topology.gpus() {
+        *models.entry(model(gpu)).or_default() += 1;
+    }
+    let mut parts: Vec<String> = match models.len() {
+        0 => vec!["no GPU".into()],
+        1 => models.iter().map(|(m, n)| format!("{} ({m})", counted(*n, "GPU", "GPUs"))).collect(),
+        _ => models.iter().map(|(m, n)| format!("{n} × {m}")).collect(),
+    };
+    for (kind, one, many) in [
+        (DeviceKind::NvSwitch, "NVSwitch", "NVSwitches"),
+        (DeviceKind::Nic, "NIC function", "NIC functions"),
+        (DeviceKind::Nvme, "NVMe drive", "NVMe drives"),
+    ] {
+        let count = topology.of_kind(kind).count();
+        if count > 0 {
+            parts.push(counted(count, one, many));
+        }
+    }
+    parts.join(", ")
+}
+
+/// The fabric in a line; empty where there is none.
+fn nvlink(topology: &Topology) -> String {
+    let fabric = topology.fabric();
+    let Some(board) = &fabric.board else { return fabric.source.clone().unwrap_or_default() };
+    let model = match fabric.model {
+        FabricModel::None => "any set of GPUs may form a guest",
+        FabricModel::FullPassthrough => "guests get NVSwitches along with GPUs",
+        FabricModel::SharedNvswitch => "NVSwitches stay with Fabric Manager",
+    };
+    format!("{board}: {model}")
+}
+
+/// Whether devices can be passed.
+fn iommu(topology: &Topology) -> String {
+    let groups: BTreeSet<u32> =
+        topology.devices().iter().filter_map(|device| device.iommu_group).collect();
+    match (groups.len(), topology.devices().is_empty()) {
+        (_, true) => String::new(),
+        (0, false) => "no groups: it is off, or the record has none".into(),
+        (count, false) => match topology.isolates(&[]) {
+            Isolated::No(weak) => {
+                let weak: Vec<String> = weak.iter().map(Weakness::says).collect();
+                format!("on, {}; {}", counted(count, "group", "groups"), weak.join("; "))
+            }
+            _ => format!("on, {}", counted(count, "group", "groups")),
+        },
+    }
+}
+
+/// Kernel release and arguments that concern guests.
+fn kernel(topology: &Topology) -> String {
+    let machine = topology.machine();
+    let mut words: Vec<String> = machine.kernel_release.iter().cloned().collect();
+    words.extend(machine.kernel_arguments.iter().cloned());
+    words.join(" ")
+}

@@ -1,0 +1,66 @@
+//! A host with what is derived from it, and what of it does not work.
+
+use crate::bdf::Bdf;
+use crate::capture::checked;
+use crate::error::Result;
+use crate::placement::Exclusion;
+use crate::topology::{DeviceKind, Parts, PciDevice, Topology};
+use crate::world::World;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A host, and what is derived from it.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ShownHost<'a> {
+    /// The host, as in a recorded host's file.
+    pub host: &'a Parts,
+    /// GPUs by index.
+    pub gpus: Vec<Bdf>,
+    /// What each PCI function is.
+    pub kinds: BTreeMap<Bdf, DeviceKind>,
+    /// What is missing, does not answer or is excluded, one line each; empty: all is well.
+    pub degraded: Vec<String>,
+}
+
+/// Reads the host; this machine with notes on what hwloc sees differently.
+pub fn read(world: &World) -> Result<Topology> {
+    match world.settings.host.is_none() && world.is_here()? {
+        true => Ok(checked(world.topology()?)?),
+        false => world.topology(),
+    }
+}
+
+/// What is derived from a host.
+pub fn shown<'a>(world: &World, topology: &'a Topology) -> Result<ShownHost<'a>> {
+    Ok(ShownHost {
+        host: topology.parts(),
+        gpus: topology.gpus().map(|gpu| gpu.bdf).collect(),
+        kinds: topology.devices().iter().map(|d| (d.bdf, d.kind())).collect(),
+        degraded: degraded(topology, &world.excluded()?),
+    })
+}
+
+/// What is missing, does not answer or is excluded, one line each.
+fn degraded(topology: &Topology, excluded: &[Exclusion]) -> Vec<String> {
+    let mut lines = topology.fabric().degraded.clone();
+    let silent = topology.devices().iter().filter(|device| device.may_be_silent_gpu());
+    for bdf in silent.map(|device| device.bdf.to_string()) {
+        // The fabric's census names what it misses on boards that it knows.
+        if !lines.iter().any(|line| line.contains(&bdf)) {
+            lines.push(format!("{bdf} does not answer"));
+        }
+    }
+    for Exclusion { bdf, reason } in excluded {
+        let kind = topology.device(*bdf).map(PciDevice::kind);
+        let index = topology.gpus().position(|gpu| gpu.bdf == *bdf);
+        let name = match (index, kind) {
+            (Some(index), _) => format!("GPU {index} ({bdf})"),
+            (None, Some(DeviceKind::NvSwitch)) => format!("NVSwitch {bdf}"),
+            (None, _) => bdf.to_string(),
+        };
+        let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        lines.push(format!("{name} is excluded{reason}"));
+    }
+    lines
+}

@@ -1,0 +1,118 @@
+//! Which GPU is which module of its board, and the file that keeps that for GPUs that the NVIDIA driver no longer has. What
+//! a publication says about a product is shown, but never written.
+
+use crate::bdf::Bdf;
+use crate::discover::fabric::links;
+use crate::discover::fabric::modules::{Modules, PATH, Source};
+use crate::discover::fabric::modules_now;
+use crate::error::{Coded, Result};
+use crate::files;
+use crate::fsroot::FsRoot;
+use crate::host_settings::HostVerbError;
+use crate::links::keep;
+use crate::topology::Topology;
+use crate::world::World;
+use serde::Serialize;
+use std::path::Path;
+
+/// A GPU with its module id.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ModuleOfGpu {
+    /// Its index.
+    pub gpu: usize,
+    /// Its address.
+    pub bdf: Bdf,
+    /// Its module id, where it is known.
+    pub module: Option<u32>,
+    /// Who says so.
+    pub by: Option<String>,
+}
+
+/// The GPUs of a host with their module ids.
+#[derive(Debug)]
+pub struct KnownModules {
+    /// Every GPU.
+    pub rows: Vec<ModuleOfGpu>,
+    /// What could not be told.
+    pub notes: Vec<String>,
+    /// The host.
+    topology: Topology,
+    /// What is known now.
+    modules: Modules,
+}
+
+/// Reads the module ids of a host.
+pub fn modules(world: &World) -> Result<KnownModules> {
+    let topology = world.topology()?;
+    let now = match world.root()?.filter(|root| root.is_live()) {
+        Some(root) => modules_now(&root, topology.parts())?,
+        None => None,
+    };
+    let (modules, notes) = now.unwrap_or_default();
+    let other = match world.settings.host.is_none() && world.is_here()? {
+        true => Source::Published.to_string(),
+        false => "the recorded host".into(),
+    };
+    let rows = rows(&topology, &modules, &other);
+    Ok(KnownModules { rows, notes, topology, modules })
+}
+
+/// Every GPU of a host; what is not known now may stand in its topology, by the word of `other`.
+fn rows(topology: &Topology, modules: &Modules, other: &str) -> Vec<ModuleOfGpu> {
+    let planned = &topology.fabric().module_ids;
+    let row = |(gpu, bdf): (usize, Bdf)| {
+        let known = modules.get(bdf).zip(modules.source(bdf).map(|by| by.to_string()));
+        let found = planned.iter().find(|(gpu, _)| *gpu == bdf && modules.is_empty());
+        let known = known.or_else(|| found.map(|(_, id)| (*id, other.to_owned())));
+        let (module, by) = known.unzip();
+        ModuleOfGpu { gpu, bdf, module, by }
+    };
+    topology.gpus().map(|gpu| gpu.bdf).enumerate().map(row).collect()
+}
+
+impl KnownModules {
+    /// Writes the admin's file, whole or not at all; or says that it would.
+    pub fn write(&self, world: &World, dry_run: bool) -> Result<()> {
+        let KnownModules { topology, modules, .. } = self;
+        let renewed = match dry_run {
+            true => links::to_keep(&FsRoot::live()?, true)?.is_some(),
+            false => keep(true, world)?,
+        };
+        if renewed {
+            let would = if dry_run { "would write " } else { "" };
+            world.progress(&format!("{would}{}: NVLinks by NVML", links::PATH));
+        }
+        if modules.is_empty() && Path::new(links::PATH).exists() {
+            world.progress("no GPU of this host has a module id");
+            return Ok(());
+        }
+        if modules.is_empty() {
+            let hint = "NVML sees GPUs only while they are bound to the driver `nvidia`; or write the file by hand, as \
+                        {\"0000:1b:00.0\": 1, ...}";
+            return Err(HostVerbError::NoModuleIds { path: PATH.to_string() }.hint(hint));
+        }
+        for gpu in topology.gpus().filter(|gpu| modules.get(gpu.bdf).is_none()) {
+            world
+                .warning(&format!("the module id of GPU {} is not known and not written", gpu.bdf));
+        }
+        let (file, text) = (Path::new(PATH), modules.to_file());
+        if std::fs::read_to_string(file).is_ok_and(|there| there == text) {
+            world.progress(&format!("{PATH}: already so"));
+            return Ok(());
+        }
+        let number = modules.iter().count();
+        if dry_run {
+            world.progress(&format!("would write {number} module ids to {PATH}"));
+            return Ok(());
+        }
+        let dir = file.parent().unwrap_or(Path::new("/"));
+        std::fs::create_dir_all(dir).map_err(|error| {
+            HostVerbError::NoDirectory { dir: dir.display().to_string(), error: error.to_string() }
+                .refusal("run it as root")
+        })?;
+        files::write(file, true, text.as_bytes())?;
+        world.progress(&format!("{PATH}: {number} module ids"));
+        Ok(())
+    }
+}
