@@ -10,6 +10,7 @@ use crate::apply::command::CommandError;
 use crate::apply::hostnet::HostNetError;
 use crate::apply::nic::{LinkError, NicError};
 use crate::apply::pages::PagesError;
+use crate::apply::partition::PartitionError;
 use crate::apply::setting::SettingError;
 use crate::apply::{ApplyError, DiskError, ExclusionsError, JournalError, LockError, StepError};
 use crate::bdf::BdfError;
@@ -21,6 +22,7 @@ use crate::discover::lstopo::LstopoError;
 use crate::discover::source::LoadError;
 use crate::discover::topo::TopoError;
 use crate::domain::DomainXmlError;
+use crate::fabric::{ManagerRefusal, RestoreFileError};
 use crate::fsroot::FsError;
 use crate::history::HistoryError;
 use crate::hypervisor::HypervisorError;
@@ -34,6 +36,7 @@ use crate::topology::TopologyError;
 use crate::topology::file::FileError;
 use crate::tune::TuneError;
 use crate::{hostnet, network};
+use gpuvm_core::fabric::{PartitionRefusal, RestoreListError};
 use gpuvm_ops::bind::DeviceError;
 use gpuvm_ops::claim::ClaimError;
 use gpuvm_ops::console::ConsoleError;
@@ -79,7 +82,7 @@ where
 }
 
 /// The error types that are met as causes.
-static KNOWN: [Known; 66] = [
+static KNOWN: [Known; 71] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -133,6 +136,11 @@ static KNOWN: [Known; 66] = [
     known::<VfsError>(),
     known::<PagesError>(),
     known::<PoolError>(),
+    known::<PartitionError>(),
+    known::<PartitionRefusal>(),
+    known::<ManagerRefusal>(),
+    known::<RestoreFileError>(),
+    known::<RestoreListError>(),
     known::<PlanError>(),
     known::<RequestError>(),
     known::<SeedError>(),

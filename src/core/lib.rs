@@ -38,6 +38,7 @@ pub mod shell;
 pub mod versions;
 pub mod words;
 
+pub mod fabric;
 pub mod topology;
 
 pub mod hostnet;

@@ -18,11 +18,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod child;
 pub mod fsroot;
 pub mod input;
+mod loaded;
 pub mod netlink;
 pub mod program;
 pub mod trace;
+
+pub mod fabric;
 
 pub mod discover;
 

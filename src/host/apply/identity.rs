@@ -95,6 +95,11 @@ pub enum Identity {
         /// The sum of its text.
         sum: Sha256,
     },
+    /// A partition of Fabric Manager, which was not as it was to be.
+    Partition {
+        /// Its number.
+        partition: u32,
+    },
 }
 
 /// Is the name of one step of one change, which nobody else can guess.

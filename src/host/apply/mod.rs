@@ -23,6 +23,7 @@ mod network;
 pub mod nic;
 pub mod owner;
 pub mod pages;
+pub mod partition;
 mod perform;
 mod recover;
 mod secret;
@@ -188,6 +189,8 @@ pub struct Transaction<'a> {
     change: Option<String>,
     /// Steps that were done, in order.
     done: Vec<Done>,
+    /// What the step that is being done has made so far.
+    made: Option<Identity>,
 }
 
 impl<'a> Transaction<'a> {
@@ -199,7 +202,7 @@ impl<'a> Transaction<'a> {
     ) -> Self {
         let named = journal.as_ref().and_then(Journal::id).map(str::to_owned);
         let change = named.or_else(|| random_uuid().ok());
-        Transaction { hypervisor, observer, journal, change, done: Vec::new() }
+        Transaction { hypervisor, observer, journal, change, done: Vec::new(), made: None }
     }
 
     /// Does further steps. On failure, or when a signal has come, everything is undone, that of earlier calls too;
@@ -248,13 +251,14 @@ impl<'a> Transaction<'a> {
             None => now_ns(),
         };
         let mark = Mark::new(self.change.as_deref(), number);
-        let mut made = None;
+        let made = &mut self.made;
+        *made = None;
         let journal = &mut self.journal;
         let mut tell = |identity: Identity| {
             if let Some(journal) = journal {
                 journal.made(number, &identity)?;
             }
-            made = Some(identity);
+            *made = Some(identity);
             Ok(())
         };
         let mut ours = Ours { mark: &mark, made: &mut tell, later: false };
@@ -264,8 +268,8 @@ impl<'a> Transaction<'a> {
             }
             done => done?,
         }
-        let told = made.is_some();
-        let made = made.or_else(|| identity::made(step, self.hypervisor));
+        let told = self.made.is_some();
+        let made = self.made.take().or_else(|| identity::made(step, self.hypervisor));
         if let Some(journal) = &mut self.journal {
             // The step is done whether it is written or not; a run that comes after takes it as begun.
             let _ = journal.done(number, made.as_ref().filter(|_| !told));
@@ -314,8 +318,8 @@ impl<'a> Transaction<'a> {
         match why.may_have_done(step) {
             true if step.is_final() => Aftermath::Unfinished,
             true => {
-                let half =
-                    Done { number, step: step.clone(), made: None, begun_ns: Some(now_ns()) };
+                let (step, made) = (step.clone(), self.made.take());
+                let half = Done { number, step, made, begun_ns: Some(now_ns()) };
                 self.undo_with(Some(half))
             }
             false => self.undo(),

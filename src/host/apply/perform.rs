@@ -4,6 +4,7 @@ use super::disk::{self, DiskError, Making};
 use super::identity::{Identity, Mark, Proof};
 use super::journal::JournalError;
 use super::owner::Owner as _;
+use super::partition::{self, Watched};
 use super::setting::SettingError;
 use super::undo::undo;
 use super::{
@@ -267,6 +268,12 @@ pub(super) fn perform(
         Step::EditText(step) => step.perform()?,
         Step::Set(step) => step.perform()?,
         Step::HostNet(step) => step.perform(observer)?,
+        Step::ActivatePartition(step) => partition::on_this_machine(hypervisor, |switch| {
+            switch.activate(step, &mut Watched(Some(observer)), ours.made)
+        })?,
+        Step::DeactivatePartition(step) => partition::on_this_machine(hypervisor, |switch| {
+            switch.deactivate(step, &mut Watched(Some(observer)), ours.made)
+        })?,
     }
     Ok(())
 }

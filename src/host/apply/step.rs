@@ -13,6 +13,7 @@ use super::identity::{FileId, uuid_of};
 use super::network::NetworkStep;
 use super::nic::NicStep;
 use super::pages::PagesStep;
+use super::partition::PartitionStep;
 use super::secret::Secret;
 use super::setting::SettingStep;
 use super::text::TextStep;
@@ -317,6 +318,10 @@ pub enum Step {
     Set(SettingStep),
     /// Changes the host's own network.
     HostNet(HostNetStep),
+    /// Has Fabric Manager route the NVLinks of a set of GPUs for a guest that is to start.
+    ActivatePartition(PartitionStep),
+    /// Ends that when the guest is off.
+    DeactivatePartition(PartitionStep),
 }
 
 impl Step {
@@ -339,6 +344,12 @@ impl Step {
                 std::mem::swap(&mut pages.to, &mut pages.was);
                 pages.needed = 0;
             }
+            Step::ActivatePartition(step) => {
+                return Some(Step::DeactivatePartition(step.clone()));
+            }
+            Step::DeactivatePartition(step) => {
+                return Some(Step::ActivatePartition(step.clone()));
+            }
             // What is equal is so in both directions.
             Step::CompareDisk { .. } => {}
             _ => return None,
@@ -355,6 +366,7 @@ impl Step {
                 is_vfio(was) && !is_vfio(to)
             }
             Step::ResetDevice { back, .. } => *back,
+            Step::DeactivatePartition(_) => true,
             Step::Nic(step) => step.gives_back(),
             _ => false,
         }
@@ -383,6 +395,8 @@ impl Step {
                 | Step::SetPages(_)
                 | Step::Set(_)
                 | Step::Nic(_)
+                | Step::ActivatePartition(_)
+                | Step::DeactivatePartition(_)
         ) || self.is_of_running()
     }
 
@@ -428,7 +442,9 @@ impl Step {
                 | Step::ReleaseLease { .. }
         );
         let unlinks = matches!(self, Step::Network(step) if step.takes_away());
-        ends || unlinks || self.is_final()
+        // What was active for a guest that is gone is not activated again.
+        let deactivates = matches!(self, Step::DeactivatePartition(_));
+        ends || unlinks || deactivates || self.is_final()
     }
 
     /// Whether undoing does something.
@@ -480,6 +496,8 @@ impl Step {
                 | Step::Array(_)
                 | Step::WipeDrive(_)
                 | Step::Nic(_)
+                | Step::ActivatePartition(_)
+                | Step::DeactivatePartition(_)
         )
     }
 }

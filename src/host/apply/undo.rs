@@ -7,7 +7,7 @@ use super::disk::{self, unfinished};
 use super::identity::{FileId, Identity, Mark, Proof, sum_of, uuid_of, volume_file};
 use super::journal::Journal;
 use super::perform::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
-use super::{Left, Observer, Step, StepError, bind, file, pages};
+use super::{Left, Observer, Step, StepError, bind, file, pages, partition};
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
 use crate::hypervisor::storage::{NewVolume, VolumeId};
@@ -161,6 +161,16 @@ pub(super) fn undo(
         Step::EditText(step) => step.undo().map_err(StepError::from),
         Step::Set(step) => step.undo().map_err(StepError::from),
         Step::HostNet(step) => step.undo().map_err(StepError::from),
+        // What was not written down as begun has changed nothing.
+        Step::ActivatePartition(_) | Step::DeactivatePartition(_) if proof.made.is_none() => Ok(()),
+        Step::ActivatePartition(step) => {
+            partition::on_this_machine(hypervisor, |switch| switch.undo_activation(step))
+                .map_err(StepError::from)
+        }
+        Step::DeactivatePartition(step) => {
+            partition::on_this_machine(hypervisor, |switch| switch.undo_deactivation(step))
+                .map_err(StepError::from)
+        }
         // Nothing to undo, or undone with the volume, or not to be undone.
         Step::ShutDownDomain { .. }
         | Step::ResetDevice { .. }

@@ -3,15 +3,13 @@
 //! word; else all but the parts that are there is taken from published tables (boards.rs, lists.rs), and
 //! [`Fabric::source`] says so.
 
-mod abi;
-mod ask;
 mod boards;
 mod census;
-mod config;
 mod ffi;
 pub mod links;
 mod lists;
 pub mod modules;
+mod nvml;
 mod shared;
 mod told;
 

@@ -9,6 +9,7 @@ use super::super::journal::JournalError;
 use super::super::lock::LockError;
 use super::super::nic::NicError;
 use super::super::pages::PagesError;
+use super::super::partition::PartitionError;
 use super::super::setting::SettingError;
 use super::Step;
 use crate::blockdev::BlockError;
@@ -73,6 +74,10 @@ pub enum StepError {
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Pages(#[from] PagesError),
+    /// A partition could not be activated or deactivated.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    Partition(#[source] PartitionError),
     /// A setting of the kernel could not be changed.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
@@ -220,11 +225,22 @@ impl From<NicError> for StepError {
     }
 }
 
+impl From<PartitionError> for StepError {
+    fn from(error: PartitionError) -> StepError {
+        match error {
+            PartitionError::Guest(error) => error.into(),
+            PartitionError::Journal(error) => StepError::Journal(error),
+            PartitionError::Signal { signal } => StepError::Signal { signal },
+            error => StepError::Partition(error),
+        }
+    }
+}
+
 impl StepError {
     /// Whether what was to be given back or taken away is somebody else's by now, or not known to be ours: it stays, and
     /// nothing is left to do.
     pub fn is_handed_over(&self) -> bool {
-        use StepError::{Array, Edited, InUse, NotOurs, OtherDomain};
+        use StepError::{Array, Edited, InUse, NotOurs, OtherDomain, Partition};
         matches!(
             self,
             InUse { .. }
@@ -232,6 +248,8 @@ impl StepError {
                 | NotOurs { .. }
                 | Edited { .. }
                 | Array(ArrayError::Unproven { .. })
+                // Others have it, or GPUs of it, since.
+                | Partition(PartitionError::Reassigned { .. } | PartitionError::Refused(_))
         )
     }
 
@@ -260,6 +278,7 @@ impl StepError {
             self,
             StepError::InUse { .. }
                 | StepError::Bind(BindError::Changed { .. } | BindError::Absent { .. })
+                | StepError::Partition(PartitionError::Reassigned { .. })
         );
         step.gives_back() && others
     }
@@ -287,6 +306,7 @@ impl StepError {
             StepError::Hypervisor(error) if step.is_final() => error.kind == NoConnection,
             StepError::Hypervisor(error) => matches!(error.kind, NoConnection | Other),
             StepError::Pages(error) => error.may_have_done(),
+            StepError::Partition(error) => error.may_have_done(),
             StepError::Setting(error) => !matches!(error, SettingError::Changed { .. }),
             // What netplan has put in force of a change that it could not do whole is not known.
             StepError::HostNet(error) => !matches!(error, HostNetError::Changed { .. }),

@@ -116,6 +116,8 @@ impl fmt::Display for Step {
             Step::EditText(step) => step.fmt(f),
             Step::Set(step) => step.fmt(f),
             Step::HostNet(step) => step.fmt(f),
+            Step::ActivatePartition(step) => write!(f, "activate {step}"),
+            Step::DeactivatePartition(step) => write!(f, "deactivate {step}"),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! The kept file is no setting: `host modules --write` writes it, and every change that binds a GPU away. Bridges are
 //! changed on a machine that is off, so what was kept since the last boot is not asked again.
 
-use super::ask;
+use super::nvml;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::pci::VENDOR_NVIDIA;
@@ -154,12 +154,12 @@ impl Begun {
     /// Asks NVML for links alone, where there is something to ask.
     pub fn ask(self) -> Read {
         let asked = !self.unknown.is_empty();
-        let answer = asked.then(|| ask::gpus(ask::nvml(Vec::new(), self.unknown.clone())));
+        let answer = asked.then(|| nvml::answer(nvml::begin(Vec::new(), self.unknown.clone())));
         self.end(answer.as_ref())
     }
 
     /// Puts what is kept and what NVML answered together.
-    pub fn end(self, answer: Option<&Result<ask::NvmlAnswer, String>>) -> Read {
+    pub fn end(self, answer: Option<&Result<nvml::NvmlAnswer, String>>) -> Read {
         let Begun { kept, mut note, unknown, all } = self;
         let mut gpus: BTreeMap<Bdf, GpuLinks> =
             kept.into_iter().map(|kept| (kept.links.bdf, kept.links)).collect();
@@ -195,7 +195,7 @@ pub fn to_keep(root: &FsRoot, again: bool) -> Result<Option<String>, FsError> {
     if unknown.is_empty() {
         return Ok(None);
     }
-    let Ok(answer) = ask::gpus(ask::nvml(Vec::new(), unknown)) else { return Ok(None) };
+    let Ok(answer) = nvml::answer(nvml::begin(Vec::new(), unknown)) else { return Ok(None) };
     if answer.links.is_empty() {
         return Ok(None);
     }

@@ -5,15 +5,13 @@
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
+use gpuvm_core::fabric::HIGHEST_MODULE as HIGHEST;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// The admin's file: a JSON object from address to module id. `gpuvm host modules --write` makes it.
 pub const PATH: &str = "/etc/gpuvm/module-ids.json";
-
-/// The highest module id: two boards of eight.
-pub const HIGHEST: u32 = 16;
 
 /// Is who knows a module id, the most trusted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,12 +2,12 @@
 //! the board. Asks nobody.
 
 use super::Found;
-use super::abi::{Listed, ListedGpu};
 use super::boards::Board;
 use super::lists::Shared;
 use super::modules::{Modules, PATH, Source};
 use super::told::Told;
 use gpuvm_core::bdf::Bdf;
+use gpuvm_core::fabric::{Listed, ListedGpu};
 use gpuvm_core::topology::{Fabric, NvLink, Partition, PartitionId};
 use std::collections::BTreeMap;
 

@@ -200,7 +200,7 @@ fn gpus(devices: &[PciDevice]) -> Vec<Bdf> {
 fn shared_by(
     parts: &Parts,
     ids: &[u32],
-    listed: Option<Vec<abi::Listed>>,
+    listed: Option<Vec<gpuvm_core::fabric::Listed>>,
 ) -> (Fabric, Vec<String>) {
     let found = Found::of(parts).ok().unwrap();
     let mut modules = Modules::default();
@@ -289,11 +289,11 @@ fn full_passthrough_of_later_boards_is_all_or_one() {
 fn fabric_managers_list_has_the_last_word() {
     let parts = host("", boards(1, 0x2330, 0x22a3, 4));
     let ids = [5, 7, 6, 8, 1, 3, 2, 4];
-    let gpu = |module, links| abi::ListedGpu { module, bus: None, links, most: 18 };
+    let gpu = |module, links| gpuvm_core::fabric::ListedGpu { module, bus: None, links, most: 18 };
     let listed = |id, active, modules: &[u32]| {
         let links = |module| if module == 3 { 16 } else { 18 };
         let gpus = modules.iter().map(|&module| gpu(module, links(module))).collect();
-        abi::Listed { id, active, gpus }
+        gpuvm_core::fabric::Listed { id, active, gpus }
     };
     let all = || {
         vec![

@@ -2,14 +2,15 @@
 //! on the live machine Fabric Manager's own list of partitions. Collects; what follows from it is judged elsewhere.
 
 use super::Found;
-use super::abi::Listed;
-use super::ask;
 use super::boards::Sets;
-use super::config::{Config, PATH};
 use super::links::{self, Begun};
 use super::modules::{self, Modules, Source};
+use super::nvml;
+use crate::fabric::config::{Config, PATH};
+use crate::fabric::{Limits, Manager};
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
+use gpuvm_core::fabric::Listed;
 use gpuvm_core::topology::FabricModel;
 
 /// Is what the host says.
@@ -52,7 +53,7 @@ impl Told {
     pub fn of(
         root: &FsRoot,
         found: &Found<'_>,
-        nvml: AskNvml,
+        ids: AskNvml,
         links: Begun,
     ) -> Result<Told, FsError> {
         let mut told = Told::nothing(found);
@@ -72,16 +73,17 @@ impl Told {
         let (file, note) = modules::from_file(root, &gpus)?;
         told.notes.extend(note);
         let is_shared = told.model == FabricModel::SharedNvswitch;
-        let live = root.is_live() && (is_shared || nvml == AskNvml::All);
+        let live = root.is_live() && (is_shared || ids == AskNvml::All);
         let bound = |gpu: &Bdf| found.census.driver(*gpu) == Some("nvidia");
-        let wanted = |gpu: &Bdf| bound(gpu) && (nvml == AskNvml::All || !file.contains_key(gpu));
+        let wanted = |gpu: &Bdf| bound(gpu) && (ids == AskNvml::All || !file.contains_key(gpu));
         let visible: Vec<Bdf> = gpus.iter().copied().filter(|gpu| live && wanted(gpu)).collect();
         // Both work at the same time.
         let asks_modules = !visible.is_empty();
         let asks = asks_modules || !links.unknown.is_empty();
-        let nvml = asks.then(|| ask::nvml(visible, links.unknown.clone()));
-        let manager = (live && is_shared).then(|| ask::manager(&config.address));
-        let answer = nvml.map(ask::gpus);
+        let nvml = asks.then(|| nvml::begin(visible, links.unknown.clone()));
+        let manager = Manager { limits: Limits::LOOK, ..Manager::at(config.address.clone()) };
+        let listing = (live && is_shared).then(|| manager.begin_list());
+        let answer = nvml.map(nvml::answer);
         match &answer {
             Some(Ok(answer)) => {
                 told.modules.add(Source::Nvml, answer.ids.iter().copied());
@@ -95,7 +97,7 @@ impl Told {
             _ => {}
         }
         told.links = links.end(answer.as_ref());
-        match manager.map(ask::partitions) {
+        match listing.map(Manager::end_list) {
             Some(Ok(listed)) => {
                 // From H100 on its addresses are null; where they are not, they are not to be relied on.
                 if shared.reset_cuts_links {

@@ -3,11 +3,10 @@
 //! Calls nothing, and trusts no count that the library writes.
 
 use super::config::Address;
-use super::modules::HIGHEST;
+use super::{FailedDevice, FailedDevices, UnsupportedPartition};
 use gpuvm_core::bdf::Bdf;
-use serde::{Deserialize, Serialize};
+use gpuvm_core::fabric::{HIGHEST_MODULE as HIGHEST, Listed, ListedGpu};
 use std::collections::BTreeSet;
-use std::fmt;
 
 /// Words of connection parameters of version 2; version 1 has one less.
 const CONNECT_WORDS: usize = 68;
@@ -23,104 +22,20 @@ const PARTITION_WORDS: usize = 3 + GPUS * GPU_WORDS;
 const PARTITIONS: usize = 64;
 /// Words of a list: version, count, count at most, partitions.
 pub const LIST_WORDS: usize = 3 + PARTITIONS * PARTITION_WORDS;
-
-/// Says that the version word of a value is not known.
-pub const VERSION_MISMATCH: i32 = -6;
-/// Says that the library was initialised before.
-pub const IN_USE: i32 = -7;
-
-/// Names of the codes from -1 downwards, without the `FM_ST_` in front, and what to do about each; empty: nothing is
-/// known.
-const CODES: [(&str, &str); 29] = [
-    ("BADPARAM", "the address in fabricmanager.cfg may be wrong"),
-    ("GENERIC_ERROR", "its log has the reason: `journalctl -u nvidia-fabricmanager`"),
-    (
-        "NOT_SUPPORTED",
-        "it runs in another mode than shared NVSwitch, or waits after a restart for the \
-                       list of active partitions: see FABRIC_MODE in fabricmanager.cfg",
-    ),
-    ("UNINITIALIZED", "library and service may be of different versions"),
-    ("TIMEOUT", "it does not answer: `systemctl status nvidia-fabricmanager`"),
-    ("VERSION_MISMATCH", "install libnvfm and Fabric Manager of the same version"),
-    ("IN_USE", "another program holds it; run the command again"),
-    ("NOT_CONFIGURED", "it is still starting; run the command again in a minute"),
-    (
-        "CONNECTION_NOT_VALID",
-        "it does not run, or listens elsewhere: \
-                              `systemctl status nvidia-fabricmanager`",
-    ),
-    ("NVLINK_ERROR", "NVLinks could not be trained: `journalctl -u nvidia-fabricmanager`"),
-    ("RESOURCE_BAD", ""),
-    ("RESOURCE_IN_USE", ""),
-    ("RESOURCE_NOT_IN_USE", ""),
-    ("RESOURCE_EXHAUSTED", ""),
-    ("RESOURCE_NOT_READY", "it is still starting; run the command again in a minute"),
-    ("PARTITION_EXISTS", ""),
-    ("PARTITION_ID_IN_USE", ""),
-    ("PARTITION_ID_NOT_IN_USE", ""),
-    ("PARTITION_NAME_IN_USE", ""),
-    ("PARTITION_NAME_NOT_IN_USE", ""),
-    ("PARTITION_ID_NAME_MISMATCH", ""),
-    ("NOT_READY", "it is still starting; run the command again in a minute"),
-    ("used in this partition", ""),
-    ("used in another partition", ""),
-    ("miswired trunks", "check the cables between the boards"),
-    ("insufficient trunks", "check the cables between the boards"),
-    ("missing switches", "an NVSwitch does not answer: `journalctl -u nvidia-fabricmanager`"),
-    ("network configuration error", "`journalctl -u nvidia-fabricmanager`"),
-    ("route programming error", "`journalctl -u nvidia-fabricmanager`"),
-];
-
-/// Is a return code that is not success.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Code(pub i32);
-
-impl Code {
-    /// Its entry in the table; none for a code that is not published.
-    fn entry(self) -> Option<(&'static str, &'static str)> {
-        let place = usize::try_from(self.0.checked_neg()?).ok()?.checked_sub(1)?;
-        CODES.get(place).copied()
-    }
-
-    /// What to do about it; none where nothing is known.
-    pub fn advice(self) -> Option<&'static str> {
-        self.entry().map(|(_, advice)| advice).filter(|advice| !advice.is_empty())
-    }
-}
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.entry() {
-            Some((name, _)) => write!(f, "{name} ({})", self.0),
-            None => write!(f, "unknown code {}", self.0),
-        }
-    }
-}
-
-/// Is a partition of Fabric Manager's list.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
-    /// Its number.
-    pub id: u32,
-    /// Whether it is active: its NVLinks are routed for a guest.
-    pub active: bool,
-    /// Its GPUs, in Fabric Manager's order.
-    pub gpus: Vec<ListedGpu>,
-}
-
-/// Is a GPU of such a partition.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ListedGpu {
-    /// Its module id.
-    pub module: u32,
-    /// Its address; none where Fabric Manager does not know it, as on H100 and later.
-    pub bus: Option<Bdf>,
-    /// NVLinks that work.
-    pub links: u32,
-    /// NVLinks that it should have in this partition.
-    pub most: u32,
-}
+/// Words of a list of active partitions: version, count, numbers.
+const ACTIVATED_WORDS: usize = 2 + PARTITIONS;
+/// Words of a device with failed NVLinks: UUID of 80 bytes, bus id of 32, count of ports, ports.
+const FAILED_WORDS: usize = 93;
+/// Ports that such a device has room for.
+const PORTS: usize = 64;
+/// NVSwitches that a list of such devices has room for.
+const SWITCHES: usize = 12;
+/// Words of a list of such devices: version, counts of GPUs and of NVSwitches, GPUs, NVSwitches.
+pub const FAILED_LIST_WORDS: usize = 3 + (GPUS + SWITCHES) * FAILED_WORDS;
+/// Words of a partition that cannot be had: number, count of GPUs, module ids.
+const UNSUPPORTED_WORDS: usize = 2 + GPUS;
+/// Words of a list of such partitions: version, count, partitions.
+pub const UNSUPPORTED_LIST_WORDS: usize = 2 + PARTITIONS * UNSUPPORTED_WORDS;
 
 /// The version word of a value: its bytes, and its version in the highest byte.
 const fn version(words: usize, version: u32) -> u32 {
@@ -181,6 +96,78 @@ pub fn partitions(list: &[u32]) -> Result<Vec<Listed>, String> {
     Ok(partitions)
 }
 
+/// The list of partitions that are to count as active; says what is wrong with one that has no room.
+pub fn activated(ids: &[u32]) -> Result<Vec<u32>, String> {
+    let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+    at_most(count, PARTITIONS, "partitions")?;
+    let mut list = vec![0; ACTIVATED_WORDS];
+    (list[0], list[1]) = (version(ACTIVATED_WORDS, 1), count);
+    list[2..2 + ids.len()].copy_from_slice(ids);
+    Ok(list)
+}
+
+/// Functions as the library takes them: segment, bus, device and function of each.
+pub fn functions(all: &[Bdf]) -> Vec<u32> {
+    let words =
+        |bdf: &Bdf| [bdf.segment(), bdf.bus().into(), bdf.device().into(), bdf.function().into()];
+    all.iter().flat_map(words).collect()
+}
+
+/// An empty list of failed devices, for the library to fill.
+pub fn empty_failed() -> Vec<u32> {
+    let mut list = vec![0; FAILED_LIST_WORDS];
+    list[0] = version(FAILED_LIST_WORDS, 1);
+    list
+}
+
+/// Reads a list of devices with failed NVLinks; says what is wrong with one that cannot be.
+pub fn failed(list: &[u32]) -> Result<FailedDevices, String> {
+    let gpus = at_most(list[1], GPUS, "GPUs")?;
+    let switches = at_most(list[2], SWITCHES, "NVSwitches")?;
+    let (of_gpus, of_switches) = list[3..].split_at(GPUS * FAILED_WORDS);
+    let read = |words: &[u32], count| -> Result<Vec<FailedDevice>, String> {
+        words.chunks_exact(FAILED_WORDS).take(count).map(failed_device).collect()
+    };
+    Ok(FailedDevices { gpus: read(of_gpus, gpus)?, switches: read(of_switches, switches)? })
+}
+
+/// Reads one of these.
+fn failed_device(words: &[u32]) -> Result<FailedDevice, String> {
+    let ports = at_most(words[28], PORTS, "ports of a device")?;
+    Ok(FailedDevice {
+        uuid: text(&words[..20]),
+        bus: bus_id(&text(&words[20..28])),
+        ports: words[29..29 + ports].to_vec(),
+    })
+}
+
+/// An empty list of partitions that cannot be had, for the library to fill.
+pub fn empty_unsupported() -> Vec<u32> {
+    let mut list = vec![0; UNSUPPORTED_LIST_WORDS];
+    list[0] = version(UNSUPPORTED_LIST_WORDS, 1);
+    list
+}
+
+/// Reads a list of partitions that cannot be had; says what is wrong with one that cannot be.
+pub fn unsupported(list: &[u32]) -> Result<Vec<UnsupportedPartition>, String> {
+    let count = at_most(list[1], PARTITIONS, "partitions")?;
+    let read = |words: &[u32]| -> Result<UnsupportedPartition, String> {
+        let gpus = at_most(words[1], GPUS, "GPUs in a partition")?;
+        Ok(UnsupportedPartition {
+            id: words[0],
+            modules: words[2..2 + gpus].iter().copied().collect(),
+        })
+    };
+    list[2..].chunks_exact(UNSUPPORTED_WORDS).take(count).map(read).collect()
+}
+
+/// Reads a text that a zero ends.
+fn text(words: &[u32]) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let bytes = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
 /// A count that has room.
 fn at_most(count: u32, most: usize, what: &str) -> Result<usize, String> {
     match usize::try_from(count) {
@@ -191,9 +178,7 @@ fn at_most(count: u32, most: usize, what: &str) -> Result<usize, String> {
 
 /// Reads one GPU. An address is null where the GPU is not on Fabric Manager's machine.
 fn gpu(words: &[u32]) -> ListedGpu {
-    let bus: Vec<u8> = words[21..29].iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let bus = bus.split(|&byte| byte == 0).next().unwrap_or_default();
-    let bus = std::str::from_utf8(bus).ok().and_then(bus_id);
+    let bus = bus_id(&text(&words[21..29]));
     ListedGpu { module: words[0], bus, links: words[29], most: words[30] }
 }
 
@@ -220,6 +205,13 @@ mod tests {
     fn sizes_are_the_published_ones() {
         assert_eq!((GPU_WORDS * 4, PARTITION_WORDS * 4, LIST_WORDS * 4), (128, 2060, 131_852));
         assert_eq!(empty_list()[0], 0x0102_030C);
+        assert_eq!((FAILED_WORDS * 4, UNSUPPORTED_WORDS * 4), (372, 72));
+        assert_eq!((empty_failed()[0], FAILED_LIST_WORDS * 4), (0x0100_28BC, 10428));
+        assert_eq!((3 + GPUS * FAILED_WORDS) * 4, 5964, "NVSwitches of failed devices");
+        assert_eq!((empty_unsupported()[0], UNSUPPORTED_LIST_WORDS * 4), (0x0100_1208, 4616));
+        let activated = activated(&[3, 5]).unwrap();
+        assert_eq!((activated[0], activated.len() * 4), (0x0100_0108, 264));
+        assert_eq!(activated[1..5], [2, 3, 5, 0]);
         let inet = |newer| connect(&Address::Inet("127.0.0.1".into()), 1000, newer).unwrap();
         assert_eq!((inet(true)[0], inet(true).len()), (0x0200_0110, 68));
         assert_eq!((inet(false)[0], inet(false).len()), (0x0100_010C, 67));
@@ -267,6 +259,51 @@ mod tests {
     }
 
     #[test]
+    fn what_has_no_room_is_not_given() {
+        assert!(activated(&[7; 64]).is_ok());
+        assert_eq!(activated(&[7; 65]).unwrap_err(), "it counts 65 partitions, more than 64");
+        let functions =
+            functions(&["10000:1b:02.3".parse().unwrap(), "0000:9d:00.4".parse().unwrap()]);
+        assert_eq!(functions, [0x10000, 0x1b, 2, 3, 0, 0x9d, 0, 4]);
+    }
+
+    #[test]
+    fn failed_devices_and_unsupported_partitions_are_read() {
+        let mut list = empty_failed();
+        (list[1], list[2]) = (1, 1);
+        let switch = 3 + GPUS * FAILED_WORDS;
+        for (at, uuid) in [(3, "GPU-1"), (switch, "SWX-2")] {
+            write(&mut list[at..at + 20], uuid);
+            write(&mut list[at + 20..at + 28], "00000000:1B:00.0");
+            (list[at + 28], list[at + 29], list[at + 30]) = (2, 7, 9);
+        }
+        let device = |uuid: &str| FailedDevice {
+            uuid: uuid.into(),
+            bus: Some("0000:1b:00.0".parse().unwrap()),
+            ports: vec![7, 9],
+        };
+        let read = failed(&list).unwrap();
+        assert_eq!(
+            read,
+            FailedDevices { gpus: vec![device("GPU-1")], switches: vec![device("SWX-2")] }
+        );
+        list[switch + 28] = 65;
+        assert_eq!(failed(&list).unwrap_err(), "it counts 65 ports of a device, more than 64");
+        list[2] = 13;
+        assert_eq!(failed(&list).unwrap_err(), "it counts 13 NVSwitches, more than 12");
+        let mut list = empty_unsupported();
+        list[1] = 1;
+        list[2..6].copy_from_slice(&[4, 2, 2, 4]);
+        let modules = [2, 4].into_iter().collect();
+        assert_eq!(unsupported(&list).unwrap(), [UnsupportedPartition { id: 4, modules }]);
+        list[3] = 17;
+        assert_eq!(
+            unsupported(&list).unwrap_err(),
+            "it counts 17 GPUs in a partition, more than 16"
+        );
+    }
+
+    #[test]
     fn bus_ids_of_any_form() {
         for (text, bdf) in [
             ("00000000:1B:00.0", Some("0000:1b:00.0")),
@@ -278,22 +315,5 @@ mod tests {
         ] {
             assert_eq!(bus_id(text).map(|bdf| bdf.to_string()).as_deref(), bdf, "{text}");
         }
-    }
-
-    #[test]
-    fn codes_have_names() {
-        for (code, text) in [
-            (-1, "BADPARAM (-1)"),
-            (-8, "NOT_CONFIGURED (-8)"),
-            (-18, "PARTITION_ID_NOT_IN_USE (-18)"),
-            (-22, "NOT_READY (-22)"),
-            (-29, "route programming error (-29)"),
-            (-30, "unknown code -30"),
-            (1, "unknown code 1"),
-            (i32::MIN, "unknown code -2147483648"),
-        ] {
-            assert_eq!(Code(code).to_string(), text);
-        }
-        assert!((-10..=-1).all(|code| Code(code).advice().is_some()), "each of 3.5");
     }
 }

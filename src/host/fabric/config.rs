@@ -4,6 +4,7 @@
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::FabricModel;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Where NVIDIA's packages put the file.
 pub const PATH: &str = "/usr/share/nvidia/nvswitch/fabricmanager.cfg";
@@ -11,7 +12,7 @@ pub const PATH: &str = "/usr/share/nvidia/nvswitch/fabricmanager.cfg";
 /// Fabric Manager's own port, which addresses leave out.
 const PORT: &str = "6666";
 
-/// Is how NVSwitches are used, `FABRIC_MODE`.
+/// How NVSwitches are used, `FABRIC_MODE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// 0: bare metal and full passthrough.
@@ -22,7 +23,7 @@ pub enum Mode {
     Vgpu,
 }
 
-/// Is where Fabric Manager listens.
+/// Where Fabric Manager listens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Address {
     /// IP address, with `:port` where it is not the usual one.
@@ -31,7 +32,7 @@ pub enum Address {
     Unix(String),
 }
 
-/// Is what the file says.
+/// What the file says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The mode; none where the file is missing or does not say.
@@ -40,6 +41,14 @@ pub struct Config {
     pub address: Address,
     /// What in it was not understood.
     pub notes: Vec<String>,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Inet(text) | Address::Unix(text) => f.write_str(text),
+        }
+    }
 }
 
 impl Default for Config {

@@ -1,0 +1,133 @@
+//! Return codes of Fabric Manager's library, and what each means for the call that it answers (gpuvm-hardware(7), FABRIC
+//! MANAGER). Releases differ: older ones answer IN_USE and UNINITIALIZED where newer ones name the partition.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The version word of a value is not known.
+pub const VERSION_MISMATCH: i32 = -6;
+/// The library was initialised before.
+pub const IN_USE: i32 = -7;
+
+/// Names of the codes from -1 downwards, without the `FM_ST_` in front, and what to do about each; empty: nothing is
+/// known.
+const CODES: [(&str, &str); 29] = [
+    ("BADPARAM", "the address in fabricmanager.cfg may be wrong"),
+    ("GENERIC_ERROR", "its log has the reason: `journalctl -u nvidia-fabricmanager`"),
+    (
+        "NOT_SUPPORTED",
+        "it runs in another mode than shared NVSwitch, or waits after a restart for the \
+                       list of active partitions: see FABRIC_MODE in fabricmanager.cfg",
+    ),
+    ("UNINITIALIZED", "library and service may be of different versions"),
+    ("TIMEOUT", "it does not answer: `systemctl status nvidia-fabricmanager`"),
+    ("VERSION_MISMATCH", "install libnvfm and Fabric Manager of the same version"),
+    ("IN_USE", "another program holds it; run the command again"),
+    ("NOT_CONFIGURED", "it is still starting; run the command again in a minute"),
+    (
+        "CONNECTION_NOT_VALID",
+        "it does not run, or listens elsewhere: \
+                              `systemctl status nvidia-fabricmanager`",
+    ),
+    ("NVLINK_ERROR", "NVLinks could not be trained: `journalctl -u nvidia-fabricmanager`"),
+    ("RESOURCE_BAD", ""),
+    ("RESOURCE_IN_USE", ""),
+    ("RESOURCE_NOT_IN_USE", ""),
+    ("RESOURCE_EXHAUSTED", ""),
+    ("RESOURCE_NOT_READY", "it is still starting; run the command again in a minute"),
+    ("PARTITION_EXISTS", ""),
+    ("PARTITION_ID_IN_USE", ""),
+    ("PARTITION_ID_NOT_IN_USE", ""),
+    ("PARTITION_NAME_IN_USE", ""),
+    ("PARTITION_NAME_NOT_IN_USE", ""),
+    ("PARTITION_ID_NAME_MISMATCH", ""),
+    ("NOT_READY", "it is still starting; run the command again in a minute"),
+    ("used in this partition", ""),
+    ("used in another partition", ""),
+    ("miswired trunks", "check the cables between the boards"),
+    ("insufficient trunks", "check the cables between the boards"),
+    ("missing switches", "an NVSwitch does not answer: `journalctl -u nvidia-fabricmanager`"),
+    ("network configuration error", "`journalctl -u nvidia-fabricmanager`"),
+    ("route programming error", "`journalctl -u nvidia-fabricmanager`"),
+];
+
+/// A return code that is not success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Code(pub i32);
+
+/// What is asked of Fabric Manager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Call {
+    /// The list of partitions, and all else that changes nothing.
+    List,
+    /// To activate a partition, with virtual functions or without.
+    Activate,
+    /// To deactivate one.
+    Deactivate,
+    /// To take partitions as active that were so before it restarted.
+    SetActivated,
+}
+
+/// What a code means for its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Meaning {
+    /// It is done.
+    Done,
+    /// Fabric Manager is still starting: ask again.
+    Starting,
+    /// The partition is active, or GPUs of it are in another one: its list tells which.
+    AlreadyActive,
+    /// The partition is not active: its list tells whether that is so.
+    AlreadyInactive,
+    /// Nobody answers at the address.
+    Unreachable,
+    /// NVLinks could not be trained.
+    LinksFailed,
+    /// Not in this mode: NVSwitches are not shared, or the list of active partitions is waited for; of that list: it is
+    /// not waited for.
+    WrongMode,
+    /// There is no such partition.
+    NoPartition,
+    /// Anything else: whether it was done only the list tells.
+    Failed,
+}
+
+impl Code {
+    /// Its entry in the table; none for a code that is not published.
+    fn entry(self) -> Option<(&'static str, &'static str)> {
+        let place = usize::try_from(self.0.checked_neg()?).ok()?.checked_sub(1)?;
+        CODES.get(place).copied()
+    }
+
+    /// What to do about it; none where nothing is known.
+    pub fn advice(self) -> Option<&'static str> {
+        self.entry().map(|(_, advice)| advice).filter(|advice| !advice.is_empty())
+    }
+
+    /// What it means where it answers this.
+    pub fn meaning(self, call: Call) -> Meaning {
+        match (self.0, call) {
+            (0, _) => Meaning::Done,
+            (-1, Call::Activate | Call::Deactivate | Call::SetActivated) => Meaning::NoPartition,
+            (-3, _) => Meaning::WrongMode,
+            (-4 | -18, Call::Deactivate) => Meaning::AlreadyInactive,
+            (-7 | -17, Call::Activate) => Meaning::AlreadyActive,
+            (-8 | -15 | -22, _) => Meaning::Starting,
+            (-9, _) => Meaning::Unreachable,
+            (-10, _) => Meaning::LinksFailed,
+            _ => Meaning::Failed,
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.entry() {
+            Some((name, _)) => write!(f, "{name} ({})", self.0),
+            None => write!(f, "unknown code {}", self.0),
+        }
+    }
+}

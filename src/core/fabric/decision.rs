@@ -1,0 +1,209 @@
+//! Whether a partition may be activated for a domain, and whether one may be deactivated. The list is read again right
+//! before either: others may have changed it since the plan.
+
+use super::restore::RestoreList;
+use super::{Domain, Listed, Modules, ModulesText, Running};
+use serde::{Deserialize, Serialize};
+
+/// A partition that a domain needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// Its number when this was planned.
+    pub partition: u32,
+    /// Module ids of its GPUs when this was planned.
+    pub modules: Modules,
+    /// UUID of the domain, with dashes.
+    pub domain: String,
+}
+
+/// What to do about a partition that a domain needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decision {
+    /// It is to be activated.
+    Activate,
+    /// It is active for this domain.
+    AlreadySo,
+    /// It is not to be activated.
+    Refused(PartitionRefusal),
+}
+
+/// What to do about a partition that is to be inactive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Release {
+    /// It is to be deactivated.
+    Deactivate,
+    /// It is not active.
+    AlreadySo,
+    /// It is not to be deactivated.
+    Refused(PartitionRefusal),
+}
+
+/// Why a partition is neither activated nor deactivated.
+#[derive(
+    Debug,
+    Clone,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    thiserror::Error,
+    strum::IntoStaticStr,
+    strum::VariantNames,
+)]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case", prefix = "partition-")]
+pub enum PartitionRefusal {
+    /// A running domain has GPUs of it.
+    #[error("NVLink partition {partition} is held by domain `{}`, which runs", domain.name)]
+    Held {
+        /// The partition.
+        partition: u32,
+        /// The domain.
+        domain: Domain,
+    },
+    /// It is active, and no running domain has any of its GPUs.
+    #[error("NVLink partition {partition} is active, and no running domain uses it")]
+    Stale {
+        /// The partition.
+        partition: u32,
+    },
+    /// Another one that has GPUs of it is active.
+    #[error(
+        "NVLink partition {partition} shares GPUs with partition {with}, which is active for {}",
+        domain.as_ref().map_or("no running domain".to_owned(), |d| format!("domain `{}`", d.name))
+    )]
+    Overlap {
+        /// The partition.
+        partition: u32,
+        /// The other one.
+        with: u32,
+        /// The running domain that has GPUs of the other one; none: nobody has, so that it is stale.
+        domain: Option<Domain>,
+    },
+    /// It is of other GPUs than when this was planned: Fabric Manager has restarted with other definitions.
+    #[error(
+        "NVLink partition {partition} has {} now, and had {} when this was planned",
+        ModulesText(now),
+        ModulesText(planned)
+    )]
+    Changed {
+        /// The partition.
+        partition: u32,
+        /// Module ids of then.
+        planned: Modules,
+        /// Module ids of now.
+        now: Modules,
+    },
+    /// Fabric Manager does not list it.
+    #[error("Fabric Manager lists no partition {partition}, among {listed}")]
+    NotListed {
+        /// The partition.
+        partition: u32,
+        /// How many it lists.
+        listed: usize,
+    },
+    /// It is active, and a running domain may have its GPUs: their module ids are not known.
+    #[error(
+        "NVLink partition {partition} is active, and whether domain `{}` uses it cannot be told: \
+         the module ids of {unknown} of its GPUs are not known",
+        domain.name
+    )]
+    Untold {
+        /// The partition.
+        partition: u32,
+        /// The first such domain.
+        domain: Domain,
+        /// How many of its GPUs are unknown.
+        unknown: usize,
+    },
+}
+
+impl PartitionRefusal {
+    /// The partition that has to be released first, where nobody uses it.
+    pub fn stale(&self) -> Option<u32> {
+        match self {
+            PartitionRefusal::Stale { partition } => Some(*partition),
+            PartitionRefusal::Overlap { with, domain: None, .. } => Some(*with),
+            _ => None,
+        }
+    }
+}
+
+/// Decides on a partition that a domain needs, by Fabric Manager's list, the running domains and what was remembered.
+pub fn decide(
+    wanted: &Wanted,
+    listed: &[Listed],
+    running: &[Running],
+    remembered: &RestoreList,
+) -> Decision {
+    use PartitionRefusal::{Changed, Held, NotListed, Overlap, Stale, Untold};
+    let Wanted { partition, modules, domain } = wanted;
+    let partition = *partition;
+    let refused = Decision::Refused;
+    let Some(found) = listed.iter().find(|one| one.id == partition) else {
+        return refused(NotListed { partition, listed: listed.len() });
+    };
+    let now = found.modules();
+    if now != *modules {
+        return refused(Changed { partition, planned: modules.clone(), now });
+    }
+    let is_ours = |uuid: &str| uuid.eq_ignore_ascii_case(domain);
+    let others: Vec<&Running> = running.iter().filter(|one| !is_ours(&one.domain.uuid)).collect();
+    let untold = |partition: u32| {
+        let one = others.iter().find(|one| one.unknown > 0)?;
+        Some(refused(Untold { partition, domain: one.domain.clone(), unknown: one.unknown }))
+    };
+    if let Some(holder) = others.iter().find(|one| one.has_any(modules) && found.active) {
+        return refused(Held { partition, domain: holder.domain.clone() });
+    }
+    if found.active {
+        let runs = running.iter().any(|one| is_ours(&one.domain.uuid) && one.modules == *modules);
+        let entry = remembered.partitions.iter().find(|entry| entry.id == partition);
+        return match entry {
+            _ if runs => Decision::AlreadySo,
+            Some(entry) if is_ours(&entry.domain) && entry.modules == *modules => {
+                Decision::AlreadySo
+            }
+            _ => untold(partition).unwrap_or_else(|| refused(Stale { partition })),
+        };
+    }
+    for other in listed.iter().filter(|one| one.active && one.has_any(modules)) {
+        let theirs = other.modules();
+        let holder = others.iter().find(|one| one.has_any(&theirs)).map(|one| one.domain.clone());
+        if holder.is_none()
+            && let Some(untold) = untold(other.id)
+        {
+            return untold;
+        }
+        return refused(Overlap { partition, with: other.id, domain: holder });
+    }
+    match others.iter().find(|one| one.has_any(modules)) {
+        Some(holder) => refused(Held { partition, domain: holder.domain.clone() }),
+        None => Decision::Activate,
+    }
+}
+
+/// Decides on a partition that is to be inactive: one that any running domain has GPUs of stays.
+pub fn release(partition: u32, listed: &[Listed], running: &[Running]) -> Release {
+    let Some(found) = listed.iter().find(|one| one.id == partition) else {
+        let listed = listed.len();
+        return Release::Refused(PartitionRefusal::NotListed { partition, listed });
+    };
+    if !found.active {
+        return Release::AlreadySo;
+    }
+    let modules = found.modules();
+    if let Some(one) = running.iter().find(|one| one.has_any(&modules)) {
+        let domain = one.domain.clone();
+        return Release::Refused(PartitionRefusal::Held { partition, domain });
+    }
+    match running.iter().find(|one| one.unknown > 0) {
+        None => Release::Deactivate,
+        Some(one) => {
+            let (domain, unknown) = (one.domain.clone(), one.unknown);
+            Release::Refused(PartitionRefusal::Untold { partition, domain, unknown })
+        }
+    }
+}

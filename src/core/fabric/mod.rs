@@ -1,0 +1,76 @@
+//! Fabric Manager's partitions where NVSwitches are shared: whether one may be activated for a domain, what the list says
+//! of the running domains, what a return code means, and what is restored when Fabric Manager has restarted
+//! (gpuvm-hardware(7), SHARED NVSWITCH).
+//!
+//! Fabric Manager knows partitions and GPUs by module id, libvirt knows domains; here the two are compared. What runs
+//! counts most, then what was remembered, then what Fabric Manager says. Asks nobody.
+
+mod codes;
+mod decision;
+mod listed;
+mod pauses;
+mod restore;
+mod verdict;
+
+pub use codes::{Call, Code, IN_USE, Meaning, VERSION_MISMATCH};
+pub use decision::{Decision, PartitionRefusal, Release, Wanted, decide, release};
+pub use listed::{Listed, ListedGpu};
+pub use pauses::Pauses;
+pub use restore::{
+    FORMAT, Mode, Restore, RestoreEntry, RestoreList, RestoreListError, pending, restore,
+};
+pub use verdict::{PartitionState, Verdict, states};
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// The highest module id: boards have 8 GPUs, and at most two form one fabric.
+pub const HIGHEST_MODULE: u32 = 16;
+
+/// Module ids of a set of GPUs.
+pub type Modules = BTreeSet<u32>;
+
+/// A domain, by name and UUID.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Domain {
+    /// Its name.
+    pub name: String,
+    /// Its UUID, with dashes.
+    pub uuid: String,
+}
+
+/// A domain that runs, and the GPUs of the board that it has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Running {
+    /// The domain.
+    pub domain: Domain,
+    /// Module ids of its GPUs.
+    pub modules: Modules,
+    /// How many GPUs of the board it has whose module id is not known.
+    pub unknown: usize,
+}
+
+impl Running {
+    /// Whether it has any GPU of a set.
+    pub fn has_any(&self, modules: &Modules) -> bool {
+        !self.modules.is_disjoint(modules)
+    }
+}
+
+/// Module ids for people: `modules 1, 3`.
+pub struct ModulesText<'a>(pub &'a Modules);
+
+impl fmt::Display for ModulesText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.len() == 1 { "module" } else { "modules" })?;
+        for (place, module) in self.0.iter().enumerate() {
+            write!(f, "{}{module}", if place == 0 { " " } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! What is remembered of activated partitions, for a Fabric Manager that has restarted: the file's format, and what to
+//! tell it. Running domains count most, then the file, then Fabric Manager's own list.
+
+use super::{Domain, Listed, Modules, Running};
+use serde::{Deserialize, Serialize};
+
+/// The version of the file.
+pub const FORMAT: u32 = 1;
+
+/// A partition that was activated for a domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RestoreEntry {
+    /// Its number.
+    pub id: u32,
+    /// Module ids of its GPUs.
+    pub modules: Modules,
+    /// UUID of the domain, with dashes.
+    pub domain: String,
+}
+
+/// The partitions that were activated, in the order in which they were.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RestoreList {
+    /// The version of the file.
+    pub version: u32,
+    /// The partitions.
+    pub partitions: Vec<RestoreEntry>,
+}
+
+/// Why a list of activated partitions cannot be read.
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "fabric-list-")]
+pub enum RestoreListError {
+    /// It is no JSON of this form.
+    #[error("line {line}: {reason}")]
+    Damaged {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A later version has written it.
+    #[error("its version is {version}; this program reads version {FORMAT}")]
+    Version {
+        /// Its version.
+        version: u32,
+    },
+}
+
+impl Default for RestoreList {
+    fn default() -> RestoreList {
+        RestoreList { version: FORMAT, partitions: Vec::new() }
+    }
+}
+
+impl RestoreList {
+    /// Reads the file's text. An empty one is that of a file which was just made.
+    pub fn parse(text: &str) -> Result<RestoreList, RestoreListError> {
+        /// What every version has.
+        #[derive(Deserialize)]
+        struct Head {
+            /// Its version.
+            version: u32,
+        }
+        if text.trim().is_empty() {
+            return Ok(RestoreList::default());
+        }
+        let damaged = |error: serde_json::Error| RestoreListError::Damaged {
+            line: error.line(),
+            reason: error.to_string(),
+        };
+        let Head { version } = serde_json::from_str(text).map_err(damaged)?;
+        if version != FORMAT {
+            return Err(RestoreListError::Version { version });
+        }
+        serde_json::from_str(text).map_err(damaged)
+    }
+
+    /// The file's text.
+    pub fn text(&self) -> String {
+        let mut text = serde_json::to_string(self).expect("numbers and strings are JSON");
+        text.push('\n');
+        text
+    }
+
+    /// It with one more, the last; of its number there is no other then.
+    pub fn with(&self, entry: RestoreEntry) -> RestoreList {
+        let mut list = self.without(entry.id);
+        list.partitions.push(entry);
+        list
+    }
+
+    /// It without the partition of a number.
+    pub fn without(&self, id: u32) -> RestoreList {
+        let partitions = self.partitions.iter().filter(|one| one.id != id).cloned().collect();
+        RestoreList { version: FORMAT, partitions }
+    }
+
+    /// The partition of a number.
+    pub fn get(&self, id: u32) -> Option<&RestoreEntry> {
+        self.partitions.iter().find(|one| one.id == id)
+    }
+}
+
+/// How Fabric Manager has started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    /// It waits to be told what is active, and answers nothing else before (`FABRIC_MODE_RESTART`).
+    Restart,
+    /// Nothing was active; this is its list.
+    Normal(Vec<Listed>),
+}
+
+/// What is to be done after Fabric Manager has restarted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Restore {
+    /// It is told once that these are active, and no others; possibly none.
+    Set {
+        /// Their numbers, in order.
+        ids: Vec<u32>,
+        /// Running domains whose partition nobody knows: they lose their NVLinks.
+        unplaced: Vec<Domain>,
+    },
+    /// These are activated one by one. Their guests have lost NVLink and have to be power cycled: one that ran while
+    /// Fabric Manager started stays broken.
+    Activate {
+        /// The partitions.
+        entries: Vec<RestoreEntry>,
+        /// Running domains whose partition is not listed, or not free.
+        unplaced: Vec<Domain>,
+    },
+}
+
+/// Decides what is restored. `running`: none where libvirt is not up yet, so that the file alone tells. `known`: sets of
+/// partitions by number where neither the file nor Fabric Manager tells.
+pub fn restore(
+    mode: &Mode,
+    list: &RestoreList,
+    running: Option<&[Running]>,
+    known: &[(u32, Modules)],
+) -> Restore {
+    match (mode, running) {
+        (Mode::Restart, None) => Restore::Set { ids: by_file(list), unplaced: Vec::new() },
+        (Mode::Restart, Some(running)) => set(list, running, known),
+        (Mode::Normal(listed), running) => activate(list, running, listed),
+    }
+}
+
+/// Numbers by the file alone. Of two that share GPUs the later one was activated when the other was no longer.
+fn by_file(list: &RestoreList) -> Vec<u32> {
+    let mut ids = Vec::new();
+    let mut taken = Modules::new();
+    for entry in list.partitions.iter().rev().filter(|entry| !entry.modules.is_empty()) {
+        if taken.is_disjoint(&entry.modules) {
+            taken.extend(&entry.modules);
+            ids.push(entry.id);
+        }
+    }
+    ids.sort_unstable();
+    ids
+}
+
+/// The partition of a running domain, by the file: its own entry, or one of the same GPUs.
+fn entry_of<'l>(list: &'l RestoreList, one: &Running) -> Option<&'l RestoreEntry> {
+    let is_its = |entry: &&RestoreEntry| entry.domain.eq_ignore_ascii_case(&one.domain.uuid);
+    let same = |entry: &&RestoreEntry| entry.modules == one.modules && one.unknown == 0;
+    // With module ids unknown its own entry has to have at least the GPUs that are known.
+    let fits = |entry: &&RestoreEntry| {
+        same(entry) || one.unknown > 0 && one.modules.is_subset(&entry.modules)
+    };
+    let mut all = list.partitions.iter().rev();
+    all.clone().find(|entry| is_its(entry) && fits(entry)).or_else(|| all.find(same))
+}
+
+/// What is set in restart mode where the running domains are known.
+fn set(list: &RestoreList, running: &[Running], known: &[(u32, Modules)]) -> Restore {
+    let (mut ids, mut unplaced) = (Vec::new(), Vec::new());
+    for one in running.iter().filter(|one| !one.modules.is_empty() || one.unknown > 0) {
+        let by_set = || {
+            let same = known.iter().find(|(_, set)| *set == one.modules && one.unknown == 0);
+            same.map(|(id, _)| *id)
+        };
+        match entry_of(list, one).map(|entry| entry.id).or_else(by_set) {
+            Some(id) => ids.push(id),
+            None => unplaced.push(one.domain.clone()),
+        }
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Restore::Set { ids, unplaced }
+}
+
+/// What is activated in normal mode.
+fn activate(list: &RestoreList, running: Option<&[Running]>, listed: &[Listed]) -> Restore {
+    let (mut entries, mut unplaced) = (Vec::<RestoreEntry>::new(), Vec::new());
+    // Without libvirt nobody knows whether the guests of the file run: activating for one that does not makes it stale.
+    for one in running.unwrap_or_default() {
+        if one.modules.is_empty() && one.unknown == 0 {
+            continue;
+        }
+        let modules = match entry_of(list, one) {
+            Some(entry) if one.unknown > 0 => &entry.modules,
+            _ => &one.modules,
+        };
+        let found = listed.iter().find(|partition| partition.modules() == *modules);
+        let is_taken = listed.iter().any(|other| {
+            other.active && Some(other.id) != found.map(|found| found.id) && other.has_any(modules)
+        });
+        match found {
+            Some(found) if found.active => {}
+            Some(found) if !is_taken => entries.push(RestoreEntry {
+                id: found.id,
+                modules: modules.clone(),
+                domain: one.domain.uuid.clone(),
+            }),
+            _ => unplaced.push(one.domain.clone()),
+        }
+    }
+    entries.sort_by_key(|entry| entry.id);
+    Restore::Activate { entries, unplaced }
+}
+
+/// What the file has of domains that do not run and Fabric Manager does not call inactive: they are still to be
+/// deactivated, as when a guest was stopped while Fabric Manager was away. `listed`: none where it does not answer.
+pub fn pending<'l>(
+    list: &'l RestoreList,
+    running: &[Running],
+    listed: Option<&[Listed]>,
+) -> Vec<&'l RestoreEntry> {
+    let runs = |entry: &RestoreEntry| {
+        running.iter().any(|one| one.domain.uuid.eq_ignore_ascii_case(&entry.domain))
+    };
+    let may_be_active = |entry: &RestoreEntry| match listed {
+        None => true,
+        Some(listed) => listed
+            .iter()
+            .any(|one| one.id == entry.id && one.active && one.modules() == entry.modules),
+    };
+    list.partitions.iter().filter(|entry| !runs(entry) && may_be_active(entry)).collect()
+}

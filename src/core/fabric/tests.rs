@@ -1,0 +1,366 @@
+//! The table of decisions, row by row, and what is read and restored.
+
+use super::*;
+use std::time::Duration;
+
+/// A set of module ids.
+fn modules(ids: &[u32]) -> Modules {
+    ids.iter().copied().collect()
+}
+
+/// A partition of a list, its GPUs with 18 NVLinks of 18.
+fn listed(id: u32, gpus: &[u32], active: bool) -> Listed {
+    let gpu = |&module: &u32| ListedGpu { module, bus: None, links: 18, most: 18 };
+    Listed { id, active, gpus: gpus.iter().map(gpu).collect() }
+}
+
+/// The list of a board H100 where these are active (gpuvm-hardware(7), SHARED NVSWITCH).
+fn h100(active: &[u32]) -> Vec<Listed> {
+    let sets: [&[u32]; 9] = [
+        &[1, 2, 3, 4, 5, 6, 7, 8],
+        &[1, 2, 3, 4],
+        &[5, 6, 7, 8],
+        &[1, 3],
+        &[2, 4],
+        &[5, 7],
+        &[6, 8],
+        &[1],
+        &[2],
+    ];
+    let all = (0..).zip(sets);
+    all.map(|(id, gpus)| listed(id, gpus, active.contains(&id))).collect()
+}
+
+/// A domain whose UUID is its name.
+fn domain(name: &str) -> Domain {
+    Domain { name: name.into(), uuid: name.into() }
+}
+
+/// A running domain.
+fn runs(name: &str, gpus: &[u32]) -> Running {
+    Running { domain: domain(name), modules: modules(gpus), unknown: 0 }
+}
+
+/// An entry of the file.
+fn entry(id: u32, gpus: &[u32], domain: &str) -> RestoreEntry {
+    RestoreEntry { id, modules: modules(gpus), domain: domain.into() }
+}
+
+/// The file with these entries.
+fn file(entries: &[RestoreEntry]) -> RestoreList {
+    RestoreList { version: FORMAT, partitions: entries.to_vec() }
+}
+
+/// Partition 3 for domain `a`.
+fn wanted() -> Wanted {
+    Wanted { partition: 3, modules: modules(&[1, 3]), domain: "a".into() }
+}
+
+/// The decision on it.
+fn decided(list: &[Listed], running: &[Running], entries: &[RestoreEntry]) -> Decision {
+    decide(&wanted(), list, running, &file(entries))
+}
+
+/// The refusal of it.
+fn refusal(list: &[Listed], running: &[Running], entries: &[RestoreEntry]) -> PartitionRefusal {
+    match decided(list, running, entries) {
+        Decision::Refused(refusal) => refusal,
+        decision => panic!("{decision:?}"),
+    }
+}
+
+#[test]
+fn an_inactive_partition_of_the_planned_gpus_is_activated() {
+    assert_eq!(decided(&h100(&[]), &[], &[]), Decision::Activate);
+    // Others do not matter while they have other GPUs; nor does what the file remembers of another domain.
+    let entries = [entry(3, &[1, 3], "b"), entry(4, &[2, 4], "c")];
+    assert_eq!(decided(&h100(&[4, 2]), &[runs("c", &[2, 4])], &entries), Decision::Activate);
+    // Its own domain runs already, as one that gets a virtual function later.
+    assert_eq!(decided(&h100(&[]), &[runs("a", &[1, 3])], &[]), Decision::Activate);
+    // What other domains have that is not known is not in an active partition.
+    let unknown = Running { unknown: 2, ..runs("b", &[]) };
+    assert_eq!(decided(&h100(&[4]), &[unknown], &[]), Decision::Activate);
+}
+
+#[test]
+fn one_that_is_active_for_this_domain_is_so_already() {
+    assert_eq!(decided(&h100(&[3]), &[], &[entry(3, &[1, 3], "A")]), Decision::AlreadySo);
+    assert_eq!(decided(&h100(&[3]), &[runs("a", &[1, 3])], &[]), Decision::AlreadySo);
+    // The file is of another time, when the number was of other GPUs.
+    let stale = PartitionRefusal::Stale { partition: 3 };
+    assert_eq!(refusal(&h100(&[3]), &[], &[entry(3, &[1, 2], "a")]), stale);
+}
+
+#[test]
+fn one_that_a_running_domain_has_is_held() {
+    let held = |name: &str| PartitionRefusal::Held { partition: 3, domain: domain(name) };
+    assert_eq!(refusal(&h100(&[3]), &[runs("b", &[1, 3])], &[]), held("b"));
+    // Running domains count more than the file.
+    assert_eq!(refusal(&h100(&[3]), &[runs("b", &[1, 3])], &[entry(3, &[1, 3], "a")]), held("b"));
+    // Part of the GPUs is enough, and so is it where Fabric Manager says inactive.
+    assert_eq!(refusal(&h100(&[3]), &[runs("b", &[3])], &[]), held("b"));
+    assert_eq!(refusal(&h100(&[]), &[runs("b", &[1, 3])], &[]), held("b"));
+    let said = held("b").to_string();
+    assert_eq!(said, "NVLink partition 3 is held by domain `b`, which runs");
+}
+
+#[test]
+fn one_that_is_active_for_nobody_is_stale() {
+    let stale = PartitionRefusal::Stale { partition: 3 };
+    for entries in [&[][..], &[entry(3, &[1, 3], "b")]] {
+        let refusal = refusal(&h100(&[3]), &[runs("c", &[2, 4])], entries);
+        assert_eq!((&refusal, refusal.stale()), (&stale, Some(3)));
+    }
+    // Unless a domain that runs may have it.
+    let unknown = Running { unknown: 2, ..runs("b", &[]) };
+    let untold = PartitionRefusal::Untold { partition: 3, domain: domain("b"), unknown: 2 };
+    assert_eq!(refusal(&h100(&[3]), &[unknown], &[]), untold);
+    assert_eq!(untold.stale(), None);
+}
+
+#[test]
+fn an_active_one_that_shares_gpus_is_named_with_its_domain() {
+    let overlap = |with, domain| PartitionRefusal::Overlap { partition: 3, with, domain };
+    let all = [1, 2, 3, 4];
+    let held = refusal(&h100(&[1]), &[runs("b", &all)], &[]);
+    assert_eq!((&held, held.stale()), (&overlap(1, Some(domain("b"))), None));
+    assert!(held.to_string().ends_with("partition 1, which is active for domain `b`"), "{held}");
+    let stale = refusal(&h100(&[1]), &[], &[entry(3, &[1, 3], "a")]);
+    assert_eq!((&stale, stale.stale()), (&overlap(1, None), Some(1)));
+    // A domain with none of our GPUs has the other one nevertheless.
+    assert_eq!(refusal(&h100(&[1]), &[runs("b", &[2])], &[]), overlap(1, Some(domain("b"))));
+    let unknown = Running { unknown: 1, ..runs("b", &[]) };
+    let untold = PartitionRefusal::Untold { partition: 1, domain: domain("b"), unknown: 1 };
+    assert_eq!(refusal(&h100(&[1]), &[unknown], &[]), untold);
+}
+
+#[test]
+fn one_of_other_gpus_than_planned_is_refused() {
+    let b200 = [listed(3, &[5, 6, 7, 8], false), listed(4, &[1, 2], false)];
+    let changed = refusal(&b200, &[], &[]);
+    assert_eq!(
+        changed.to_string(),
+        "NVLink partition 3 has modules 5, 6, 7, 8 now, and had modules 1, 3 when this was planned"
+    );
+    let gone = refusal(&b200[1..], &[], &[]);
+    assert_eq!(gone, PartitionRefusal::NotListed { partition: 3, listed: 1 });
+}
+
+#[test]
+fn only_what_no_running_domain_has_is_released() {
+    let list = h100(&[3, 4]);
+    assert_eq!(release(3, &list, &[runs("b", &[2, 4])]), Release::Deactivate);
+    assert_eq!(release(5, &list, &[]), Release::AlreadySo);
+    for gpus in [&[1, 3][..], &[3], &[1, 2, 3, 4]] {
+        let held = PartitionRefusal::Held { partition: 3, domain: domain("a") };
+        assert_eq!(release(3, &list, &[runs("a", gpus)]), Release::Refused(held));
+    }
+    let unknown = Running { unknown: 1, ..runs("b", &[]) };
+    let untold = PartitionRefusal::Untold { partition: 3, domain: domain("b"), unknown: 1 };
+    assert_eq!(release(3, &list, &[unknown]), Release::Refused(untold));
+    let none = PartitionRefusal::NotListed { partition: 99, listed: 9 };
+    assert_eq!(release(99, &list, &[]), Release::Refused(none));
+}
+
+#[test]
+fn codes_mean_what_their_call_says() {
+    use Call::{Activate, Deactivate, List, SetActivated};
+    use Meaning::*;
+    let all = [List, Activate, Deactivate, SetActivated];
+    for (code, meanings) in [
+        (0, [Done; 4]),
+        (-1, [Failed, NoPartition, NoPartition, NoPartition]),
+        (-2, [Failed; 4]),
+        (-3, [WrongMode; 4]),
+        (-4, [Failed, Failed, AlreadyInactive, Failed]),
+        (-5, [Failed; 4]),
+        (-6, [Failed; 4]),
+        (-7, [Failed, AlreadyActive, Failed, Failed]),
+        (-8, [Starting; 4]),
+        (-9, [Unreachable; 4]),
+        (-10, [LinksFailed; 4]),
+        (-11, [Failed; 4]),
+        (-12, [Failed; 4]),
+        (-13, [Failed; 4]),
+        (-14, [Failed; 4]),
+        (-15, [Starting; 4]),
+        (-16, [Failed; 4]),
+        (-17, [Failed, AlreadyActive, Failed, Failed]),
+        (-18, [Failed, Failed, AlreadyInactive, Failed]),
+        (-19, [Failed; 4]),
+        (-20, [Failed; 4]),
+        (-21, [Failed; 4]),
+        (-22, [Starting; 4]),
+        (-99, [Failed; 4]),
+        (1, [Failed; 4]),
+    ] {
+        assert_eq!(all.map(|call| Code(code).meaning(call)), meanings, "{code}");
+    }
+}
+
+#[test]
+fn codes_have_names() {
+    for (code, text) in [
+        (-1, "BADPARAM (-1)"),
+        (-8, "NOT_CONFIGURED (-8)"),
+        (-18, "PARTITION_ID_NOT_IN_USE (-18)"),
+        (-22, "NOT_READY (-22)"),
+        (-29, "route programming error (-29)"),
+        (-30, "unknown code -30"),
+        (1, "unknown code 1"),
+        (i32::MIN, "unknown code -2147483648"),
+    ] {
+        assert_eq!(Code(code).to_string(), text);
+    }
+    assert!(
+        (-10..=-1).all(|code| Code(code).advice().is_some()),
+        "each that is published for lists"
+    );
+}
+
+#[test]
+fn a_starting_service_is_asked_again_for_half_a_minute() {
+    let seconds: Vec<u64> = Pauses::default().map(|pause| pause.as_secs()).collect();
+    assert_eq!(seconds, [1, 2, 4, 8, 8, 7]);
+    let short = Pauses::new(Duration::from_millis(1), Duration::from_millis(1), Duration::ZERO);
+    assert_eq!(short.count(), 0);
+}
+
+#[test]
+fn each_partition_gets_a_verdict() {
+    let mut list = h100(&[1, 3, 4, 5]);
+    list.push(listed(20, &[9, 10], true));
+    let running = [runs("a", &[1, 3]), runs("b", &[7]), runs("d", &[6, 8])];
+    let got: Vec<(u32, String, Option<String>)> = states(&list, &running)
+        .into_iter()
+        .map(|state| (state.id, state.verdict.to_string(), state.holder.map(|d| d.name)))
+        .collect();
+    let wanted = [
+        (0, "free", None),
+        (1, "overlap", Some("a")),
+        (2, "free", None),
+        (3, "overlap", Some("a")),
+        (4, "overlap", None),
+        (5, "overlap", Some("b")),
+        (6, "missing", Some("d")),
+        (7, "free", None),
+        (8, "free", None),
+        (20, "stale", None),
+    ];
+    let wanted = wanted.map(|(id, verdict, name)| (id, verdict.into(), name.map(str::to_owned)));
+    assert_eq!(got, wanted);
+}
+
+#[test]
+fn a_verdict_weighs_what_runs_against_what_is_active() {
+    use Verdict::{Degraded, Free, Missing, Ok, Overlap, Stale, Unknown};
+    let worn = |active: &[u32]| {
+        let mut list = h100(active);
+        list[3].gpus[1].links = 16;
+        list
+    };
+    let (a, blind) = (runs("a", &[1, 3]), Running { unknown: 1, ..runs("b", &[]) });
+    for (list, running, verdict) in [
+        (h100(&[3]), vec![a.clone()], Ok),
+        (h100(&[]), vec![a.clone()], Missing),
+        (h100(&[3]), vec![blind], Unknown),
+        (h100(&[3]), vec![runs("c", &[2, 4])], Stale),
+        (h100(&[3]), vec![runs("c", &[3])], Overlap),
+        (h100(&[]), vec![runs("c", &[3])], Free),
+        (worn(&[3]), vec![a.clone()], Degraded),
+        (worn(&[]), vec![], Degraded),
+        (worn(&[]), vec![a], Missing),
+        (worn(&[3]), vec![], Stale),
+    ] {
+        assert_eq!(states(&list, &running)[3].verdict, verdict, "{running:?}");
+    }
+    let state = states(&worn(&[]), &[]).remove(3);
+    assert_eq!((state.links, state.links_at_most, state.holder), (16, 18, None));
+    let all = [Ok, Free, Stale, Missing, Overlap, Degraded, Unknown];
+    let wrong: Vec<Verdict> = all.into_iter().filter(|verdict| verdict.is_wrong()).collect();
+    assert_eq!(wrong, [Stale, Missing, Overlap]);
+}
+
+#[test]
+fn the_file_is_written_and_read_in_the_published_form() {
+    let list = file(&[entry(3, &[1, 3], "u")]);
+    let text = "{\"version\":1,\"partitions\":[{\"id\":3,\"modules\":[1,3],\"domain\":\"u\"}]}\n";
+    assert_eq!(list.text(), text);
+    assert_eq!(RestoreList::parse(text), Ok(list.clone()));
+    assert_eq!(RestoreList::parse(""), Ok(RestoreList::default()));
+    let later = RestoreList::parse("{\"version\":2,\"partition\":{}}");
+    assert_eq!(later, Err(RestoreListError::Version { version: 2 }));
+    for broken in ["{", "[]", "{\"version\":1}", "{\"version\":1,\"partitions\":[{\"id\":3}]}"] {
+        let error = RestoreList::parse(broken).unwrap_err();
+        assert!(matches!(error, RestoreListError::Damaged { line: 1, .. }), "{broken}: {error}");
+    }
+    let two = list.with(entry(4, &[2, 4], "v"));
+    assert_eq!(two.partitions, [entry(3, &[1, 3], "u"), entry(4, &[2, 4], "v")]);
+    let again = two.with(entry(3, &[1, 3], "w"));
+    assert_eq!(again.partitions, [entry(4, &[2, 4], "v"), entry(3, &[1, 3], "w")]);
+    assert_eq!(again.without(3).partitions, [entry(4, &[2, 4], "v")]);
+    assert_eq!(again.get(3).map(|entry| entry.domain.as_str()), Some("w"));
+}
+
+#[test]
+fn in_restart_mode_the_running_domains_partitions_are_set() {
+    let list = file(&[entry(3, &[1, 3], "a"), entry(4, &[2, 4], "b"), entry(5, &[5, 7], "c")]);
+    let set = |ids: &[u32], unplaced: &[&str]| Restore::Set {
+        ids: ids.to_vec(),
+        unplaced: unplaced.iter().map(|name| domain(name)).collect(),
+    };
+    let restored = |running: &[Running], known: &[(u32, Modules)]| {
+        restore(&Mode::Restart, &list, Some(running), known)
+    };
+    let (a, b) = (runs("a", &[1, 3]), runs("b", &[2, 4]));
+    assert_eq!(restored(&[a.clone(), b.clone()], &[]), set(&[3, 4], &[]), "one was stopped");
+    assert_eq!(restored(&[], &[]), set(&[], &[]), "none runs, which is told, too");
+    // What runs has other GPUs than the file says: what runs counts.
+    let moved = runs("a", &[6, 8]);
+    assert_eq!(restored(std::slice::from_ref(&moved), &[]), set(&[], &["a"]));
+    assert_eq!(restored(&[moved], &[(6, modules(&[6, 8]))]), set(&[6], &[]));
+    // A domain that the file does not have, with GPUs that it has.
+    assert_eq!(restored(&[runs("x", &[5, 7])], &[]), set(&[5], &[]));
+    // Its GPUs are not known; the file has what it was started with.
+    let blind = Running { unknown: 2, ..runs("b", &[]) };
+    assert_eq!(restored(&[blind], &[]), set(&[4], &[]));
+    assert_eq!(restored(&[Running { unknown: 1, ..runs("z", &[]) }], &[]), set(&[], &["z"]));
+    assert_eq!(restored(&[runs("no-gpu", &[])], &[]), set(&[], &[]));
+    // libvirt is not up: the file tells, and of two that share GPUs the later one.
+    let blind = restore(&Mode::Restart, &list.with(entry(1, &[1, 2, 3, 4], "d")), None, &[]);
+    assert_eq!(blind, set(&[1, 5], &[]));
+}
+
+#[test]
+fn in_normal_mode_what_is_missing_is_activated() {
+    let activate = |entries: &[RestoreEntry], unplaced: &[&str]| Restore::Activate {
+        entries: entries.to_vec(),
+        unplaced: unplaced.iter().map(|name| domain(name)).collect(),
+    };
+    let restored = |active: &[u32], running: Option<&[Running]>| {
+        restore(&Mode::Normal(h100(active)), &file(&[entry(3, &[1, 3], "a")]), running, &[])
+    };
+    let (a, b) = (runs("a", &[1, 3]), runs("b", &[2, 4]));
+    let both = [b.clone(), a.clone()];
+    let all = [entry(3, &[1, 3], "a"), entry(4, &[2, 4], "b")];
+    assert_eq!(restored(&[], Some(&both)), activate(&all, &[]));
+    assert_eq!(restored(&[3], Some(&both)), activate(&all[1..], &[]));
+    assert_eq!(restored(&[1], Some(&both)), activate(&[], &["b", "a"]), "another has their GPUs");
+    assert_eq!(restored(&[], Some(&[runs("c", &[1, 2])])), activate(&[], &["c"]));
+    assert_eq!(restored(&[], None), activate(&[], &[]));
+    let blind = Running { unknown: 2, ..runs("a", &[]) };
+    assert_eq!(restored(&[], Some(&[blind])), activate(&all[..1], &[]));
+}
+
+#[test]
+fn what_was_not_deactivated_is_pending() {
+    let list = file(&[entry(3, &[1, 3], "a"), entry(4, &[2, 4], "b")]);
+    let ids = |running: &[Running], listed: Option<&[Listed]>| -> Vec<u32> {
+        pending(&list, running, listed).into_iter().map(|entry| entry.id).collect()
+    };
+    let a = [runs("A", &[1, 3])];
+    assert_eq!(ids(&a, None), [4], "Fabric Manager is away");
+    assert_eq!(ids(&a, Some(&h100(&[3, 4]))), [4]);
+    assert_eq!(ids(&a, Some(&h100(&[3]))), [0; 0]);
+    assert_eq!(ids(&[], Some(&h100(&[]))), [0; 0], "nothing is active since the host has booted");
+}

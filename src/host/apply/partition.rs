@@ -1,0 +1,392 @@
+//! A partition of Fabric Manager that is activated for a guest before it starts, and deactivated when it is off.
+//!
+//! Fabric Manager routes NVLinks for the GPUs of active partitions only, and on H100 and later even a guest of one GPU
+//! has no CUDA before (gpuvm-hardware(7), SHARED NVSWITCH). It knows no guests: that a partition is nobody's is told by
+//! the domains that run and by the processes that have its GPUs open. Other programs may change partitions too, so its
+//! list is read before each change and after it: what the list says then is the proof, not the code that was returned.
+//!
+//! What is changed is written into the journal first ([`Identity::Partition`]): a killed run that has not come so far has
+//! changed nothing, and one that has come so far is undone by the list. The file of active partitions is written before an
+//! activation and after a deactivation, so that it never lacks one that is active.
+
+use super::bind::BindError;
+use super::identity::Identity;
+use super::journal::JournalError;
+use super::{Observer, owner};
+use crate::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError};
+use crate::fsroot::{FsError, FsRoot};
+use crate::hypervisor::Hypervisor;
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::fabric::{
+    Call, Decision, Listed, Meaning, Modules, ModulesText, PartitionRefusal, RestoreEntry, Wanted,
+    decide,
+};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How often it is looked for a signal while Fabric Manager is waited for.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long is waited for another process that changes partitions: no change takes longer.
+const LOCK: Duration = Duration::from_secs(90);
+
+/// A GPU of a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PartitionGpu {
+    /// Its module id, by which Fabric Manager knows it.
+    pub module: u32,
+    /// Its address, by which libvirt and the kernel do.
+    pub bdf: Bdf,
+}
+
+/// A partition that is to be activated or deactivated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PartitionStep {
+    /// Its number.
+    pub partition: u32,
+    /// Its GPUs.
+    pub gpus: Vec<PartitionGpu>,
+    /// UUID of the domain that it is for, with dashes.
+    pub domain: String,
+    /// For vGPU a virtual function of each GPU, in Fabric Manager's order of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vfs: Vec<Bdf>,
+    /// Whether a deactivation may be left for later where Fabric Manager does not answer: the guest is off all the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_wait: bool,
+}
+
+impl PartitionStep {
+    /// Module ids of its GPUs.
+    pub fn modules(&self) -> Modules {
+        self.gpus.iter().map(|gpu| gpu.module).collect()
+    }
+
+    /// Addresses of its GPUs and of the virtual functions.
+    fn functions(&self) -> Vec<Bdf> {
+        self.gpus.iter().map(|gpu| gpu.bdf).chain(self.vfs.iter().copied()).collect()
+    }
+
+    /// It as the file has it.
+    fn entry(&self) -> RestoreEntry {
+        let domain = self.domain.clone();
+        RestoreEntry { id: self.partition, modules: self.modules(), domain }
+    }
+
+    /// Whether it is in a list, and active there.
+    fn is_active(&self, listed: &[Listed]) -> bool {
+        let modules = self.modules();
+        listed.iter().any(|one| one.id == self.partition && one.active && one.modules() == modules)
+    }
+}
+
+impl fmt::Display for PartitionStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NVLink partition {} ({})", self.partition, ModulesText(&self.modules()))
+    }
+}
+
+/// Why a partition is not as wanted.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "partition-")]
+pub enum PartitionError {
+    /// The host's files.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    Host(#[from] FsError),
+    /// Fabric Manager does not say how it stands, or refuses; nothing has changed.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    Manager(#[from] ManagerRefusal),
+    /// Fabric Manager has failed in the middle, and the partition may be active or not.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    Unsure(#[source] ManagerRefusal),
+    /// The partition is somebody's, or not what was planned.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    Refused(#[from] PartitionRefusal),
+    /// The file of active partitions.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    File(#[from] RestoreFileError),
+    /// A guest has its GPUs, or that cannot be told.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    Guest(#[from] BindError),
+    /// The journal could not be written.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    Journal(#[from] JournalError),
+    /// Fabric Manager says that it is done, and lists something else.
+    #[error(
+        "Fabric Manager has returned success, and lists NVLink partition {partition} as {}",
+        if *active { "active" } else { "inactive" }
+    )]
+    NotProven {
+        /// The partition.
+        partition: u32,
+        /// What it is listed as.
+        active: bool,
+    },
+    /// The partition is another domain's by now.
+    #[error("NVLink partition {partition} was activated for domain {domain} since")]
+    Reassigned {
+        /// The partition.
+        partition: u32,
+        /// UUID of the domain.
+        domain: String,
+    },
+    /// A signal came while it was waited.
+    #[error("{signal} came")]
+    #[strum(to_string = "")]
+    Signal {
+        /// The signal's name.
+        signal: String,
+    },
+}
+
+impl PartitionError {
+    /// Whether the partition may be another than before.
+    pub fn may_have_done(&self) -> bool {
+        matches!(self, PartitionError::Unsure(_))
+    }
+}
+
+/// What may be asked of Fabric Manager here.
+pub trait Partitions {
+    /// Its partitions.
+    fn list(&self) -> Result<Vec<Listed>, ManagerRefusal>;
+    /// Activates one, for vGPU with a virtual function of each GPU.
+    fn activate(&self, partition: u32, vfs: &[Bdf]) -> Result<(), ManagerRefusal>;
+    /// Deactivates one.
+    fn deactivate(&self, partition: u32) -> Result<(), ManagerRefusal>;
+    /// The pauses between two tries while it is starting.
+    fn pauses(&self) -> gpuvm_core::fabric::Pauses;
+}
+
+impl Partitions for Manager {
+    fn list(&self) -> Result<Vec<Listed>, ManagerRefusal> {
+        Manager::list(self)
+    }
+    fn activate(&self, partition: u32, vfs: &[Bdf]) -> Result<(), ManagerRefusal> {
+        Manager::activate(self, partition, vfs)
+    }
+    fn deactivate(&self, partition: u32) -> Result<(), ManagerRefusal> {
+        Manager::deactivate(self, partition)
+    }
+    fn pauses(&self) -> gpuvm_core::fabric::Pauses {
+        self.limits.pauses
+    }
+}
+
+/// Who is told what is about to change, before it does.
+pub type Made<'m> = &'m mut dyn FnMut(Identity) -> Result<(), JournalError>;
+
+/// What activates and deactivates partitions.
+pub struct Switch<'a> {
+    /// Fabric Manager.
+    pub manager: &'a dyn Partitions,
+    /// The file of active partitions.
+    pub file: &'a Path,
+    /// How long to wait for its lock.
+    pub wait: Duration,
+    /// Refuses functions that a guest has.
+    pub guests: &'a dyn Fn(&[Bdf]) -> Result<(), BindError>,
+}
+
+/// What is told while it is waited, and asked whether to go on.
+pub struct Watched<'o>(pub Option<&'o mut dyn Observer>);
+
+impl Watched<'_> {
+    /// Tells something.
+    fn note(&mut self, text: &str) {
+        if let Some(observer) = &mut self.0 {
+            observer.note(text);
+        }
+    }
+
+    /// Waits; a signal breaks off.
+    fn pause(&mut self, pause: Duration) -> Result<(), PartitionError> {
+        let until = Instant::now() + pause;
+        loop {
+            if let Some(signal) = self.0.as_mut().and_then(|observer| observer.interrupted()) {
+                return Err(PartitionError::Signal { signal });
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            sleep(left.min(LOOK));
+        }
+    }
+}
+
+impl Switch<'_> {
+    /// Asks something, again while Fabric Manager is starting. The outer error ends the step at once.
+    fn asked<T>(
+        &self,
+        call: Call,
+        watched: &mut Watched<'_>,
+        ask: impl Fn(&dyn Partitions) -> Result<T, ManagerRefusal>,
+    ) -> Result<Result<T, ManagerRefusal>, PartitionError> {
+        let mut pauses = self.manager.pauses();
+        let mut is_first = true;
+        loop {
+            let refusal = match ask(self.manager) {
+                Ok(answer) => return Ok(Ok(answer)),
+                Err(refusal) => refusal,
+            };
+            let pause = match refusal.meaning(call) {
+                Meaning::Starting => pauses.next(),
+                _ => None,
+            };
+            let Some(pause) = pause else { return Ok(Err(refusal)) };
+            if std::mem::take(&mut is_first) {
+                watched.note(&format!("{refusal}; it is still starting and is waited for"));
+            }
+            watched.pause(pause)?;
+        }
+    }
+
+    /// The list, which has to be had.
+    fn list(&self, watched: &mut Watched<'_>) -> Result<Vec<Listed>, PartitionError> {
+        Ok(self.asked(Call::List, watched, |manager| manager.list())??)
+    }
+
+    /// Activates a partition for its domain, and proves it.
+    pub fn activate(
+        &self,
+        step: &PartitionStep,
+        watched: &mut Watched<'_>,
+        made: Made<'_>,
+    ) -> Result<(), PartitionError> {
+        (self.guests)(&step.functions())?;
+        let mut file = RestoreFile::lock(self.file, self.wait)?;
+        let listed = self.list(watched)?;
+        let (partition, modules) = (step.partition, step.modules());
+        let wanted = Wanted { partition, modules, domain: step.domain.clone() };
+        // No guest has a GPU of it, so that none has one of another partition with the same GPU.
+        match decide(&wanted, &listed, &[], file.list()) {
+            Decision::AlreadySo => return Ok(()),
+            Decision::Refused(refusal) => return Err(refusal.into()),
+            Decision::Activate => {}
+        }
+        made(Identity::Partition { partition })?;
+        let before = file.list().clone();
+        file.write(before.with(step.entry()))?;
+        let answer = self.asked(Call::Activate, watched, |m| m.activate(partition, &step.vfs));
+        let is_active = self.list(watched).map(|listed| step.is_active(&listed));
+        if matches!(is_active, Ok(false)) {
+            file.write(before)?;
+        }
+        let refusal = match (answer?, is_active) {
+            (Ok(()), Ok(true)) => return Ok(()),
+            (Ok(()), Ok(false)) => {
+                return Err(PartitionError::NotProven { partition, active: false });
+            }
+            (Ok(()), Err(PartitionError::Manager(unproven))) => {
+                return Err(PartitionError::Unsure(unproven));
+            }
+            (Ok(()), Err(other)) => return Err(other),
+            (Err(refusal), Ok(true))
+                if refusal.meaning(Call::Activate) == Meaning::AlreadyActive =>
+            {
+                watched.note(&format!("{refusal}, and lists it as active"));
+                return Ok(());
+            }
+            (Err(refusal), Ok(false)) => return Err(refusal.into()),
+            (Err(refusal), _) => refusal,
+        };
+        Err(PartitionError::Unsure(refusal))
+    }
+
+    /// Deactivates a partition that no guest has, and proves it. One that is not active, or is of other GPUs by now, needs
+    /// nothing.
+    pub fn deactivate(
+        &self,
+        step: &PartitionStep,
+        watched: &mut Watched<'_>,
+        made: Made<'_>,
+    ) -> Result<(), PartitionError> {
+        let done = self.deactivate_now(step, watched, made);
+        let why = match done {
+            Err(PartitionError::Manager(why) | PartitionError::Unsure(why)) if step.may_wait => why,
+            done => return done,
+        };
+        let advice = why.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+        watched.note(&format!(
+            "{step} stays active until Fabric Manager is asked again: {why}{advice}"
+        ));
+        Ok(())
+    }
+
+    /// Deactivates a partition; that Fabric Manager does not answer is an error.
+    fn deactivate_now(
+        &self,
+        step: &PartitionStep,
+        watched: &mut Watched<'_>,
+        made: Made<'_>,
+    ) -> Result<(), PartitionError> {
+        (self.guests)(&step.functions())?;
+        let mut file = RestoreFile::lock(self.file, self.wait)?;
+        let partition = step.partition;
+        let theirs = file.list().get(partition).filter(|entry| {
+            !entry.domain.eq_ignore_ascii_case(&step.domain) && entry.modules == step.modules()
+        });
+        if let Some(entry) = theirs {
+            let domain = entry.domain.clone();
+            return Err(PartitionError::Reassigned { partition, domain });
+        }
+        let without = file.list().without(partition);
+        let listed = self.list(watched)?;
+        if !step.is_active(&listed) {
+            return Ok(file.write(without)?);
+        }
+        made(Identity::Partition { partition })?;
+        let answer = self.asked(Call::Deactivate, watched, |m| m.deactivate(partition));
+        let is_active = self.list(watched).map(|listed| step.is_active(&listed));
+        if matches!(is_active, Ok(false)) {
+            // Whatever was returned: it is inactive.
+            return Ok(file.write(without)?);
+        }
+        match (answer?, is_active) {
+            (Err(refusal), Ok(_)) => Err(refusal.into()),
+            (Err(refusal), Err(_)) => Err(PartitionError::Unsure(refusal)),
+            (Ok(()), Ok(_)) => Err(PartitionError::NotProven { partition, active: true }),
+            (Ok(()), Err(PartitionError::Manager(why))) => Err(PartitionError::Unsure(why)),
+            (Ok(()), Err(other)) => Err(other),
+        }
+    }
+
+    /// Undoes an activation, where it had begun.
+    pub fn undo_activation(&self, step: &PartitionStep) -> Result<(), PartitionError> {
+        let step = PartitionStep { may_wait: false, ..step.clone() };
+        self.deactivate(&step, &mut Watched(None), &mut |_| Ok(()))
+    }
+
+    /// Undoes a deactivation, where it had begun.
+    pub fn undo_deactivation(&self, step: &PartitionStep) -> Result<(), PartitionError> {
+        self.activate(step, &mut Watched(None), &mut |_| Ok(()))
+    }
+}
+
+/// Works with this machine's Fabric Manager.
+pub fn on_this_machine<T>(
+    hypervisor: &dyn Hypervisor,
+    work: impl FnOnce(&Switch<'_>) -> Result<T, PartitionError>,
+) -> Result<T, PartitionError> {
+    let manager = Manager::of_host(&FsRoot::live()?)?;
+    let guests = |functions: &[Bdf]| -> Result<(), BindError> {
+        owner::on_this_machine(hypervisor, false, |look| look.free_of_guests(functions))
+    };
+    let file = RestoreFile::here();
+    work(&Switch { manager: &manager, file, wait: LOCK, guests: &guests })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! A question that a child process answers, with a deadline: what is asked may hang in a driver, write to the terminal or
+//! crash, and none of that may reach this program.
+#![allow(unsafe_code)] // the fork
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long a child may take to end once it answered or was killed; one that hangs in the driver is left behind.
+const END_LIMIT: Duration = Duration::from_millis(500);
+/// Bytes that an answer has at most; 64 partitions of 16 GPUs have some 100 KiB.
+const LARGEST: usize = 1 << 20;
+
+/// A question that a child process is to answer.
+pub struct Question {
+    /// The child and its answer, or why there is none.
+    child: Result<(Pid, UnixStream), String>,
+    /// When it is given up.
+    until: Instant,
+    /// How long that was from the start.
+    limit: Duration,
+}
+
+impl Question {
+    /// Starts a child that works on it.
+    pub fn ask<T: Serialize>(limit: Duration, ask: impl FnOnce() -> T) -> Question {
+        let text = || serde_json::to_vec(&ask()).unwrap_or_default();
+        let child = in_child(text).map_err(|error| format!("could not be started: {error}"));
+        Question { child, until: Instant::now() + limit, limit }
+    }
+
+    /// Waits for the answer; says what the child did instead.
+    pub fn answer<T: DeserializeOwned>(self) -> Result<T, String> {
+        let (child, mut from) = self.child?;
+        let mut bytes = Vec::new();
+        let ended = read(&mut from, self.until, &mut bytes);
+        if ended.is_err() {
+            let _ = kill(child, Signal::SIGKILL);
+        }
+        let status = reap(child);
+        match (ended, serde_json::from_slice(&bytes)) {
+            (Ok(()), Ok(answer)) => Ok(answer),
+            (Err(ErrorKind::TimedOut | ErrorKind::WouldBlock), _) => {
+                Err(format!("did not answer within {} s", self.limit.as_secs_f32()))
+            }
+            (Err(kind), _) => Err(format!("could not be heard: {kind}")),
+            (Ok(()), Err(_)) => Err(match status {
+                Some(WaitStatus::Signaled(_, signal, _)) => format!("crashed with {signal}"),
+                _ => "ended without an answer".into(),
+            }),
+        }
+    }
+}
+
+/// Reads to the end of the stream, at most until the deadline.
+fn read(from: &mut UnixStream, until: Instant, bytes: &mut Vec<u8>) -> Result<(), ErrorKind> {
+    let mut page = [0; 4096];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut);
+        }
+        from.set_read_timeout(Some(left)).map_err(|error| error.kind())?;
+        match from.read(&mut page) {
+            Ok(0) => return Ok(()),
+            Ok(length) if bytes.len() + length <= LARGEST => {
+                bytes.extend_from_slice(&page[..length]);
+            }
+            Ok(_) => return Err(ErrorKind::InvalidData),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.kind()),
+        }
+    }
+}
+
+/// Takes a child's end, if it comes soon.
+fn reap(child: Pid) -> Option<WaitStatus> {
+    let until = Instant::now() + END_LIMIT;
+    loop {
+        match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) if Instant::now() < until => {
+                sleep(Duration::from_millis(1));
+            }
+            Ok(status) => return Some(status),
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Runs `ask` in a child process; gives its id and the end of a socket that what `ask` returns comes out of.
+fn in_child(ask: impl FnOnce() -> Vec<u8>) -> std::io::Result<(Pid, UnixStream)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    // SAFETY: the child runs only `ask`, writes and leaves by `_exit`; should another thread of ours hold a lock that
+    // it needs, it hangs, and the parent's deadline ends it.
+    match unsafe { fork() }? {
+        ForkResult::Parent { child } => Ok((child, ours)),
+        ForkResult::Child => {
+            drop(ours);
+            answer(theirs, ask)
+        }
+    }
+}
+
+/// The child's whole life: silent, ended with its parent, never returning into the parent's code.
+fn answer(mut to: UnixStream, ask: impl FnOnce() -> Vec<u8>) -> ! {
+    let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
+    if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
+        let _ = nix::unistd::dup2_stdout(&null);
+        let _ = nix::unistd::dup2_stderr(&null);
+    }
+    // Without an answer the parent sees that there is none.
+    if let Ok(bytes) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(ask)) {
+        let _ = to.write_all(&bytes);
+        // Ends the answer also where another child holds a copy of the socket.
+        let _ = to.shutdown(Shutdown::Write);
+    }
+    drop(to);
+    // SAFETY: ends the process at once; the parent's exit handlers are not the child's to run.
+    unsafe { libc::_exit(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_answers_hangs_or_crashes() {
+        let limit = Duration::from_secs(20);
+        let answer = |question: Question| question.answer::<u32>();
+        assert_eq!(answer(Question::ask(limit, || 7)), Ok(7));
+        let hung = Question::ask(Duration::from_millis(50), || {
+            sleep(Duration::from_secs(600));
+            7
+        });
+        assert_eq!(answer(hung), Err("did not answer within 0.05 s".into()));
+        let crashed = Question::ask(limit, || {
+            let _ = kill(nix::unistd::getpid(), Signal::SIGABRT);
+            7
+        });
+        assert_eq!(answer(crashed), Err("crashed with SIGABRT".into()));
+        let long = Question::ask(limit, || "x".repeat(2 * LARGEST));
+        assert_eq!(long.answer::<String>(), Err("could not be heard: invalid data".into()));
+    }
+}

@@ -1,0 +1,194 @@
+//! Calls of Fabric Manager's client library, made in a process of their own. The declarations are our own, after the
+//! published interface (gpuvm-hardware(7), FABRIC MANAGER).
+#![allow(unsafe_code)] // calls into a C library
+
+use super::config::Address;
+use super::{Answer, Ask, ManagerRefusal, abi};
+use crate::loaded::{find, load};
+use gpuvm_core::fabric::{Code, IN_USE, VERSION_MISMATCH};
+use libloading::{Library, Symbol};
+use std::ffi::{OsString, c_int, c_void};
+use std::ptr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Says that nobody answered in time.
+const TIMEOUT: i32 = -5;
+/// Says that nobody listens.
+const CONNECTION_NOT_VALID: i32 = -9;
+
+/// Takes nothing.
+type Plain = unsafe extern "C" fn() -> c_int;
+/// Takes an opaque handle.
+type WithHandle = unsafe extern "C" fn(*mut c_void) -> c_int;
+/// `fmConnect`.
+type Connect = unsafe extern "C" fn(*mut u32, *mut *mut c_void) -> c_int;
+/// Fills or reads a value: `fmGetSupportedFabricPartitions`, `fmSetActivatedFabricPartitions`,
+/// `fmGetNvlinkFailedDevices`, `fmGetUnsupportedFabricPartitions`.
+type WithValue = unsafe extern "C" fn(*mut c_void, *mut u32) -> c_int;
+/// `fmActivateFabricPartition` and `fmDeactivateFabricPartition`: handle, number.
+type WithNumber = unsafe extern "C" fn(*mut c_void, u32) -> c_int;
+/// `fmActivateFabricPartitionWithVFs`: handle, number, functions, their count.
+type WithFunctions = unsafe extern "C" fn(*mut c_void, u32, *mut u32, u32) -> c_int;
+
+/// How to reach Fabric Manager.
+pub struct Route<'a> {
+    /// Names of its library, the first that is there counts.
+    pub libraries: &'a [OsString],
+    /// Where it listens.
+    pub address: &'a Address,
+    /// What the library is given to connect, in milliseconds.
+    pub connect_ms: u32,
+    /// How often it is tried.
+    pub connects: u32,
+}
+
+/// The library, initialised.
+struct Session<'l> {
+    /// Its code.
+    library: &'l Library,
+    /// The open connection.
+    handle: *mut c_void,
+}
+
+/// The refusal that the library is not one.
+fn absent(reason: String) -> ManagerRefusal {
+    ManagerRefusal::Library { reason }
+}
+
+/// The refusal of a call.
+fn refused(call: &str, code: c_int) -> ManagerRefusal {
+    ManagerRefusal::Call { call: call.into(), code: Code(code) }
+}
+
+/// Asks Fabric Manager one thing over a connection of its own. Whatever happens, the connection is closed again.
+pub fn ask(ask: &Ask, route: &Route<'_>) -> Result<Answer, ManagerRefusal> {
+    let library = load(route.libraries).map_err(absent)?;
+    // SAFETY: the types are those of the published interface.
+    let (init, shutdown, disconnect) = unsafe {
+        (
+            find::<Plain>(&library, "fmLibInit").map_err(absent)?,
+            find::<Plain>(&library, "fmLibShutdown").map_err(absent)?,
+            find::<WithHandle>(&library, "fmDisconnect").map_err(absent)?,
+        )
+    };
+    // SAFETY: takes nothing.
+    match unsafe { init() } {
+        0 | IN_USE => {}
+        code => return Err(refused("fmLibInit", code)),
+    }
+    let handle = connect(&library, route)?;
+    let answer = Session { library: &library, handle }.ask(ask);
+    // SAFETY: the handle is open, and not used afterwards.
+    unsafe {
+        disconnect(handle);
+        shutdown();
+    }
+    answer
+}
+
+/// Connects, some times where nobody answers: it may be just starting.
+fn connect(library: &Library, route: &Route<'_>) -> Result<*mut c_void, ManagerRefusal> {
+    // SAFETY: the type is that of the published interface.
+    let connect: Symbol<'_, Connect> = unsafe { find(library, "fmConnect") }.map_err(absent)?;
+    let mut handle = ptr::null_mut();
+    let mut open = |newer| -> Result<c_int, ManagerRefusal> {
+        let params = abi::connect(route.address, route.connect_ms, newer);
+        let mut params = params.ok_or_else(|| ManagerRefusal::Address(route.address.clone()))?;
+        // SAFETY: the parameters have the size that their version word says; the handle is written on success only.
+        Ok(unsafe { connect(params.as_mut_ptr(), &raw mut handle) })
+    };
+    let wait = Duration::from_millis(route.connect_ms.into());
+    for tries_left in (0..route.connects.max(1)).rev() {
+        let begun = Instant::now();
+        let code = match open(true)? {
+            VERSION_MISMATCH => open(false)?,
+            code => code,
+        };
+        match code {
+            0 => return Ok(handle),
+            TIMEOUT | CONNECTION_NOT_VALID if tries_left > 0 => {
+                sleep(wait.saturating_sub(begun.elapsed()));
+            }
+            code => return Err(refused("fmConnect", code)),
+        }
+    }
+    unreachable!("the last try returns")
+}
+
+impl Session<'_> {
+    /// Asks one thing.
+    fn ask(&self, ask: &Ask) -> Result<Answer, ManagerRefusal> {
+        let list = |reason| ManagerRefusal::List { reason };
+        match ask {
+            Ask::List => {
+                let mut value = abi::empty_list();
+                self.value("fmGetSupportedFabricPartitions", &mut value)?;
+                abi::partitions(&value).map(Answer::Partitions).map_err(list)
+            }
+            Ask::Failed => {
+                let mut value = abi::empty_failed();
+                self.value("fmGetNvlinkFailedDevices", &mut value)?;
+                abi::failed(&value).map(Answer::Failed).map_err(list)
+            }
+            Ask::Unsupported => {
+                let mut value = abi::empty_unsupported();
+                self.value("fmGetUnsupportedFabricPartitions", &mut value)?;
+                abi::unsupported(&value).map(Answer::Unsupported).map_err(list)
+            }
+            Ask::SetActivated(ids) => {
+                let mut value = abi::activated(ids).map_err(list)?;
+                self.value("fmSetActivatedFabricPartitions", &mut value)?;
+                Ok(Answer::Done)
+            }
+            Ask::Activate { partition, vfs } if vfs.is_empty() => {
+                self.number("fmActivateFabricPartition", *partition)
+            }
+            Ask::Activate { partition, vfs } => {
+                let mut functions = abi::functions(vfs);
+                self.functions("fmActivateFabricPartitionWithVFs", *partition, &mut functions)
+            }
+            Ask::Deactivate { partition } => self.number("fmDeactivateFabricPartition", *partition),
+        }
+    }
+
+    /// Calls what fills or reads a value.
+    fn value(&self, name: &str, value: &mut [u32]) -> Result<(), ManagerRefusal> {
+        // SAFETY: the type is that of the published interface.
+        let call: Symbol<'_, WithValue> = unsafe { find(self.library, name) }.map_err(absent)?;
+        // SAFETY: the handle is open; the value has the size that its version word says.
+        match unsafe { call(self.handle, value.as_mut_ptr()) } {
+            0 => Ok(()),
+            code => Err(refused(name, code)),
+        }
+    }
+
+    /// Calls what takes a partition.
+    fn number(&self, name: &str, partition: u32) -> Result<Answer, ManagerRefusal> {
+        // SAFETY: the type is that of the published interface.
+        let call: Symbol<'_, WithNumber> = unsafe { find(self.library, name) }.map_err(absent)?;
+        // SAFETY: the handle is open.
+        match unsafe { call(self.handle, partition) } {
+            0 => Ok(Answer::Done),
+            code => Err(refused(name, code)),
+        }
+    }
+
+    /// Calls what takes a partition and functions of four words each.
+    fn functions(
+        &self,
+        name: &str,
+        partition: u32,
+        functions: &mut [u32],
+    ) -> Result<Answer, ManagerRefusal> {
+        let count = u32::try_from(functions.len() / 4).unwrap_or(u32::MAX);
+        // SAFETY: the type is that of the published interface.
+        let call: Symbol<'_, WithFunctions> =
+            unsafe { find(self.library, name) }.map_err(absent)?;
+        // SAFETY: the handle is open; there are as many functions as it is told.
+        match unsafe { call(self.handle, partition, functions.as_mut_ptr(), count) } {
+            0 => Ok(Answer::Done),
+            code => Err(refused(name, code)),
+        }
+    }
+}

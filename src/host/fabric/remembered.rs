@@ -1,0 +1,256 @@
+//! The file of activated partitions, for the time after a restart of Fabric Manager. It is replaced as a whole, under an
+//! advisory lock: who has the lock of a file that is no longer the one of its name takes that of its successor.
+
+use crate::apply::identity::FileId;
+use crate::trace;
+use gpuvm_core::fabric::{RestoreList, RestoreListError};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::unistd::geteuid;
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Where it is on this machine.
+const PATH: &str = "/var/lib/gpuvm/fabric.json";
+/// Mode of the file: root alone.
+const MODE: u32 = 0o600;
+/// Permissions that let others than the owner write.
+const OTHERS_WRITE: u32 = 0o022;
+/// How often the lock is tried.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "fabric-file-")]
+pub enum RestoreFileError {
+    /// The file system could not.
+    #[error("list of active partitions {}: {source}", path.display())]
+    #[strum(to_string = "unusable")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It cannot be understood.
+    #[error("list of active partitions {}: {source}", path.display())]
+    #[strum(to_string = "")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: RestoreListError,
+    },
+    /// It is not as it was made.
+    #[error("{} is not used as the list of active partitions: {reason}", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Another process changes partitions.
+    #[error("{} is locked by another process, which has not let go of it within {} s", path.display(), waited.as_secs_f32())]
+    Held {
+        /// The file.
+        path: PathBuf,
+        /// How long was waited.
+        waited: Duration,
+    },
+}
+
+/// The file, locked.
+#[derive(Debug)]
+pub struct RestoreFile {
+    /// Where it is.
+    path: PathBuf,
+    /// The open file that carries the lock.
+    file: Flock<File>,
+    /// What it holds.
+    list: RestoreList,
+}
+
+impl RestoreFile {
+    /// Where it is on this machine.
+    pub fn here() -> &'static Path {
+        Path::new(PATH)
+    }
+
+    /// What a file holds, without its lock; nothing where it is missing.
+    pub fn read(path: &Path) -> Result<RestoreList, RestoreFileError> {
+        let mut open = OpenOptions::new();
+        let opened = open.read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(path);
+        match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(RestoreList::default()),
+            Err(error) => Err(failed(path)(error)),
+            Ok(mut file) => content(path, &mut file),
+        }
+    }
+
+    /// Locks a file, which is made where it is missing, and reads it; waits no longer than this.
+    pub fn lock(path: &Path, wait: Duration) -> Result<RestoreFile, RestoreFileError> {
+        let until = Instant::now() + wait;
+        if let Some(dir) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(failed(path))?;
+        }
+        loop {
+            let mut open = OpenOptions::new();
+            let open = open.read(true).write(true).create(true).truncate(false).mode(MODE);
+            let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+            let mut file = open.custom_flags(flags.bits()).open(path).map_err(failed(path))?;
+            is_ours(path, &file)?;
+            let mut file = loop {
+                match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                    Ok(file) => break file,
+                    Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) => file = back,
+                    Err((_, errno)) => return Err(failed(path)(errno.into())),
+                }
+                if Instant::now() >= until {
+                    return Err(RestoreFileError::Held { path: path.to_owned(), waited: wait });
+                }
+                std::thread::sleep(LOOK);
+            };
+            // Replaced while it was waited for: its successor counts.
+            let now = FileId::at(path).map_err(failed(path))?;
+            let meta = file.metadata().map_err(failed(path))?;
+            if now.is_some_and(|now| now.device == meta.dev() && now.inode == meta.ino()) {
+                let list = content(path, &mut file)?;
+                return Ok(RestoreFile { path: path.to_owned(), file, list });
+            }
+        }
+    }
+
+    /// What it holds.
+    pub fn list(&self) -> &RestoreList {
+        &self.list
+    }
+
+    /// Replaces it; the lock goes on. Nothing is written where nothing changes.
+    pub fn write(&mut self, list: RestoreList) -> Result<(), RestoreFileError> {
+        if list == self.list {
+            return Ok(());
+        }
+        let failed = failed(&self.path);
+        let dir = self.path.parent().unwrap_or(Path::new("/"));
+        let replace = || -> io::Result<Flock<File>> {
+            let mut new = tempfile::NamedTempFile::new_in(dir)?;
+            new.write_all(list.text().as_bytes())?;
+            new.as_file().set_permissions(Permissions::from_mode(MODE))?;
+            new.as_file().sync_all()?;
+            // Locked before it has the name, so that nobody gets in between.
+            let locked = Flock::lock(new.reopen()?, FlockArg::LockExclusiveNonblock)
+                .map_err(|(_, errno)| io::Error::from(errno))?;
+            new.persist(&self.path)?;
+            File::open(dir)?.sync_all()?;
+            Ok(locked)
+        };
+        self.file = replace().map_err(failed)?;
+        trace::wrote(&self.path);
+        self.list = list;
+        Ok(())
+    }
+}
+
+/// Makes our error of the system's.
+fn failed(path: &Path) -> impl Fn(io::Error) -> RestoreFileError + use<> {
+    let path = path.to_owned();
+    move |source| RestoreFileError::File { path: path.clone(), source }
+}
+
+/// Reads an open file.
+fn content(path: &Path, file: &mut File) -> Result<RestoreList, RestoreFileError> {
+    trace::reads(path);
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(failed(path))?;
+    let damaged = |source| RestoreFileError::Damaged { path: path.to_owned(), source };
+    RestoreList::parse(&text).map_err(damaged)
+}
+
+/// Refuses a file of another kind or of somebody else, or that somebody else may write.
+fn is_ours(path: &Path, file: &File) -> Result<(), RestoreFileError> {
+    let meta = file.metadata().map_err(failed(path))?;
+    let uid = geteuid().as_raw();
+    let reason = if !meta.is_file() {
+        "it is not a regular file".to_owned()
+    } else if meta.uid() != uid {
+        format!("it belongs to user {}, not to user {uid}", meta.uid())
+    } else if meta.mode() & OTHERS_WRITE != 0 {
+        format!("mode {:04o} lets others write it", meta.mode() & 0o7777)
+    } else {
+        return Ok(());
+    };
+    Err(RestoreFileError::Foreign { path: path.to_owned(), reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuvm_core::fabric::RestoreEntry;
+
+    /// An entry.
+    fn entry(id: u32) -> RestoreEntry {
+        RestoreEntry { id, modules: [id].into(), domain: "u".into() }
+    }
+
+    #[test]
+    fn it_is_written_whole_for_root_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gpuvm/fabric.json");
+        assert_eq!(RestoreFile::read(&path).unwrap(), RestoreList::default());
+        let mut file = RestoreFile::lock(&path, Duration::ZERO).unwrap();
+        assert_eq!(RestoreFile::read(&path).unwrap(), RestoreList::default(), "just made");
+        for id in [3, 4] {
+            let list = file.list().with(entry(id));
+            file.write(list).unwrap();
+        }
+        let read = RestoreFile::read(&path).unwrap();
+        assert_eq!(&read, file.list());
+        assert_eq!(read.partitions, [entry(3), entry(4)]);
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_lock_outlives_a_write_and_its_next_holder_reads_the_new_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fabric.json");
+        let mut file = RestoreFile::lock(&path, Duration::ZERO).unwrap();
+        // Opened before the file is replaced: it waits for the lock of the old one.
+        let waits = std::thread::spawn({
+            let path = path.clone();
+            move || RestoreFile::lock(&path, Duration::from_secs(60)).unwrap().list().clone()
+        });
+        let list = file.list().with(entry(3));
+        file.write(list.clone()).unwrap();
+        let held = RestoreFile::lock(&path, Duration::from_millis(1)).unwrap_err();
+        assert!(matches!(held, RestoreFileError::Held { .. }), "{held}");
+        assert!(!waits.is_finished());
+        drop(file);
+        assert_eq!(waits.join().unwrap(), list);
+    }
+
+    #[test]
+    fn what_is_not_as_it_was_made_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fabric.json");
+        let refused = |reason: &str| {
+            let error = RestoreFile::lock(&path, Duration::ZERO).unwrap_err().to_string();
+            assert!(error.contains(reason) && error.contains("fabric.json"), "{error}");
+        };
+        std::fs::write(&path, "{").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        refused("line 1");
+        assert!(RestoreFile::read(&path).is_err());
+        std::fs::set_permissions(&path, Permissions::from_mode(0o622)).unwrap();
+        refused("mode 0622 lets others write it");
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
+        refused("symbolic links");
+        assert!(!dir.path().join("elsewhere").exists());
+    }
+}
