@@ -18,7 +18,7 @@ const A100: [(&str, u32); 8] =
     [("07", 3), ("0f", 1), ("47", 4), ("4e", 2), ("87", 7), ("90", 5), ("b7", 8), ("bd", 6)];
 
 /// The directory of the fakes, compiled once a run.
-fn fakes() -> &'static Path {
+pub fn fakes() -> &'static Path {
     static FAKES: OnceLock<PathBuf> = OnceLock::new();
     FAKES.get_or_init(|| {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fakes");

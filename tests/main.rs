@@ -23,6 +23,7 @@ mod lstopo;
 mod manual;
 mod matrix;
 mod nics;
+mod partitions;
 mod plans;
 mod posted;
 mod requirements;

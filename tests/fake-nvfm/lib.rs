@@ -1,16 +1,33 @@
-//! A fake of Fabric Manager's client library, `libnvfm.so.1`: the functions that list partitions, with the published
-//! layouts (gpuvm-hardware(7), FABRIC MANAGER). Compiled by the tests with rustc; see setting.rs
-//! for what it can be told.
+//! A fake of Fabric Manager's client library, `libnvfm.so.1`, and of Fabric Manager behind it: partitions are listed,
+//! activated and deactivated, with the published layouts (gpuvm-hardware(7), FABRIC MANAGER). Compiled by the tests with
+//! rustc; see setting.rs for what it can be told, state.rs for what it remembers.
 //!
-//! The lists are written down a second time here, from the publication, so that the program's tables are checked by
-//! others than themselves.
+//! The lists and the answers are written down a second time here, from the publication, so that the program's tables are
+//! checked by others than themselves.
 
 mod setting;
+mod state;
 
 use setting::Setting;
+use state::State;
 use std::ffi::{c_char, c_int};
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The arguments are wrong, or there is no such partition.
+const BADPARAM: c_int = -1;
+/// Not in this mode.
+const NOT_SUPPORTED: c_int = -3;
+/// The library is not initialised; by older releases also: the partition is not active.
+const UNINITIALIZED: c_int = -4;
+/// The version word is not known.
+const VERSION_MISMATCH: c_int = -6;
+/// By older releases: the partition is active, or another one has GPUs of it.
+const IN_USE: c_int = -7;
+/// By newer releases.
+const PARTITION_ID_IN_USE: c_int = -17;
+/// By newer releases.
+const PARTITION_ID_NOT_IN_USE: c_int = -18;
 
 /// Connection parameters, version 2; version 1 ends before `address_type`.
 #[repr(C)]
@@ -53,6 +70,65 @@ pub struct PartitionList {
     partitions: [PartitionInfo; 64],
 }
 
+/// A PCI function.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PciDevice {
+    domain: u32,
+    bus: u32,
+    device: u32,
+    function: u32,
+}
+
+/// The list of partitions that are to count as active.
+#[repr(C)]
+pub struct ActivatedList {
+    version: u32,
+    num_partitions: u32,
+    partition_ids: [u32; 64],
+}
+
+/// A device with failed NVLinks.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FailedDeviceInfo {
+    uuid: [c_char; 80],
+    pci_bus_id: [c_char; 32],
+    num_ports: u32,
+    port_num: [u32; 64],
+}
+
+/// The list of these.
+#[repr(C)]
+pub struct FailedDevices {
+    version: u32,
+    num_gpus: u32,
+    num_switches: u32,
+    gpus: [FailedDeviceInfo; 16],
+    switches: [FailedDeviceInfo; 12],
+}
+
+/// A partition that cannot be had.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct UnsupportedInfo {
+    partition_id: u32,
+    num_gpus: u32,
+    physical_ids: [u32; 16],
+}
+
+/// The list of these.
+#[repr(C)]
+pub struct UnsupportedList {
+    version: u32,
+    num_partitions: u32,
+    partitions: [UnsupportedInfo; 64],
+}
+
+const _: () = assert!(size_of::<PciDevice>() == 16 && size_of::<ActivatedList>() == 264);
+const _: () = assert!(size_of::<FailedDeviceInfo>() == 372 && size_of::<FailedDevices>() == 10428);
+const _: () = assert!(offset_of!(FailedDevices, switches) == 5964);
+const _: () = assert!(size_of::<UnsupportedInfo>() == 72 && size_of::<UnsupportedList>() == 4616);
 const _: () =
     assert!(size_of::<ConnectParams>() == 272 && offset_of!(ConnectParams, timeout_ms) == 260);
 const _: () = assert!(offset_of!(ConnectParams, address_type) == 268);
@@ -161,6 +237,11 @@ pub extern "C" fn fmDisconnect(handle: usize) -> c_int {
     if handle == 0xfab && open.is_ok() { 0 } else { -1 }
 }
 
+/// Whether an operation may be asked for: the library is connected.
+fn is_connected(handle: usize) -> bool {
+    handle == 0xfab && STATE.load(Ordering::SeqCst) == 2
+}
+
 /// # Safety
 /// The list has the size that its version says.
 #[unsafe(no_mangle)]
@@ -168,42 +249,224 @@ pub unsafe extern "C" fn fmGetSupportedFabricPartitions(
     handle: usize,
     list: *mut PartitionList,
 ) -> c_int {
-    let setting = Setting::read();
-    if let Some(code) = setting.enter("fmGetSupportedFabricPartitions") {
-        return code;
-    }
-    if handle != 0xfab || STATE.load(Ordering::SeqCst) != 2 {
-        return -4;
-    }
+    state::operation("fmGetSupportedFabricPartitions", "", |setting, state| {
+        if !is_connected(handle) {
+            return UNINITIALIZED;
+        }
+        // SAFETY: as the caller vouches.
+        let list = unsafe { &mut *list };
+        if list.version != 0x0102_030C {
+            return VERSION_MISMATCH;
+        }
+        fill(list, setting, state);
+        0
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn fmActivateFabricPartition(handle: usize, id: u32) -> c_int {
+    state::operation("fmActivateFabricPartition", &id.to_string(), |setting, state| {
+        if !is_connected(handle) {
+            return UNINITIALIZED;
+        }
+        activate(id, setting, state)
+    })
+}
+
+/// # Safety
+/// There are as many functions as are told.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fmActivateFabricPartitionWithVFs(
+    handle: usize,
+    id: u32,
+    functions: *const PciDevice,
+    count: u32,
+) -> c_int {
     // SAFETY: as the caller vouches.
-    let list = unsafe { &mut *list };
-    if list.version != 0x0102_030C {
-        return -6;
+    let all = unsafe { std::slice::from_raw_parts(functions, count as usize) };
+    let text = |one: &PciDevice| {
+        format!(" {:04x}:{:02x}:{:02x}.{}", one.domain, one.bus, one.device, one.function)
+    };
+    let given = format!("{id}{}", all.iter().map(text).collect::<String>());
+    state::operation("fmActivateFabricPartitionWithVFs", &given, |setting, state| {
+        let gpus = partitions(setting).into_iter().find(|(known, _)| *known == id);
+        match gpus {
+            _ if !is_connected(handle) => UNINITIALIZED,
+            // Functions go with the mode for vGPU only.
+            _ if setting.number("mode") != Some(2) => NOT_SUPPORTED,
+            Some((_, gpus)) if gpus.len() == all.len() => activate(id, setting, state),
+            _ => BADPARAM,
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn fmDeactivateFabricPartition(handle: usize, id: u32) -> c_int {
+    state::operation("fmDeactivateFabricPartition", &id.to_string(), |setting, state| {
+        if !is_connected(handle) {
+            return UNINITIALIZED;
+        }
+        if partitions(setting).iter().all(|(known, _)| *known != id) {
+            return BADPARAM;
+        }
+        match state.deactivate(id) {
+            true => 0,
+            false if setting.one("answers") == Some("new") => PARTITION_ID_NOT_IN_USE,
+            false => UNINITIALIZED,
+        }
+    })
+}
+
+/// # Safety
+/// The list has the size that its version says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fmSetActivatedFabricPartitions(
+    handle: usize,
+    list: *const ActivatedList,
+) -> c_int {
+    // SAFETY: as the caller vouches.
+    let list = unsafe { &*list };
+    let ids = &list.partition_ids[..(list.num_partitions as usize).min(64)];
+    let given = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    state::operation("fmSetActivatedFabricPartitions", &given, |setting, state| {
+        let known = partitions(setting);
+        let gpus: Vec<u32> = ids
+            .iter()
+            .flat_map(|id| known.iter().filter(move |(known, _)| known == id))
+            .flat_map(|(_, gpus)| gpus.clone())
+            .collect();
+        let twice = gpus.iter().any(|gpu| gpus.iter().filter(|other| *other == gpu).count() > 1);
+        if !is_connected(handle) {
+            UNINITIALIZED
+        } else if list.version != 0x0100_0108 {
+            VERSION_MISMATCH
+        } else if state.is_told || setting.number("restart_mode").is_none() {
+            NOT_SUPPORTED
+        } else if list.num_partitions > 64
+            || twice
+            || ids.iter().any(|id| known.iter().all(|(known, _)| known != id))
+        {
+            BADPARAM
+        } else {
+            state.tell(ids);
+            0
+        }
+    })
+}
+
+/// # Safety
+/// The list has the size that its version says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fmGetNvlinkFailedDevices(
+    handle: usize,
+    list: *mut FailedDevices,
+) -> c_int {
+    state::operation("fmGetNvlinkFailedDevices", "", |setting, _| {
+        // SAFETY: as the caller vouches.
+        let list = unsafe { &mut *list };
+        if !is_connected(handle) {
+            return UNINITIALIZED;
+        }
+        if list.version != 0x0100_28BC {
+            return VERSION_MISMATCH;
+        }
+        let failed = setting.all("failed").filter(|_| knows_addresses(setting));
+        for (info, words) in list.gpus.iter_mut().zip(failed) {
+            write(&mut info.uuid, &format!("GPU-{}", words[0]));
+            if let Some(gpu) = setting.all("gpu").find(|gpu| gpu[1] == words[0]) {
+                write(&mut info.pci_bus_id, &format!("0000{}", gpu[0].to_uppercase()));
+            }
+            info.num_ports = words[1..].len() as u32;
+            for (port, word) in info.port_num.iter_mut().zip(&words[1..]) {
+                *port = word.parse().unwrap();
+            }
+            list.num_gpus += 1;
+        }
+        0
+    })
+}
+
+/// # Safety
+/// The list has the size that its version says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fmGetUnsupportedFabricPartitions(
+    handle: usize,
+    list: *mut UnsupportedList,
+) -> c_int {
+    state::operation("fmGetUnsupportedFabricPartitions", "", |setting, _| {
+        // SAFETY: as the caller vouches.
+        let list = unsafe { &mut *list };
+        if !is_connected(handle) {
+            return UNINITIALIZED;
+        }
+        if list.version != 0x0100_1208 {
+            return VERSION_MISMATCH;
+        }
+        let listed = partitions(setting);
+        let is_gone = |id: u32| listed.iter().all(|(known, _)| *known != id);
+        let gone = published(setting).into_iter().filter(|(id, _)| is_gone(*id));
+        for (info, (id, gpus)) in list.partitions.iter_mut().zip(gone) {
+            (info.partition_id, info.num_gpus) = (id, gpus.len() as u32);
+            for (place, gpu) in info.physical_ids.iter_mut().zip(gpus) {
+                *place = gpu;
+            }
+            list.num_partitions += 1;
+        }
+        0
+    })
+}
+
+/// Activates a partition, unless one that is active has a GPU of it.
+fn activate(id: u32, setting: &Setting, state: &mut State) -> c_int {
+    let all = partitions(setting);
+    let gpus_of = |id: u32| all.iter().find(|(known, _)| *known == id).map(|(_, gpus)| gpus);
+    let Some(gpus) = gpus_of(id) else { return BADPARAM };
+    let shares = |other: u32| gpus_of(other).is_some_and(|one| one.iter().any(|g| gpus.contains(g)));
+    if state.active().any(shares) {
+        return match setting.one("answers") {
+            Some("new") => PARTITION_ID_IN_USE,
+            _ => IN_USE,
+        };
     }
-    fill(list, &setting);
+    state.activate(id, setting);
     0
 }
 
-/// Fills the list in.
-fn fill(list: &mut PartitionList, setting: &Setting) {
+/// Whether this Fabric Manager knows addresses of GPUs: not from H100 on.
+fn knows_addresses(setting: &Setting) -> bool {
+    matches!(setting.one("board"), Some("a100" | "a100x2" | "hgx2"))
+}
+
+/// The partitions of a board whose GPUs are all there in principle: number and module ids.
+fn published(setting: &Setting) -> Vec<(u32, Vec<u32>)> {
     let board = setting.one("board").expect("the test names a board");
-    let (sets, all_links, first) = self::list(board);
-    let tells_addresses = matches!(board, "a100" | "a100x2" | "hgx2");
+    let (sets, _, first) = list(board);
     let most = if matches!(board, "a100x2" | "hgx2") { 16 } else { 8 };
     let listed = if board == "a100" { 16 } else { most };
-    let sets: Vec<&str> = sets.split_whitespace().collect();
     let singles: Vec<String> = (1..=listed).map(|module| module.to_string()).collect();
-    let all = sets.iter().copied().chain(singles.iter().map(String::as_str));
-    let mut count = 0;
-    for (id, modules) in (first..).zip(all.map(modules)) {
-        let there = |id: &u32| *id <= most && !setting.has("gone", &id.to_string());
-        if !modules.iter().all(there) {
-            continue;
-        }
+    let all = sets.split_whitespace().chain(singles.iter().map(String::as_str));
+    let is_there = |gpus: &Vec<u32>| gpus.iter().all(|gpu| *gpu <= most);
+    (first..).zip(all.map(modules)).filter(|(_, gpus)| is_there(gpus)).collect()
+}
+
+/// The partitions that are listed. From H100 on those of failed GPUs are, too.
+fn partitions(setting: &Setting) -> Vec<(u32, Vec<u32>)> {
+    let is_gone = |gpu: &u32| knows_addresses(setting) && setting.has("gone", &gpu.to_string());
+    let mut all = published(setting);
+    all.retain(|(_, gpus)| !gpus.iter().any(is_gone));
+    all
+}
+
+/// Fills the list in.
+fn fill(list: &mut PartitionList, setting: &Setting, state: &State) {
+    let board = setting.one("board").expect("the test names a board");
+    let (_, all_links, _) = self::list(board);
+    let all = partitions(setting);
+    let count = all.len();
+    for (info, (id, modules)) in list.partitions.iter_mut().zip(all) {
         let reduced = board == "hgx2" && id > 2;
-        let info = &mut list.partitions[count];
         info.partition_id = id;
-        info.is_active = u32::from(setting.has("active", &id.to_string()));
+        info.is_active = u32::from(state.active().any(|active| active == id));
         info.num_gpus = modules.len() as u32;
         for (gpu, &module) in info.gpus.iter_mut().zip(&modules) {
             let links = match modules.len() {
@@ -212,19 +475,23 @@ fn fill(list: &mut PartitionList, setting: &Setting) {
             };
             gpu.physical_id = module;
             gpu.links_most = links;
-            let working = setting.all("links").find(|words| words[0] == module.to_string());
+            let working = setting.of("links", &module.to_string());
             gpu.links_available =
-                working.map_or(links, |words| words[1].parse::<u32>().unwrap().min(links));
-            gpu.line_rate_mbps = 26562;
+                working.map_or(links, |words| words[0].parse::<u32>().unwrap().min(links));
             let address = setting.all("gpu").find(|words| words[1] == module.to_string());
-            match address.filter(|_| tells_addresses) {
+            if knows_addresses(setting)
+                && address.is_some_and(|words| state.was_reset(id, &words[0], setting))
+            {
+                gpu.links_available = 0;
+            }
+            gpu.line_rate_mbps = 26562;
+            match address.filter(|_| knows_addresses(setting)) {
                 Some(words) => {
                     write(&mut gpu.pci_bus_id, &format!("0000{}", words[0].to_uppercase()))
                 }
                 None => write(&mut gpu.pci_bus_id, "00000000:00:00.0"),
             }
         }
-        count += 1;
     }
     list.num_partitions = setting.one("count").map_or(count as u32, |count| count.parse().unwrap());
     list.max_partitions = 64;

@@ -1,20 +1,68 @@
-//! What the fake libraries are told to be: a text file of one setting per line, named by GPUVM_FAKE_NVIDIA.
+//! What the fake libraries are told to be: a text file of one setting per line, named by GPUVM_FAKE_NVIDIA; where that is
+//! not set, the file `fake` beside the library.
 //!
 //! `board NAME`          h100, b200, a100, a100x2, hgx2: the list of partitions
+//! `mode NUMBER`         Fabric Manager's mode, 1 unless told; in 0 it rules no partitions, 2 is for virtual functions
 //! `address TEXT`        where Fabric Manager listens; without it everywhere
 //! `gpu ADDRESS MODULE`  a GPU that the NVIDIA driver has; Fabric Manager tells its address on a100 and hgx2
-//! `active PARTITION`    a partition that is active
+//! `active PARTITION`    a partition that is active from the start
 //! `links MODULE COUNT`  a GPU with fewer NVLinks that work
 //! `nvlink A B COUNT`    NVLinks between the GPUs at two addresses; those to switches follow from the board
-//! `gone MODULE`         a GPU that failed: its partitions are not listed
+//! `gone MODULE`         a GPU that failed: its partitions are not listed, but on h100 and b200, which list all
+//! `failed MODULE PORT`  a port of a GPU that failed; told on a100 and hgx2
 //! `fail CALL CODE`      what a function returns
-//! `hang CALL`, `crash CALL`
+//! `fail_nth N CODE`     what the operation of this number returns, from 1; `done` behind it: it is done nevertheless
+//! `hang CALL`, `crash CALL`; `hang N`: the operation of this number
+//! `die_after N WHEN`    the process ends in the operation of this number, `before` or `after` it is done
+//! `kill_caller N WHEN`  likewise the process that waits for this one, as by kill -9
+//! `answers NAME`        `old`: IN_USE and UNINITIALIZED for what is active and inactive already; `new`: PARTITION_ID_IN_USE
+//!                       and PARTITION_ID_NOT_IN_USE
+//! `starting_for_ms MS`  Fabric Manager is not configured for this long from the first operation on
+//! `restart_mode MS`     it waits to be told what is active, and ends when that has not come after this long
+//! `resets FILE`         addresses of GPUs, one a line, in the order in which they are reset: on a100 and hgx2 NVLinks
+//!                       of a partition that was active before do not come up again
 //! `old`                 Fabric Manager knows connection parameters of version 1 only
 //! `count NUMBER`        the count of partitions that is told, whatever there is
 //! `journal FILE`        gets the name of each function that is called
+//! `calls FILE`          gets a line for each operation: milliseconds since 1970, its name, what it was given
+//! `state FILE`          what Fabric Manager remembers from one process to the next; without it only `active` counts
 
+use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
+
+/// What the dynamic loader knows of an address.
+#[repr(C)]
+struct DlInfo {
+    file: *const c_char,
+    base: *mut c_void,
+    symbol: *const c_char,
+    address: *mut c_void,
+}
+
+unsafe extern "C" {
+    /// dlfcn.h.
+    fn dladdr(address: *const c_void, info: *mut DlInfo) -> c_int;
+}
+
+/// The file `fake` beside the library that this code is in.
+fn beside() -> OsString {
+    let mut info = DlInfo {
+        file: std::ptr::null(),
+        base: std::ptr::null_mut(),
+        symbol: std::ptr::null(),
+        address: std::ptr::null_mut(),
+    };
+    // SAFETY: the address is that of a function; what is written has the size that is wanted.
+    let found = unsafe { dladdr(beside as *const c_void, &raw mut info) };
+    assert!(found != 0, "the loader knows its libraries");
+    // SAFETY: the loader's text lasts as long as the library.
+    let file = unsafe { CStr::from_ptr(info.file) };
+    let file = Path::new(std::ffi::OsStr::from_bytes(file.to_bytes()));
+    file.with_file_name("fake").into_os_string()
+}
 
 /// Is the file's settings, as words.
 pub struct Setting(Vec<Vec<String>>);
@@ -22,7 +70,7 @@ pub struct Setting(Vec<Vec<String>>);
 impl Setting {
     /// Reads the file.
     pub fn read() -> Setting {
-        let file = std::env::var_os("GPUVM_FAKE_NVIDIA").expect("the test names the file");
+        let file = std::env::var_os("GPUVM_FAKE_NVIDIA").unwrap_or_else(beside);
         let text = std::fs::read_to_string(file).expect("the test wrote the file");
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
         Setting(text.lines().map(words).collect())
@@ -46,16 +94,19 @@ impl Setting {
         self.all(name).any(|words| words[0] == key)
     }
 
+    /// Adds a line to the file that a setting names, if it does, in one go: two libraries in two processes write to it.
+    pub fn append(&self, name: &str, line: &str) {
+        let Some(file) = self.one(name) else { return };
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(file);
+        let line = format!("{line}\n");
+        let _ = file.expect("the file can be written").write_all(line.as_bytes());
+    }
+
     /// Notes a call, and fails, hangs or crashes in it as told; a code to return at once, or none.
     pub fn enter(&self, call: &str) -> Option<i32> {
         // What a real library would write to the terminal.
         println!("fake: {call}");
-        if let Some(file) = self.one("journal") {
-            let file = std::fs::OpenOptions::new().append(true).create(true).open(file);
-            // In one go: two libraries in two processes write the same file.
-            let line = format!("{call}\n");
-            let _ = file.expect("the journal can be written").write_all(line.as_bytes());
-        }
+        self.append("journal", call);
         if self.has("hang", call) {
             std::thread::sleep(Duration::from_secs(600));
         }

@@ -1,0 +1,534 @@
+//! Fabric Manager's partitions are listed, activated and deactivated over the fake of its library (tests/fake-nvfm), and
+//! the steps that do so are killed at every moment. Each question is asked by a process of its own, which is this test
+//! binary once more: the loader and the fake are told by its environment.
+
+use crate::fabric::fakes;
+use crate::support::daemon::namespaces;
+use crate::support::tree::scratch;
+use crate::support::{run, skip};
+use gpuvm::apply::partition::{PartitionGpu, PartitionStep};
+use gpuvm::apply::{Journal, Observer, Orphan, Step, apply, recover, state_directory};
+use gpuvm::hypervisor::none::NoHypervisor;
+use gpuvm_host::fabric::config::Address;
+use gpuvm_host::fabric::{Limits, Manager, RestoreFile};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Names the file that a process of this binary writes its answers to.
+const ANSWERS: &str = "GPUVM_TEST_FABRIC_ANSWERS";
+/// Has what such a process does, separated by semicolons.
+const ASKS: &str = "GPUVM_TEST_FABRIC_ASKS";
+
+/// A Fabric Manager of tests.
+struct Fm {
+    /// Its settings and what it remembers; what the program keeps below /var/lib.
+    dir: tempfile::TempDir,
+}
+
+impl Fm {
+    /// One for a board, told more.
+    fn new(board: &str, more: &str) -> Fm {
+        let fm = Fm { dir: scratch() };
+        for dir in ["var", "made"] {
+            fs::create_dir(fm.path(dir)).unwrap();
+        }
+        fm.tell(board, more);
+        fm
+    }
+
+    /// Tells it what to be from now on; what it remembers stays.
+    fn tell(&self, board: &str, more: &str) {
+        let gpus: String = (1..=8).map(|id| format!("gpu 0000:{id:02x}:00.0 {id}\n")).collect();
+        let files: String = ["state", "calls", "resets"]
+            .map(|name| format!("{name} {}\n", self.path(name).display()))
+            .concat();
+        fs::write(self.path("fake"), format!("board {board}\n{gpus}{files}{more}\n")).unwrap();
+    }
+
+    /// One of its files.
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The command of a process that does these things. It sees a /var/lib of its own.
+    fn process(&self, asks: &str, answers: &Path) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", "private", "sh", "-ec"]);
+        command.arg("mount --bind \"$DIR/var\" /var/lib; exec \"$@\"").arg("sh");
+        command.arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "partitions::does_as_told", "--nocapture"]);
+        command.env("DIR", self.dir.path()).env("GPUVM_FAKE_NVIDIA", self.path("fake"));
+        command.env("LD_LIBRARY_PATH", fakes()).env(ASKS, asks).env(ANSWERS, answers);
+        command
+    }
+
+    /// Does these things in one process; what each has answered. A process that is killed has answered less.
+    fn ask(&self, asks: &str) -> Vec<Value> {
+        let answers = self.path("answers");
+        let _ = fs::remove_file(&answers);
+        run(&mut self.process(asks, &answers));
+        let text = fs::read_to_string(answers).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The operations that Fabric Manager was asked for, without `Fabric` and `Partition` in their names.
+    fn calls(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.path("calls")).unwrap_or_default();
+        let short = |line: &str| {
+            let (_, call) = line.split_once(' ').unwrap();
+            call.replace("fm", "")
+                .replace("Supported", "")
+                .replace("Fabric", "")
+                .replace("Partition", "")
+        };
+        text.lines().map(short).collect()
+    }
+
+    /// Partitions that are active, by what Fabric Manager remembers itself.
+    fn active(&self) -> BTreeSet<u32> {
+        let text = fs::read_to_string(self.path("state")).unwrap_or_default();
+        let active = text.lines().filter_map(|line| line.strip_prefix("active "));
+        active.map(|rest| rest.split(' ').next().unwrap().parse().unwrap()).collect()
+    }
+
+    /// Partitions of the program's file, with their domains.
+    fn remembered(&self) -> Vec<(u32, String)> {
+        let list = RestoreFile::read(&self.path("var/gpuvm/fabric.json")).unwrap();
+        list.partitions.into_iter().map(|entry| (entry.id, entry.domain)).collect()
+    }
+
+    /// How many journals are left.
+    fn journals(&self) -> usize {
+        let dir = fs::read_dir(self.path("var/gpuvm/journal"));
+        dir.map_or(0, |dir| dir.count())
+    }
+}
+
+/// Partition 3 of an H100 for a domain, as a word that [`does_as_told`] reads.
+fn three(domain: &str) -> String {
+    step_word(3, &[1, 3], domain)
+}
+
+/// A step on a partition, as such a word.
+fn step_word(partition: u32, modules: &[u32], domain: &str) -> String {
+    let gpus = modules.iter().map(|&module| PartitionGpu {
+        module,
+        bdf: format!("0000:{module:02x}:00.0").parse().unwrap(),
+    });
+    let (domain, vfs, may_wait) = (domain.to_owned(), Vec::new(), false);
+    let step = PartitionStep { partition, gpus: gpus.collect(), domain, vfs, may_wait };
+    serde_json::to_string(&step).unwrap()
+}
+
+/// Watches a run of steps.
+#[derive(Default)]
+struct Watch {
+    /// What was told.
+    notes: Vec<String>,
+}
+
+impl Observer for Watch {
+    fn doing(&mut self, _: &Step) {}
+    fn note(&mut self, text: &str) {
+        self.notes.push(text.to_owned());
+    }
+    fn undoing(&mut self, _: &Step) {}
+    fn interrupted(&mut self) -> Option<String> {
+        None
+    }
+}
+
+/// Does steps with a journal: a directory before and after those that are given, as a guest's disk and definition.
+fn does_steps(words: &str) -> Value {
+    let made = std::env::var_os("DIR").map(|dir| Path::new(&dir).join("made")).unwrap();
+    let directory = |name: &str| Step::CreateDirectory { path: made.join(name) };
+    let step = |word: &str| match word.split_once(' ').unwrap() {
+        ("activate", step) => Step::ActivatePartition(serde_json::from_str(step).unwrap()),
+        ("deactivate", step) => Step::DeactivatePartition(serde_json::from_str(step).unwrap()),
+        (other, _) => panic!("{other} is no step"),
+    };
+    let mut steps: Vec<Step> = words.split(" then ").map(step).collect();
+    if matches!(steps[0], Step::ActivatePartition(_)) {
+        steps.insert(0, directory("before"));
+        steps.push(directory("after"));
+    }
+    let journal = Journal::begin("create", "a", "test:///default").unwrap();
+    let mut watch = Watch::default();
+    let done = apply(&steps, &NoHypervisor, &mut watch, Some(journal));
+    let error = done.err().map(|error| format!("{}", anyhow_text(&error)));
+    json!({ "error": error, "notes": watch.notes })
+}
+
+/// An error with its causes.
+fn anyhow_text(error: &dyn std::error::Error) -> String {
+    let cause = error.source().map(|cause| format!(": {}", anyhow_text(cause)));
+    format!("{error}{}", cause.unwrap_or_default())
+}
+
+/// Recovers every change whose run was killed.
+fn recovers() -> Value {
+    // A killed run's child is killed with it, a moment later, and has its lock until then.
+    let until = Instant::now() + Duration::from_secs(60);
+    let orphans = loop {
+        let orphans = Orphan::all_in(&state_directory("journal")).unwrap().readable;
+        if !orphans.is_empty() || Instant::now() > until {
+            break orphans;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let mut ways = Vec::new();
+    for orphan in orphans {
+        match recover(orphan, &NoHypervisor, &mut Watch::default(), &[]) {
+            Ok(recovery) => ways.push(serde_json::to_value(recovery.way).unwrap()),
+            Err(error) => ways.push(anyhow_text(&error).into()),
+        }
+    }
+    ways.into()
+}
+
+/// One thing that a process of this binary does.
+fn does(ask: &str) -> Value {
+    let (verb, rest) = ask.split_once(' ').unwrap_or((ask, ""));
+    let ms = Duration::from_millis;
+    let limits =
+        Limits { connect_ms: 50, list: ms(20_000), change: ms(20_000), ..Limits::default() };
+    let mut manager = Manager::at(Address::Inet("127.0.0.1".into()));
+    manager.limits = match verb {
+        "hurried" => Limits { change: ms(200), ..limits },
+        _ => limits,
+    };
+    let number = |text: &str| text.parse::<u32>().unwrap();
+    let numbers = |text: &str| text.split(',').filter(|id| !id.is_empty()).map(number).collect();
+    let answer = match verb {
+        "list" => manager.list().map(|listed| {
+            let row = |one: &gpuvm_core::fabric::Listed| {
+                let links = one.gpus.iter().map(|gpu| gpu.links).min();
+                (one.id, one.modules(), one.active, links)
+            };
+            json!(listed.iter().map(row).collect::<Vec<_>>())
+        }),
+        "activate" | "hurried" => {
+            let mut words = rest.split(' ');
+            let id = number(words.next().unwrap());
+            let vfs: Vec<_> = words.map(|word| word.parse().unwrap()).collect();
+            manager.activate(id, &vfs).map(|()| "done".into())
+        }
+        "deactivate" => manager.deactivate(number(rest)).map(|()| "done".into()),
+        "set" => {
+            let ids: Vec<u32> = numbers(rest);
+            manager.set_activated(&ids).map(|()| "done".into())
+        }
+        "failed" => manager.failed_devices().map(|devices| json!(devices)),
+        "unsupported" => manager.unsupported().map(|partitions| json!(partitions)),
+        "steps" => return does_steps(rest),
+        "recover" => return recovers(),
+        other => panic!("{other} is no question"),
+    };
+    answer.unwrap_or_else(|refusal| refusal.to_string().into())
+}
+
+/// What the other tests run in a process of its own; by itself it does nothing.
+#[test]
+fn does_as_told() {
+    let (Some(asks), Some(answers)) = (std::env::var_os(ASKS), std::env::var_os(ANSWERS)) else {
+        return;
+    };
+    for ask in asks.to_str().unwrap().split(';') {
+        let text = format!("{}\n", does(ask));
+        let mut file = fs::File::options().append(true).create(true).open(&answers).unwrap();
+        std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+    }
+}
+
+/// Whether such processes can be had.
+fn can() -> bool {
+    namespaces() || skip("namespaces need root")
+}
+
+#[test]
+fn partitions_are_activated_and_deactivated_over_the_library() {
+    if !can() {
+        return;
+    }
+    for (board, id, modules) in [("h100", 3, [1, 3]), ("b200", 4, [1, 2])] {
+        let fm = Fm::new(board, "");
+        let answers = fm.ask(&format!("activate {id};list;deactivate {id}"));
+        assert_eq!((&answers[0], &answers[2]), (&json!("done"), &json!("done")), "{answers:?}");
+        let pair = json!([id, modules, true, 18]);
+        assert!(answers[1].as_array().unwrap().contains(&pair), "{board}: {}", answers[1]);
+        let calls = [format!("Activate {id}"), "Gets".to_owned(), format!("Deactivate {id}")];
+        assert_eq!(fm.calls(), calls, "{board}");
+        assert!(fm.active().is_empty());
+    }
+    // A partition of one GPU, and one that shares it.
+    for (answers, codes) in [
+        ("old", ["IN_USE (-7)", "UNINITIALIZED (-4)"]),
+        ("new", ["PARTITION_ID_IN_USE (-17)", "PARTITION_ID_NOT_IN_USE (-18)"]),
+    ] {
+        let fm = Fm::new("h100", &format!("answers {answers}"));
+        let said =
+            fm.ask("activate 7;activate 7;activate 3;deactivate 3;activate 99;deactivate 99");
+        let refused = |call: &str, code: &str| {
+            json!(format!("Fabric Manager: fm{call}FabricPartition: {code}"))
+        };
+        let wanted = [
+            json!("done"),
+            refused("Activate", codes[0]),
+            refused("Activate", codes[0]),
+            refused("Deactivate", codes[1]),
+            refused("Activate", "BADPARAM (-1)"),
+            refused("Deactivate", "BADPARAM (-1)"),
+        ];
+        assert_eq!(said, wanted, "{answers}");
+        assert_eq!(fm.active(), BTreeSet::from([7]));
+    }
+}
+
+#[test]
+fn virtual_functions_go_along_in_the_mode_for_vgpu() {
+    if !can() {
+        return;
+    }
+    let fm = Fm::new("h100", "mode 2");
+    let said = fm.ask("activate 3 0000:9d:00.4 0001:c3:01.5;activate 4 0000:9d:00.4");
+    assert_eq!(said[0], "done", "{said:?}");
+    assert!(said[1].as_str().unwrap().ends_with("BADPARAM (-1)"), "one function for two GPUs");
+    assert_eq!(fm.calls()[0], "ActivateWithVFs 3 0000:9d:00.4 0001:c3:01.5");
+    let fm = Fm::new("h100", "mode 1");
+    let said = fm.ask("activate 3 0000:9d:00.4 0001:c3:01.5");
+    assert!(said[0].as_str().unwrap().ends_with("NOT_SUPPORTED (-3)"), "{said:?}");
+    let fm = Fm::new("h100", "mode 0");
+    assert!(fm.ask("list")[0].as_str().unwrap().ends_with("NOT_SUPPORTED (-3)"));
+}
+
+#[test]
+fn a_restarted_fabric_manager_is_told_once_what_is_active() {
+    if !can() {
+        return;
+    }
+    let fm = Fm::new("h100", "restart_mode 600000");
+    let said = fm.ask("list;activate 3;set 3,3;set 99;set 3,4;set 3,4;list");
+    for (number, code) in [(0, -3), (1, -3), (2, -1), (3, -1), (5, -3)] {
+        assert!(said[number].as_str().unwrap().ends_with(&format!("({code})")), "{said:?}");
+    }
+    assert_eq!((&said[4], fm.active()), (&json!("done"), BTreeSet::from([3, 4])));
+    assert_eq!(said[6].as_array().unwrap().len(), 15);
+    // None may run.
+    let fm = Fm::new("h100", "restart_mode 600000");
+    assert_eq!(fm.ask("set")[0], "done");
+    // Not told in time it ends.
+    let fm = Fm::new("h100", "restart_mode 0");
+    fm.ask("list");
+    std::thread::sleep(Duration::from_millis(5));
+    assert!(fm.ask("set 3")[0].as_str().unwrap().ends_with("CONNECTION_NOT_VALID (-9)"));
+    let said = Fm::new("h100", "").ask("set 3");
+    assert!(said[0].as_str().unwrap().ends_with("NOT_SUPPORTED (-3)"), "it has not restarted so");
+}
+
+#[test]
+fn failed_devices_and_what_they_cost_are_told_of_a100_only() {
+    if !can() {
+        return;
+    }
+    let more = "failed 2 5 7\ngone 3";
+    let said = Fm::new("a100", more).ask("failed;unsupported");
+    let gpu = json!({ "uuid": "GPU-2", "bus": "0000:02:00.0", "ports": [5, 7] });
+    assert_eq!(said[0], json!({ "gpus": [gpu], "switches": [] }));
+    let of = |partition: &Value| partition["id"].as_u64().unwrap();
+    let ids: Vec<u64> = said[1].as_array().unwrap().iter().map(of).collect();
+    assert_eq!(ids, [1, 7, 12, 21], "all of 8, of 4, of 2, and of the GPU alone");
+    assert_eq!(said[1][2]["modules"], json!([3, 4]));
+    let said = Fm::new("h100", more).ask("failed;unsupported;list");
+    assert_eq!((&said[0], &said[1]), (&json!({ "gpus": [], "switches": [] }), &json!([])));
+    assert_eq!(said[2].as_array().unwrap().len(), 15, "H100 lists what is broken, too");
+}
+
+#[test]
+fn a_reset_after_the_activation_costs_an_a100_its_links() {
+    if !can() {
+        return;
+    }
+    for (board, id, modules, links) in [("a100", 11, [1, 2], 0), ("h100", 3, [1, 3], 18)] {
+        let fm = Fm::new(board, "");
+        let most = if board == "a100" { 12 } else { 18 };
+        fs::write(fm.path("resets"), "0000:01:00.0\n").unwrap();
+        let list = |fm: &Fm| fm.ask("list").remove(0).as_array().unwrap().clone();
+        fm.ask(&format!("activate {id}"));
+        assert!(list(&fm).contains(&json!([id, modules, true, most])), "reset before: {board}");
+        fs::write(fm.path("resets"), "0000:01:00.0\n0000:01:00.0\n").unwrap();
+        assert!(list(&fm).contains(&json!([id, modules, true, links])), "reset after: {board}");
+    }
+}
+
+#[test]
+fn a_library_that_hangs_or_dies_is_given_up() {
+    if !can() {
+        return;
+    }
+    let begun = Instant::now();
+    let said = Fm::new("h100", "hang 1").ask("hurried 3");
+    assert_eq!(said[0], "Fabric Manager's library did not answer within 0.2 s");
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    for (when, active) in [("before", BTreeSet::new()), ("after", BTreeSet::from([3]))] {
+        let fm = Fm::new("h100", &format!("die_after 1 {when}"));
+        let said = fm.ask("activate 3");
+        assert_eq!(said[0], "Fabric Manager's library ended without an answer");
+        assert_eq!(fm.active(), active, "{when}");
+    }
+    // It is tried three times to connect, and no more.
+    let fm = Fm::new("h100", &format!("address elsewhere\njournal {}", "JOURNAL"));
+    let journal = fm.path("journal");
+    fm.tell("h100", &format!("address elsewhere\njournal {}", journal.display()));
+    assert!(fm.ask("list")[0].as_str().unwrap().ends_with("fmConnect: CONNECTION_NOT_VALID (-9)"));
+    let text = fs::read_to_string(journal).unwrap();
+    assert_eq!(text.lines().filter(|line| *line == "fmConnect").count(), 3, "{text}");
+}
+
+#[test]
+fn steps_activate_and_deactivate_and_remember() {
+    if !can() {
+        return;
+    }
+    let fm = Fm::new("h100", "starting_for_ms 300");
+    let said = fm.ask(&format!("steps activate {}", three("u"))).remove(0);
+    assert_eq!(said["error"], Value::Null, "{said}");
+    assert!(
+        said["notes"][0].as_str().unwrap().contains("NOT_CONFIGURED (-8); it is still starting")
+    );
+    assert_eq!(fm.calls(), ["Gets", "Gets", "Activate 3", "Gets"]);
+    assert_eq!((fm.remembered(), fm.journals()), (vec![(3, "u".into())], 0));
+    assert_eq!(fs::read_dir(fm.path("made")).unwrap().count(), 2);
+    let file = fs::read_to_string(fm.path("var/gpuvm/fabric.json")).unwrap();
+    let form = "{\"version\":1,\"partitions\":[{\"id\":3,\"modules\":[1,3],\"domain\":\"u\"}]}\n";
+    assert_eq!(file, form);
+    fs::remove_file(fm.path("calls")).unwrap();
+    let said = fm.ask(&format!("steps deactivate {}", three("u"))).remove(0);
+    assert_eq!(said, json!({ "error": null, "notes": [] }));
+    assert_eq!(fm.calls(), ["Gets", "Deactivate 3", "Gets"]);
+    assert_eq!((fm.remembered(), fm.active()), (vec![], BTreeSet::new()));
+}
+
+#[test]
+fn what_fabric_manager_refuses_leaves_all_as_it_was() {
+    if !can() {
+        return;
+    }
+    for (more, reason) in [
+        ("active 3", "NVLink partition 3 is active, and no running domain uses it"),
+        ("active 1", "shares GPUs with partition 1, which is active for no running domain"),
+        ("fail_nth 2 -10", "fmActivateFabricPartition: NVLINK_ERROR (-10)"),
+        ("fail_nth 2 -10 done", "fmActivateFabricPartition: NVLINK_ERROR (-10)"),
+        ("fail_nth 2 -17", "fmActivateFabricPartition: PARTITION_ID_IN_USE (-17)"),
+        ("fail_nth 2 0", "lists NVLink partition 3 as inactive"),
+        ("die_after 2 after", "Fabric Manager's library ended without an answer"),
+        ("address elsewhere", "fmConnect: CONNECTION_NOT_VALID (-9)"),
+        ("mode 0", "fmGetSupportedFabricPartitions: NOT_SUPPORTED (-3)"),
+    ] {
+        let fm = Fm::new("h100", more);
+        let said = fm.ask(&format!("steps activate {}", three("u"))).remove(0);
+        let error = said["error"].as_str().unwrap_or_else(|| panic!("{more}: {said}"));
+        assert!(
+            error.contains(reason) || error.contains(&reason.replace("its", "Manager's")),
+            "{more}: {error}"
+        );
+        assert_eq!((fm.remembered(), fm.journals()), (vec![], 0), "{more}");
+        assert_eq!(fs::read_dir(fm.path("made")).unwrap().count(), 0, "{more}");
+        let before: Option<u32> = more.strip_prefix("active ").map(|id| id.parse().unwrap());
+        let mut left = fm.active();
+        left.remove(&3);
+        assert!(
+            before == Some(3) || fm.active() == before.into_iter().collect(),
+            "{more}: {left:?}"
+        );
+    }
+    // -17 although its list said inactive before and says active then.
+    let fm = Fm::new("h100", "fail_nth 2 -17 done");
+    let said = fm.ask(&format!("steps activate {}", three("u"))).remove(0);
+    assert_eq!(
+        (&said["error"], said["notes"].as_array().unwrap().len()),
+        (&Value::Null, 1),
+        "{said}"
+    );
+    assert_eq!((fm.remembered().len(), fm.active()), (1, BTreeSet::from([3])));
+}
+
+#[test]
+fn a_run_that_is_killed_at_any_call_is_recovered() {
+    if !can() {
+        return;
+    }
+    // List, activate, list: the run is killed in each of them.
+    for (number, when) in [(1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "after")] {
+        let fm = Fm::new("h100", &format!("kill_caller {number} {when}"));
+        assert_eq!(fm.ask(&format!("steps activate {}", three("u"))), [Value::Null; 0], "killed");
+        assert_eq!(fm.journals(), 1, "{number} {when}");
+        assert_eq!(fm.active().contains(&3), number > 2 || (number, when) == (2, "after"));
+        fm.tell("h100", "");
+        assert_eq!(fm.ask("recover"), [json!(["undo"])], "{number} {when}");
+        assert_eq!((fm.active(), fm.remembered()), (BTreeSet::new(), vec![]), "{number} {when}");
+        let made = fs::read_dir(fm.path("made")).unwrap().count();
+        assert_eq!((made, fm.journals()), (0, 0), "{number} {when}");
+    }
+    // A deactivation is finished: what had it is gone.
+    for (number, when) in [(1, "after"), (2, "before"), (2, "after"), (3, "after")] {
+        let fm = Fm::new("h100", "");
+        fm.ask(&format!("steps activate {}", three("u")));
+        fs::remove_file(fm.path("state")).unwrap();
+        fm.tell("h100", &format!("active 3\nkill_caller {number} {when}"));
+        assert_eq!(fm.ask(&format!("steps deactivate {}", three("u"))), [Value::Null; 0]);
+        fm.tell("h100", "");
+        assert_eq!(fm.ask("recover"), [json!(["finish"])], "{number} {when}");
+        assert_eq!((fm.active(), fm.remembered()), (BTreeSet::new(), vec![]), "{number} {when}");
+    }
+    // Fabric Manager is away when it is recovered: the journal stays until it is there again.
+    let fm = Fm::new("h100", "kill_caller 2 after");
+    fm.ask(&format!("steps activate {}", three("u")));
+    fm.tell("h100", "address elsewhere");
+    let said = fm.ask("recover");
+    assert!(said[0][0].as_str().unwrap().contains("CONNECTION_NOT_VALID (-9)"), "{said:?}");
+    assert_eq!((fm.journals(), fm.active()), (1, BTreeSet::from([3])));
+    fm.tell("h100", "");
+    assert_eq!(fm.ask("recover"), [json!(["undo"])]);
+    assert_eq!((fm.journals(), fm.active()), (0, BTreeSet::new()));
+}
+
+#[test]
+fn sixteen_at_once_never_overlap() {
+    if !can() {
+        return;
+    }
+    let fm = Fm::new("h100", "");
+    let sets: [(u32, &[u32]); 4] = [(1, &[1, 2, 3, 4]), (3, &[1, 3]), (5, &[5, 7]), (7, &[1])];
+    let processes: Vec<_> = (0..16)
+        .map(|number| {
+            let (id, modules) = sets[number % sets.len()];
+            let asks = format!("steps activate {}", step_word(id, modules, &number.to_string()));
+            let answers = fm.path(&format!("answers-{number}"));
+            // A place of its own for each one's directories.
+            let own = fm.path(&format!("own-{number}"));
+            fs::create_dir_all(own.join("made")).unwrap();
+            std::os::unix::fs::symlink(fm.path("var"), own.join("var")).unwrap();
+            let mut process = fm.process(&asks, &answers);
+            let process = process.env("DIR", &own).stdout(Stdio::null());
+            let child = process.spawn().unwrap();
+            (id, answers, child)
+        })
+        .collect();
+    let mut succeeded = BTreeSet::new();
+    for (id, answers, mut child) in processes {
+        child.wait().unwrap();
+        let said: Value = serde_json::from_str(&fs::read_to_string(answers).unwrap()).unwrap();
+        match said["error"].as_str() {
+            None => assert!(succeeded.insert(id), "partition {id} was activated twice"),
+            Some(error) => assert!(error.contains("is active"), "{error}"),
+        }
+    }
+    assert_eq!((fm.active(), succeeded.len()), (succeeded, 2), "one of modules 1 to 4, and 5");
+    let refused = fm.calls().iter().filter(|call| call.starts_with("Activate")).count();
+    assert_eq!(refused, 2, "none was refused by Fabric Manager: none was asked for in vain");
+    assert_eq!(fm.remembered().len(), 2);
+}
