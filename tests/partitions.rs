@@ -159,13 +159,13 @@ fn does_steps(words: &str) -> Value {
     let journal = Journal::begin("create", "a", "test:///default").unwrap();
     let mut watch = Watch::default();
     let done = apply(&steps, &NoHypervisor, &mut watch, Some(journal));
-    let error = done.err().map(|error| format!("{}", anyhow_text(&error)));
+    let error = done.err().map(|error| whole(&error));
     json!({ "error": error, "notes": watch.notes })
 }
 
 /// An error with its causes.
-fn anyhow_text(error: &dyn std::error::Error) -> String {
-    let cause = error.source().map(|cause| format!(": {}", anyhow_text(cause)));
+fn whole(error: &dyn std::error::Error) -> String {
+    let cause = error.source().map(|cause| format!(": {}", whole(cause)));
     format!("{error}{}", cause.unwrap_or_default())
 }
 
@@ -184,7 +184,7 @@ fn recovers() -> Value {
     for orphan in orphans {
         match recover(orphan, &NoHypervisor, &mut Watch::default(), &[]) {
             Ok(recovery) => ways.push(serde_json::to_value(recovery.way).unwrap()),
-            Err(error) => ways.push(anyhow_text(&error).into()),
+            Err(error) => ways.push(whole(&error).into()),
         }
     }
     ways.into()
@@ -380,7 +380,7 @@ fn a_library_that_hangs_or_dies_is_given_up() {
         assert_eq!(fm.active(), active, "{when}");
     }
     // It is tried three times to connect, and no more.
-    let fm = Fm::new("h100", &format!("address elsewhere\njournal {}", "JOURNAL"));
+    let fm = Fm::new("h100", "");
     let journal = fm.path("journal");
     fm.tell("h100", &format!("address elsewhere\njournal {}", journal.display()));
     assert!(fm.ask("list")[0].as_str().unwrap().ends_with("fmConnect: CONNECTION_NOT_VALID (-9)"));

@@ -169,7 +169,7 @@ pub fn decide(
             _ => untold(partition).unwrap_or_else(|| refused(Stale { partition })),
         };
     }
-    for other in listed.iter().filter(|one| one.active && one.has_any(modules)) {
+    if let Some(other) = listed.iter().find(|one| one.active && one.has_any(modules)) {
         let theirs = other.modules();
         let holder = others.iter().find(|one| one.has_any(&theirs)).map(|one| one.domain.clone());
         if holder.is_none()
