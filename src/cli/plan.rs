@@ -7,6 +7,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::disks::used_iothreads;
 use crate::hypervisor::emulator::switch_has_speed;
+use crate::placement::reason::{CoreReason, TreeReason};
 use crate::placement::{Placement, Reason, Topic, window_reason};
 use crate::request::{DomainName, Request};
 use crate::topology::{DeviceKind, Sriov, Topology};
@@ -59,7 +60,7 @@ pub fn with_one_disk(placement: &mut Placement, mapping: bool) {
     let (planned, used) = (placement.iothread_pins.len(), used_iothreads(1, mapping, placement));
     placement.iothread_pins.truncate(used as usize);
     if placement.iothread_pins.len() < planned {
-        let because = format!("{used} for one disk, {planned} for {planned} disks or more");
+        let because = CoreReason::OneDisk { iothreads: used, most: planned }.into();
         placement.reasons.push(Reason { choice: Topic::Iothreads, because, compromise: false });
     }
 }
@@ -73,16 +74,8 @@ fn switch_reason(planned: &Planned, cx: &Context<'_>) -> Option<Reason> {
         return None;
     }
     let has_speed = switch_has_speed(&cx.hypervisor().ok()?.emulator()?)?;
-    let because = match has_speed {
-        true => {
-            "the host's switches are left out: gpuvm gives each device a root port with its path's link"
-        }
-        false => {
-            "the host's switches are left out: this QEMU's switch ports cannot be told a speed, and NVIDIA's driver \
-             refuses peer-to-peer over their 2.5 GT/s"
-        }
-    };
-    Some(Reason { choice: Topic::Pcie, because: because.into(), compromise: false })
+    let because = TreeReason::NoSwitches { has_speed }.into();
+    Some(Reason { choice: Topic::Pcie, because, compromise: false })
 }
 
 /// Is a plan in lines: a label and its values, the label once.

@@ -74,7 +74,8 @@ fn a_domain_that_floats_over_cores_holds_none_of_them_for_the_plan_and_for_check
         let asked = Asked::beside(&topology, "--gpus 1", there.clone());
         let placement = asked.answer.as_ref().unwrap();
         let named = placement.reasons.iter().any(|reason| {
-            reason.compromise && reason.because.contains("`floats` may run on the same pcpus")
+            reason.compromise
+                && reason.because.to_string().contains("`floats` may run on the same pcpus")
         });
         assert!(named, "{pins}: {:?}", placement.reasons);
         let xml = asked.export(placement).unwrap();

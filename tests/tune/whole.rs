@@ -54,7 +54,9 @@ fn cells_with_pages_of_their_own_stay_unless_the_pages_are_set_too() {
     };
     let kept = tune(wanted(), with, &Items::all()).unwrap();
     assert!(kept.after.text().contains("<cell id='1' cpus='5-9' memory='4' unit='GiB'/>"));
-    assert!(kept.reasons.iter().any(|reason| reason.because.contains("pages of their own")));
+    assert!(
+        kept.reasons.iter().any(|reason| reason.because.to_string().contains("pages of their own"))
+    );
     let off = Items { cells: Item::Off, ..Items::default() };
     let error = tune(wanted(), with, &off).unwrap_err().to_string();
     assert!(error.contains("its cells have pages of their own, so its cells stay"), "{error}");

@@ -35,8 +35,8 @@ pub fn window_edits(
     topology: &Topology,
 ) -> Result<Vec<DomainEdit>, DomainXmlError> {
     let path = "domain/devices/controller/pcihole64";
-    let window = window(placement, topology);
-    let window = window.map_err(|message| DomainXmlError::Value { path: path.into(), message })?;
+    let window = window(placement, topology)
+        .map_err(|error| DomainXmlError::Value { path: path.into(), message: error.to_string() })?;
     let Some(window) = window else { return Ok(Vec::new()) };
     let mut edits = vec![DomainEdit::SetPciHole { kib: window.bytes >> 10 }];
     // A document can tell UEFI a larger one, which stays.

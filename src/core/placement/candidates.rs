@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 /// Is a kind of device that a guest can have beside its GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// Physical functions of network class.
     Nic,
     /// Virtual functions of network class.

@@ -3,7 +3,7 @@
 
 use super::PlanError;
 use super::explain::{Reasons, list};
-use super::reason::Topic;
+use super::reason::{GpuReason, Topic};
 use crate::bdf::Bdf;
 use crate::topology::{Proximity, Topology};
 
@@ -57,14 +57,7 @@ pub(super) fn cliques(
         return impossible(format!("{} are more than {MOST}", cliques.len()), "ask for fewer GPUs");
     }
     for clique in cliques.iter().filter(|clique| clique.len() > 1) {
-        reasons.say(
-            Topic::P2p,
-            format!(
-                "{} hang below one PCIe switch and may send to each other; how fast depends on ACS \
-                 and ATS there, which are not looked at",
-                list(clique)
-            ),
-        );
+        reasons.say(Topic::P2p, GpuReason::Clique { gpus: clique.clone() });
     }
     Ok(cliques)
 }

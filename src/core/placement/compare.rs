@@ -1,8 +1,8 @@
-//! Why a set of GPUs was chosen before the others, in words: what it was compared with, what it costs, what is a
+//! Why a set of GPUs was chosen before the others: what it was compared with, what it costs, what is a
 //! compromise. Chooses nothing.
 
-use super::explain::{Reasons, count};
-use super::reason::Topic;
+use super::explain::Reasons;
+use super::reason::{Criterion, GpuReason, LostBy, Topic, Unit};
 use super::score::{Key, Ranking, Scorer};
 use super::slots::{Mask, Slots, size, touched};
 
@@ -10,61 +10,55 @@ use super::slots::{Mask, Slots, size, touched};
 pub(super) fn explain(scorer: &Scorer<'_>, ranking: &Ranking, reasons: &mut Reasons) {
     let (Some(best), Some(second)) = (&ranking.best, &ranking.second) else { return };
     let next = scorer.slots.label(second.set());
-    let why = lost(best, second, scorer.future.unit());
-    reasons
-        .say(Topic::Gpus, format!("best of {} free sets; the next, {next}, {why}", ranking.seen));
+    let by = lost(best, second, scorer.future.unit());
+    reasons.say(Topic::Gpus, GpuReason::BestOf { sets: ranking.seen, next, by });
 }
 
 /// Why the second lost against the best: the first field that differs.
-fn lost(best: &Key, second: &Key, unit: u32) -> String {
+fn lost(best: &Key, second: &Key, unit: u32) -> LostBy {
     let fields = [
-        (best.remote, second.remote, "core off the GPUs' node"),
-        (best.nodes, second.nodes, "node"),
-        (best.packages_first, second.packages_first, "package"),
-        (best.far, second.far, "step to NICs and drives"),
-        (best.packages, second.packages, "package"),
-        (best.roots, second.roots, "root complex"),
-        (best.switches, second.switches, "PCIe switch"),
-        (best.models, second.models, "GPU model"),
-        (best.neighbours, second.neighbours, "GPU of other guests beside it"),
+        (best.remote, second.remote, Criterion::Remote),
+        (best.nodes, second.nodes, Criterion::Nodes),
+        (best.packages_first, second.packages_first, Criterion::Packages),
+        (best.far, second.far, Criterion::Far),
+        (best.packages, second.packages, Criterion::Packages),
+        (best.roots, second.roots, Criterion::Roots),
+        (best.switches, second.switches, Criterion::Switches),
+        (best.models, second.models, Criterion::Models),
+        (best.neighbours, second.neighbours, Criterion::Neighbours),
     ];
-    let has = |number: u32, noun: &str| count(number, noun);
     if best.nvlink != second.nvlink {
-        let links = |key: &Key| count(key.nvlink.unsigned_abs() as usize, "NVLink");
-        return format!("has {} inside instead of {}", links(second), links(best));
+        let (next, best) = (second.nvlink.unsigned_abs(), best.nvlink.unsigned_abs());
+        return LostBy::Nvlinks { next, best };
     }
-    for (of_best, of_second, noun) in fields {
-        if of_best != of_second {
-            return format!("has {} instead of {of_best}", has(of_second, noun));
+    for (best, next, of) in fields {
+        if best != next {
+            return LostBy::More { of, next, best };
         }
     }
-    let gpus = |cost: u32| format!("{:.2}", f64::from(cost) / f64::from(unit));
     if best.future != second.future {
-        let (worse, cost) = (gpus(second.future), gpus(best.future));
-        return format!("costs later guests {worse} GPUs instead of {cost}");
+        return LostBy::Future { next: second.future, best: best.future, unit };
     }
     if best.cut != second.cut {
-        return format!("cuts {} instead of {}", count(second.cut as usize, "NVLink"), best.cut);
+        return LostBy::Cut { next: second.cut, best: best.cut };
     }
     if best.strain != second.strain {
-        let cores = count(second.strain as usize, "core");
-        return format!("takes {cores} of free GPUs' shares instead of {}", best.strain);
+        return LostBy::Strain { next: second.strain, best: best.strain };
     }
-    "is as good but has higher indexes".into()
+    LostBy::Order
 }
 
 /// Says which wholly free unit of the tree a set breaks: the smallest one.
 pub(super) fn broken_units(slots: &Slots<'_>, set: Mask, reasons: &mut Reasons) {
     let units = &slots.units;
     let free = slots.gpus.free;
-    for (level, name) in
-        [(&units.switches, "PCIe switch"), (&units.roots, "root complex"), (&units.nodes, "node")]
-    {
+    let levels =
+        [(&units.switches, Unit::Switch), (&units.roots, Unit::Root), (&units.nodes, Unit::Node)];
+    for (level, unit) in levels {
         let broken = level.iter().find(|&&u| u & !free == 0 && u & set != 0 && u & !set != 0);
-        if let Some(unit) = broken {
-            let gpus = count(size(*unit), "GPU");
-            let text = format!("costs later guests: breaks a {name} of {gpus} that was all free");
-            return reasons.say(Topic::Gpus, text);
+        if let Some(broken) = broken {
+            let gpus = size(*broken);
+            return reasons.say(Topic::Gpus, GpuReason::BreaksUnit { unit, gpus });
         }
     }
 }
@@ -93,15 +87,12 @@ pub(super) fn scattered(
     reasons: &mut Reasons,
 ) {
     let units = &slots.units;
-    for (level, least, name) in
-        [(&units.nodes, nodes, "node"), (&units.switches, switches, "PCIe switch")]
+    for (level, least, unit) in
+        [(&units.nodes, nodes, Unit::Node), (&units.switches, switches, Unit::Switch)]
     {
         let on = touched(level, set);
         if on > least {
-            let number = count(on as usize, name);
-            let text =
-                format!("its GPUs are spread over {number}; {least} would do were they free");
-            return reasons.compromise(Topic::Gpus, text);
+            return reasons.compromise(Topic::Gpus, GpuReason::Scattered { unit, on, least });
         }
     }
 }

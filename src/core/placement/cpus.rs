@@ -2,9 +2,10 @@
 
 use super::explain::count;
 use super::pcpus::{GuestCores, NodeCores};
+use super::reason::CoreReason;
 use super::{GuestTopology, PlanError};
 use crate::cpuset::{CpuSet, NodeId};
-use crate::request::{CellWish, PinPolicy, Profile, Request};
+use crate::request::{CellWish, PinPolicy, Request};
 
 /// vCPUs that QEMU's q35 machine takes (QEMU 10.0).
 const MAX_VCPUS: u32 = 4096;
@@ -186,14 +187,13 @@ pub(super) fn check_shape(request: &Request) -> Result<(), PlanError> {
 }
 
 /// The reason for a guest without pins.
-pub(super) fn why_floating(cpus: &GuestCpus, request: &Request, there: usize) -> (String, bool) {
+pub(super) fn why_floating(
+    cpus: &GuestCpus,
+    request: &Request,
+    pcpus: usize,
+) -> (CoreReason, bool) {
     let vcpus = cpus.vcpu_pins.len();
-    let rule = match request.profile {
-        _ if request.vcpus.is_some() => "as asked for",
-        Profile::Share => "as a pinned guest would have",
-        Profile::NvidiaVm => "as the replaced tool gave",
-    };
-    let text =
-        format!("{}, {rule}; not pinned: they float over the {there} pcpus", count(vcpus, "vCPU"));
-    (text, vcpus > there)
+    let is_asked = request.vcpus.is_some();
+    let why = CoreReason::Floating { vcpus, rule: request.profile, is_asked, pcpus };
+    (why, vcpus > pcpus)
 }

@@ -7,7 +7,7 @@ use super::future::Future;
 use super::groups;
 use super::home::Homes;
 use super::partitions;
-use super::reason::Topic;
+use super::reason::{GpuReason, Topic};
 use super::score::{Ranking, Scorer};
 use super::search;
 use super::slots::{Mask, Slots, bits, size};
@@ -241,7 +241,7 @@ fn unpartitioned(
             return Err(slots.refusal(what, slots.lines(gpus), gpus, left(slots)));
         }
         Wanted::These(gpus) => {
-            reasons.say(Topic::Gpus, format!("{} as asked for", slots.label(gpus)));
+            reasons.say(Topic::Gpus, GpuReason::Asked { gpus: slots.label(gpus) });
             gpus
         }
         Wanted::Any(number) if number > all => {
@@ -273,11 +273,8 @@ fn unpartitioned(
                 return Err(short(slots, what, number));
             };
             let gpus = key.set();
-            let place = match number {
-                1 => String::new(),
-                _ => format!(", all {}", slots.place(gpus)),
-            };
-            reasons.say(Topic::Gpus, format!("{}{place}", slots.label(gpus)));
+            let unit = (number != 1).then(|| slots.shared_unit(gpus));
+            reasons.say(Topic::Gpus, GpuReason::Together { gpus: slots.label(gpus), unit });
             compare::explain(&scorer, &ranking, reasons);
             compare::broken_units(slots, gpus, reasons);
             compare::scattered(slots, gpus, compare::least_units(slots, number), reasons);
@@ -287,7 +284,7 @@ fn unpartitioned(
     mixed(slots, gpus, reasons);
     let links: u64 = slots.links(gpus);
     if links > 0 {
-        reasons.say(Topic::Gpus, format!("{} between them", count(links, "NVLink")));
+        reasons.say(Topic::Gpus, GpuReason::Links { links });
     }
     Ok(Set { id: None, gpus, switches: 0 })
 }
@@ -297,11 +294,11 @@ fn mixed(slots: &Slots<'_>, gpus: Mask, reasons: &mut Reasons) {
     let models: Vec<Mask> = slots.units.models.iter().map(|model| model & gpus).collect();
     let of = |model: &Mask| {
         let gpu = bits(*model).next().map(|at| slots.gpus.bdfs[at])?;
-        Some(format!("{} x {}", size(*model), model_name(slots.topology.device(gpu)?)))
+        Some((size(*model), model_name(slots.topology.device(gpu)?).to_string()))
     };
-    let each: Vec<String> = models.iter().filter_map(of).collect();
-    if each.len() > 1 {
-        reasons.compromise(Topic::Gpus, format!("its GPUs are of several models: {}", list(each)));
+    let models: Vec<(usize, String)> = models.iter().filter_map(of).collect();
+    if models.len() > 1 {
+        reasons.compromise(Topic::Gpus, GpuReason::Mixed { models });
     }
 }
 
@@ -333,47 +330,40 @@ fn explain(slots: &Slots<'_>, devices: &Devices, reasons: &mut Reasons) {
     };
     let (tied, card): (Vec<Bdf>, Vec<Bdf>) =
         devices.companions.iter().partition(|b| kept_together(b));
-    for (along, why) in
-        [(tied, "the IOMMU cannot keep them apart"), (card, "they are functions of the same card")]
-    {
-        if !along.is_empty() {
-            reasons.say(Topic::Gpus, format!("{} come along: {why}", list(&along)));
+    for (functions, by_iommu) in [(tied, true), (card, false)] {
+        if !functions.is_empty() {
+            reasons.say(Topic::Gpus, GpuReason::Along { functions, by_iommu });
         }
     }
-    for bdf in &devices.gpus {
-        let aside = topology.device(*bdf).and_then(|gpu| topology.set_aside(gpu));
-        if let Some(why) = aside {
-            reasons.compromise(Topic::Gpus, format!("{bdf} {}", why.costs()));
+    for &gpu in &devices.gpus {
+        let aside = topology.device(gpu).and_then(|gpu| topology.set_aside(gpu));
+        if let Some(aside) = aside {
+            reasons.compromise(Topic::Gpus, GpuReason::Display { gpu, aside });
         }
     }
     let all = devices.all();
-    let mut unbound: BTreeMap<&str, Vec<Bdf>> = BTreeMap::new();
+    let mut unbound: BTreeMap<(&str, bool), Vec<Bdf>> = BTreeMap::new();
     for device in all.iter().filter_map(|&bdf| topology.device(bdf)) {
         match device.driver.as_deref() {
             Some("vfio-pci") => {}
-            driver => unbound.entry(driver.unwrap_or("no driver")).or_default().push(device.bdf),
+            driver => {
+                let key = (driver.unwrap_or("no driver"), driver.is_some());
+                unbound.entry(key).or_default().push(device.bdf);
+            }
         }
     }
-    for (driver, bdfs) in unbound {
-        let have = if bdfs.len() == 1 { "has" } else { "have" };
-        let text = format!(
-            "{} {have} to be bound to vfio-pci before start: bound to {driver} now",
-            list(bdfs)
-        );
-        reasons.say(Topic::Drivers, text);
+    for ((driver, is_bound), functions) in unbound {
+        let driver = is_bound.then(|| driver.to_owned());
+        reasons.say(Topic::Drivers, GpuReason::Unbound { functions, driver });
     }
     let off: Vec<Bdf> =
         all.iter().copied().filter(|&bdf| topology.iommu_group(bdf).is_none()).collect();
     if !off.is_empty() {
-        let text = format!(
-            "no IOMMU group is known of {}: the IOMMU has to be on before start",
-            list(off)
-        );
-        reasons.compromise(Topic::Drivers, text);
+        reasons.compromise(Topic::Drivers, GpuReason::NoGroup { functions: off });
     }
     let row = &slots.gpus;
     let never = super::slots::first(row.bdfs.len()) & !row.free & !row.held;
     if !devices.gpus.is_empty() && bits(never).next().is_some() {
-        reasons.say(Topic::Gpus, format!("never placed: {}", slots.lines(never).join("; ")));
+        reasons.say(Topic::Gpus, GpuReason::Never { lines: slots.lines(never) });
     }
 }

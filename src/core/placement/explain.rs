@@ -2,7 +2,7 @@
 
 pub(super) use crate::words::count;
 
-use super::{Reason, Topic};
+use super::{Because, Reason, Topic};
 use std::fmt::Display;
 
 /// Collects the reasons of one plan, in the order of its choices.
@@ -11,13 +11,13 @@ pub(super) struct Reasons(pub(super) Vec<Reason>);
 
 impl Reasons {
     /// Adds why a choice was made.
-    pub(super) fn say(&mut self, choice: Topic, because: String) {
-        self.0.push(Reason { choice, because, compromise: false });
+    pub(super) fn say(&mut self, choice: Topic, because: impl Into<Because>) {
+        self.0.push(Reason { choice, because: because.into(), compromise: false });
     }
 
     /// Adds what the admin should know of a choice.
-    pub(super) fn compromise(&mut self, choice: Topic, because: String) {
-        self.0.push(Reason { choice, because, compromise: true });
+    pub(super) fn compromise(&mut self, choice: Topic, because: impl Into<Because>) {
+        self.0.push(Reason { choice, because: because.into(), compromise: true });
     }
 }
 

@@ -8,6 +8,7 @@ use super::candidates::{Candidate, Devices, Kind, Refused, short};
 use super::explain::{Reasons, count};
 use super::groups;
 use super::home::Homes;
+use super::reason::GpuName;
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
@@ -251,10 +252,10 @@ impl Wish {
     }
 
     /// What a GPU is called: its index, or a display's address.
-    pub(super) fn name(&self, gpu: usize) -> String {
+    pub(super) fn name(&self, gpu: usize) -> GpuName {
         let (counted, displays) = &self.displays;
         let display = gpu.checked_sub(*counted).and_then(|at| displays.get(at));
-        display.map_or_else(|| gpu.to_string(), Bdf::to_string)
+        display.map_or(GpuName::Index(gpu), |&bdf| GpuName::Address(bdf))
     }
 
     /// How many candidates are below a switch with one of these GPUs, and how many on the node of one or nearer.
@@ -354,7 +355,8 @@ impl Wish {
             Near::Switch => "below one PCIe switch with",
             Near::Node | Near::Any => "on the node of",
         };
-        let label = beside::label(self, gpus);
+        let names: Vec<GpuName> = gpus.iter().map(|&gpu| self.name(gpu)).collect();
+        let label = beside::label(&names);
         let (what, flag) =
             (count(number, noun), if self.kind == Kind::Nvme { "nvme" } else { "nic" });
         let what = match self.is_exact {

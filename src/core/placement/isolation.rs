@@ -2,8 +2,8 @@
 //! and whether the IOMMU isolates its devices, said plainly. Chooses nothing.
 
 use super::devices::Devices;
-use super::explain::{Reasons, count, domains, list};
-use super::reason::Topic;
+use super::explain::Reasons;
+use super::reason::{IsolationReason, Topic};
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::topology::{DeviceKind, FabricModel, Isolated, Topology};
@@ -18,50 +18,27 @@ pub(super) fn explain(
     let gpus = topology.gpus().count();
     let switches: Vec<Bdf> = topology.of_kind(DeviceKind::NvSwitch).map(|d| d.bdf).collect();
     match topology.fabric().model {
-        FabricModel::SharedNvswitch => reasons.say(
-            Topic::Isolation,
-            "the NVSwitches stay with Fabric Manager, which opens only the NVLinks of this \
-             partition; it has to run and the partition has to be activated before start"
-                .into(),
-        ),
-        FabricModel::FullPassthrough if devices.gpus.len() == gpus => {
-            let text = "the guest owns every GPU of the host: no other guest is on its NVLinks";
-            reasons.say(Topic::Isolation, text.into());
+        FabricModel::SharedNvswitch => {
+            reasons.say(Topic::Isolation, IsolationReason::FabricManager);
         }
-        FabricModel::FullPassthrough if owns_boards(topology, devices) => reasons.say(
-            Topic::Isolation,
-            format!(
-                "the guest owns every GPU and all {} of its board: no other guest is on the board's \
-                 NVLinks; those between boards stay off as long as no guest turns them on at both ends",
-                count(devices.switches.len(), "NVSwitch")
-            ),
-        ),
-        FabricModel::FullPassthrough if !devices.switches.is_empty() => reasons.compromise(
-            Topic::Isolation,
-            format!(
-                "not isolated on NVLink: the guest holds {} and can reprogram {}, since stock QEMU \
-                 filters no access to an NVSwitch; isolated are guests with all GPUs of a board, or \
-                 of 1 GPU while no guest holds an NVSwitch",
-                count(devices.switches.len(), "NVSwitch"),
-                if devices.switches.len() == 1 { "it" } else { "them" },
-            ),
-        ),
+        FabricModel::FullPassthrough if devices.gpus.len() == gpus => {
+            reasons.say(Topic::Isolation, IsolationReason::WholeHost);
+        }
+        FabricModel::FullPassthrough if owns_boards(topology, devices) => {
+            let switches = devices.switches.len();
+            reasons.say(Topic::Isolation, IsolationReason::WholeBoard { switches });
+        }
+        FabricModel::FullPassthrough if !devices.switches.is_empty() => {
+            let switches = devices.switches.len();
+            reasons.compromise(Topic::Isolation, IsolationReason::HoldsSwitches { switches });
+        }
         FabricModel::FullPassthrough => {
-            let holders: Vec<&str> = switches.iter().filter_map(|&b| taken.device(b)).collect();
-            if holders.is_empty() {
-                reasons.say(
-                    Topic::Isolation,
-                    "no NVSwitch is handed out: isolated on NVLink as long as no other guest \
-                     holds one"
-                        .into(),
-                );
+            let holders = switches.iter().filter_map(|&b| taken.device(b));
+            let domains: Vec<String> = holders.map(str::to_owned).collect();
+            if domains.is_empty() {
+                reasons.say(Topic::Isolation, IsolationReason::NoSwitchHeld);
             } else {
-                let names = domains(holders);
-                let text = format!(
-                    "not isolated on NVLink: {names} holds NVSwitches that these GPUs have links to, \
-                     and stock QEMU filters no access to an NVSwitch"
-                );
-                reasons.compromise(Topic::Isolation, text);
+                reasons.compromise(Topic::Isolation, IsolationReason::SwitchesOfOthers { domains });
             }
         }
         FabricModel::None => direct_links(topology, devices, reasons),
@@ -92,14 +69,9 @@ fn direct_links(topology: &Topology, devices: &Devices, reasons: &mut Reasons) {
     out.sort();
     out.dedup();
     if out.is_empty() {
-        let text = "no NVLink leads out of the set";
-        reasons.say(Topic::Isolation, text.into());
+        reasons.say(Topic::Isolation, IsolationReason::NoLinkOut);
     } else {
-        let text = format!(
-            "direct NVLinks lead to {}, which stay outside: nothing in stock QEMU blocks them",
-            list(out)
-        );
-        reasons.compromise(Topic::Isolation, text);
+        reasons.compromise(Topic::Isolation, IsolationReason::LinksOut { to: out });
     }
 }
 
@@ -107,22 +79,12 @@ fn direct_links(topology: &Topology, devices: &Devices, reasons: &mut Reasons) {
 pub(super) fn iommu(topology: &Topology, functions: &[Bdf], reasons: &mut Reasons) {
     match topology.isolates(functions) {
         _ if functions.is_empty() => {}
-        Isolated::Yes => reasons.say(
-            Topic::Iommu,
-            "the IOMMU keeps these devices to the guest's own memory: each has an IOMMU group, and neither \
-             pcie_acs_override= nor VFIO's unsafe interrupts are on"
-                .into(),
-        ),
+        Isolated::Yes => reasons.say(Topic::Iommu, IsolationReason::Iommu),
         Isolated::No(weak) => {
             for weakness in weak {
-                reasons.compromise(Topic::Iommu, weakness.says());
+                reasons.compromise(Topic::Iommu, IsolationReason::WeakIommu(weakness));
             }
         }
-        Isolated::Unknown => reasons.say(
-            Topic::Iommu,
-            "whether the IOMMU isolates these devices is unknown: the record does not say how VFIO is set; `gpuvm \
-             host capture FILE` on the host records it"
-                .into(),
-        ),
+        Isolated::Unknown => reasons.say(Topic::Iommu, IsolationReason::UnknownIommu),
     }
 }

@@ -1,7 +1,7 @@
 //! What a place must not go beyond, whatever the host has: what the guest's template and its firmware take. Asked at the
 //! end of every plan, so that no verb counts what `export` would refuse.
 
-use super::reason::Topic;
+use super::reason::{Topic, TreeReason};
 use super::window::window;
 use super::{Placement, PlanError, Reason};
 use crate::request::{CellWish, PinPolicy, Request};
@@ -47,7 +47,8 @@ pub(super) fn within(
         );
         return Err(PlanError::Impossible { what, hint });
     }
-    if let Err(what) = window(&placement, topology) {
+    if let Err(error) = window(&placement, topology) {
+        let what = error.to_string();
         let hint = "less --memory, or fewer GPUs".to_owned();
         return Err(PlanError::Impossible { what, hint });
     }
@@ -55,8 +56,7 @@ pub(super) fn within(
     if let Some(other) = architecture.filter(|a| !is_x86(topology) && *a != "aarch64")
         && !request.template.is_given
     {
-        let because =
-            format!("there is no built-in template for {other}: --template FILE names one");
+        let because = TreeReason::NoTemplate { architecture: other.to_owned() }.into();
         placement.reasons.push(Reason { choice: Topic::Template, because, compromise: true });
     }
     Ok(placement)

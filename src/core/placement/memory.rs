@@ -3,8 +3,8 @@
 use super::GuestCell;
 use super::budget::{Budget, CellSize, Solution};
 use super::cpus::GuestCpus;
-use super::explain::{Reasons, count, list};
-use super::reason::Topic;
+use super::explain::Reasons;
+use super::reason::{MemoryReason, Rounding, Topic};
 use super::rooms::{DGX2, Room};
 use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
@@ -80,10 +80,7 @@ impl Memory<'_> {
                 let from = self.budget.rooms[part.room].id;
                 if stock.room == Some(part.room) && stock.id != from {
                     let node = stock.id;
-                    let text = format!(
-                        "node {node} has no memory; it is taken from node {from}, the nearest"
-                    );
-                    reasons.compromise(Topic::Memory, text);
+                    reasons.compromise(Topic::Memory, MemoryReason::NoMemory { node, from });
                 }
             }
         }
@@ -92,43 +89,28 @@ impl Memory<'_> {
     /// Says why it is so much.
     fn explain_size(&self, reasons: &mut Reasons) {
         let cells = &self.solution.cells;
-        let total: MemSize = cells.iter().map(|cell| cell.size).sum();
+        let memory: MemSize = cells.iter().map(|cell| cell.size).sum();
         let vendor = self.request.profile == Profile::NvidiaVm && self.budget.is_dgx2;
-        let unit = self.budget.unit();
-        let rounded = |given: MemSize| match total.cmp(&given) {
-            Ordering::Equal => String::new(),
-            Ordering::Greater => format!(", rounded up to whole pages of {unit}"),
-            Ordering::Less => {
-                format!(", rounded down to whole pages of {unit}: no room for one more")
-            }
+        let rounding = |given: MemSize| match memory.cmp(&given) {
+            Ordering::Equal => Rounding::None,
+            Ordering::Greater => Rounding::Up(self.budget.unit()),
+            Ordering::Less => Rounding::Down(self.budget.unit()),
         };
-        let text = match self.request.memory_kib {
-            Some(asked) if asked == total => format!("{total}, as asked for"),
+        let gpus = self.gpus;
+        let why = match self.request.memory_kib {
+            Some(asked) if asked == memory => MemoryReason::Asked { memory },
             Some(asked) => {
-                let (kib, given) = (total.kib(), asked.kib());
-                let text = format!("{kib} KiB: the {given} KiB asked for{}", rounded(asked));
-                return reasons.compromise(Topic::Memory, text);
+                let why = MemoryReason::Rounded { memory, asked, rounding: rounding(asked) };
+                return reasons.compromise(Topic::Memory, why);
             }
-            None if self.gpus == 0 => format!("{total}, the default without GPUs"),
-            None if vendor => format!(
-                "{} KiB: {} of 16 parts of {} KiB as nvidia-vm gave{}",
-                total.kib(),
-                self.gpus,
-                DGX2.kib(),
-                rounded(DGX2.share(self.gpus as u64, 16))
-            ),
-            None => {
-                let stays = match self.request.reserve.memory_kib {
-                    Some(asked) => format!("{asked} of each stay with the host, as asked for"),
-                    None => "one twentieth and at least 1 GiB stays with the host".to_owned(),
-                };
-                format!(
-                    "{total}: the share of {} in the nodes' memory, of which {stays}",
-                    count(self.gpus, "GPU")
-                )
+            None if gpus == 0 => MemoryReason::Default { memory },
+            None if vendor => {
+                let rounding = rounding(DGX2.share(gpus as u64, 16));
+                MemoryReason::Vendor { memory, gpus, whole: DGX2, rounding }
             }
+            None => MemoryReason::Share { memory, gpus, kept: self.request.reserve.memory_kib },
         };
-        reasons.say(Topic::Memory, text);
+        reasons.say(Topic::Memory, why);
     }
 
     /// Says that one cell lies over several nodes.
@@ -137,12 +119,7 @@ impl Memory<'_> {
             && end > first + 1
         {
             let nodes: NodeSet = self.rooms(0).map(|room| self.budget.rooms[room].id).collect();
-            let text = format!(
-                "one cell over nodes {}, as asked for: the guest does not see which memory is near \
-                 which vCPU",
-                list(nodes.iter())
-            );
-            reasons.compromise(Topic::Memory, text);
+            reasons.compromise(Topic::Memory, MemoryReason::OneCell { nodes });
         }
     }
 
@@ -152,13 +129,15 @@ impl Memory<'_> {
             let cell = &self.solution.cells[part.cell];
             let own = self.budget.nodes[self.solution.demands[cell.demands.0].node].id;
             let from = self.budget.rooms[part.room].id;
-            let far = distance(self.topology, own, from);
-            let far = far.map_or(String::new(), |distance| format!(", distance {distance}"));
-            let text = format!(
-                "{} of the {} of cell {} are on node {from}{far}: node {own} has too little left",
-                part.size, cell.size, part.cell
-            );
-            reasons.compromise(Topic::Memory, text);
+            let why = MemoryReason::Away {
+                part: part.size,
+                of: cell.size,
+                cell: part.cell,
+                from,
+                distance: distance(self.topology, own, from),
+                own,
+            };
+            reasons.compromise(Topic::Memory, why);
         }
     }
 
@@ -171,12 +150,8 @@ impl Memory<'_> {
         };
         for (at, room) in self.budget.rooms.iter().enumerate() {
             if mine(at, room) && !room.idle.is_zero() {
-                let text = format!(
-                    "{} of node {} lie in huge pages that nobody uses and this guest does not ask \
-                     for",
-                    room.idle, room.id
-                );
-                reasons.compromise(Topic::Memory, text);
+                let (memory, node) = (room.idle, room.id);
+                reasons.compromise(Topic::Memory, MemoryReason::Idle { memory, node });
             }
         }
     }

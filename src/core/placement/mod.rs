@@ -28,7 +28,7 @@ mod partitions;
 mod pcie;
 mod pcpus;
 mod pick;
-mod reason;
+pub mod reason;
 mod rooms;
 mod score;
 mod search;
@@ -44,6 +44,7 @@ use crate::memsize::MemSize;
 use crate::request::{PageSize, PinPolicy, Profile, Request, RequestError};
 use crate::topology::{PartitionId, Topology};
 use budget::Solution;
+pub use candidates::Kind as ExtraKind;
 pub use capacity::{Blocked, Capacity, OfModel, Size, capacity};
 use explain::Reasons;
 pub use freeing::{Advice, Away, Place};
@@ -53,7 +54,8 @@ use memory::Memory;
 pub use nearest::nearest;
 pub use pages::NodePages;
 use pcpus::Cores;
-pub use reason::{Reason, Topic};
+use reason::MemoryReason;
+pub use reason::{Because, Reason, Topic};
 pub use rooms::memory_node;
 use serde::{Deserialize, Serialize};
 use shortage::Shortage;
@@ -278,9 +280,9 @@ impl Placement {
     }
 
     /// Why other guests are not kept off this guest's NVLinks, or it off theirs; none: they are.
-    pub fn shared_fabric(&self) -> Option<&str> {
+    pub fn shared_fabric(&self) -> Option<&Because> {
         let open = |reason: &&Reason| reason.choice == Topic::Isolation && reason.compromise;
-        self.reasons.iter().find(open).map(|reason| reason.because.as_str())
+        self.reasons.iter().find(open).map(|reason| &reason.because)
     }
 }
 
@@ -343,7 +345,7 @@ pub fn plan(
     let cpus = if request.pins == PinPolicy::None {
         let cpus = cpus::floating(solution.vcpus, request)?;
         let (because, compromise) = cpus::why_floating(&cpus, request, topology.pcpus().len());
-        reasons.0.push(Reason { choice: Topic::Vcpus, because, compromise });
+        reasons.0.push(Reason { choice: Topic::Vcpus, because: because.into(), compromise });
         cpus
     } else {
         let chooser = Cores { topology, homes, taken, gpus, request };
@@ -360,7 +362,7 @@ pub fn plan(
     let memory = Memory { topology, budget, solution, gpus, request };
     let cells = memory.cells(&cpus, &mut reasons);
     if let Some(warning) = topology.memory_warning() {
-        reasons.compromise(Topic::Memory, warning);
+        reasons.compromise(Topic::Memory, MemoryReason::OffNodes { warning });
     }
     let node_pages = pages::taken_from(topology, taken, request, solution);
     pages::explain(topology, request, &node_pages, &mut reasons);

@@ -1,40 +1,31 @@
 //! GPUs in sentences: what they are called, where they hang, and why they cannot be had. Chooses nothing.
 
 use super::PlanError;
-use super::explain::{domains, list};
+use super::explain::domains;
 use super::groups::Block;
+use super::reason::{GpuList, Unit};
 use super::slots::{Mask, Slots, bits, first, touched};
 
 impl Slots<'_> {
     /// GPUs by their indexes: `GPU 3 (0000:39:00.0)`, `GPUs 0 to 3`, `GPUs 0, 5 and 7`; displays have none and are named
     /// by address.
-    pub(super) fn label(&self, set: Mask) -> String {
-        let displays = bits(set & !first(self.gpus.counted)).map(|at| self.gpus.bdfs[at]);
-        let displays: Vec<String> = displays.map(|bdf| format!("GPU {bdf}")).collect();
-        if !displays.is_empty() {
-            let counted = Some(set & first(self.gpus.counted)).filter(|&rest| rest != 0);
-            return list(counted.map(|rest| self.label(rest)).into_iter().chain(displays));
-        }
-        let indexes: Vec<usize> = bits(set).collect();
-        match indexes[..] {
-            [only] => format!("GPU {only} ({})", self.gpus.bdfs[only]),
-            [first, .., last] if indexes.len() > 2 && last - first == indexes.len() - 1 => {
-                format!("GPUs {first} to {last}")
-            }
-            _ => format!("GPUs {}", list(&indexes)),
-        }
+    pub(super) fn label(&self, set: Mask) -> GpuList {
+        let displays = bits(set & !first(self.gpus.counted)).map(|at| self.gpus.bdfs[at]).collect();
+        let indexes: Vec<usize> = bits(set & first(self.gpus.counted)).collect();
+        let only = if let [only] = indexes[..] { Some(self.gpus.bdfs[only]) } else { None };
+        GpuList { indexes, only, displays }
     }
 
-    /// The place that GPUs share, to be read after "all".
-    pub(super) fn place(&self, set: Mask) -> &'static str {
+    /// The smallest unit that GPUs share.
+    pub(super) fn shared_unit(&self, set: Mask) -> Unit {
         let units = &self.units;
         let one = |level: &[Mask]| touched(level, set) == 1;
         match () {
-            () if set & units.switched == set && one(&units.switches) => "below one PCIe switch",
-            () if one(&units.roots) => "below one root complex",
-            () if one(&units.nodes) => "on one node",
-            () if one(&units.packages) => "in one package",
-            () => "on this host, not all in one package",
+            () if set & units.switched == set && one(&units.switches) => Unit::Switch,
+            () if one(&units.roots) => Unit::Root,
+            () if one(&units.nodes) => Unit::Node,
+            () if one(&units.packages) => Unit::Package,
+            () => Unit::Host,
         }
     }
 

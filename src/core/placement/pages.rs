@@ -2,14 +2,12 @@
 //! with the command that fills it, since the pool may be filled before the guest starts.
 
 use super::budget::Solution;
-use super::explain::{Reasons, count};
-use super::reason::Topic;
+use super::explain::Reasons;
+use super::reason::{MemoryReason, Topic};
 use super::taken::Taken;
 use crate::cpuset::NodeId;
 use crate::request::{PageSize, Request};
-use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::topology::{HugePagePool, Topology};
-use crate::words::are;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -96,36 +94,19 @@ pub(super) fn explain(
 ) {
     let Some(page) = request.huge_pages.map(PageSize::size) else { return };
     if topology.machine().mounts_pages(page) == Some(false) {
-        let text = format!("{}: {}", not_mounted(page), how_to_mount(page));
-        reasons.compromise(Topic::Hugetlbfs, text);
+        reasons.compromise(Topic::Hugetlbfs, MemoryReason::NotMounted { page });
     }
     if topology.nodes().iter().all(|node| node.huge_pages.is_empty()) {
-        let text =
-            format!("whether pages of {page} are there is unknown: the record names no pools");
-        reasons.compromise(Topic::HugePages, text);
+        reasons.compromise(Topic::HugePages, MemoryReason::NoPools { page });
         return;
     }
     for pages in nodes {
-        let NodePages { node, needed, free, reserved } = pages;
-        let missing = pages.missing();
-        if missing == 0 {
-            let needed = count(*needed, &format!("page of {page}"));
-            let text = format!("{needed} on node {node}, {free} {} free", are(*free));
-            reasons.say(Topic::HugePages, text);
-            continue;
+        let why = MemoryReason::Pages { page, pages: pages.clone() };
+        if pages.missing() == 0 {
+            reasons.say(Topic::HugePages, why);
+        } else {
+            reasons.compromise(Topic::HugePages, why);
         }
-        let pages = count(*needed, &format!("page of {page}"));
-        let text = format!(
-            "{pages} {} needed on node {node}, {free} {} free; `create \
-             --reserve-pages` reserves the {missing} that {} missing, `gpuvm host pages --node {node} \
-             --size {} --count {}` does it beforehand",
-            are(*needed),
-            are(*free),
-            are(missing),
-            page.typed(),
-            reserved.saturating_add(missing),
-        );
-        reasons.compromise(Topic::HugePages, text);
     }
 }
 

@@ -5,7 +5,7 @@ use super::PlanError;
 use super::devices::{Judges, Set, Wanted};
 use super::explain::{NOTHING_LEFT, Reasons, count, domains, list, numbers};
 use super::future::Future;
-use super::reason::Topic;
+use super::reason::{AfterSplit, GpuReason, Topic};
 use super::score::{Ranking, Scorer};
 use super::slots::{Mask, Slots, bits, size};
 use super::{compare, search};
@@ -70,7 +70,7 @@ impl Candidate {
 
     /// Its name in a sentence: `partition 5`, or the GPU.
     fn name(&self, slots: &Slots<'_>) -> String {
-        self.id.map_or_else(|| slots.label(self.gpus), |id| format!("partition {id}"))
+        self.id.map_or_else(|| slots.label(self.gpus).to_string(), |id| format!("partition {id}"))
     }
 
     /// Why it cannot be had, one line.
@@ -217,7 +217,7 @@ impl<'a> Choice<'a> {
         }
         let what = format!("{} cannot be had", slots.label(gpus));
         let names: Vec<String> =
-            of_size.filter(|c| c.is_free(slots)).map(|c| slots.label(c.gpus)).collect();
+            of_size.filter(|c| c.is_free(slots)).map(|c| slots.label(c.gpus).to_string()).collect();
         let hint = match names.is_empty() {
             true => NOTHING_LEFT.into(),
             false => format!("free now: {}", list(names)),
@@ -233,14 +233,12 @@ impl<'a> Choice<'a> {
     fn taken(&self, candidate: &Candidate, reasons: &mut Reasons) -> Set {
         let switches = candidate.switches(self.slots);
         if switches != 0 {
-            let text = format!(
-                "{}, the first free of the {} that serve these GPUs; {} of each GPU work in this \
-                 partition",
-                list(self.slots.switches.of(switches)),
-                size(candidate.pool),
-                count(candidate.nvlinks as usize, "NVLink"),
-            );
-            reasons.say(Topic::Nvswitches, text);
+            let why = GpuReason::Switches {
+                switches: self.slots.switches.of(switches),
+                pool: size(candidate.pool),
+                nvlinks: candidate.nvlinks,
+            };
+            reasons.say(Topic::Nvswitches, why);
         }
         Set { id: candidate.id, gpus: candidate.gpus, switches }
     }
@@ -331,20 +329,9 @@ impl<'a> Choice<'a> {
 
     /// Adds what was chosen, and what stays.
     fn explain(&self, chosen: &Candidate, reasons: &mut Reasons) {
-        let left = match self.left(chosen) {
-            None => "no GPU stays free".to_owned(),
-            Some(largest) => {
-                let gpus = count(size(largest.gpus), "GPU");
-                format!("the largest set that stays free has {gpus}")
-            }
-        };
-        let label = self.slots.label(chosen.gpus);
-        let text = match chosen.id {
-            Some(id) if size(chosen.gpus) == 1 => format!("{label} is partition {id}; {left}"),
-            Some(id) => format!("{label} are partition {id}; {left}"),
-            None => format!("{label}; {left}"),
-        };
-        reasons.say(Topic::Gpus, text);
+        let left = self.left(chosen).map(|largest| size(largest.gpus));
+        let (gpus, id) = (self.slots.label(chosen.gpus), chosen.id);
+        reasons.say(Topic::Gpus, GpuReason::Partition { gpus, id, left });
     }
 
     /// Adds which larger free partition a choice breaks, and whether one of that size stays.
@@ -355,15 +342,12 @@ impl<'a> Choice<'a> {
         let Some(broken) = larger.max_by_key(|c| size(c.gpus)) else { return };
         let gpus = size(broken.gpus);
         let after = match self.left(chosen) {
-            Some(left) if size(left.gpus) >= gpus => {
-                format!("{} still fit: {}", count(gpus, "GPU"), left.name(self.slots))
-            }
-            Some(left) => format!("no {} fit then, {} do", count(gpus, "GPU"), size(left.gpus)),
-            None => format!("no {} fit then", count(gpus, "GPU")),
+            Some(left) if size(left.gpus) >= gpus => AfterSplit::Same(left.name(self.slots)),
+            Some(left) => AfterSplit::Smaller(size(left.gpus)),
+            None => AfterSplit::Nothing,
         };
         let name = broken.name(self.slots);
-        let text = format!("costs later guests: breaks {name} of {gpus} free GPUs; {after}");
-        reasons.say(Topic::Gpus, text);
+        reasons.say(Topic::Gpus, GpuReason::Breaks { name, gpus, after });
     }
 
     /// Adds that a set is no partition, why, and its price.
@@ -375,8 +359,7 @@ impl<'a> Choice<'a> {
             (None, None) => format!("the board has no partition of {number}"),
             (None, Some(_)) => format!("no free partition of {number} has the cores and devices"),
         };
-        let label = self.slots.label(set);
-        let text = format!("{label} are no partition: no NVLink between them; {why}");
-        reasons.compromise(Topic::Gpus, text);
+        let gpus = self.slots.label(set);
+        reasons.compromise(Topic::Gpus, GpuReason::NoPartition { gpus, why });
     }
 }

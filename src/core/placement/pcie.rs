@@ -2,10 +2,10 @@
 //! drives of its PCIe switch. Knows addresses and nodes, not XML.
 
 use super::cpus::GuestCpus;
-use super::explain::{Reasons, count, list};
+use super::explain::Reasons;
 use super::extras::distance;
 use super::home::Homes;
-use super::reason::Topic;
+use super::reason::{Topic, TreeReason};
 use super::{GuestPcie, PcieGroup, PcieLink};
 use crate::bdf::Bdf;
 use crate::topology::{DeviceKind, Proximity, Topology, Way};
@@ -34,35 +34,27 @@ pub(super) fn tree(
         }
     }
     for group in &groups {
-        let each = format!("{}, a root port each", count(group.devices.len(), "device"));
+        let devices = group.devices.len();
         match group.cell {
             Some(cell) => {
-                reasons.say(Topic::Pcie, format!("{each}, below an expander bus of cell {cell}"));
+                reasons.say(Topic::Pcie, TreeReason::Bus { devices, cell: Some(cell) });
                 let bound = only.is_some_and(|at| cpus.cells[at].0.is_some());
                 let is_away =
-                    |bdf: &&Bdf| bound && homes.of_device(**bdf).is_some() && on(**bdf).is_none();
-                let away: Vec<&Bdf> = group.devices.iter().filter(is_away).collect();
+                    |bdf: &Bdf| bound && homes.of_device(*bdf).is_some() && on(*bdf).is_none();
+                let away: Vec<Bdf> = group.devices.iter().copied().filter(is_away).collect();
                 if !away.is_empty() {
-                    let text = format!("{}: on another node than the guest's vCPUs", list(away));
-                    reasons.compromise(Topic::Pcie, text);
+                    reasons.compromise(Topic::Pcie, TreeReason::Away { devices: away });
                 }
             }
             None if cpus.cells.iter().all(|(node, _)| node.is_none()) => {
-                reasons.say(
-                    Topic::Pcie,
-                    format!("{each}, below an expander bus of no cell: cells are bound to no node"),
-                );
+                reasons.say(Topic::Pcie, TreeReason::Bus { devices, cell: None });
             }
             None => {
                 let (unknown, far): (Vec<Bdf>, Vec<Bdf>) =
                     group.devices.iter().partition(|bdf| homes.of_device(**bdf).is_none());
-                for (devices, why) in
-                    [(far, "no cell is on their node"), (unknown, "their node is unknown")]
-                {
+                for (devices, is_known) in [(far, true), (unknown, false)] {
                     if !devices.is_empty() {
-                        let text =
-                            format!("{}: {why}, so the guest sees them near none", list(&devices));
-                        reasons.compromise(Topic::Pcie, text);
+                        reasons.compromise(Topic::Pcie, TreeReason::NearNone { devices, is_known });
                     }
                 }
             }

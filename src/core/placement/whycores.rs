@@ -1,10 +1,10 @@
-//! Why the cores of a plan were chosen, in sentences. Chooses nothing.
+//! Why the cores of a plan were chosen, as data. Chooses nothing.
 
-use super::explain::{Reasons, count, domains, list};
-use super::home::{Home, Moved};
+use super::explain::Reasons;
+use super::home::Moved;
 use super::memory::distance;
 use super::pcpus::{Cores, GuestCores, NodeCores};
-use super::reason::Topic;
+use super::reason::{CoreReason, FewerThreads, NodeRule, Topic};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::request::{PinPolicy, Profile};
@@ -26,11 +26,8 @@ impl Cores<'_> {
         self.explain_neighbours(cores, reasons);
         let floating = self.taken.floating_over(&cores.pcpus());
         if !floating.is_empty() {
-            let text = format!(
-                "{} may run on the same pcpus: not pinned to single cores",
-                domains(floating)
-            );
-            reasons.compromise(Topic::Vcpus, text);
+            let domains = floating.into_iter().map(str::to_owned).collect();
+            reasons.compromise(Topic::Vcpus, CoreReason::Floaters { domains });
         }
     }
 
@@ -39,20 +36,13 @@ impl Cores<'_> {
         for (&gpu, home) in self.gpus.iter().map(|gpu| (gpu, self.homes.of_gpu(*gpu))) {
             match home {
                 (_, None) => {}
-                (node, Some(Moved::Unknown)) => reasons.compromise(
-                    Topic::Nodes,
-                    format!(
-                        "the kernel names no node of {gpu}; its cores are taken from node \
-                             {node}"
-                    ),
-                ),
-                (node, Some(Moved::NoCores(own))) => reasons.compromise(
-                    Topic::Nodes,
-                    format!(
-                        "node {own} of {gpu} has no cores; they are taken from node {node}, \
-                             the nearest"
-                    ),
-                ),
+                (from, Some(Moved::Unknown)) => {
+                    reasons.compromise(Topic::Nodes, CoreReason::NodeUnknown { gpu, from });
+                }
+                (from, Some(Moved::NoCores(own))) => {
+                    let why = CoreReason::NodeWithoutCores { gpu, own, from };
+                    reasons.compromise(Topic::Nodes, why);
+                }
             }
         }
         let spanned: BTreeSet<NodeId> = cores.nodes.iter().map(|node| node.node).collect();
@@ -61,25 +51,21 @@ impl Cores<'_> {
             let home = self.homes.of_gpu(gpu).0;
             !spanned.contains(&home) && !lent.contains(&home)
         });
-        let away: Vec<&Bdf> = away.collect();
-        if !away.is_empty() {
-            let text = format!("too few vCPUs to have some on the node of {}", list(away));
-            reasons.compromise(Topic::Nodes, text);
+        let gpus: Vec<Bdf> = away.copied().collect();
+        if !gpus.is_empty() {
+            reasons.compromise(Topic::Nodes, CoreReason::TooFew { gpus });
         }
     }
 
     /// Says which vCPUs are not on the node of their GPUs.
     fn explain_loans(&self, cores: &GuestCores<'_>, reasons: &mut Reasons) {
         for &(from, to, number) in &cores.loans {
-            let far = distance(self.topology, from, to);
-            let far = far.map_or(String::new(), |distance| format!(", distance {distance}"));
+            let distance = distance(self.topology, from, to);
             // A last core that is not full may be among those that are lent.
-            let vcpus = (number * cores.threads).min(cores.vcpus());
-            let text = format!(
-                "{vcpus} of {} on node {to}{far}: node {from} of their GPUs has too few free cores",
-                count(cores.vcpus(), "vCPU")
-            );
-            reasons.compromise(Topic::Nodes, text);
+            let lent = (number * cores.threads).min(cores.vcpus());
+            let vcpus = cores.vcpus();
+            let why = CoreReason::Lent { lent, vcpus, to, distance, from };
+            reasons.compromise(Topic::Nodes, why);
         }
     }
 
@@ -91,17 +77,11 @@ impl Cores<'_> {
             let mut seats = cores.nodes.iter().flat_map(|node| &node.vcpus);
             let why = match seats.all(|seat| seat.threads >= common) {
                 // With more of each it would have no vCPU on some of the nodes that it needs for its memory.
-                true => format!(
-                    "although its cores have {common}: its vCPUs are spread over {}",
-                    count(cores.nodes.len(), "node")
-                ),
-                false => format!(
-                    "since not all its cores have the {common} that most cores of the host have"
-                ),
+                true => FewerThreads::Spread { nodes: cores.nodes.len() },
+                false => FewerThreads::Uneven,
             };
-            let text =
-                format!("the guest sees {} of a core, {why}", count(cores.threads, "thread"));
-            reasons.compromise(Topic::Vcpus, text);
+            let why = CoreReason::Threads { threads: cores.threads, common, why };
+            reasons.compromise(Topic::Vcpus, why);
         }
         if self.request.profile == Profile::NvidiaVm {
             return;
@@ -109,122 +89,70 @@ impl Cores<'_> {
         let all: usize =
             cores.nodes.iter().flat_map(|node| &node.vcpus).map(|s| s.threads.min(common)).sum();
         if all > vcpus && (!vcpus.is_multiple_of(cores.threads) || cores.threads < common) {
-            let text = format!(
-                "{} leave threads of their cores idle: `--vcpus {all}` costs no core more",
-                count(vcpus, "vCPU")
-            );
-            reasons.say(Topic::Vcpus, text);
+            reasons.say(Topic::Vcpus, CoreReason::IdleThreads { vcpus, all });
         }
         if !vcpus.is_multiple_of(cores.threads) {
-            let text = format!(
-                "the guest sees cores of {}: its vCPUs do not fill whole cores",
-                count(cores.seen_threads(), "thread")
-            );
-            reasons.say(Topic::Vcpus, text);
+            let threads = cores.seen_threads();
+            reasons.say(Topic::Vcpus, CoreReason::Unfilled { threads });
         }
         if self.request.pins == PinPolicy::Thread && cores.threads > 1 {
-            let text = "first threads of all cores first, as asked for: the guest does not see which \
-                        vCPUs share a core";
-            reasons.compromise(Topic::Vcpus, text.into());
+            reasons.compromise(Topic::Vcpus, CoreReason::ThreadOrder);
         }
     }
 
     /// Says where the emulator and the I/O threads run.
     fn explain_emulator(&self, cores: &GuestCores<'_>, reasons: &mut Reasons) {
         if self.request.profile == Profile::NvidiaVm {
-            reasons.say(Topic::Emulator, "not pinned, as the replaced tool left it".into());
+            reasons.say(Topic::Emulator, CoreReason::EmulatorFree);
             return;
         }
-        let mut none: Vec<NodeId> = Vec::new();
+        let mut nodes: Vec<NodeId> = Vec::new();
         let mut some = false;
-        for node in &cores.nodes {
-            let spare = node.spare(cores.threads);
-            if let Some(seat) = node.own {
-                let text = format!(
-                    "pcpus {}, the last core of the guest's on node {}, so that no vCPU waits for \
-                     emulator or I/O threads",
-                    seat.core.pcpus, node.node
-                );
-                reasons.say(Topic::Emulator, text);
+        for of_node in &cores.nodes {
+            let (node, spare) = (of_node.node, of_node.spare(cores.threads));
+            if let Some(seat) = of_node.own {
+                let pcpus = seat.core.pcpus.clone();
+                reasons.say(Topic::Emulator, CoreReason::EmulatorCore { pcpus, node });
                 some = true;
             } else if !spare.is_empty() {
-                let noun = if spare.len() == 1 { "pcpu" } else { "pcpus" };
-                let text = format!(
-                    "{noun} {spare}, what the last vCPU leaves of its core on node {}",
-                    node.node
-                );
-                reasons.say(Topic::Emulator, text);
+                reasons.say(Topic::Emulator, CoreReason::EmulatorSpare { pcpus: spare, node });
                 some = true;
             } else {
-                none.push(node.node);
+                nodes.push(node);
             }
         }
-        if none.is_empty() {
-            return;
+        if !nodes.is_empty() {
+            let why = CoreReason::EmulatorFloats { threads_only: some, nodes };
+            reasons.compromise(Topic::Emulator, why);
         }
-        let noun = if none.len() == 1 { "node" } else { "nodes" };
-        let who = if some { "I/O threads" } else { "emulator and I/O threads" };
-        let text = format!(
-            "{who} float over the guest's own cores on {noun} {}: a core of their own would cost \
-             others",
-            list(none)
-        );
-        reasons.compromise(Topic::Emulator, text);
     }
 
     /// Adds why these cores of a node were chosen.
     fn explain_node(&self, cores: &NodeCores<'_>, reasons: &mut Reasons) {
         let node = cores.node;
         let there = self.homes.seats(node).len();
-        let gpus = self.homes.gpus(node).len();
-        let vcpus = count(cores.number, "vCPU");
-        let mine = count(cores.vcpus.len(), "core");
         let own = self.gpus.iter().filter(|g| self.homes.of_gpu(**g).0 == node).count();
-        let because = match (self.request.vcpus, self.gpus.is_empty()) {
-            (None, false) if own == 0 => {
-                format!("{vcpus} on {mine} of node {node}, for GPUs of other nodes")
-            }
-            (None, false) => {
-                let share = self.homes.share(node);
-                format!(
-                    "node {node} has {}{} and {}: {share} for each, {} for {} of this guest; \
-                     {vcpus} on {mine}",
-                    count(there, "core"),
-                    self.kept(node),
-                    count(gpus, "GPU"),
-                    share * own,
-                    count(own, "GPU"),
-                )
-            }
-            (Some(_), _) => format!("{vcpus} on {mine} of node {node}, as asked for"),
-            (None, true) => format!(
-                "{vcpus} on {mine} of node {node}, the default without GPUs; {} of its {there} \
-                 cores were free",
-                self.free(node).count(),
-            ),
+        let rule = match (self.request.vcpus, self.gpus.is_empty()) {
+            (None, false) if own == 0 => NodeRule::ForOthers,
+            (None, false) => NodeRule::Share {
+                cores: there,
+                kept: self.homes.place(node).map_or(0, |at| self.homes.all()[at].kept),
+                gpus: self.homes.gpus(node).len(),
+                share: self.homes.share(node),
+                own,
+            },
+            (Some(_), _) => NodeRule::Asked,
+            (None, true) => NodeRule::Default { cores: there, free: self.free(node).count() },
         };
-        reasons.say(Topic::Vcpus, because);
+        let (vcpus, mine) = (cores.number, cores.vcpus.len());
+        reasons.say(Topic::Vcpus, CoreReason::Node { node, vcpus, cores: mine, rule });
         let short = self.homes.share(node) == 1 && self.request.vcpus.is_none();
         if short && cores.own.is_some() && own > 0 && cores.vcpus.len() == 1 && own == 1 {
-            let text = format!(
-                "the share of a GPU on node {node} is 1 core; a second one was taken for the \
-                 emulator"
-            );
-            reasons.compromise(Topic::Vcpus, text);
+            reasons.compromise(Topic::Vcpus, CoreReason::SecondCore { node });
         }
-        let mine = cores.pcpus().and(&self.topology.parts().isolated);
-        if !mine.is_empty() {
-            let text = format!("pcpus {mine} are isolated by the kernel command line");
-            reasons.say(Topic::Vcpus, text);
-        }
-    }
-
-    /// What of a node is kept for the host, to be read after its cores.
-    fn kept(&self, node: NodeId) -> String {
-        let home: Option<&Home<'_>> = self.homes.place(node).map(|at| &self.homes.all()[at]);
-        match home.map_or(0, |home| home.kept) {
-            0 => String::new(),
-            kept => format!(" besides the {kept} kept for the host"),
+        let pcpus = cores.pcpus().and(&self.topology.parts().isolated);
+        if !pcpus.is_empty() {
+            reasons.say(Topic::Vcpus, CoreReason::Isolated { pcpus });
         }
     }
 
@@ -253,12 +181,8 @@ impl Cores<'_> {
         });
         let needed = needed.count();
         if stood.len() > needed {
-            let text = format!(
-                "the cores on node {} stand on {}, {needed} would do on the empty node",
-                cores.node,
-                count(stood.len(), "L3 cache")
-            );
-            reasons.compromise(Topic::Vcpus, text);
+            let (node, caches) = (cores.node, stood.len());
+            reasons.compromise(Topic::Vcpus, CoreReason::Caches { node, caches, needed });
         }
     }
 
@@ -276,8 +200,8 @@ impl Cores<'_> {
             }
         }
         if !shared.is_empty() {
-            let text = format!("the L3 cache of pcpus {shared} is shared with {}", domains(names));
-            reasons.compromise(Topic::Vcpus, text);
+            let domains = names.into_iter().map(str::to_owned).collect();
+            reasons.compromise(Topic::Vcpus, CoreReason::SharedCache { pcpus: shared, domains });
         }
     }
 }

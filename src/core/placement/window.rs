@@ -1,7 +1,7 @@
 //! The guest's window for 64-bit BARs, from the real BARs of the devices that it gets, and whether UEFI has to be told. A
 //! place whose window does not fit into the host's address bits is none.
 
-use super::reason::Topic;
+use super::reason::{Topic, TreeReason, WindowTooLarge};
 use super::{Placement, Reason};
 use crate::topology::{Machine, Topology};
 
@@ -40,7 +40,10 @@ impl Window {
 /// Each port's window is as long as the 64-bit BARs behind it, and the next begins at a multiple of its largest BAR
 /// (gpuvm-hardware(7), BARS AND THE MMIO WINDOW). The slack is left out where only so the host's
 /// physical address bits suffice.
-pub fn window(placement: &Placement, topology: &Topology) -> Result<Option<Window>, String> {
+pub fn window(
+    placement: &Placement,
+    topology: &Topology,
+) -> Result<Option<Window>, WindowTooLarge> {
     let Some(sum) = cost(placement, topology) else { return Ok(None) };
     let memory = placement.memory().kib().saturating_mul(1024);
     fit(sum, memory, topology.machine()).map(Some)
@@ -62,7 +65,7 @@ fn cost(placement: &Placement, topology: &Topology) -> Option<u64> {
 }
 
 /// The window for ports that cost `sum` bytes, beside so many bytes of memory below the top of the address space.
-fn fit(sum: u64, memory: u64, machine: &Machine) -> Result<Window, String> {
+fn fit(sum: u64, memory: u64, machine: &Machine) -> Result<Window, WindowTooLarge> {
     let bits = machine.physical_address_bits;
     let limit = bits.map_or(u64::MAX, |bits| 1_u64.checked_shl(bits.into()).unwrap_or(u64::MAX));
     let power = |bytes: u64| bytes.checked_next_power_of_two().unwrap_or(u64::MAX);
@@ -80,12 +83,8 @@ fn fit(sum: u64, memory: u64, machine: &Machine) -> Result<Window, String> {
     };
     let windows = [power(sum.saturating_add(SLACK_BYTES)), power(sum)];
     let bytes = windows.into_iter().find(fits).ok_or_else(|| {
-        format!(
-            "a window of {} GiB for BARs and {} GiB of memory do not fit into {} physical address bits",
-            windows[1] >> 30,
-            memory >> 30,
-            bits.unwrap_or(64),
-        )
+        let (window_gib, memory_gib) = (windows[1] >> 30, memory >> 30);
+        WindowTooLarge { window_gib, memory_gib, bits: bits.unwrap_or(64) }
     })?;
     Ok(Window { bytes, automatic })
 }
@@ -107,26 +106,20 @@ pub fn window_reason(placement: &Placement, topology: &Topology) -> Option<Reaso
     if placement.devices.is_empty() {
         return None;
     }
-    let say = |because, compromise| Some(Reason { choice: Topic::Window, because, compromise });
-    let window = match window(placement, topology) {
-        Err(error) => return say(error, true),
-        Ok(None) => return say("not set: the record does not know the BARs".into(), false),
-        Ok(Some(window)) => window,
+    let (because, compromise) = match window(placement, topology) {
+        Err(error) => (TreeReason::TooLarge(error), true),
+        Ok(None) => (TreeReason::NoBars, false),
+        Ok(Some(window)) => {
+            let why = TreeReason::Window {
+                gib: window.bytes >> 30,
+                automatic_gib: window.automatic.map(|own| own >> 30),
+                is_told: window.told_mib().is_some(),
+                bits: topology.machine().physical_address_bits.unwrap_or_default(),
+            };
+            (why, false)
+        }
     };
-    let size = format!("{} GiB for 64-bit BARs", window.bytes >> 30);
-    let bits = topology.machine().physical_address_bits.unwrap_or_default();
-    let because = match window.automatic {
-        None => format!("{size}; UEFI makes its own: the record does not know the address bits"),
-        Some(own) if window.told_mib().is_some() => format!(
-            "{size}; UEFI is told, since by itself it makes {} GiB with {bits} address bits",
-            own >> 30
-        ),
-        Some(own) => format!(
-            "{size}; UEFI makes {} GiB by itself with {bits} address bits (edk2-stable202211 and later)",
-            own >> 30
-        ),
-    };
-    say(because, false)
+    Some(Reason { choice: Topic::Window, because: because.into(), compromise })
 }
 
 /// Whether a vendor's CPUs hide their threads without `topoext`.
@@ -189,7 +182,7 @@ mod tests {
             (gib(20 << 10), 100, Some(46)),
         ] {
             let error = fit(sum, gib(memory), &machine(bits, INTEL)).unwrap_err();
-            assert!(error.contains("physical address bits"), "{error}");
+            assert!(error.to_string().contains("physical address bits"), "{error}");
         }
     }
 

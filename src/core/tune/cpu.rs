@@ -89,7 +89,7 @@ fn vcpu_pins(work: &mut Work<'_>) -> Result<(), TuneError> {
         (_, None) => return Ok(()),
     };
     if !pins.is_empty() && has_individual_vcpus(work) {
-        work.note(Topic::Pins, "vCPUs that are plugged later get their pins too");
+        work.note(Topic::Pins, "vCPUs that are plugged later get their pins too".to_owned());
     }
     work.set(ItemName::Pins, Setting::VcpuPins { pins })
 }
@@ -219,7 +219,7 @@ fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
     let binds = cells.iter().any(|nodes| !nodes.is_empty());
     let unlike = cells.len() != there && binds;
     if unlike && work.cells_stay().is_some() {
-        work.note(Topic::MemoryNodes, "its cells stay, so their memory is not bound");
+        work.note(Topic::MemoryNodes, "its cells stay, so their memory is not bound".to_owned());
         return Ok(());
     }
     if unlike || (there == 0 && work.given.items.memory_nodes.value().is_some()) {

@@ -9,8 +9,9 @@ use crate::domain::DomainXml;
 use crate::domain::bound_memory;
 use crate::domain::claims::{Cell, Claims};
 use crate::memsize::MemSize;
+use crate::placement::reason::TreeReason;
 use crate::placement::{
-    GuestCell, GuestPcie, Occupancy, PcieGroup, Placement, Reason, Topic, plan,
+    Because, GuestCell, GuestPcie, Occupancy, PcieGroup, Placement, Reason, Topic, plan,
 };
 use crate::request::{PageSize, PinPolicy, Request};
 use crate::topology::Topology;
@@ -37,19 +38,14 @@ pub(super) fn place(
     if !current.is_pcie() && !own.is_empty() && !given.items.pcie.is_kept() {
         let machine = current.root().find("os/type").and_then(|kind| kind.attr("machine"));
         let machine = machine.unwrap_or_default().into_owned();
-        placement.reasons.push(compromise(
-            Topic::Pcie,
-            format!(
-                "machine type `{machine}` has no PCI Express; only q35 gives devices root ports"
-            ),
-        ));
+        placement.reasons.push(compromise(Topic::Pcie, TreeReason::NoPcie { machine }));
     }
     Ok(placement)
 }
 
 /// Makes a reason that is a compromise.
-pub(super) fn compromise(choice: Topic, because: String) -> Reason {
-    Reason { choice, because, compromise: true }
+pub(super) fn compromise(choice: Topic, because: impl Into<Because>) -> Reason {
+    Reason { choice, because: because.into(), compromise: true }
 }
 
 /// The plan of what was asked for when gpuvm made the guest, where its vCPUs and its memory are still what such a plan
@@ -234,7 +230,7 @@ fn rounded(placement: &mut Placement, guest: &Guest<'_>, given: &Given<'_>) {
             if let Some(last) = placement.cells.last_mut() {
                 last.memory_kib = (last.memory_kib + was).saturating_sub(now);
             }
-            placement.reasons.retain(|reason| !reason.because.contains(", rounded "));
+            placement.reasons.retain(|reason| !reason.because.is_rounded());
         }
     }
 }

@@ -4,7 +4,7 @@ use super::wish::Guest;
 use super::{Change, Given, Item, ItemName, TuneError, words};
 use crate::domain::setting::Setting;
 use crate::domain::{DomainEdit, DomainXml};
-use crate::placement::{Placement, Reason, Topic};
+use crate::placement::{Because, Placement, Reason, Topic};
 
 /// Is a domain while it is changed.
 pub(super) struct Work<'a> {
@@ -58,8 +58,8 @@ impl<'a> Work<'a> {
     }
 
     /// Notes what the admin should know.
-    pub fn note(&mut self, about: Topic, because: impl Into<String>) {
-        self.reasons.push(super::place::compromise(about, because.into()));
+    pub fn note(&mut self, about: Topic, because: impl Into<Because>) {
+        self.reasons.push(super::place::compromise(about, because));
     }
 
     /// Why the guest's cells and their memory are not ours to divide; none: they are.

@@ -137,7 +137,7 @@ fn placed(host: &Topology, held: &Occupancy, place: &Placement) -> String {
     let told = window_reason(place, host);
     let reasons = place.reasons.iter().chain(&told).map(|reason| {
         let mark = if reason.compromise { "!" } else { "" };
-        format!("{mark}{} {}", reason.choice, numbers(&reason.because))
+        format!("{mark}{} {}", reason.choice, numbers(&reason.because.to_string()))
     });
     writeln!(text, "  {}", reasons.collect::<Vec<_>>().join("; ")).unwrap();
     text

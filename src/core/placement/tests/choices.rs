@@ -370,7 +370,10 @@ fn a_split_set_is_the_last_choice_and_says_its_price() {
     let text = "GPUs 1, 2, 3 and 5 are no partition: no NVLink between them";
     let gpus =
         placement.reasons.iter().find(|reason| reason.compromise && reason.choice == Topic::Gpus);
-    assert!(gpus.unwrap().because.contains("no NVLink between them"), "{text} {gpus:?}");
+    assert!(
+        gpus.unwrap().because.to_string().contains("no NVLink between them"),
+        "{text} {gpus:?}"
+    );
     let whole = plan_on(&host, &domains, &request(2)).unwrap();
     assert!(whole.partition.is_some(), "a partition of 2 is free");
     assert_eq!(plan_on(&host, &[], &request(3)).unwrap().devices.len(), 3);

@@ -133,8 +133,8 @@ fn what_is_held_is_left_alone_and_the_next_is_said_to_be_farther() {
     let (extras, reasons) = choose(&h100, &occupancy, &asked).unwrap();
     // Every other NIC with a GPU below its switch is that GPU's only one.
     assert_eq!(buses(&extras.nics), [0x0b]);
-    let compromises: Vec<&str> =
-        reasons.iter().filter(|r| r.compromise).map(|r| r.because.as_str()).collect();
+    let compromises: Vec<String> =
+        reasons.iter().filter(|r| r.compromise).map(|r| r.because.to_string()).collect();
     assert_eq!(
         compromises,
         [
@@ -198,8 +198,11 @@ fn nearness_of_named_devices_chooses_no_gpu_but_refuses_one() {
     let mut asked = request(&[0], 0, 0, 0);
     asked.extras.nics = DeviceWish::Exact(vec![bdf("dc:00.0")]);
     let (_, reasons) = choose(&host, &Occupancy::default(), &asked).unwrap();
-    assert_eq!(reasons[0].because, "0000:dc:00.0 beside GPU 0 (SYS), as asked for");
-    assert!(reasons[1].compromise && reasons[1].because.contains("not on the node of any GPU"));
+    assert_eq!(reasons[0].because.to_string(), "0000:dc:00.0 beside GPU 0 (SYS), as asked for");
+    assert!(
+        reasons[1].compromise
+            && reasons[1].because.to_string().contains("not on the node of any GPU")
+    );
     asked.extras.nic_near = Near::Switch;
     let (_, text, _) = refusal(&host, &Occupancy::default(), &asked);
     assert_eq!(text, "NIC 0000:dc:00.0 is not below one PCIe switch with GPU 0");
@@ -227,7 +230,7 @@ fn what_the_iommu_cannot_keep_apart_comes_along_without_gpus_too() {
     let place = plan(&host("dgx-2"), &Occupancy::default(), &exactly(&["86:00.0"], &[], &[]));
     let place = place.unwrap();
     assert_eq!(place.devices, [bdf("86:00.0"), bdf("86:00.1")]);
-    assert!(place.reasons.iter().any(|r| r.because.contains("86:00.1 come along")));
+    assert!(place.reasons.iter().any(|r| r.because.to_string().contains("86:00.1 come along")));
     assert!(!place.reasons.iter().any(|r| r.choice == Topic::Isolation));
 }
 

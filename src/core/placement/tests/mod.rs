@@ -52,7 +52,10 @@ pub(super) fn refusal(answer: Result<Placement, PlanError>) -> (String, Vec<Stri
 
 /// Whether a reason of the plan holds this text, as a compromise or not.
 pub(super) fn says(placement: &Placement, text: &str, compromise: bool) -> bool {
-    placement.reasons.iter().any(|r| r.because.contains(text) && r.compromise == compromise)
+    placement
+        .reasons
+        .iter()
+        .any(|r| r.because.to_string().contains(text) && r.compromise == compromise)
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl Case<'_> {
 
     /// Whether a reason says this, as a compromise.
     fn admits(&self, text: &str) -> bool {
-        self.plan.reasons.iter().any(|r| r.compromise && r.because.contains(text))
+        self.plan.reasons.iter().any(|r| r.compromise && r.because.to_string().contains(text))
     }
 
     /// Cores of the guest, by lowest pcpu.
@@ -230,7 +230,8 @@ impl Case<'_> {
             None => {
                 assert!(switches.is_empty());
                 let all: Vec<Bdf> = gpus.iter().copied().collect();
-                let split = plan.reasons.iter().any(|r| r.because.contains("are no partition"));
+                let split =
+                    plan.reasons.iter().any(|r| r.because.to_string().contains("are no partition"));
                 assert!(split || topology.partition_of(&all) == Ok(None));
             }
         }

@@ -1,0 +1,104 @@
+//! Why these devices beside GPUs, in data and in words.
+
+use super::GpuName;
+use crate::bdf::Bdf;
+use crate::cpuset::NodeId;
+use crate::placement::ExtraKind;
+use crate::placement::beside::label;
+use crate::placement::explain::{count, list};
+use crate::topology::Proximity;
+use crate::words::are;
+use std::fmt;
+
+/// A device that was taken, and where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BesideGpu {
+    /// The device.
+    pub device: Bdf,
+    /// The guest's GPU that it is nearest to, and how near.
+    pub gpu: Option<(GpuName, Proximity)>,
+    /// Its node.
+    pub node: Option<NodeId>,
+}
+
+impl fmt::Display for BesideGpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.gpu, self.node) {
+            (Some((gpu, proximity)), _) => {
+                write!(f, "{} beside GPU {gpu} ({proximity})", self.device)
+            }
+            (None, Some(node)) => write!(f, "{} on node {node}", self.device),
+            (None, None) => self.device.fmt(f),
+        }
+    }
+}
+
+/// Why these devices beside GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BesideReason {
+    /// What was taken.
+    Taken {
+        /// Devices.
+        devices: Vec<BesideGpu>,
+        /// What they are.
+        kind: ExtraKind,
+        /// How many can be had; none: they were named.
+        of: Option<usize>,
+    },
+    /// On the node of a GPU, but below no PCIe switch with one.
+    OffSwitch {
+        /// Devices.
+        devices: Vec<Bdf>,
+    },
+    /// Not on the node of any GPU.
+    OffNode {
+        /// Devices.
+        devices: Vec<Bdf>,
+    },
+    /// The kernel names no node of them.
+    Unknown {
+        /// Devices.
+        devices: Vec<Bdf>,
+    },
+    /// GPUs without a device on their switch.
+    NoneOnSwitch {
+        /// What the devices are.
+        kind: ExtraKind,
+        /// GPUs.
+        gpus: Vec<GpuName>,
+    },
+}
+
+impl fmt::Display for BesideReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BesideReason::Taken { devices, of: None, .. } => {
+                write!(f, "{}, as asked for", list(devices))
+            }
+            BesideReason::Taken { devices, kind, of: Some(free) } => {
+                write!(f, "{}, of {} that can be had", list(devices), count(*free, kind.noun()))
+            }
+            BesideReason::OffSwitch { devices } => write!(
+                f,
+                "{} {} below no PCIe switch with a GPU of the guest, on the node of one",
+                list(devices),
+                are(devices.len())
+            ),
+            BesideReason::OffNode { devices } => write!(
+                f,
+                "{} {} not on the node of any GPU of the guest",
+                list(devices),
+                are(devices.len())
+            ),
+            BesideReason::Unknown { devices } => write!(
+                f,
+                "whether {} {} on the node of a GPU of the guest is unknown: the kernel names no node",
+                list(devices),
+                are(devices.len())
+            ),
+            BesideReason::NoneOnSwitch { kind, gpus } => {
+                write!(f, "no {} on the switch of {}", kind.noun(), label(gpus))
+            }
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Why these cores, in data and in words.
+
+use crate::bdf::Bdf;
+use crate::cpuset::{CpuSet, NodeId};
+use crate::placement::explain::{count, domains, list};
+use crate::request::Profile;
+use std::fmt;
+
+/// Why a guest sees fewer threads of a core than the host has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FewerThreads {
+    /// Its vCPUs are spread over so many nodes: with more of each it would have none on some that it needs.
+    Spread {
+        /// Nodes.
+        nodes: usize,
+    },
+    /// Not all its cores have as many as most cores of the host.
+    Uneven,
+}
+
+/// By which rule a node gave so many vCPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeRule {
+    /// For GPUs of other nodes.
+    ForOthers,
+    /// The share of its GPUs.
+    Share {
+        /// Cores of the node.
+        cores: usize,
+        /// Cores that are kept for the host.
+        kept: usize,
+        /// GPUs of the node.
+        gpus: usize,
+        /// Cores of each GPU.
+        share: usize,
+        /// GPUs of the guest there.
+        own: usize,
+    },
+    /// As asked for.
+    Asked,
+    /// The default without GPUs.
+    Default {
+        /// Cores of the node.
+        cores: usize,
+        /// Cores that were free.
+        free: usize,
+    },
+}
+
+/// Why these cores.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CoreReason {
+    /// Cores of a node.
+    Node {
+        /// The node.
+        node: NodeId,
+        /// vCPUs on it.
+        vcpus: usize,
+        /// Cores of the guest on it.
+        cores: usize,
+        /// The rule.
+        rule: NodeRule,
+    },
+    /// A guest without pins.
+    Floating {
+        /// vCPUs.
+        vcpus: usize,
+        /// The rule of their number.
+        rule: Profile,
+        /// Whether the number was asked for.
+        is_asked: bool,
+        /// Pcpus of the host.
+        pcpus: usize,
+    },
+    /// Others run on the same pcpus.
+    Floaters {
+        /// Domain names.
+        domains: Vec<String>,
+    },
+    /// The kernel names no node of a GPU.
+    NodeUnknown {
+        /// The GPU.
+        gpu: Bdf,
+        /// The node that its cores are taken from.
+        from: NodeId,
+    },
+    /// The node of a GPU has no cores.
+    NodeWithoutCores {
+        /// The GPU.
+        gpu: Bdf,
+        /// Its node.
+        own: NodeId,
+        /// The node that its cores are taken from.
+        from: NodeId,
+    },
+    /// Too few vCPUs for the nodes of these GPUs.
+    TooFew {
+        /// GPUs.
+        gpus: Vec<Bdf>,
+    },
+    /// vCPUs that are not on the node of their GPUs.
+    Lent {
+        /// How many.
+        lent: usize,
+        /// Of how many.
+        vcpus: usize,
+        /// Where they are.
+        to: NodeId,
+        /// How far that is.
+        distance: Option<u32>,
+        /// The node of their GPUs.
+        from: NodeId,
+    },
+    /// Fewer threads of a core than the host has.
+    Threads {
+        /// Threads that the guest sees.
+        threads: usize,
+        /// Threads of most cores of the host.
+        common: usize,
+        /// Why.
+        why: FewerThreads,
+    },
+    /// Threads of the guest's cores that are idle.
+    IdleThreads {
+        /// vCPUs.
+        vcpus: usize,
+        /// vCPUs that cost no core more.
+        all: usize,
+    },
+    /// vCPUs that do not fill whole cores.
+    Unfilled {
+        /// Threads that the guest sees.
+        threads: usize,
+    },
+    /// First threads of all cores first.
+    ThreadOrder,
+    /// The share of a GPU is one core, and a second one was taken.
+    SecondCore {
+        /// The node.
+        node: NodeId,
+    },
+    /// Pcpus that the kernel command line isolates.
+    Isolated {
+        /// Pcpus.
+        pcpus: CpuSet,
+    },
+    /// The emulator is not pinned, as the replaced tool left it.
+    EmulatorFree,
+    /// A core for emulator and I/O threads.
+    EmulatorCore {
+        /// Its pcpus.
+        pcpus: CpuSet,
+        /// The node.
+        node: NodeId,
+    },
+    /// What the last vCPU leaves of its core, for emulator and I/O threads.
+    EmulatorSpare {
+        /// Pcpus.
+        pcpus: CpuSet,
+        /// The node.
+        node: NodeId,
+    },
+    /// Emulator or I/O threads float over the guest's own cores.
+    EmulatorFloats {
+        /// Whether I/O threads only.
+        threads_only: bool,
+        /// Nodes.
+        nodes: Vec<NodeId>,
+    },
+    /// More L3 caches than on the empty node.
+    Caches {
+        /// The node.
+        node: NodeId,
+        /// L3 caches.
+        caches: usize,
+        /// How many would do.
+        needed: usize,
+    },
+    /// An L3 cache is shared with others.
+    SharedCache {
+        /// Its pcpus.
+        pcpus: CpuSet,
+        /// Domain names.
+        domains: Vec<String>,
+    },
+    /// I/O threads of a guest with one disk.
+    OneDisk {
+        /// How many it has.
+        iothreads: u32,
+        /// How many it would have, for as many disks.
+        most: usize,
+    },
+}
+
+impl fmt::Display for CoreReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CoreReason::Node { node, vcpus, cores, rule } => {
+                on_node(f, *node, *vcpus, *cores, rule)
+            }
+            CoreReason::Floating { vcpus, rule, is_asked, pcpus } => {
+                let rule = match rule {
+                    _ if *is_asked => "as asked for",
+                    Profile::Share => "as a pinned guest would have",
+                    Profile::NvidiaVm => "as the replaced tool gave",
+                };
+                let vcpus = count(*vcpus, "vCPU");
+                write!(f, "{vcpus}, {rule}; not pinned: they float over the {pcpus} pcpus")
+            }
+            CoreReason::Floaters { domains: names } => write!(
+                f,
+                "{} may run on the same pcpus: not pinned to single cores",
+                domains(names.iter().map(String::as_str))
+            ),
+            CoreReason::NodeUnknown { gpu, from } => {
+                write!(f, "the kernel names no node of {gpu}; its cores are taken from node {from}")
+            }
+            CoreReason::NodeWithoutCores { gpu, own, from } => {
+                write!(
+                    f,
+                    "node {own} of {gpu} has no cores; they are taken from node {from}, the nearest"
+                )
+            }
+            CoreReason::TooFew { gpus } => {
+                write!(f, "too few vCPUs to have some on the node of {}", list(gpus))
+            }
+            CoreReason::Lent { lent, vcpus, to, distance, from } => {
+                write!(f, "{lent} of {} on node {to}", count(*vcpus, "vCPU"))?;
+                if let Some(distance) = distance {
+                    write!(f, ", distance {distance}")?;
+                }
+                write!(f, ": node {from} of their GPUs has too few free cores")
+            }
+            CoreReason::Caches { node, caches, needed } => write!(
+                f,
+                "the cores on node {node} stand on {}, {needed} would do on the empty node",
+                count(*caches, "L3 cache")
+            ),
+            CoreReason::SharedCache { pcpus, domains: names } => write!(
+                f,
+                "the L3 cache of pcpus {pcpus} is shared with {}",
+                domains(names.iter().map(String::as_str))
+            ),
+            CoreReason::Isolated { pcpus } => {
+                write!(f, "pcpus {pcpus} are isolated by the kernel command line")
+            }
+            CoreReason::SecondCore { node } => write!(
+                f,
+                "the share of a GPU on node {node} is 1 core; a second one was taken for the emulator"
+            ),
+            _ => self.threads(f),
+        }
+    }
+}
+
+impl CoreReason {
+    /// The words for threads: the guest's, the emulator's, I/O threads.
+    fn threads(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CoreReason::Threads { threads, common, why } => {
+                write!(f, "the guest sees {} of a core, ", count(*threads, "thread"))?;
+                match why {
+                    FewerThreads::Spread { nodes } => write!(
+                        f,
+                        "although its cores have {common}: its vCPUs are spread over {}",
+                        count(*nodes, "node")
+                    ),
+                    FewerThreads::Uneven => write!(
+                        f,
+                        "since not all its cores have the {common} that most cores of the host have"
+                    ),
+                }
+            }
+            CoreReason::IdleThreads { vcpus, all } => write!(
+                f,
+                "{} leave threads of their cores idle: `--vcpus {all}` costs no core more",
+                count(*vcpus, "vCPU")
+            ),
+            CoreReason::Unfilled { threads } => write!(
+                f,
+                "the guest sees cores of {}: its vCPUs do not fill whole cores",
+                count(*threads, "thread")
+            ),
+            CoreReason::ThreadOrder => f.write_str(
+                "first threads of all cores first, as asked for: the guest does not see which vCPUs share a core",
+            ),
+            CoreReason::EmulatorFree => f.write_str("not pinned, as the replaced tool left it"),
+            CoreReason::EmulatorCore { pcpus, node } => write!(
+                f,
+                "pcpus {pcpus}, the last core of the guest's on node {node}, so that no vCPU waits for emulator or \
+                 I/O threads"
+            ),
+            CoreReason::EmulatorSpare { pcpus, node } => {
+                let noun = if pcpus.len() == 1 { "pcpu" } else { "pcpus" };
+                write!(f, "{noun} {pcpus}, what the last vCPU leaves of its core on node {node}")
+            }
+            CoreReason::EmulatorFloats { threads_only, nodes } => {
+                let who = if *threads_only { "I/O threads" } else { "emulator and I/O threads" };
+                let noun = if nodes.len() == 1 { "node" } else { "nodes" };
+                let nodes = list(nodes);
+                write!(
+                    f,
+                    "{who} float over the guest's own cores on {noun} {nodes}: a core of their own would cost others"
+                )
+            }
+            CoreReason::OneDisk { iothreads, most } => {
+                write!(f, "{iothreads} for one disk, {most} for {most} disks or more")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The words for the cores of a node.
+fn on_node(
+    f: &mut fmt::Formatter<'_>,
+    node: NodeId,
+    vcpus: usize,
+    cores: usize,
+    rule: &NodeRule,
+) -> fmt::Result {
+    let (vcpus, mine) = (count(vcpus, "vCPU"), count(cores, "core"));
+    match *rule {
+        NodeRule::ForOthers => {
+            write!(f, "{vcpus} on {mine} of node {node}, for GPUs of other nodes")
+        }
+        NodeRule::Share { cores, kept, gpus, share, own } => {
+            write!(f, "node {node} has {}", count(cores, "core"))?;
+            if kept > 0 {
+                write!(f, " besides the {kept} kept for the host")?;
+            }
+            write!(
+                f,
+                " and {}: {share} for each, {} for {} of this guest; {vcpus} on {mine}",
+                count(gpus, "GPU"),
+                share * own,
+                count(own, "GPU"),
+            )
+        }
+        NodeRule::Asked => write!(f, "{vcpus} on {mine} of node {node}, as asked for"),
+        NodeRule::Default { cores, free } => write!(
+            f,
+            "{vcpus} on {mine} of node {node}, the default without GPUs; {free} of its {cores} cores were free"
+        ),
+    }
+}

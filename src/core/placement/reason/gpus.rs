@@ -1,0 +1,450 @@
+//! Why these GPUs, in data and in words.
+
+use crate::bdf::Bdf;
+use crate::placement::explain::{count, list};
+use crate::topology::{PartitionId, SetAside};
+use std::fmt;
+
+/// What a GPU is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GpuName {
+    /// Its index among the host's GPUs.
+    Index(usize),
+    /// The address of a display, which has no index.
+    Address(Bdf),
+}
+
+impl fmt::Display for GpuName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GpuName::Index(index) => index.fmt(f),
+            GpuName::Address(bdf) => bdf.fmt(f),
+        }
+    }
+}
+
+/// GPUs by their names: `GPU 3 (0000:39:00.0)`, `GPUs 0 to 3`, `GPUs 0, 5 and 7`; displays by address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuList {
+    /// Indexes, ascending.
+    pub indexes: Vec<usize>,
+    /// Address of the only one with an index.
+    pub only: Option<Bdf>,
+    /// Addresses of displays.
+    pub displays: Vec<Bdf>,
+}
+
+impl GpuList {
+    /// Number of GPUs.
+    pub fn number(&self) -> usize {
+        self.indexes.len() + self.displays.len()
+    }
+
+    /// Those with an index, in words.
+    fn counted(&self) -> String {
+        match (&self.indexes[..], self.only) {
+            ([only], Some(bdf)) => format!("GPU {only} ({bdf})"),
+            ([first, .., last], _)
+                if self.indexes.len() > 2 && last - first == self.indexes.len() - 1 =>
+            {
+                format!("GPUs {first} to {last}")
+            }
+            _ => format!("GPUs {}", list(&self.indexes)),
+        }
+    }
+}
+
+impl fmt::Display for GpuList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.displays.is_empty() {
+            return f.write_str(&self.counted());
+        }
+        let counted = (!self.indexes.is_empty()).then(|| self.counted());
+        let displays = self.displays.iter().map(|bdf| format!("GPU {bdf}"));
+        f.write_str(&list(counted.into_iter().chain(displays)))
+    }
+}
+
+/// A unit of the tree above the GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// A PCIe switch.
+    Switch,
+    /// A root complex.
+    Root,
+    /// A host node.
+    Node,
+    /// A package.
+    Package,
+    /// The host, of several packages.
+    Host,
+}
+
+impl Unit {
+    /// Its noun.
+    fn noun(self) -> &'static str {
+        match self {
+            Unit::Switch => "PCIe switch",
+            Unit::Root => "root complex",
+            Unit::Node => "node",
+            Unit::Package => "package",
+            Unit::Host => "host",
+        }
+    }
+
+    /// The place of GPUs that share it, to be read after "all".
+    fn place(self) -> &'static str {
+        match self {
+            Unit::Switch => "below one PCIe switch",
+            Unit::Root => "below one root complex",
+            Unit::Node => "on one node",
+            Unit::Package => "in one package",
+            Unit::Host => "on this host, not all in one package",
+        }
+    }
+}
+
+/// What sets of GPUs are compared by: the less, the better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Criterion {
+    /// Cores off the GPUs' node.
+    Remote,
+    /// Nodes.
+    Nodes,
+    /// Packages.
+    Packages,
+    /// Steps to NICs and drives.
+    Far,
+    /// Root complexes.
+    Roots,
+    /// PCIe switches.
+    Switches,
+    /// GPU models.
+    Models,
+    /// GPUs of other guests beside it.
+    Neighbours,
+}
+
+impl Criterion {
+    /// Its noun.
+    fn noun(self) -> &'static str {
+        match self {
+            Criterion::Remote => "core off the GPUs' node",
+            Criterion::Nodes => "node",
+            Criterion::Packages => "package",
+            Criterion::Far => "step to NICs and drives",
+            Criterion::Roots => "root complex",
+            Criterion::Switches => "PCIe switch",
+            Criterion::Models => "GPU model",
+            Criterion::Neighbours => "GPU of other guests beside it",
+        }
+    }
+}
+
+/// What the next best set lost by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LostBy {
+    /// NVLinks inside.
+    Nvlinks {
+        /// Of the next.
+        next: u64,
+        /// Of the best.
+        best: u64,
+    },
+    /// More of something.
+    More {
+        /// Of what.
+        of: Criterion,
+        /// Of the next.
+        next: u32,
+        /// Of the best.
+        best: u32,
+    },
+    /// What later guests pay.
+    Future {
+        /// Cost of the next.
+        next: u32,
+        /// Cost of the best.
+        best: u32,
+        /// Cost of one GPU.
+        unit: u32,
+    },
+    /// NVLinks that are cut.
+    Cut {
+        /// By the next.
+        next: u64,
+        /// By the best.
+        best: u64,
+    },
+    /// Cores of free GPUs' shares.
+    Strain {
+        /// Taken by the next.
+        next: u32,
+        /// Taken by the best.
+        best: u32,
+    },
+    /// Its indexes are higher.
+    Order,
+}
+
+impl fmt::Display for LostBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            LostBy::Nvlinks { next, best } => {
+                write!(
+                    f,
+                    "has {} inside instead of {}",
+                    count(next, "NVLink"),
+                    count(best, "NVLink")
+                )
+            }
+            LostBy::More { of, next, best } => {
+                write!(f, "has {} instead of {best}", count(next, of.noun()))
+            }
+            LostBy::Future { next, best, unit } => {
+                let gpus = |cost: u32| f64::from(cost) / f64::from(unit);
+                write!(f, "costs later guests {:.2} GPUs instead of {:.2}", gpus(next), gpus(best))
+            }
+            LostBy::Cut { next, best } => {
+                write!(f, "cuts {} instead of {best}", count(next, "NVLink"))
+            }
+            LostBy::Strain { next, best } => {
+                write!(f, "takes {} of free GPUs' shares instead of {best}", count(next, "core"))
+            }
+            LostBy::Order => f.write_str("is as good but has higher indexes"),
+        }
+    }
+}
+
+/// What is left after a larger partition is broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AfterSplit {
+    /// One of its size.
+    Same(String),
+    /// The largest has so many GPUs.
+    Smaller(usize),
+    /// None.
+    Nothing,
+}
+
+/// Why these GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GpuReason {
+    /// They were named.
+    Asked {
+        /// GPUs.
+        gpus: GpuList,
+    },
+    /// The smallest unit of the tree that they share.
+    Together {
+        /// GPUs.
+        gpus: GpuList,
+        /// The unit; none: it is one GPU.
+        unit: Option<Unit>,
+    },
+    /// A partition, or a GPU beside the board.
+    Partition {
+        /// GPUs.
+        gpus: GpuList,
+        /// Its number.
+        id: Option<PartitionId>,
+        /// GPUs of the largest set that stays free; none: no GPU does.
+        left: Option<usize>,
+    },
+    /// A larger free partition is broken.
+    Breaks {
+        /// Its name.
+        name: String,
+        /// Its GPUs.
+        gpus: usize,
+        /// What is left.
+        after: AfterSplit,
+    },
+    /// They are no partition.
+    NoPartition {
+        /// GPUs.
+        gpus: GpuList,
+        /// Why no partition was taken.
+        why: String,
+    },
+    /// What they were compared with.
+    BestOf {
+        /// Free sets that were compared.
+        sets: usize,
+        /// The next best.
+        next: GpuList,
+        /// What it lost by.
+        by: LostBy,
+    },
+    /// A unit whose GPUs were all free is broken.
+    BreaksUnit {
+        /// The unit.
+        unit: Unit,
+        /// Its GPUs.
+        gpus: usize,
+    },
+    /// They are on more units than they have to.
+    Scattered {
+        /// The unit.
+        unit: Unit,
+        /// Units that they are on.
+        on: u32,
+        /// Units that would do.
+        least: u32,
+    },
+    /// Several models.
+    Mixed {
+        /// Number and name of each model.
+        models: Vec<(usize, String)>,
+    },
+    /// NVLinks between them.
+    Links {
+        /// Their number.
+        links: u64,
+    },
+    /// Functions that come along.
+    Along {
+        /// Functions.
+        functions: Vec<Bdf>,
+        /// Whether the IOMMU keeps them together; else they are on the same card.
+        by_iommu: bool,
+    },
+    /// A display, which the host loses.
+    Display {
+        /// The GPU.
+        gpu: Bdf,
+        /// What it is.
+        aside: SetAside,
+    },
+    /// GPUs that are never placed, with why, a line each.
+    Never {
+        /// Lines.
+        lines: Vec<String>,
+    },
+    /// Functions that are not bound to vfio-pci.
+    Unbound {
+        /// Functions.
+        functions: Vec<Bdf>,
+        /// Their driver.
+        driver: Option<String>,
+    },
+    /// Functions without an IOMMU group.
+    NoGroup {
+        /// Functions.
+        functions: Vec<Bdf>,
+    },
+    /// NVSwitches that go along.
+    Switches {
+        /// NVSwitches.
+        switches: Vec<Bdf>,
+        /// NVSwitches that serve these GPUs.
+        pool: usize,
+        /// NVLinks of each GPU that work.
+        nvlinks: u32,
+    },
+    /// GPUs that may send to each other.
+    Clique {
+        /// GPUs.
+        gpus: Vec<Bdf>,
+    },
+}
+
+impl fmt::Display for GpuReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GpuReason::Asked { gpus } => write!(f, "{gpus} as asked for"),
+            GpuReason::Together { gpus, unit: None } => gpus.fmt(f),
+            GpuReason::Together { gpus, unit: Some(unit) } => {
+                write!(f, "{gpus}, all {}", unit.place())
+            }
+            GpuReason::Partition { gpus, id, left } => {
+                match id {
+                    Some(id) if gpus.number() == 1 => write!(f, "{gpus} is partition {id}; ")?,
+                    Some(id) => write!(f, "{gpus} are partition {id}; ")?,
+                    None => write!(f, "{gpus}; ")?,
+                }
+                match left {
+                    None => f.write_str("no GPU stays free"),
+                    Some(left) => {
+                        write!(f, "the largest set that stays free has {}", count(*left, "GPU"))
+                    }
+                }
+            }
+            GpuReason::Breaks { name, gpus, after } => {
+                write!(f, "costs later guests: breaks {name} of {gpus} free GPUs; ")?;
+                let gpus = count(*gpus, "GPU");
+                match after {
+                    AfterSplit::Same(name) => write!(f, "{gpus} still fit: {name}"),
+                    AfterSplit::Smaller(left) => write!(f, "no {gpus} fit then, {left} do"),
+                    AfterSplit::Nothing => write!(f, "no {gpus} fit then"),
+                }
+            }
+            GpuReason::NoPartition { gpus, why } => {
+                write!(f, "{gpus} are no partition: no NVLink between them; {why}")
+            }
+            GpuReason::BestOf { sets, next, by } => {
+                write!(f, "best of {sets} free sets; the next, {next}, {by}")
+            }
+            GpuReason::BreaksUnit { unit, gpus } => {
+                let (unit, gpus) = (unit.noun(), count(*gpus, "GPU"));
+                write!(f, "costs later guests: breaks a {unit} of {gpus} that was all free")
+            }
+            GpuReason::Scattered { unit, on, least } => {
+                let on = count(*on, unit.noun());
+                write!(f, "its GPUs are spread over {on}; {least} would do were they free")
+            }
+            GpuReason::Mixed { models } => {
+                let each = models.iter().map(|(number, name)| format!("{number} x {name}"));
+                write!(f, "its GPUs are of several models: {}", list(each))
+            }
+            GpuReason::Links { links } => write!(f, "{} between them", count(*links, "NVLink")),
+            _ => self.beside(f),
+        }
+    }
+}
+
+impl GpuReason {
+    /// The words for what comes with GPUs.
+    fn beside(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GpuReason::Along { functions, by_iommu } => {
+                let why = match by_iommu {
+                    true => "the IOMMU cannot keep them apart",
+                    false => "they are functions of the same card",
+                };
+                write!(f, "{} come along: {why}", list(functions))
+            }
+            GpuReason::Display { gpu, aside } => write!(f, "{gpu} {}", aside.costs()),
+            GpuReason::Never { lines } => write!(f, "never placed: {}", lines.join("; ")),
+            GpuReason::Unbound { functions, driver } => {
+                let have = if functions.len() == 1 { "has" } else { "have" };
+                let driver = driver.as_deref().unwrap_or("no driver");
+                let functions = list(functions);
+                write!(
+                    f,
+                    "{functions} {have} to be bound to vfio-pci before start: bound to {driver} now"
+                )
+            }
+            GpuReason::NoGroup { functions } => {
+                let functions = list(functions);
+                write!(
+                    f,
+                    "no IOMMU group is known of {functions}: the IOMMU has to be on before start"
+                )
+            }
+            GpuReason::Switches { switches, pool, nvlinks } => write!(
+                f,
+                "{}, the first free of the {pool} that serve these GPUs; {} of each GPU work in this partition",
+                list(switches),
+                count(*nvlinks, "NVLink"),
+            ),
+            GpuReason::Clique { gpus } => write!(
+                f,
+                "{} hang below one PCIe switch and may send to each other; how fast depends on ACS and ATS there, \
+                 which are not looked at",
+                list(gpus)
+            ),
+            _ => Ok(()),
+        }
+    }
+}

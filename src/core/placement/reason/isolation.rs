@@ -1,0 +1,97 @@
+//! What isolates a guest and what does not, in data and in words.
+
+use crate::bdf::Bdf;
+use crate::placement::explain::{count, domains, list};
+use crate::topology::Weakness;
+use std::fmt;
+
+/// What isolates a guest over NVLink and the IOMMU (gpuvm-hardware(7), ISOLATION).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IsolationReason {
+    /// Fabric Manager keeps the NVSwitches.
+    FabricManager,
+    /// The guest owns every GPU of the host.
+    WholeHost,
+    /// The guest owns every GPU and NVSwitch of its board.
+    WholeBoard {
+        /// NVSwitches of the guest.
+        switches: usize,
+    },
+    /// The guest can reprogram its NVSwitches.
+    HoldsSwitches {
+        /// NVSwitches of the guest.
+        switches: usize,
+    },
+    /// Nobody holds an NVSwitch.
+    NoSwitchHeld,
+    /// Others hold NVSwitches that the GPUs have links to.
+    SwitchesOfOthers {
+        /// Domain names.
+        domains: Vec<String>,
+    },
+    /// No direct NVLink leads out of the set.
+    NoLinkOut,
+    /// Direct NVLinks lead out of the set.
+    LinksOut {
+        /// GPUs at their other ends.
+        to: Vec<Bdf>,
+    },
+    /// The IOMMU isolates the functions.
+    Iommu,
+    /// The IOMMU does not.
+    WeakIommu(Weakness),
+    /// Whether the IOMMU does is unknown.
+    UnknownIommu,
+}
+
+impl fmt::Display for IsolationReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            IsolationReason::FabricManager => f.write_str(
+                "the NVSwitches stay with Fabric Manager, which opens only the NVLinks of this partition; it has to \
+                 run and the partition has to be activated before start",
+            ),
+            IsolationReason::WholeHost => {
+                f.write_str("the guest owns every GPU of the host: no other guest is on its NVLinks")
+            }
+            IsolationReason::WholeBoard { switches } => write!(
+                f,
+                "the guest owns every GPU and all {} of its board: no other guest is on the board's NVLinks; those \
+                 between boards stay off as long as no guest turns them on at both ends",
+                count(*switches, "NVSwitch")
+            ),
+            IsolationReason::HoldsSwitches { switches } => write!(
+                f,
+                "not isolated on NVLink: the guest holds {} and can reprogram {}, since stock QEMU filters no access \
+                 to an NVSwitch; isolated are guests with all GPUs of a board, or of 1 GPU while no guest holds an \
+                 NVSwitch",
+                count(*switches, "NVSwitch"),
+                if *switches == 1 { "it" } else { "them" },
+            ),
+            IsolationReason::NoSwitchHeld => f.write_str(
+                "no NVSwitch is handed out: isolated on NVLink as long as no other guest holds one",
+            ),
+            IsolationReason::SwitchesOfOthers { domains: names } => write!(
+                f,
+                "not isolated on NVLink: {} holds NVSwitches that these GPUs have links to, and stock QEMU filters no \
+                 access to an NVSwitch",
+                domains(names.iter().map(String::as_str))
+            ),
+            IsolationReason::NoLinkOut => f.write_str("no NVLink leads out of the set"),
+            IsolationReason::LinksOut { to } => write!(
+                f,
+                "direct NVLinks lead to {}, which stay outside: nothing in stock QEMU blocks them",
+                list(to)
+            ),
+            IsolationReason::Iommu => f.write_str(
+                "the IOMMU keeps these devices to the guest's own memory: each has an IOMMU group, and neither \
+                 pcie_acs_override= nor VFIO's unsafe interrupts are on",
+            ),
+            IsolationReason::WeakIommu(weakness) => f.write_str(&weakness.says()),
+            IsolationReason::UnknownIommu => f.write_str(
+                "whether the IOMMU isolates these devices is unknown: the record does not say how VFIO is set; `gpuvm \
+                 host capture FILE` on the host records it",
+            ),
+        }
+    }
+}

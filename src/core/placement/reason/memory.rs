@@ -1,0 +1,204 @@
+//! Why so much memory from there, in data and in words.
+
+use crate::cpuset::{NodeId, NodeSet};
+use crate::memsize::MemSize;
+use crate::placement::NodePages;
+use crate::placement::explain::{count, list};
+use crate::topology::pages::{how_to_mount, not_mounted};
+use crate::words::are;
+use std::fmt;
+
+/// How an amount was rounded to whole pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rounding {
+    /// Not at all.
+    None,
+    /// Up, to pages of this size.
+    Up(MemSize),
+    /// Down, to pages of this size, for want of room.
+    Down(MemSize),
+}
+
+impl fmt::Display for Rounding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rounding::None => Ok(()),
+            Rounding::Up(page) => write!(f, ", rounded up to whole pages of {page}"),
+            Rounding::Down(page) => {
+                write!(f, ", rounded down to whole pages of {page}: no room for one more")
+            }
+        }
+    }
+}
+
+/// Why so much memory from there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemoryReason {
+    /// The amount asked for.
+    Asked {
+        /// The amount.
+        memory: MemSize,
+    },
+    /// The amount asked for, in whole pages.
+    Rounded {
+        /// The amount.
+        memory: MemSize,
+        /// What was asked for.
+        asked: MemSize,
+        /// How it was rounded.
+        rounding: Rounding,
+    },
+    /// The default of a guest without GPUs.
+    Default {
+        /// The amount.
+        memory: MemSize,
+    },
+    /// The replaced tool's share on a DGX-2.
+    Vendor {
+        /// The amount.
+        memory: MemSize,
+        /// GPUs of the guest.
+        gpus: usize,
+        /// What is shared among 16.
+        whole: MemSize,
+        /// How it was rounded.
+        rounding: Rounding,
+    },
+    /// The GPUs' share.
+    Share {
+        /// The amount.
+        memory: MemSize,
+        /// GPUs of the guest.
+        gpus: usize,
+        /// What of each node stays with the host; none: the default.
+        kept: Option<MemSize>,
+    },
+    /// A node without memory.
+    NoMemory {
+        /// The node.
+        node: NodeId,
+        /// The nearest with memory.
+        from: NodeId,
+    },
+    /// One cell over several nodes.
+    OneCell {
+        /// Nodes.
+        nodes: NodeSet,
+    },
+    /// Memory that is not on the node of its cell.
+    Away {
+        /// How much.
+        part: MemSize,
+        /// Of how much.
+        of: MemSize,
+        /// The cell.
+        cell: usize,
+        /// Where it is.
+        from: NodeId,
+        /// How far that is.
+        distance: Option<u32>,
+        /// The cell's node.
+        own: NodeId,
+    },
+    /// Huge pages that nobody uses.
+    Idle {
+        /// How much.
+        memory: MemSize,
+        /// The node.
+        node: NodeId,
+    },
+    /// The nodes do not show all of the machine's memory ([`crate::topology::Topology::memory_warning`]).
+    OffNodes {
+        /// The warning.
+        warning: String,
+    },
+    /// No hugetlbfs is mounted for pages of this size.
+    NotMounted {
+        /// Page size.
+        page: MemSize,
+    },
+    /// The record names no pools.
+    NoPools {
+        /// Page size.
+        page: MemSize,
+    },
+    /// Pages of a node.
+    Pages {
+        /// Page size.
+        page: MemSize,
+        /// What is needed there, and what is free.
+        pages: NodePages,
+    },
+}
+
+impl fmt::Display for MemoryReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MemoryReason::Asked { memory } => write!(f, "{memory}, as asked for"),
+            MemoryReason::Rounded { memory, asked, rounding } => {
+                write!(f, "{} KiB: the {} KiB asked for{rounding}", memory.kib(), asked.kib())
+            }
+            MemoryReason::Default { memory } => write!(f, "{memory}, the default without GPUs"),
+            MemoryReason::Vendor { memory, gpus, whole, rounding } => write!(
+                f,
+                "{} KiB: {gpus} of 16 parts of {} KiB as nvidia-vm gave{rounding}",
+                memory.kib(),
+                whole.kib()
+            ),
+            MemoryReason::Share { memory, gpus, kept } => {
+                let gpus = count(*gpus, "GPU");
+                write!(f, "{memory}: the share of {gpus} in the nodes' memory, of which ")?;
+                match kept {
+                    Some(kept) => write!(f, "{kept} of each stay with the host, as asked for"),
+                    None => f.write_str("one twentieth and at least 1 GiB stays with the host"),
+                }
+            }
+            MemoryReason::NoMemory { node, from } => {
+                write!(f, "node {node} has no memory; it is taken from node {from}, the nearest")
+            }
+            MemoryReason::OneCell { nodes } => write!(
+                f,
+                "one cell over nodes {}, as asked for: the guest does not see which memory is near which vCPU",
+                list(nodes.iter())
+            ),
+            MemoryReason::Away { part, of, cell, from, distance, own } => {
+                write!(f, "{part} of the {of} of cell {cell} are on node {from}")?;
+                if let Some(distance) = distance {
+                    write!(f, ", distance {distance}")?;
+                }
+                write!(f, ": node {own} has too little left")
+            }
+            MemoryReason::Idle { memory, node } => write!(
+                f,
+                "{memory} of node {node} lie in huge pages that nobody uses and this guest does not ask for"
+            ),
+            MemoryReason::OffNodes { warning } => f.write_str(warning),
+            MemoryReason::NotMounted { page } => {
+                write!(f, "{}: {}", not_mounted(*page), how_to_mount(*page))
+            }
+            MemoryReason::NoPools { page } => {
+                write!(f, "whether pages of {page} are there is unknown: the record names no pools")
+            }
+            MemoryReason::Pages { page, pages } => on_node(f, *page, pages),
+        }
+    }
+}
+
+/// The words for the pages of a node.
+fn on_node(f: &mut fmt::Formatter<'_>, page: MemSize, pages: &NodePages) -> fmt::Result {
+    let NodePages { node, needed, free, reserved } = pages;
+    let (wanted, are_free) = (count(*needed, &format!("page of {page}")), are(*free));
+    let missing = pages.missing();
+    if missing == 0 {
+        return write!(f, "{wanted} on node {node}, {free} {are_free} free");
+    }
+    write!(
+        f,
+        "{wanted} {} needed on node {node}, {free} {are_free} free; `create --reserve-pages` reserves the {missing} \
+         that {} missing, `gpuvm host pages --node {node} --size {} --count {}` does it beforehand",
+        are(*needed),
+        are(missing),
+        page.typed(),
+        reserved.saturating_add(missing),
+    )
+}

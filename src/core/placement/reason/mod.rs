@@ -1,0 +1,211 @@
+//! Why a plan is as it is, as data. Knows no rule of placement.
+
+mod beside;
+mod cores;
+mod gpus;
+mod isolation;
+mod memory;
+mod tree;
+
+pub use beside::{BesideGpu, BesideReason};
+pub use cores::{CoreReason, FewerThreads, NodeRule};
+pub use gpus::{AfterSplit, Criterion, GpuList, GpuName, GpuReason, LostBy, Unit};
+pub use isolation::IsolationReason;
+pub use memory::{MemoryReason, Rounding};
+pub use tree::{TreeReason, WindowTooLarge};
+
+use serde::{Deserialize, Serialize, Serializer};
+use std::fmt;
+
+/// What a reason is about; in JSON and in text its name in kebab case.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::Display,
+)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
+pub enum Topic {
+    /// Which GPUs.
+    Gpus,
+    /// Which NVSwitches.
+    Nvswitches,
+    /// Which NICs.
+    Nics,
+    /// Which virtual functions.
+    Vfs,
+    /// Which NVMe drives.
+    Nvmes,
+    /// Functions that are missing beside those of a tuned guest.
+    Devices,
+    /// Drivers of the functions.
+    Drivers,
+    /// Whether other guests reach the GPUs over NVLink.
+    Isolation,
+    /// Whether the IOMMU keeps the functions apart from others.
+    Iommu,
+    /// Peer-to-peer between GPUs over PCIe.
+    P2p,
+    /// Host nodes.
+    Nodes,
+    /// Number of vCPUs and their cores.
+    Vcpus,
+    /// Pins of vCPUs.
+    Pins,
+    /// Pin of the emulator.
+    Emulator,
+    /// I/O threads.
+    Iothreads,
+    /// Guest memory.
+    Memory,
+    /// Rounding of memory to whole pages of each cell.
+    MemoryRounding,
+    /// Host nodes that the cells' memory is bound to.
+    MemoryNodes,
+    /// Pools of huge pages.
+    HugePages,
+    /// Mounts of huge pages.
+    Hugetlbfs,
+    /// Guest PCIe tree.
+    Pcie,
+    /// 64-bit PCI MMIO window.
+    Window,
+    /// What the domain's template lacks.
+    Template,
+}
+
+/// Why a choice was made: its facts, of which [`Display`](fmt::Display) makes a sentence without full stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Because {
+    /// Of GPUs and what comes with them.
+    Gpus(GpuReason),
+    /// Of devices beside GPUs.
+    Beside(BesideReason),
+    /// Of what isolates the guest.
+    Isolation(IsolationReason),
+    /// Of cores and what runs on them.
+    Cores(CoreReason),
+    /// Of memory and huge pages.
+    Memory(MemoryReason),
+    /// Of the guest's PCIe tree and its MMIO window.
+    Tree(TreeReason),
+    /// The words of a caller, or of a plan that was read from JSON.
+    Said(String),
+}
+
+impl Because {
+    /// Whether memory was rounded to whole pages.
+    pub(crate) fn is_rounded(&self) -> bool {
+        let rounding = match self {
+            Because::Memory(
+                MemoryReason::Rounded { rounding, .. } | MemoryReason::Vendor { rounding, .. },
+            ) => *rounding,
+            _ => Rounding::None,
+        };
+        rounding != Rounding::None
+    }
+}
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Because::Gpus(why) => why.fmt(f),
+            Because::Beside(why) => why.fmt(f),
+            Because::Isolation(why) => why.fmt(f),
+            Because::Cores(why) => why.fmt(f),
+            Because::Memory(why) => why.fmt(f),
+            Because::Tree(why) => why.fmt(f),
+            Because::Said(words) => f.write_str(words),
+        }
+    }
+}
+
+impl Serialize for Because {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Because {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Because, D::Error> {
+        String::deserialize(deserializer).map(Because::Said)
+    }
+}
+
+impl From<GpuReason> for Because {
+    fn from(why: GpuReason) -> Because {
+        Because::Gpus(why)
+    }
+}
+
+impl From<BesideReason> for Because {
+    fn from(why: BesideReason) -> Because {
+        Because::Beside(why)
+    }
+}
+
+impl From<IsolationReason> for Because {
+    fn from(why: IsolationReason) -> Because {
+        Because::Isolation(why)
+    }
+}
+
+impl From<CoreReason> for Because {
+    fn from(why: CoreReason) -> Because {
+        Because::Cores(why)
+    }
+}
+
+impl From<MemoryReason> for Because {
+    fn from(why: MemoryReason) -> Because {
+        Because::Memory(why)
+    }
+}
+
+impl From<TreeReason> for Because {
+    fn from(why: TreeReason) -> Because {
+        Because::Tree(why)
+    }
+}
+
+impl From<String> for Because {
+    fn from(words: String) -> Because {
+        Because::Said(words)
+    }
+}
+
+/// Why one choice was made, one line of `--explain`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Reason {
+    /// What was chosen.
+    pub choice: Topic,
+    /// The reason, a sentence without full stop.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub because: Because,
+    /// Whether it is a compromise that the admin should know of.
+    #[serde(default)]
+    pub compromise: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_printed_in_words_and_read_back_as_words() {
+        let because = CoreReason::Floating {
+            vcpus: 3,
+            rule: crate::request::Profile::Share,
+            is_asked: true,
+            pcpus: 8,
+        };
+        let reason = Reason { choice: Topic::Vcpus, because: because.into(), compromise: false };
+        let text = serde_json::to_string(&reason).unwrap();
+        let words = "3 vCPUs, as asked for; not pinned: they float over the 8 pcpus";
+        assert_eq!(text, format!(r#"{{"choice":"vcpus","because":"{words}","compromise":false}}"#));
+        let read: Reason = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.because, Because::Said(words.into()));
+        let name = serde_json::to_string(&Topic::HugePages).unwrap();
+        assert_eq!(name, format!("\"{}\"", Topic::HugePages));
+    }
+}

@@ -1,0 +1,124 @@
+//! Why the guest's PCIe tree and its MMIO window are as they are, in data and in words.
+
+use crate::bdf::Bdf;
+use crate::placement::explain::{count, list};
+use std::fmt;
+
+/// The MMIO window and the memory do not fit into the host's address bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a window of {window_gib} GiB for BARs and {memory_gib} GiB of memory do not fit into {bits} physical address bits"
+)]
+pub struct WindowTooLarge {
+    /// The window, in GiB.
+    pub window_gib: u64,
+    /// The guest's memory, in GiB.
+    pub memory_gib: u64,
+    /// Physical address bits of the host.
+    pub bits: u8,
+}
+
+/// Why the guest's PCIe tree and its window are as they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TreeReason {
+    /// Devices below an expander bus.
+    Bus {
+        /// How many.
+        devices: usize,
+        /// The bus's guest cell; none: cells are bound to no node.
+        cell: Option<u32>,
+    },
+    /// Devices on another node than the vCPUs of the only cell.
+    Away {
+        /// Devices.
+        devices: Vec<Bdf>,
+    },
+    /// Devices that the guest sees near no cell.
+    NearNone {
+        /// Devices.
+        devices: Vec<Bdf>,
+        /// Whether their node is known.
+        is_known: bool,
+    },
+    /// The host's PCIe switches are left out.
+    NoSwitches {
+        /// Whether QEMU's switch ports can be told a speed.
+        has_speed: bool,
+    },
+    /// The machine has no PCI Express.
+    NoPcie {
+        /// Its type.
+        machine: String,
+    },
+    /// The window does not fit.
+    TooLarge(WindowTooLarge),
+    /// BARs are not known.
+    NoBars,
+    /// A window.
+    Window {
+        /// Its size, in GiB.
+        gib: u64,
+        /// What UEFI makes by itself, in GiB; none: the host's address bits are not known.
+        automatic_gib: Option<u64>,
+        /// Whether UEFI is told.
+        is_told: bool,
+        /// Physical address bits of the host.
+        bits: u8,
+    },
+    /// There is no built-in template for the host's architecture.
+    NoTemplate {
+        /// The architecture.
+        architecture: String,
+    },
+}
+
+impl fmt::Display for TreeReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TreeReason::Bus { devices, cell } => {
+                let devices = count(*devices, "device");
+                write!(f, "{devices}, a root port each, below an expander bus of ")?;
+                match cell {
+                    Some(cell) => write!(f, "cell {cell}"),
+                    None => f.write_str("no cell: cells are bound to no node"),
+                }
+            }
+            TreeReason::Away { devices } => {
+                write!(f, "{}: on another node than the guest's vCPUs", list(devices))
+            }
+            TreeReason::NearNone { devices, is_known } => {
+                let why = if *is_known { "no cell is on their node" } else { "their node is unknown" };
+                write!(f, "{}: {why}, so the guest sees them near none", list(devices))
+            }
+            TreeReason::NoSwitches { has_speed: true } => f.write_str(
+                "the host's switches are left out: gpuvm gives each device a root port with its path's link",
+            ),
+            TreeReason::NoSwitches { has_speed: false } => f.write_str(
+                "the host's switches are left out: this QEMU's switch ports cannot be told a speed, and NVIDIA's \
+                 driver refuses peer-to-peer over their 2.5 GT/s",
+            ),
+            TreeReason::NoPcie { machine } => {
+                write!(f, "machine type `{machine}` has no PCI Express; only q35 gives devices root ports")
+            }
+            TreeReason::TooLarge(error) => error.fmt(f),
+            TreeReason::NoBars => f.write_str("not set: the record does not know the BARs"),
+            TreeReason::Window { gib, automatic_gib, is_told, bits } => {
+                write!(f, "{gib} GiB for 64-bit BARs; UEFI ")?;
+                match (automatic_gib, is_told) {
+                    (None, _) => f.write_str("makes its own: the record does not know the address bits"),
+                    (Some(own), true) => {
+                        write!(f, "is told, since by itself it makes {own} GiB with {bits} address bits")
+                    }
+                    (Some(own), false) => write!(
+                        f,
+                        "makes {own} GiB by itself with {bits} address bits (edk2-stable202211 and later)"
+                    ),
+                }
+            }
+            TreeReason::NoTemplate { architecture } => write!(
+                f,
+                "there is no built-in template for {architecture}: --template FILE names one"
+            ),
+        }
+    }
+}
