@@ -3,7 +3,6 @@
 
 use super::create::CreateError;
 use super::error::{Hinted, told_by};
-use super::gpu::GpuError;
 use crate::apply::array::ArrayError;
 use crate::apply::bind::BindError;
 use crate::apply::command::CommandError;
@@ -45,6 +44,7 @@ use gpuvm_ops::drives::error::{ArrayVerbError, DriveError};
 use gpuvm_ops::drop_seed::DropSeedError;
 pub use gpuvm_ops::error::Class;
 use gpuvm_ops::error::Error as OpsError;
+use gpuvm_ops::exclude::GpuError;
 use gpuvm_ops::files::FileError as OutputError;
 use gpuvm_ops::guest::RenderError;
 use gpuvm_ops::host::HostUndoError;

@@ -5,7 +5,6 @@ use super::diff;
 use super::drive;
 use super::export;
 use super::failure;
-use super::gpu;
 use super::network;
 use super::nic;
 use super::output::VERSION;
@@ -36,7 +35,7 @@ const ALL: [Listed; 47] = [
     ("gpuvm-drive-list", rows::<drive::list::Row>),
     ("gpuvm-dropped-seed", document::<seed::Dropped>),
     ("gpuvm-error", document::<failure::Failure>),
-    ("gpuvm-exclusions", document::<gpu::Outcome>),
+    ("gpuvm-exclusions", document::<gpuvm_ops::exclude::Excluded>),
     ("gpuvm-export", document::<export::Exported<'static>>),
     ("gpuvm-gpu-list", rows::<gpuvm_ops::devices::ListedGpu>),
     ("gpuvm-history", rows::<crate::history::Entry>),

@@ -6,7 +6,7 @@ use crate::apply::command::CommandError;
 use crate::apply::hostnet::HostNetError;
 use crate::apply::nic::LinkError;
 use crate::apply::pages::PagesError;
-use crate::apply::{ApplyError, DiskError, JournalError, LockError, Step};
+use crate::apply::{ApplyError, DiskError, ExclusionsError, JournalError, LockError, Step};
 use crate::discover::DiscoverError;
 use crate::discover::source::LoadError;
 use crate::discover::topo::TopoError;
@@ -232,6 +232,10 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Input(#[from] InputError),
+    /// The list of excluded GPUs.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Exclusions(#[from] ExclusionsError),
     /// A function's driver.
     #[error("{0}")]
     #[strum(to_string = "-")]

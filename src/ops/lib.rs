@@ -82,6 +82,7 @@ pub mod domains;
 pub mod drives;
 pub mod drop_seed;
 pub mod error;
+pub mod exclude;
 pub mod files;
 pub mod gone;
 pub mod guest;

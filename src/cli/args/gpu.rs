@@ -2,10 +2,8 @@
 
 use super::heading::BEHAVIOUR;
 use super::{LockArgs, TakenArgs, about_records};
-use crate::bdf::{Bdf, BdfError};
-use crate::discover::cards::is_uuid;
 use clap::{Args, Subcommand};
-use std::str::FromStr;
+use gpuvm_ops::exclude::GpuName;
 
 /// Examples of `exclude`.
 const EXCLUDE: &str = "Examples:
@@ -44,7 +42,7 @@ pub struct ExcludeArgs {
     ///
     /// UUIDs are known for GPUs that are bound to the NVIDIA driver.
     #[arg(value_name = "UUID|BDF")]
-    pub device: Device,
+    pub device: GpuName,
     /// Reason, in one line
     ///
     /// Plans and `gpu list` show it.
@@ -65,30 +63,11 @@ pub struct IncludeArgs {
     ///
     /// As it was excluded, or its current address.
     #[arg(value_name = "UUID|BDF")]
-    pub device: Device,
+    pub device: GpuName,
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
-}
-
-/// A GPU or NVSwitch on the command line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Device {
-    /// By its UUID, in lower case behind `GPU-`.
-    Uuid(String),
-    /// By its address.
-    At(Bdf),
-}
-
-impl FromStr for Device {
-    type Err = BdfError;
-    fn from_str(text: &str) -> Result<Device, BdfError> {
-        match is_uuid(text) {
-            true => Ok(Device::Uuid(format!("GPU-{}", text[4..].to_ascii_lowercase()))),
-            false => text.parse().map(Device::At),
-        }
-    }
 }

@@ -1,0 +1,220 @@
+//! `gpu exclude`, `gpu include`: the list of GPUs and NVSwitches that no guest gets. It is one file that is written whole,
+//! with the host's lock, so that nothing of it is half done and no journal is needed.
+
+use crate::apply::write_exclusions;
+use crate::bdf::{Bdf, BdfError};
+use crate::discover::cards::{Card, cards, is_uuid};
+use crate::discover::exclusions::{Entry, entries, place};
+use crate::error::{Class, Coded, Result, classed, usage};
+use crate::fsroot::FsRoot;
+use crate::session::Session;
+use crate::topology::{DeviceKind, PciDevice, Topology};
+use crate::unfinished;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+/// Says why a GPU is not excluded or included.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "gpu-")]
+pub enum GpuError {
+    /// The device is neither a GPU nor an NVSwitch.
+    #[error("{bdf} is neither a GPU nor an NVSwitch")]
+    OtherDevice {
+        /// Its PCI address.
+        bdf: String,
+    },
+    /// The NVIDIA driver excludes the GPU.
+    #[error("{bdf} is excluded by the NVIDIA driver, not by gpuvm")]
+    ExcludedByDriver {
+        /// Its PCI address.
+        bdf: String,
+    },
+}
+
+impl Coded for GpuError {}
+
+/// A GPU or NVSwitch as a caller names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GpuName {
+    /// By its UUID, in lower case behind `GPU-`.
+    Uuid(String),
+    /// By its address.
+    At(Bdf),
+}
+
+impl FromStr for GpuName {
+    type Err = BdfError;
+    fn from_str(text: &str) -> Result<GpuName, BdfError> {
+        if is_uuid(text) {
+            return Ok(GpuName::Uuid(format!("GPU-{}", text[4..].to_ascii_lowercase())));
+        }
+        text.parse().map(GpuName::At)
+    }
+}
+
+/// A change of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExclusionChange {
+    /// It is on the list from now on.
+    Exclude {
+        /// Which.
+        device: GpuName,
+        /// Why, in one line; none: as before.
+        reason: Option<String>,
+    },
+    /// It is not.
+    Include {
+        /// Which.
+        device: GpuName,
+    },
+}
+
+/// What was, or would be, done to the list.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Excluded {
+    /// Where the function is.
+    pub bdf: Bdf,
+    /// The entry as it is afterwards; none: not excluded.
+    pub entry: Option<Entry>,
+    /// Whether the list changes; false where it was so already.
+    pub changed: bool,
+}
+
+/// Whether a function can be taken out of use: GPUs, NVSwitches, and what stands in their place and does not answer.
+fn is_ours(device: &PciDevice) -> bool {
+    matches!(device.kind(), DeviceKind::Gpu | DeviceKind::NvSwitch) || device.may_be_silent_gpu()
+}
+
+/// The list of a host while it is worked on.
+struct List<'a> {
+    /// The host.
+    topology: &'a Topology,
+    /// What the NVIDIA driver says.
+    cards: BTreeMap<Bdf, Card>,
+    /// The entries.
+    entries: Vec<Entry>,
+}
+
+impl List<'_> {
+    /// Where the device is; an error where this host has none such.
+    fn find(&self, device: &GpuName) -> Result<Bdf> {
+        let bdf = match device {
+            GpuName::At(bdf) => *bdf,
+            GpuName::Uuid(uuid) => {
+                let has = |(_, card): &(&Bdf, &Card)| card.uuid.as_ref() == Some(uuid);
+                match self.cards.iter().find(has) {
+                    Some((bdf, _)) => return Ok(*bdf),
+                    None => {
+                        return Err(classed(
+                            Class::NotFound,
+                            format!("no GPU of this host is known to have the UUID {uuid}"),
+                            "UUIDs are known while the NVIDIA driver has the GPU; `gpuvm gpu list` \
+                             shows the addresses, which do as well",
+                        ));
+                    }
+                }
+            }
+        };
+        let hint = "`gpuvm gpu list` shows GPUs and NVSwitches";
+        match self.topology.device(bdf) {
+            None => Err(classed(Class::NotFound, format!("this host has no device {bdf}"), hint)),
+            Some(device) if is_ours(device) => Ok(bdf),
+            Some(_) => Err(GpuError::OtherDevice { bdf: bdf.to_string() }.hint(hint)),
+        }
+    }
+
+    /// Whether an entry speaks of a function.
+    fn is_of(&self, entry: &Entry, bdf: Bdf) -> bool {
+        place(entry, &self.cards) == Some(bdf)
+    }
+
+    /// Adds an entry, or changes its reason.
+    fn exclude(&mut self, device: &GpuName, reason: Option<&String>) -> Result<Excluded> {
+        let bdf = self.find(device)?;
+        let uuid = match device {
+            GpuName::Uuid(uuid) => Some(uuid.clone()),
+            GpuName::At(_) => None,
+        };
+        let old = self.entries.iter().position(|entry| self.is_of(entry, bdf));
+        let before = old.map(|at| self.entries[at].clone());
+        let reason = reason.cloned().or_else(|| before.as_ref().map(|e| e.reason.clone()));
+        // What was excluded by UUID keeps it: the address alone would let the GPU come back in another slot.
+        let uuid = uuid.or_else(|| before.as_ref().and_then(|entry| entry.uuid.clone()));
+        let entry = Entry { bdf, uuid, reason: reason.unwrap_or_default() };
+        match old {
+            Some(at) => self.entries[at] = entry.clone(),
+            None => self.entries.push(entry.clone()),
+        }
+        self.entries.sort_by_key(|entry| entry.bdf);
+        Ok(Excluded { bdf, changed: before.as_ref() != Some(&entry), entry: Some(entry) })
+    }
+
+    /// Removes the entries of a function.
+    fn include(&mut self, device: &GpuName) -> Result<Excluded> {
+        let named = |entry: &Entry| match device {
+            GpuName::Uuid(uuid) => entry.uuid.as_ref() == Some(uuid),
+            GpuName::At(bdf) => entry.bdf == *bdf,
+        };
+        // A GPU that is no longer there can still be taken off the list.
+        let bdf = match self.entries.iter().find(|entry| named(entry)) {
+            Some(entry) => place(entry, &self.cards).unwrap_or(entry.bdf),
+            None => self.find(device)?,
+        };
+        if self.cards.get(&bdf).is_some_and(|card| card.is_excluded) {
+            return Err(GpuError::ExcludedByDriver { bdf: bdf.to_string() }.hint(
+                "`grep -r NVreg_ExcludedGpus /etc/modprobe.d /proc/cmdline` shows where; take it \
+                 out there and load the driver again",
+            ));
+        }
+        let before = self.entries.len();
+        let (cards, entries) = (&self.cards, &mut self.entries);
+        entries.retain(|entry| !named(entry) && place(entry, cards) != Some(bdf));
+        Ok(Excluded { bdf, changed: entries.len() < before, entry: None })
+    }
+}
+
+/// Changes the list of this host, or says what would change.
+pub fn exclude(session: &mut Session<'_>, wanted: &ExclusionChange) -> Result<Excluded> {
+    let world = session.world();
+    exclude_in(session, wanted, || Ok((FsRoot::live()?, world.topology()?)))
+}
+
+/// The same of a host that is read, with its root, once nobody else changes it.
+fn exclude_in(
+    session: &mut Session<'_>,
+    wanted: &ExclusionChange,
+    read: impl FnOnce() -> Result<(FsRoot, Topology)>,
+) -> Result<Excluded> {
+    if let ExclusionChange::Exclude { reason: Some(reason), .. } = wanted
+        && reason.chars().any(char::is_control)
+    {
+        return Err(usage(
+            "the reason is more than one line of text",
+            "--reason takes a line without control characters",
+        ));
+    }
+    let dry_run = session.manner().dry_run;
+    let _lock = if dry_run { None } else { Some(session.lock()?) };
+    let world = session.world();
+    if !dry_run {
+        let settings = &world.settings;
+        unfinished::refuse(&settings.connect, settings.state.as_deref(), |text| {
+            world.warning(text);
+        })?;
+    }
+    let (root, topology) = read()?;
+    let mut list = List { topology: &topology, cards: cards(&root)?, entries: entries(&root)? };
+    let outcome = match wanted {
+        ExclusionChange::Exclude { device, reason } => list.exclude(device, reason.as_ref())?,
+        ExclusionChange::Include { device } => list.include(device)?,
+    };
+    if outcome.changed && !dry_run {
+        write_exclusions(root.path(), &list.entries)?;
+    }
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests;
