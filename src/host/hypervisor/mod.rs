@@ -11,6 +11,8 @@ pub mod machine;
 pub mod network;
 pub mod none;
 pub mod storage;
+#[cfg(test)]
+mod stubs;
 pub mod traced;
 pub mod uses;
 
