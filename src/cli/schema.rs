@@ -12,7 +12,6 @@ use super::plan;
 use super::seed;
 use super::start;
 use super::tune;
-use super::undo;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -65,7 +64,7 @@ const ALL: [Listed; 47] = [
     ("gpuvm-steps", rows::<crate::apply::Step>),
     ("gpuvm-tune", document::<tune::WithSteps<'static>>),
     ("gpuvm-tuned-domain", document::<gpuvm_ops::tune::answer::TunedDomain>),
-    ("gpuvm-undone", document::<undo::Undone>),
+    ("gpuvm-undone", document::<gpuvm_ops::undo::Undone>),
     ("gpuvm-verify", document::<gpuvm_ops::verify::Verified>),
     ("gpuvm-verify-all", rows::<gpuvm_ops::verify::Verified>),
     ("gpuvm-verify-change", document::<gpuvm_ops::verify::watch::Changed>),

@@ -3,14 +3,12 @@
 use super::args::SeedVerb;
 use super::change::manner;
 use super::context::Context;
-use super::error::{Coded, EXIT_DONE};
-use gpuvm_ops::drop_seed::DropSeedError;
-use gpuvm_ops::drop_seed::{self, drop_seed, refuse_early, wait_for};
+use super::error::EXIT_DONE;
+use gpuvm_ops::drop_seed::{drop_seed, run_when_read};
 use gpuvm_ops::session::{Manner, Session};
 use serde::Serialize;
-use std::time::Duration;
 
-/// Is what `seed drop` answers.
+/// What `seed drop` answers.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(in crate::cli) struct Dropped {
@@ -31,31 +29,9 @@ pub fn run(verb: &SeedVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         session.run(|world| drop_seed(world, name))?;
         return Ok(EXIT_DONE);
     }
-    let dropped = match drop_seed(cx, name)?.about {
-        None => {
-            cx.output.progress(&format!("domain `{name}` has no seed"));
-            true
-        }
-        Some(seed) => {
-            if seed.runs && !args.now {
-                cx.output.progress(&format!("waiting up to {} s for cloud-init", args.wait));
-                let wait = Duration::from_secs(args.wait);
-                let ended = wait_for(&*cx.hypervisor()?, name, wait, || go_on(&mut session))?;
-                refuse_early(&ended, name, args.wait)?;
-            }
-            drop_seed::run(&mut session, cx, name)?
-        }
-    };
+    let dropped = run_when_read(&mut session, cx, name, (!args.now).then_some(args.wait))?;
     if cx.output.json {
         cx.output.json("gpuvm-dropped-seed", &Dropped { name: name.clone(), dropped })?;
     }
     Ok(EXIT_DONE)
-}
-
-/// Ends the program where a signal has come; nothing is changed yet.
-fn go_on(session: &mut Session<'_>) -> anyhow::Result<()> {
-    match session.interrupted() {
-        None => Ok(()),
-        Some(signal) => Err(DropSeedError::Interrupted { signal: signal.to_string() }.bare()),
-    }
 }

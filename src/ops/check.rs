@@ -110,3 +110,6 @@ fn of_disks(domain: &DomainXml, world: &World) -> Result<Vec<Finding>> {
     let facts = disks::facts(domain, own.as_deref(), false, &*hypervisor)?;
     Ok(check::disks(domain, &facts))
 }
+
+#[cfg(test)]
+mod tests;

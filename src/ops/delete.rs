@@ -10,7 +10,7 @@ use crate::domain_history::boot;
 use crate::drives;
 use crate::error::Result;
 use crate::guest::find;
-use crate::history::{History, Owner, guest};
+use crate::history::{Owner, guest};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, Lease, XmlOf};
 use crate::made::{self, Fate, Proof};
@@ -80,7 +80,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     if here && made_on.is_none() {
         steps.extend(guest::forget(&summary.uuid)?);
         // What it was is nobody's concern any more, and may hold passwords.
-        let history = History::of(&summary.uuid)?;
+        let history = world.history(&summary.uuid)?;
         if !history.entries.is_empty() {
             steps.extend(history.give_back_pages(&boot()?));
             steps.extend(history.forget_all());

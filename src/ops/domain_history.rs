@@ -3,7 +3,7 @@
 use crate::apply::{Step, Transaction, now_s};
 use crate::change::DomainChange;
 use crate::domain::{DomainXml, differences};
-use crate::error::{Class, Coded, Error, Result, classed};
+use crate::error::{Class, Coded, Error, Result, classed, usage};
 use crate::fsroot::FsRoot;
 use crate::guest::find;
 use crate::history::{History, Owner};
@@ -53,6 +53,36 @@ pub fn when(at_s: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(at_s)).to_string()
 }
 
+/// The changes of a domain, for `verb`, which is said where they are elsewhere.
+pub fn history_of(world: &World, verb: &str, name: &str) -> Result<History> {
+    let hypervisor = world.hypervisor()?;
+    refuse_elsewhere(verb, name, &*hypervisor)?;
+    world.history(&find(&*hypervisor, name)?.uuid)
+}
+
+/// The definition of a domain before and after one of its changes; no number: the last one.
+pub fn change_of(
+    world: &World,
+    name: &str,
+    history: &History,
+    number: Option<u32>,
+) -> Result<(String, String)> {
+    let found = match number {
+        None => history.entries.last(),
+        Some(number) => history.entries.iter().find(|entry| entry.number == number),
+    };
+    let Some(entry) = found else {
+        let which = number.map_or("no change".to_owned(), |number| format!("no change {number}"));
+        let hint = format!("`gpuvm history {name}` lists what there is", name = word(name));
+        return Err(usage(format!("domain `{name}` has {which} to show"), hint));
+    };
+    let after = match &entry.after {
+        Some(after) => after.clone(),
+        None => world.hypervisor()?.xml(name, XmlOf::Inactive)?,
+    };
+    Ok((entry.before.clone(), after))
+}
+
 /// Changes a domain and keeps what it was. The definition is read back; what the hypervisor made otherwise of it is
 /// warned of. To be called with the host's lock.
 pub fn change_domain(
@@ -79,7 +109,7 @@ pub fn change_domain(
         changed_back(change, hypervisor, world);
         return Ok(());
     }
-    let history = History::of(&uuid)?;
+    let history = world.history(&uuid)?;
     let now = now_s();
     let before = change.before.clone();
     let mut entry = history.next(change.verb, hypervisor.uri(), &change.name, now, before);

@@ -62,7 +62,7 @@ pub enum FirstBoot {
 }
 
 /// Refuses to take a seed away that may not have been read.
-pub fn refuse_early(ended: &FirstBoot, name: &str, wait_s: u64) -> Result<()> {
+fn refuse_early(ended: &FirstBoot, name: &str, wait_s: u64) -> Result<()> {
     let now = format!("`gpuvm seed drop {} --now` does not ask", word(name));
     match ended {
         FirstBoot::Done => Ok(()),
@@ -221,6 +221,36 @@ pub fn drop_seed(world: &World, name: &str) -> Result<Change<Option<Dropping>>> 
         change.warnings.push(why.clone());
     }
     Ok(change)
+}
+
+/// Takes a domain's seed away once the guest has read it, which is waited for `wait_s` seconds; none: it is not asked.
+/// Whether nothing is left of it.
+pub fn run_when_read(
+    session: &mut Session<'_>,
+    world: &World,
+    name: &str,
+    wait_s: Option<u64>,
+) -> Result<bool> {
+    let Some(seed) = drop_seed(world, name)?.about else {
+        world.progress(&format!("domain `{name}` has no seed"));
+        return Ok(true);
+    };
+    if let Some(wait_s) = wait_s.filter(|_| seed.runs) {
+        world.progress(&format!("waiting up to {wait_s} s for cloud-init"));
+        let wait = Duration::from_secs(wait_s);
+        let go_on = || interrupted(session);
+        let ended = wait_for(&*world.hypervisor()?, name, wait, go_on)?;
+        refuse_early(&ended, name, wait_s)?;
+    }
+    run(session, world, name)
+}
+
+/// Ends the waiting where a signal has come; nothing is changed yet.
+fn interrupted(session: &mut Session<'_>) -> Result<()> {
+    match session.interrupted() {
+        None => Ok(()),
+        Some(signal) => Err(DropSeedError::Interrupted { signal }.bare()),
+    }
 }
 
 /// Takes a domain's seed away; whether all of it is gone.

@@ -149,3 +149,6 @@ impl Tuning {
         Ok(all)
     }
 }
+
+#[cfg(test)]
+mod tests;

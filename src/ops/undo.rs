@@ -7,14 +7,15 @@ use crate::domain::{DomainXml, differences};
 use crate::domain_history::{boot, tell_saved, when};
 use crate::error::{Class, Coded, Error, Refusal, Result, classed};
 use crate::guest::find;
-use crate::history::{DiskCopy, Entry, History};
+use crate::history::{DiskCopy, Entry};
 use crate::hypervisor::uses::{Conflict, Uses, files_of};
 use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
 use crate::made::said;
 use crate::reporter::Question;
-use crate::session::{Done, Session};
+use crate::session::Session;
 use crate::shell::word;
 use crate::world::World;
+use serde::Serialize;
 
 /// Says why a change of a domain is not undone.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -85,12 +86,29 @@ pub struct Undoing {
     pub runs: bool,
 }
 
-/// Undoes the last change of a domain, and says what is otherwise than before.
-pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Done<Undoing>> {
+/// What was undone.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Undone {
+    /// The domain's name.
+    pub name: String,
+    /// The change that was undone.
+    pub number: u32,
+    /// What had been changed.
+    pub what: Vec<String>,
+    /// Whether what was taken back waits for the next start.
+    pub waits_for_start: bool,
+    /// The change in words.
+    #[serde(skip)]
+    pub change: String,
+}
+
+/// Undoes the last change of a domain, and says what is otherwise than before; none: it was only shown.
+pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Option<Undone>> {
     let done = session.run(|world| undo(world, wanted));
     let done = done.map_err(|error| written_since(error, &wanted.name))?;
     if !done.made {
-        return Ok(done);
+        return Ok(None);
     }
     read_back(world, &done.change.about)?;
     for DiskCopy { pool, name, .. } in done.change.about.entry.copies().filter(|_| wanted.force) {
@@ -101,7 +119,12 @@ pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Do
             name = word(&name)
         ));
     }
-    Ok(done)
+    let redefines = |step: &Step| matches!(step, Step::RedefineDomain { .. });
+    let waits_for_start = done.change.about.runs && done.change.steps().iter().any(redefines);
+    let Undoing { entry, .. } = done.change.about;
+    let change = named(&entry);
+    let (name, number, what) = (wanted.name.clone(), entry.number, entry.what);
+    Ok(Some(Undone { name, number, what, waits_for_start, change }))
 }
 
 /// A change in words.
@@ -115,7 +138,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     let Undo { name, force, edited } = wanted;
     let edited = *force || *edited;
     let summary = find(hypervisor, name)?;
-    let history = History::of(&summary.uuid)?;
+    let history = world.history(&summary.uuid)?;
     let Some(entry) = history.entries.last() else {
         let hint =
             format!("`gpuvm delete {name}` takes away what `create` made", name = word(name));

@@ -210,3 +210,6 @@ impl Machine {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ use crate::domain::DomainXml;
 use crate::drives::functions_of_disks;
 use crate::error::{Class, Doing as _, Error, Result, classed, usage};
 use crate::fsroot::FsRoot;
+use crate::history::History;
 use crate::hypervisor::machine::{self, Machine};
 use crate::hypervisor::none::{self, NoHypervisor};
 use crate::hypervisor::{
@@ -31,7 +32,8 @@ pub struct Settings {
     pub connect_is_given: bool,
     /// A recorded host: a file or a directory.
     pub host: Option<PathBuf>,
-    /// A directory of the caller's for journals and the lock; none: this host's, which all callers share.
+    /// A directory of the caller's for journals, histories of domains and the lock; none: this host's, which all callers
+    /// share.
     pub state: Option<PathBuf>,
 }
 
@@ -41,6 +43,8 @@ pub struct World {
     pub settings: Settings,
     /// Who is told.
     reporter: Arc<dyn Reporter>,
+    /// The host, where the caller knows it.
+    known: Option<Topology>,
     /// The hypervisor, once it was asked for, or why there is none.
     hypervisor: OnceCell<Result<Rc<dyn Hypervisor>, HypervisorError>>,
     /// Whether something of this machine was read because the connection's URI leads nowhere else.
@@ -57,6 +61,7 @@ impl World {
         World {
             settings,
             reporter,
+            known: None,
             hypervisor: OnceCell::new(),
             assumed_here: Cell::new(false),
             unseen: OnceCell::new(),
@@ -73,6 +78,11 @@ impl World {
         let world = World::new(settings, reporter);
         let _ = world.hypervisor.set(Ok(hypervisor));
         world
+    }
+
+    /// The same of a caller that knows the host, which is not looked at then.
+    pub fn with_topology(self, known: Topology) -> World {
+        World { known: Some(known), ..self }
     }
 
     /// Who is told of what is done.
@@ -101,6 +111,9 @@ impl World {
 
     /// The host: the recorded one of `--host`, or that of the connection.
     pub fn topology(&self) -> Result<Topology> {
+        if let Some(known) = &self.known {
+            return Ok(known.clone());
+        }
         if let Some(path) = &self.settings.host {
             let topology = crate::discover::source::load(path)?;
             self.refuse_record_of_another(&topology)?;
@@ -149,6 +162,14 @@ impl World {
             Err(_) if machine::is_plain(&self.settings.connect) => Ok(Machine::Here),
             Err(error) => Err(error),
         }
+    }
+
+    /// The changes of a domain of this machine, by its UUID.
+    pub fn history(&self, uuid: &str) -> Result<History> {
+        Ok(match &self.settings.state {
+            Some(state) => History::in_state(state, uuid)?,
+            None => History::of(uuid)?,
+        })
     }
 
     /// Whether the connection is of this machine.

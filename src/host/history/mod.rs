@@ -27,7 +27,7 @@ pub use owner::Owner;
 
 use crate::apply::{Step, state_directory};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The directory of the changes of domains and of the host.
 const DIRECTORY: &str = "history";
@@ -89,6 +89,11 @@ impl History {
     /// format.
     pub fn of(uuid: &str) -> Result<History, HistoryError> {
         History::read(state_directory(DIRECTORY).join(uuid))
+    }
+
+    /// The same of a caller that keeps changes in a directory of its own.
+    pub fn in_state(state: &Path, uuid: &str) -> Result<History, HistoryError> {
+        History::read(state.join(DIRECTORY).join(uuid))
     }
 
     /// Reads the changes of the host itself. Errors: as those of [`History::of`].

@@ -12,7 +12,7 @@ use gpuvm_core::domain::DomainXml;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::network::GuestAddress;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,6 +24,18 @@ pub type At = Box<dyn Fn(usize)>;
 pub struct Fake {
     /// The domains.
     pub domains: RefCell<BTreeMap<String, (String, bool)>>,
+    /// The XML that domains run by, where that is not their definition.
+    pub live: RefCell<BTreeMap<String, String>>,
+    /// Domains that cannot be read, and why.
+    pub unreadable: RefCell<BTreeMap<String, HypervisorErrorKind>>,
+    /// Domains whose definition does not outlive them.
+    pub transient: RefCell<BTreeSet<String>>,
+    /// What agents answer, by the command.
+    pub agent: RefCell<BTreeMap<&'static str, &'static str>>,
+    /// Commands that agents were given, so far.
+    pub asked: Cell<usize>,
+    /// Whether nothing answers any more.
+    pub gone: Cell<bool>,
     /// The directories of its pools, by name.
     pub pools: RefCell<BTreeMap<String, tempfile::TempDir>>,
     /// Calls that change something, so far.
@@ -44,8 +56,15 @@ impl Fake {
         if self.away_from.get().is_none_or(|from| number < from) {
             return Ok(());
         }
-        let (kind, doing) = (HypervisorErrorKind::NoConnection, doing.to_owned());
-        Err(HypervisorError { kind, doing, message: "it is gone".into() })
+        Err(failed(doing, HypervisorErrorKind::NoConnection))
+    }
+
+    /// Fails where nothing answers.
+    fn answers(&self, doing: &str) -> Result<(), HypervisorError> {
+        match self.gone.get() {
+            true => Err(failed(doing, HypervisorErrorKind::NoConnection)),
+            false => Ok(()),
+        }
     }
 
     /// Changes a domain.
@@ -73,6 +92,17 @@ impl Fake {
         self.domains.borrow_mut().insert(name.to_owned(), (xml(name, uuid), runs));
     }
 
+    /// Puts a definition there.
+    pub fn put_xml(&self, xml: &str, runs: bool) {
+        let name = DomainXml::parse(xml).unwrap().name();
+        self.domains.borrow_mut().insert(name, (xml.to_owned(), runs));
+    }
+
+    /// The definition of a domain.
+    pub fn definition(&self, name: &str) -> String {
+        self.domains.borrow()[name].0.clone()
+    }
+
     /// Puts a domain there that is off and has a file as its disk.
     pub fn put_with_disk(&self, name: &str, disk: &Path) {
         let disk = format!(
@@ -96,11 +126,17 @@ pub fn xml(name: &str, uuid: &str) -> String {
 
 /// The error that there is no such domain.
 fn absent(name: &str) -> HypervisorError {
-    HypervisorError {
-        kind: HypervisorErrorKind::NoDomain,
-        doing: format!("find domain `{name}`"),
-        message: "there is none".into(),
-    }
+    failed(&format!("find domain `{name}`"), HypervisorErrorKind::NoDomain)
+}
+
+/// An error.
+fn failed(doing: &str, kind: HypervisorErrorKind) -> HypervisorError {
+    let message = match kind {
+        HypervisorErrorKind::NoDomain => "there is none",
+        HypervisorErrorKind::NoConnection => "it is gone",
+        _ => "it does not say why",
+    };
+    HypervisorError { kind, doing: doing.to_owned(), message: message.into() }
 }
 
 impl Hypervisor for Fake {
@@ -114,21 +150,35 @@ impl Hypervisor for Fake {
         &NoHypervisor
     }
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
+        self.answers("list domains")?;
         let row = |(name, (xml, runs)): (&String, &(String, bool))| DomainSummary {
             name: name.clone(),
             uuid: DomainXml::parse(xml).unwrap().uuid().unwrap(),
             state: if *runs { DomainState::Running } else { DomainState::ShutOff },
-            persistent: true,
+            persistent: !self.transient.borrow().contains(name),
         };
         Ok(self.domains.borrow().iter().map(row).collect())
     }
-    fn xml(&self, name: &str, _: XmlOf) -> Result<String, HypervisorError> {
+    fn xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError> {
+        self.answers("read a domain")?;
+        if let Some(kind) = self.unreadable.borrow().get(name) {
+            return Err(failed(&format!("read domain `{name}`"), *kind));
+        }
+        let live = self.live.borrow().get(name).cloned().filter(|_| which == XmlOf::Live);
+        if let Some(live) = live.filter(|_| self.runs(name) == Some(true)) {
+            return Ok(live);
+        }
         self.domains.borrow().get(name).map(|(xml, _)| xml.clone()).ok_or_else(|| absent(name))
     }
     fn define(&self, xml: &str) -> Result<(), HypervisorError> {
         self.call("define")?;
         let name = DomainXml::parse(xml).unwrap().name();
-        self.domains.borrow_mut().insert(name, (xml.to_owned(), false));
+        let old = self.domains.borrow().get(&name).cloned();
+        let runs = old.as_ref().is_some_and(|(_, runs)| *runs);
+        if let Some((old, true)) = old {
+            self.live.borrow_mut().entry(name.clone()).or_insert(old);
+        }
+        self.domains.borrow_mut().insert(name, (xml.to_owned(), runs));
         Ok(())
     }
     fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
@@ -137,6 +187,7 @@ impl Hypervisor for Fake {
     }
     fn start(&self, name: &str) -> Result<(), HypervisorError> {
         self.call("start")?;
+        self.live.borrow_mut().remove(name);
         self.with(name, |domain| domain.1 = true)
     }
     fn shutdown(&self, name: &str, _: AskedBy) -> Result<(), HypervisorError> {
@@ -156,8 +207,12 @@ impl Hypervisor for Fake {
     fn update(&self, _: &str, _: &str) -> Result<(), HypervisorError> {
         self.call("update")
     }
-    fn ask_agent(&self, _: &str, _: &str, _: Duration) -> Result<String, HypervisorError> {
-        Err(absent("agent"))
+    fn ask_agent(&self, _: &str, what: &str, _: Duration) -> Result<String, HypervisorError> {
+        self.asked.set(self.asked.get() + 1);
+        let agent = self.agent.borrow();
+        let answer = agent.iter().find(|(command, _)| what.contains(*command));
+        let answer = answer.map(|(_, answer)| format!("{{\"return\":{answer}}}"));
+        answer.ok_or_else(|| absent("agent"))
     }
     fn autostart(&self, _: &str) -> Result<bool, HypervisorError> {
         Ok(false)
