@@ -1,6 +1,6 @@
 //! `nic list`, `nic vfs`.
 
-pub(super) mod list;
+mod list;
 
 use super::args::{EarlyVfs, NicVerb, VfsArgs};
 use super::change::{manner, program};

@@ -97,6 +97,7 @@ pub mod links;
 pub mod made;
 pub mod modules;
 pub mod networks;
+pub mod nics;
 pub mod pages;
 pub mod pools;
 pub mod recover;

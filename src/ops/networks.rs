@@ -4,6 +4,7 @@
 pub mod create;
 pub mod delete;
 mod demand;
+pub mod doctor;
 mod error;
 pub mod facts;
 mod fit;

@@ -4,7 +4,7 @@
 pub mod bridge;
 pub(super) mod create;
 mod delete;
-pub(super) mod doctor;
+mod doctor;
 mod list;
 mod show;
 mod undo;

@@ -1,0 +1,179 @@
+//! Network cards of the host with their links and virtual functions, and who has those: `nic list`.
+
+use crate::apply::nic::boot;
+use crate::bdf::Bdf;
+use crate::cards::{functions_of, is_up};
+use crate::cpuset::NodeId;
+use crate::error::Result;
+use crate::fsroot::FsRoot;
+use crate::holders::{self, Use, UseKind};
+use crate::placement::Occupancy;
+use crate::topology::model::model;
+use crate::topology::{DeviceKind, PciDevice, Proximity, Sriov, Topology};
+use crate::world::World;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// A card: a physical function.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NetworkCard {
+    /// Address.
+    pub bdf: Bdf,
+    /// Model, or the ids.
+    pub model: String,
+    /// Network devices.
+    pub netdevs: Vec<String>,
+    /// Driver that has it.
+    pub driver: Option<String>,
+    /// Node.
+    pub node: Option<NodeId>,
+    /// The upstream port of the PCIe switch that it hangs below.
+    pub switch: Option<Bdf>,
+    /// Indexes of the GPUs that it reaches without a host bridge.
+    pub gpus: Vec<usize>,
+    /// Whether its first network device is up; none where it is not told.
+    pub up: Option<bool>,
+    /// The state of its link as the kernel says it: `up`, `down`, `dormant`.
+    pub link: Option<String>,
+    /// MAC address of its first network device.
+    pub mac: Option<String>,
+    /// Virtual functions that it can have; none: it has no SR-IOV.
+    pub total_vfs: Option<u32>,
+    /// Virtual functions that it has.
+    pub enabled_vfs: Option<u32>,
+    /// Virtual functions that it gets at boot.
+    pub vfs_at_boot: Option<u32>,
+    /// Domains that have it, running or not.
+    pub domains: Vec<String>,
+    /// Who uses it.
+    pub used_by: Vec<Use>,
+    /// Its virtual functions.
+    pub vfs: Vec<CardFunction>,
+}
+
+/// A virtual function.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CardFunction {
+    /// Its number on its card.
+    pub number: usize,
+    /// Address.
+    pub bdf: Bdf,
+    /// Driver that has it.
+    pub driver: Option<String>,
+    /// Network devices.
+    pub netdevs: Vec<String>,
+    /// IOMMU group.
+    pub iommu_group: Option<u32>,
+    /// Domains that have it, running or not.
+    pub domains: Vec<String>,
+    /// Who uses it.
+    pub used_by: Vec<Use>,
+}
+
+/// What cards are told from.
+struct Host<'a> {
+    /// The host.
+    topology: &'a Topology,
+    /// Its files; none where it is recorded in one.
+    root: Option<FsRoot>,
+    /// What is taken.
+    held: &'a Occupancy,
+    /// Who uses what.
+    uses: Vec<Use>,
+}
+
+/// The cards of a host, of which this is taken.
+pub fn cards(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec<NetworkCard>> {
+    let is_nic = |device: &&PciDevice| device.kind() == DeviceKind::Nic;
+    let nics: Vec<&PciDevice> = topology.devices().iter().filter(is_nic).collect();
+    let functions: Vec<Bdf> = nics.iter().map(|nic| nic.bdf).collect();
+    let root = world.root()?;
+    let mut uses = holders::known(topology, held, &functions);
+    if let Some(root) = &root {
+        uses.extend(holders::read(root, topology, &functions)?.uses);
+    }
+    let host = Host { topology, root, held, uses };
+    let is_card = |nic: &&&PciDevice| !matches!(nic.sriov, Some(Sriov::Vf { .. }));
+    nics.iter().filter(is_card).map(|nic| host.card(nic)).collect()
+}
+
+impl Host<'_> {
+    /// One card.
+    fn card(&self, nic: &PciDevice) -> Result<NetworkCard> {
+        let bdf = nic.bdf;
+        let netdevs = nic.net.as_ref().map(|net| net.netdevs.clone()).unwrap_or_default();
+        let at = netdevs.first().map(|name| format!("sys/class/net/{name}"));
+        let (mut up, mut link, mut mac, mut at_boot) = (None, None, None, None);
+        if let Some(root) = &self.root {
+            at_boot = boot::functions(root)?.get(&bdf).map(|at_boot| at_boot.count);
+            if let (Some(at), Some(name)) = (at, netdevs.first()) {
+                up = is_up(root, name)?;
+                link = root.read(&format!("{at}/operstate"))?.map(|text| text.trim().to_owned());
+                mac = root.read(&format!("{at}/address"))?.map(|text| text.trim().to_owned());
+            }
+        }
+        let near =
+            |gpu: Bdf| matches!(self.topology.proximity(bdf, gpu), Proximity::Pix | Proximity::Pxb);
+        let gpus = self.topology.gpus().enumerate();
+        let (total_vfs, enabled_vfs) = match nic.sriov {
+            Some(Sriov::Pf { total, enabled }) => (Some(total), Some(enabled)),
+            _ => (None, None),
+        };
+        let vfs = functions_of(self.topology, bdf).into_iter().enumerate();
+        Ok(NetworkCard {
+            bdf,
+            model: model(nic),
+            driver: nic.driver.clone(),
+            node: nic.node,
+            switch: switch_of(self.topology, bdf),
+            gpus: gpus.filter(|(_, gpu)| near(gpu.bdf)).map(|(index, _)| index).collect(),
+            up,
+            link,
+            mac: mac.or_else(|| nic.net.as_ref()?.macs.first().cloned()),
+            total_vfs,
+            enabled_vfs,
+            vfs_at_boot: at_boot,
+            domains: self.domains(bdf),
+            // That it has virtual functions stands beside.
+            used_by: self.used_by(bdf, |used| used.kind != UseKind::Functions),
+            vfs: vfs.map(|(number, vf)| self.function(number, vf)).collect(),
+            netdevs,
+        })
+    }
+
+    /// One virtual function.
+    fn function(&self, number: usize, vf: &PciDevice) -> CardFunction {
+        CardFunction {
+            number,
+            bdf: vf.bdf,
+            driver: vf.driver.clone(),
+            netdevs: vf.net.as_ref().map(|net| net.netdevs.clone()).unwrap_or_default(),
+            iommu_group: vf.iommu_group,
+            domains: self.domains(vf.bdf),
+            used_by: self.used_by(vf.bdf, |_| true),
+        }
+    }
+
+    /// Domains that have a function.
+    fn domains(&self, bdf: Bdf) -> Vec<String> {
+        let having = self.held.domains.iter().filter(|domain| domain.devices.contains(&bdf));
+        let names: BTreeSet<String> = having.map(|domain| domain.domain.clone()).collect();
+        names.into_iter().collect()
+    }
+
+    /// Who uses a function, as far as it is told here.
+    fn used_by(&self, bdf: Bdf, told: fn(&Use) -> bool) -> Vec<Use> {
+        self.uses.iter().filter(|used| used.bdf == bdf && told(used)).cloned().collect()
+    }
+}
+
+/// The upstream port of the switch right above a function; none where it hangs below a root port.
+fn switch_of(topology: &Topology, bdf: Bdf) -> Option<Bdf> {
+    // It, the switch's downstream port, its upstream port, and what that hangs below.
+    match topology.path_to_root(bdf)[..] {
+        [_, _, upstream, _, ..] => Some(upstream),
+        _ => None,
+    }
+}
