@@ -6,7 +6,6 @@ use super::drive;
 use super::export;
 use super::failure;
 use super::network;
-use super::nic;
 use super::output::VERSION;
 use super::plan;
 use super::seed;

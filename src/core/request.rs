@@ -1,8 +1,10 @@
 //! What is wanted of a guest, with defaults filled in and every value checked. No flag about how to run.
 
 mod vf;
+mod wish;
 
 pub use vf::{Guard, VfSettings};
+pub use wish::{VfWish, Which};
 
 use crate::bdf::Bdf;
 use crate::memsize::MemSize;

@@ -1,5 +1,7 @@
 //! `nic vfs`: how many virtual functions a card has, now and when the machine boots, and the reasons why not.
 
+pub mod early;
+
 use crate::apply::Step;
 use crate::apply::boot::steps as boot_steps;
 use crate::apply::nic::NicStep;
@@ -13,10 +15,8 @@ use crate::holders::{self, Use};
 use crate::network::Card;
 use crate::reporter::Question;
 use crate::topology::{PciDevice, Sriov, Topology, is_vfio};
-
 use crate::world::World;
 use gpuvm_core::versions::Version;
-use std::time::{Duration, Instant};
 
 /// Says why the number of virtual functions of a network card is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -263,49 +263,4 @@ fn autoprobe(
     let was = now.map(|text| text.trim() != "0");
     let differs = was.filter(|was| *was != on);
     Ok(differs.map(|was| Step::Nic(NicStep::SetAutoprobe { pf, on, was })))
-}
-
-/// The steps that give a card its virtual functions at boot, once its driver has it and its network device has its name.
-pub fn early(pf: Bdf, at_boot: &AtBoot, root: &FsRoot, until: Instant) -> Result<Vec<Step>> {
-    let AtBoot { id, count, host_drivers } = at_boot;
-    let count = *count;
-    loop {
-        let topology = crate::discover::discover(root)?;
-        let device = topology.device(pf);
-        let seen = device.map_or("nothing".into(), crate::apply::bind::boot::id);
-        if seen != *id {
-            return Err(CardError::OtherDevice {
-                pf: pf.to_string(),
-                seen: seen.to_string(),
-                id: id.to_string(),
-            }
-            .bare());
-        }
-        let named = device.and_then(|d| d.net.as_ref()).and_then(|net| net.netdevs.first());
-        if let (Some(device), Some(netdev)) = (device, named)
-            && is_named_by_udev(root, netdev)?
-        {
-            let Some(Sriov::Pf { enabled: was, .. }) = device.sriov else {
-                return Err(CardError::SriovLost { pf: pf.to_string() }.bare());
-            };
-            let mut steps = Vec::new();
-            if was != count {
-                steps.extend(autoprobe(pf, *host_drivers, Some(root), &topology)?);
-                steps.push(Step::Nic(NicStep::SetCount { pf, count, was }));
-            }
-            steps.extend(link_up(device, Some(root))?);
-            return Ok(steps);
-        }
-        if Instant::now() >= until {
-            return Err(CardError::NoNetdev { pf: pf.to_string() }.bare());
-        }
-        std::thread::sleep(Duration::from_millis(500));
-    }
-}
-
-/// Whether udev has done with a network device, so that its name stays; so where no udev runs.
-fn is_named_by_udev(root: &FsRoot, netdev: &str) -> Result<bool> {
-    let Some(dir) = root.dir(&format!("sys/class/net/{netdev}"))? else { return Ok(false) };
-    let number: u32 = dir.number("ifindex")?.unwrap_or_default();
-    Ok(!root.exists("run/udev/data") || root.exists(&format!("run/udev/data/n{number}")))
 }

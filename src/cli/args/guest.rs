@@ -1,14 +1,12 @@
 //! What describes a guest on the command line, on every verb that plans one.
 
-use super::guestnic::{NIC_VALUE, nic};
 use super::heading::{CPU, DEVICES, GUEST, NETWORK, PLACEMENT};
-use super::vf::VfArg;
 use super::wish::{
-    AllowArg, CellsArg, HugePagesArg, NearArg, PinsArg, PolicyArg, PreferArg, ProfileArg, Which,
+    AllowArg, CellsArg, HugePagesArg, NearArg, PinsArg, PolicyArg, PreferArg, ProfileArg,
 };
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
-use crate::request::DomainName;
+use crate::request::{DomainName, VfWish, Which};
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
@@ -59,7 +57,7 @@ pub struct GuestArgs {
     ///
     /// RATE is AVERAGE[:PEAK[:BURST]], such as 1Gbit/s or
     /// 100MB/s:200MB/s:4M.
-    #[arg(verbatim_doc_comment, long, value_name = NIC_VALUE, value_parser = nic, help_heading = NETWORK)]
+    #[arg(verbatim_doc_comment, long, value_name = "NAME[,KEY=VALUE]", help_heading = NETWORK)]
     pub network: Vec<NicWish>,
     /// What is taken.
     #[command(flatten)]
@@ -120,7 +118,7 @@ pub struct ShapeArgs {
     ///   spoof=on|off  off: may send from other MAC addresses
     ///   mac=MAC       MAC address; default: derived from the domain name
     #[arg(verbatim_doc_comment, long, value_name = "N|BDF[,KEY=VALUE]", help_heading = DEVICES)]
-    pub vf: Vec<VfArg>,
+    pub vf: Vec<VfWish>,
     /// Pass through N NVMe drives or the one at BDF
     ///
     /// Takes the same values as --nic. Drives that the host uses are never taken.

@@ -129,33 +129,8 @@ pub fn balloon(text: &str) -> Result<Item<Virtio>, String> {
 /// Reads rates: mean, highest, burst.
 pub fn rate(text: &str) -> Result<Item<Rate>, String> {
     item(text, " and a rate such as 100MB/s, 1Gbit/s or 1Gbit/s,2Gbit/s,4M", |text| {
-        let mut parts = text.split(',');
-        let average_kb_s = speed(parts.next()?)?;
-        let peak_kb_s = parts.next().map(speed);
-        let burst = parts.next().map(|text| text.parse::<MemSize>().ok());
-        if parts.next().is_some() || peak_kb_s == Some(None) || burst == Some(None) {
-            return None;
-        }
-        let burst_kib = burst.flatten().map(MemSize::kib);
-        Some(Rate { average_kb_s, peak_kb_s: peak_kb_s.flatten(), burst_kib })
+        Rate::read(text, ',')
     })
-}
-
-/// Reads a rate with its unit, in units of 1000 bytes per second, which libvirt counts in.
-pub(super) fn speed(text: &str) -> Option<u64> {
-    /// Units, each with how many bits per second it is.
-    const UNITS: [(&str, u64); 6] = [
-        ("kbit/s", 1000),
-        ("Mbit/s", 1_000_000),
-        ("Gbit/s", 1_000_000_000),
-        ("kB/s", 8000),
-        ("MB/s", 8_000_000),
-        ("GB/s", 8_000_000_000),
-    ];
-    let (number, bits) =
-        UNITS.iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, *bits)))?;
-    let number: u64 = number.parse().ok()?;
-    Some(number.checked_mul(bits)? / 8000).filter(|rate| *rate > 0)
 }
 
 #[cfg(test)]

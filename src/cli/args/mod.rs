@@ -8,7 +8,6 @@ mod device;
 mod drive;
 mod gpu;
 mod guest;
-mod guestnic;
 mod heading;
 mod help;
 mod host;
@@ -25,7 +24,6 @@ mod storage;
 mod tune;
 mod undo;
 mod verify;
-mod vf;
 mod wish;
 
 pub use bridge::{
@@ -50,15 +48,14 @@ pub use network::{
     NetworkCreateArgs, NetworkDeleteArgs, NetworkDoctorArgs, NetworkShowArgs, NetworkUndoArgs,
     NetworkVerb,
 };
-pub use nic::{EarlyVfs, NicListArgs, NicVerb, VfsArgs};
+pub use nic::{NicListArgs, NicVerb, VfsArgs};
 pub use request::request;
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
 pub use tune::{ItemArgs, TuneArgs};
 pub use undo::{HistoryArgs, UndoArgs};
 pub use verify::{CheckArgs, VerifyArgs};
-pub use vf::{VfArg, settings as vf_settings};
-pub use wish::{AllowArg, NearArg, PinsArg, Which};
+pub use wish::{AllowArg, NearArg, PinsArg};
 
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use heading::{BEHAVIOUR, GLOBAL, GUEST, PLACEMENT};

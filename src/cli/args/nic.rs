@@ -6,7 +6,6 @@ use crate::apply::nic::boot::AtBoot;
 use crate::bdf::Bdf;
 use crate::network::Card;
 use clap::{Args, Subcommand};
-use std::str::FromStr;
 
 /// Examples of `list`.
 const LIST: &str = "Examples:
@@ -79,26 +78,14 @@ pub struct VfsArgs {
     pub dry_run: bool,
     /// Address, ids and number, as the unit of --at-boot gives them: sets without asking, without libvirt and without
     /// journal
-    #[arg(long, hide = true, value_name = "BDF=ID=N", conflicts_with_all = ["pf", "count", "at_boot", "host_drivers", "dry_run"])]
-    pub early: Vec<EarlyVfs>,
+    #[arg(long, hide = true, value_name = "BDF=ID=N", value_parser = early, conflicts_with_all = ["pf", "count", "at_boot", "host_drivers", "dry_run"])]
+    pub early: Vec<(Bdf, AtBoot)>,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
 }
 
-/// A card that gets its virtual functions at boot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EarlyVfs {
-    /// Its address.
-    pub pf: Bdf,
-    /// What it gets.
-    pub at_boot: AtBoot,
-}
-
-impl FromStr for EarlyVfs {
-    type Err = String;
-    fn from_str(text: &str) -> Result<EarlyVfs, String> {
-        let (pf, at_boot) = AtBoot::parse(text).ok_or("it is not BDF=ID=N")?;
-        Ok(EarlyVfs { pf, at_boot })
-    }
+/// Reads a card that gets its virtual functions at boot.
+fn early(text: &str) -> Result<(Bdf, AtBoot), &'static str> {
+    AtBoot::parse(text).ok_or("it is not BDF=ID=N")
 }

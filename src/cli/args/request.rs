@@ -1,14 +1,13 @@
 //! From the arguments of a guest to what is asked of the operations. Knows the clock and the user, which make a name.
 
-use super::{
-    AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, TakenArgs, VirtTypeArg, Which,
-    vf_settings,
-};
+use super::{AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, TakenArgs, VirtTypeArg};
 use crate::apply::now_s;
 use crate::bdf::Bdf;
 use crate::cli::error::usage;
 use crate::domain::guest::VirtType;
-use crate::request::{Allow, DeviceWish, Extras, GpuWish, Prefer, Request, Reserve, Template};
+use crate::request::{
+    Allow, DeviceWish, Extras, GpuWish, Prefer, Request, Reserve, Template, VfWish, Which,
+};
 use gpuvm_ops::guest::{GuestRequest, NameRequest};
 use gpuvm_ops::taken::Taken;
 use std::path::Path;
@@ -104,7 +103,7 @@ fn extras(shape: &ShapeArgs) -> anyhow::Result<Extras> {
     Ok(Extras {
         nics: device_wish("--nic", &shape.nic)?,
         vfs: device_wish("--vf", &which)?,
-        vf_settings: vf_settings(&shape.vf),
+        vf_settings: VfWish::settings(&shape.vf),
         nic_near: shape.nic_near.map(Into::into).unwrap_or_default(),
         nvmes: device_wish("--nvme", &shape.nvme)?,
         nvme_near: shape.nvme_near.map(Into::into).unwrap_or_default(),

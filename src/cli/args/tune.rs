@@ -1,7 +1,6 @@
 //! Arguments of `tune`: which domains, and what becomes of each setting.
 
 use super::guest::TakenArgs;
-use super::guestnic::{NIC_VALUE, nic};
 use super::heading::{BEHAVIOUR, CPU, DEVICES, DISKS, GUEST, NETWORK, PLACEMENT};
 use super::item;
 use super::life::LockArgs;
@@ -188,7 +187,7 @@ pub struct ItemArgs {
     /// NIC on this libvirt network; repeatable
     ///
     /// Takes the keys of `create --network`. Changes the guest's NIC on that network, or adds one.
-    #[arg(long, value_name = NIC_VALUE, value_parser = nic, help_heading = NETWORK)]
+    #[arg(long, value_name = "NAME[,KEY=VALUE]", help_heading = NETWORK)]
     pub network: Vec<NicWish>,
     /// Guest agent channel
     #[arg(long, value_name = "on|off", value_parser = item::switch)]

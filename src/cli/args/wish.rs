@@ -1,29 +1,8 @@
 //! Values of a guest's options: each has the words of the command line and the wish that it means.
 
-use crate::bdf::Bdf;
 use crate::request::{CellWish, Near, PageSize, PinPolicy, Policy, Prefer, Profile};
 use clap::ValueEnum;
 use std::str::FromStr;
-
-/// A device on the command line: a number (an index of GPUs, else a count), or a PCI address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which {
-    /// Digits only.
-    Number(u32),
-    /// An address.
-    At(Bdf),
-}
-
-impl FromStr for Which {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Which, String> {
-        if let Ok(number) = text.parse() {
-            return Ok(Which::Number(number));
-        }
-        let bdf = text.parse().map(Which::At);
-        bdf.map_err(|error: crate::bdf::BdfError| format!("{error}, and no number"))
-    }
-}
 
 /// A number of guest NUMA cells on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,16 +150,6 @@ pub enum AllowArg {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_device_is_a_number_or_an_address() {
-        assert_eq!("7".parse(), Ok(Which::Number(7)));
-        assert_eq!("34:00.0".parse(), Ok(Which::At("0000:34:00.0".parse().unwrap())));
-        for bad in ["", "-1", "34:00", "4294967296", "x"] {
-            let error = bad.parse::<Which>().unwrap_err();
-            assert!(error.contains("is not a PCI address"), "{bad}: {error}");
-        }
-    }
 
     #[test]
     fn cells_are_words_or_a_number() {

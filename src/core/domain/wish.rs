@@ -1,5 +1,7 @@
 //! What an admin wishes of one NIC of a guest: its network, and what is to be set on it beyond the plan.
 
+mod text;
+
 use super::fragment::{Fragment, Want};
 use super::nics::MOST_QUEUES;
 use super::setting::Rate;

@@ -1,22 +1,42 @@
-//! A virtual function on the command line: which, and how it is set up on its card.
+//! Devices as text: which, and how a virtual function is set up on its card.
 
-use super::Which;
+use super::VfSettings;
+use crate::bdf::{Bdf, BdfError};
 use crate::network::{mac, vlan};
-use crate::request::VfSettings;
 use std::str::FromStr;
 
-/// What `--vf` takes: `N|BDF[,vlan=ID][,trust=on|off][,spoof=on|off][,mac=MAC]`.
+/// A device as it is named: a number (an index of GPUs, else a count), or a PCI address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// Digits only.
+    Number(u32),
+    /// An address.
+    At(Bdf),
+}
+
+impl FromStr for Which {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Which, String> {
+        if let Ok(number) = text.parse() {
+            return Ok(Which::Number(number));
+        }
+        let bdf = text.parse().map(Which::At);
+        bdf.map_err(|error: BdfError| format!("{error}, and no number"))
+    }
+}
+
+/// Virtual functions as they are named: `N|BDF[,vlan=ID][,trust=on|off][,spoof=on|off][,mac=MAC]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VfArg {
+pub struct VfWish {
     /// How many, or which.
     pub which: Which,
     /// How it is set up.
     pub settings: VfSettings,
 }
 
-impl FromStr for VfArg {
+impl FromStr for VfWish {
     type Err = String;
-    fn from_str(text: &str) -> Result<VfArg, String> {
+    fn from_str(text: &str) -> Result<VfWish, String> {
         let mut words = text.split(',');
         let which = words.next().unwrap_or_default().parse()?;
         let mut settings = VfSettings::default();
@@ -37,15 +57,17 @@ impl FromStr for VfArg {
         if settings.mac.is_some() && matches!(which, Which::Number(number) if number != 1) {
             return Err("mac= is of one virtual function; give each by its address".into());
         }
-        Ok(VfArg { which, settings })
+        Ok(VfWish { which, settings })
     }
 }
 
-/// The settings of all of them in their order; none where none has any.
-pub fn settings(vfs: &[VfArg]) -> Vec<VfSettings> {
-    let settings: Vec<VfSettings> = vfs.iter().map(|vf| vf.settings.clone()).collect();
-    let plain = settings.iter().all(|one| *one == VfSettings::default());
-    if plain { Vec::new() } else { settings }
+impl VfWish {
+    /// The settings of all of them in their order; none where none has any.
+    pub fn settings(vfs: &[VfWish]) -> Vec<VfSettings> {
+        let settings: Vec<VfSettings> = vfs.iter().map(|vf| vf.settings.clone()).collect();
+        let plain = settings.iter().all(|one| *one == VfSettings::default());
+        if plain { Vec::new() } else { settings }
+    }
 }
 
 /// Reads a switch.
@@ -59,20 +81,30 @@ fn switch(word: &str, text: &str) -> Result<bool, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Guard;
     use super::*;
-    use crate::request::Guard;
+
+    #[test]
+    fn a_device_is_a_number_or_an_address() {
+        assert_eq!("7".parse(), Ok(Which::Number(7)));
+        assert_eq!("34:00.0".parse(), Ok(Which::At("0000:34:00.0".parse().unwrap())));
+        for bad in ["", "-1", "34:00", "4294967296", "x"] {
+            let error = bad.parse::<Which>().unwrap_err();
+            assert!(error.contains("is not a PCI address"), "{bad}: {error}");
+        }
+    }
 
     #[test]
     fn settings_follow_a_number_or_an_address() {
-        let plain: VfArg = "2".parse().unwrap();
-        assert_eq!(plain, VfArg { which: Which::Number(2), settings: VfSettings::default() });
-        assert!(settings(std::slice::from_ref(&plain)).is_empty());
-        let full: VfArg =
+        let plain: VfWish = "2".parse().unwrap();
+        assert_eq!(plain, VfWish { which: Which::Number(2), settings: VfSettings::default() });
+        assert!(VfWish::settings(std::slice::from_ref(&plain)).is_empty());
+        let full: VfWish =
             "3b:00.2,vlan=5,trust=on,spoof=off,mac=52:54:00:AB:cd:ef".parse().unwrap();
         let guard = Guard { trust: Some(true), spoof: Some(false) };
         let mac = Some("52:54:00:ab:cd:ef".to_owned());
         assert_eq!(full.settings, VfSettings { mac, vlan: Some(5), guard });
-        assert_eq!(settings(&[plain, full.clone()])[1], full.settings);
+        assert_eq!(VfWish::settings(&[plain, full.clone()])[1], full.settings);
     }
 
     #[test]
@@ -92,7 +124,7 @@ mod tests {
             ("1,mac=52:54:00:00:00", "is not a MAC address"),
             ("1,mac=52:54:00:00:00:+1", "is not a MAC address"),
         ] {
-            let error = text.parse::<VfArg>().unwrap_err();
+            let error = text.parse::<VfWish>().unwrap_err();
             assert!(error.contains(said), "{text}: {error}");
         }
     }

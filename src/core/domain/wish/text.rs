@@ -1,19 +1,16 @@
-//! A guest's NIC on the command line: its network, and what is set on it.
+//! A NIC of a guest as text: its network, and what is set on it.
 
-use super::item::speed;
+use super::{NicModel, NicSettings, NicWish};
 use crate::domain::nics::{MOST_QUEUES, MTUS};
 use crate::domain::setting::Rate;
-use crate::domain::wish::{NicModel, NicSettings, NicWish};
-use crate::memsize::MemSize;
 use crate::network::{mac, vlan};
+use std::str::FromStr;
 
-/// The value's name in the help.
-pub const NIC_VALUE: &str = "NAME[,KEY=VALUE]";
 /// Queues that a NIC may have.
 const QUEUES: std::ops::RangeInclusive<u32> = 1..=MOST_QUEUES;
 
 /// Reads one: `NETWORK[,mac=][,queues=][,mtu=][,bandwidth=][,inbound=][,outbound=][,vlan=][,model=]`.
-pub fn nic(text: &str) -> Result<NicWish, String> {
+fn nic(text: &str) -> Result<NicWish, String> {
     let mut words = text.split(',');
     let network = words.next().unwrap_or_default();
     if network.is_empty() {
@@ -57,6 +54,13 @@ pub fn nic(text: &str) -> Result<NicWish, String> {
     Ok(NicWish { network: network.to_owned(), settings })
 }
 
+impl FromStr for NicWish {
+    type Err = String;
+    fn from_str(text: &str) -> Result<NicWish, String> {
+        nic(text)
+    }
+}
+
 /// Reads a number of a range.
 fn number(word: &str, text: &str, range: std::ops::RangeInclusive<u32>) -> Result<u32, String> {
     let wrong = || format!("`{word}` is not a number from {} to {}", range.start(), range.end());
@@ -66,15 +70,7 @@ fn number(word: &str, text: &str, range: std::ops::RangeInclusive<u32>) -> Resul
 /// Reads a rate: mean, then if wanted highest and burst, between them a colon.
 fn rate(text: &str) -> Result<Rate, String> {
     let wrong = || format!("`{text}` is not a rate such as 1Gbit/s or 100MB/s:200MB/s:4M");
-    let mut parts = text.split(':');
-    let average_kb_s = parts.next().and_then(speed).ok_or_else(wrong)?;
-    let peak_kb_s = parts.next().map(|text| speed(text).ok_or_else(wrong)).transpose()?;
-    let burst =
-        parts.next().map(|text| text.parse::<MemSize>().map_err(|_| wrong())).transpose()?;
-    match parts.next() {
-        None => Ok(Rate { average_kb_s, peak_kb_s, burst_kib: burst.map(MemSize::kib) }),
-        Some(_) => Err(wrong()),
-    }
+    Rate::read(text, ':').ok_or_else(wrong)
 }
 
 /// Reads a model.
