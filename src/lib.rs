@@ -31,8 +31,3 @@ pub use gpuvm_host::{
 };
 
 pub mod cli;
-
-#[cfg(test)]
-#[allow(dead_code, clippy::print_stderr)]
-#[path = "../tests/support/skip.rs"]
-mod skip;

@@ -1,150 +1,36 @@
 //! `capacity`: what still fits, what is in the way of more, and what would free it. Changes nothing.
 
+mod text;
+
 use super::args::{CapacityArgs, GpuArgs, request};
 use super::context::Context;
 use super::error::EXIT_DONE;
-use super::names::counted;
-use super::table::Table;
-use crate::placement::{Advice, Away, Blocked, Capacity, capacity, check_model};
-use crate::words::count;
-use std::fmt::Write as _;
-
-/// Holders of a size that are printed; JSON has all.
-const SHOWN: usize = 8;
+use gpuvm_ops::capacity::{CapacityRequest, Fits, capacity};
 
 /// Runs the verb.
 pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     // One GPU, so that what is said of the GPUs' neighbourhood has a meaning; each size replaces it.
     let gpu_model = args.gpu_model.clone();
     let gpus = GpuArgs { gpus: Some(1), gpu_model, ..GpuArgs::default() };
-    let like = request(&gpus, &args.shape)?;
-    let topology = cx.topology()?;
-    if let Some(model) = &args.gpu_model {
-        check_model(&topology, model)?;
-    }
-    let held = cx.taken(&args.taken)?;
-    let sizes: Vec<u32> = args.gpus.into_iter().collect();
-    let capacity = capacity(&topology, &held, &like, &sizes);
+    let wanted = CapacityRequest {
+        like: request(&gpus, &args.shape)?,
+        sizes: args.gpus.into_iter().collect(),
+        taken: (&args.taken).into(),
+    };
+    let Fits { capacity, is_empty, no_gpus } = capacity(cx, &wanted)?;
     for warning in &capacity.warnings {
         cx.output.warning(warning);
     }
     if cx.output.json {
         cx.output.json("gpuvm-capacity", &capacity)?;
-    } else {
-        let rest = text(&capacity, &topology.without("GPU"));
-        if !capacity.sizes.is_empty() {
-            cx.output.table(&table(&capacity, held.domains.is_empty()))?;
-        }
-        if !rest.is_empty() {
-            cx.output.text(&rest)?;
-        }
+        return Ok(EXIT_DONE);
+    }
+    if !capacity.sizes.is_empty() {
+        cx.output.table(&text::table(&capacity, is_empty))?;
+    }
+    let rest = text::text(&capacity, &no_gpus);
+    if !rest.is_empty() {
+        cx.output.text(&rest)?;
     }
     Ok(EXIT_DONE)
-}
-
-/// How many guests fit, by size; on an empty host there is one column.
-fn table(capacity: &Capacity, empty: bool) -> Table {
-    let columns = if empty { 2 } else { 3 };
-    let head = ["GPUs of a guest", "guests that fit", "on the empty host"];
-    let mut table = Table::new(&head[..columns]);
-    for size in &capacity.sizes {
-        table.push([size.gpus, size.now, size.empty][..columns].iter().map(u32::to_string));
-    }
-    table
-}
-
-/// The rest of the answer for people, `none` where there are no GPUs.
-fn text(capacity: &Capacity, none: &str) -> String {
-    let mut text = String::new();
-    if capacity.sizes.is_empty() {
-        text += &format!("{none}; `gpuvm capacity --gpus 0` counts guests without GPUs\n");
-    }
-    for of in &capacity.models {
-        let gpus = |number: u32| counted(number as usize, "GPU", "GPUs");
-        let sizes = of.sizes.iter().map(|size| format!("{} with {}", size.now, gpus(size.gpus)));
-        let sizes: Vec<String> = sizes.collect();
-        let gpus = gpus(of.gpus);
-        writeln!(text, "{} ({}): {gpus}; guests that fit: {}", of.model, of.ids, sizes.join(", "))
-            .expect("text");
-    }
-    for line in &capacity.never_placed {
-        writeln!(text, "never placed: {line}").expect("text");
-    }
-    if let Some(next) = &capacity.next {
-        text.push('\n');
-        blocked(next, &mut text);
-    }
-    text
-}
-
-/// Adds what is in the way of a size, and what would free it.
-fn blocked(next: &Blocked, text: &mut String) {
-    let Blocked { gpus, what, holders, even_empty, advice, bounded } = next;
-    let number = count(*gpus, "GPU");
-    let verb = if *gpus == 1 { "does" } else { "do" };
-    let mut lines = match even_empty {
-        Some(why) => vec![format!("{number} {verb} not fit, even on the empty host: {why}")],
-        None => vec![format!("{number} {verb} not fit now: {what}")],
-    };
-    if even_empty.is_none() {
-        lines.extend(holders.iter().take(SHOWN).map(|holder| format!("  {holder}")));
-        if holders.len() > SHOWN {
-            lines.push(format!("  and {} more", holders.len() - SHOWN));
-        }
-    }
-    lines.extend(advice.as_ref().map(advise));
-    if *bounded {
-        lines.push("not every set of guests was tried: there may be a cheaper way".to_owned());
-    }
-    for line in lines {
-        writeln!(text, "{line}").expect("text");
-    }
-}
-
-/// The cheapest way in one sentence.
-fn advise(advice: &Advice) -> String {
-    let steps: Vec<String> = advice.guests.iter().map(step).collect();
-    let ends = advice.guests.iter().any(|guest| guest.running && guest.to.is_none());
-    let only = if ends { "only by ending a guest: " } else { "" };
-    let place = match advice.partition {
-        Some(id) if advice.gpus.len() > 1 => format!("partition {id} ({})", gpus(&advice.gpus)),
-        _ => gpus(&advice.gpus),
-    };
-    // Not that they are free then: they may be now, and cores or memory be what is missing.
-    format!("{only}{}: then {place} can be had", steps.join("; "))
-}
-
-/// What to do with one guest.
-fn step(guest: &Away) -> String {
-    let Away { domain, running, gpus: number, to } = guest;
-    let with = match number {
-        0 => "no GPU".to_owned(),
-        number => count(*number, "GPU"),
-    };
-    let place = to.as_ref().map(|to| match to.gpus[..] {
-        [] => "elsewhere".to_owned(),
-        _ => format!("at {}", gpus(&to.gpus)),
-    });
-    match (running, place) {
-        (true, Some(place)) => format!("stop `{domain}` ({with}) and start it {place}"),
-        (true, None) => format!("end `{domain}` ({with}), which fits nowhere else"),
-        (false, Some(place)) => format!("plan `{domain}` ({with}, it is off) again {place}"),
-        (false, None) => {
-            format!("give up `{domain}` ({with}, it is off), which fits nowhere else")
-        }
-    }
-}
-
-/// GPUs by index: `GPU 5`, `GPUs 8 to 15`, `GPUs 0, 5, 7`.
-fn gpus(indexes: &[usize]) -> String {
-    match indexes {
-        [only] => format!("GPU {only}"),
-        [first, .., last] if indexes.len() > 2 && last - first + 1 == indexes.len() => {
-            format!("GPUs {first} to {last}")
-        }
-        _ => {
-            let each: Vec<String> = indexes.iter().map(usize::to_string).collect();
-            format!("GPUs {}", each.join(", "))
-        }
-    }
 }

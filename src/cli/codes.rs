@@ -1,7 +1,6 @@
 //! Stable names of errors, for programs; gpuvm-codes(7) lists them. Those of the modules' error enums are made from the
 //! names of variants; those of verbs are the classes of [`Class`].
 
-use super::create::CreateError;
 use super::error::{Hinted, told_by};
 use crate::apply::array::ArrayError;
 use crate::apply::bind::BindError;
@@ -39,6 +38,7 @@ use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
 use gpuvm_ops::bind::DeviceError;
 use gpuvm_ops::claim::ClaimError;
 use gpuvm_ops::console::ConsoleError;
+use gpuvm_ops::create::CreateError;
 use gpuvm_ops::domain_history::HistoryOfError;
 use gpuvm_ops::drives::error::{ArrayVerbError, DriveError};
 use gpuvm_ops::drop_seed::DropSeedError;

@@ -4,13 +4,8 @@ use super::args::ExportArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::output::Document;
-use super::storage::{self, Disks, refuse_unfit};
-use crate::placement::Occupancy;
-use crate::topology::Topology;
+use gpuvm_ops::export::export;
 use gpuvm_ops::files::FileError;
-use gpuvm_ops::guest::{Extra, refuse_foreign, render, resolve};
-use gpuvm_ops::networks;
-use gpuvm_ops::vfs;
 use serde::Serialize;
 use std::io::Write as _;
 use std::path::Path;
@@ -18,7 +13,7 @@ use std::path::Path;
 /// Name of the answer as JSON.
 const FORMAT: &str = "gpuvm-export";
 
-/// Is the answer as JSON.
+/// The answer as JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(in crate::cli) struct Exported<'a> {
@@ -30,38 +25,8 @@ pub(in crate::cli) struct Exported<'a> {
 
 /// Runs the verb.
 pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let wanted = args.guest.request()?;
-    let unfit = |topology: &Topology, held: &Occupancy| {
-        refuse_foreign(&wanted, topology)?;
-        refuse_unfit(&args.storage, held, cx)
-    };
-    let planned = resolve(cx, &wanted, unfit)?;
-    let disks = storage::plan(&args.storage, None, &planned, cx)?;
-    for warning in &disks.warnings {
-        cx.output.progress(warning);
-    }
-    let functions = storage::remains(&planned.topology, &planned.placement.devices);
-    for loss in disks.losses.iter().chain(&functions) {
-        cx.output.warning(&format!("the guest gets what is on its drives: {loss}"));
-    }
-    for (gpu, why) in planned.topology.displays() {
-        if planned.placement.devices.contains(&gpu.bdf) {
-            cx.output.warning(&format!("{} {}", gpu.bdf, why.costs()));
-        }
-    }
-    let Disks { disks, made, abilities, .. } = disks;
-    let mut extra = Extra { disks, made, abilities, ..Extra::default() };
-    // What a recorded host's networks are is not recorded.
-    if !cx.is_recorded()
-        && !wanted.networks.is_empty()
-        && let Some(hypervisor) = cx.hypervisor_to_look()?
-    {
-        let (networks, held) = (&wanted.networks, &planned.occupancy);
-        extra.vf_pools = vfs::pools(networks, held, false, &*hypervisor)?;
-        networks::refuse_unfit(networks, &*hypervisor)?;
-    }
-    let xml = render(&wanted, &planned, &extra)?;
-    let exported = Exported { name: planned.name.as_str(), xml: xml.text() };
+    let (name, xml) = export(cx, &args.guest.request()?, &args.storage.request()?)?;
+    let exported = Exported { name: name.as_str(), xml: xml.text() };
     match &args.output {
         Some(path) => {
             let mut text = match cx.output.json {

@@ -43,7 +43,6 @@ pub mod seed;
 pub mod show;
 pub mod start;
 pub mod stop;
-pub mod storage;
 mod table;
 pub mod tune;
 pub mod undo;

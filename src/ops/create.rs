@@ -1,36 +1,65 @@
 //! `create`: a guest that is planned is defined and started, and where it answers is waited for. It is done, or nothing is
 //! left.
 
+mod prepare;
+
 use crate::address::{Wait, Waited};
 use crate::apply::Step;
 use crate::change::{Change, Part};
 use crate::domain::DomainXml;
 use crate::domain::view::View;
 use crate::drop_seed::{self, FirstBoot, wait_for};
-use crate::error::{Error, Result};
+use crate::error::{Coded, Error, Result};
+use crate::guest::GuestRequest;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use crate::pages;
 use crate::reporter::Question;
 use crate::session::{Running, Session};
 use crate::shell::word;
+use crate::storage::{SeedRequest, StorageRequest};
 use crate::world::World;
+use prepare::{Prepared, prepare};
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// A guest that can be made.
-#[derive(Debug)]
-pub struct Prepared {
-    /// Its name.
-    pub name: String,
-    /// Its definition.
-    pub xml: DomainXml,
-    /// What makes it, up to its definition.
-    pub steps: Vec<Step>,
-    /// What lies on drives that it gets, a phrase each.
-    pub losses: Vec<String>,
+/// Says why a guest is not created.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "create-")]
+pub enum CreateError {
+    /// The guest would share an NVLink fabric with other guests.
+    #[error("{why}")]
+    SharedFabric {
+        /// Why.
+        why: String,
+    },
 }
 
-/// Is what `create` answers.
+impl Coded for CreateError {}
+
+/// A guest that is to be made.
+#[derive(Debug, Clone)]
+pub struct CreateRequest {
+    /// The guest.
+    pub guest: GuestRequest,
+    /// Its disks.
+    pub storage: StorageRequest,
+    /// What it is told at its first start.
+    pub seed: SeedRequest,
+    /// Its UUID, where its template has none: one for all that is planned of it, since what is undone, and what goes with it
+    /// later, is told by it. None: libvirt chooses one, for what is only shown.
+    pub uuid: Option<String>,
+    /// Whether it gets a NIC on the network `private-net`, too.
+    pub private_net: bool,
+    /// Whether huge pages that are missing are reserved.
+    pub reserve_pages: bool,
+    /// Whether other guests may reach its NVLinks.
+    pub accept_shared_fabric: bool,
+    /// Whether it is started.
+    pub starts: bool,
+}
+
+/// What `create` answers.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Created {
@@ -56,17 +85,18 @@ pub struct Waits {
     pub seed_s: Option<u64>,
 }
 
-/// The change that makes a guest, and starts it.
-pub fn create(world: &World, guest: Prepared, starts: bool) -> Result<Change> {
-    let Prepared { name, xml, steps, losses } = guest;
-    let mut change = Change::new("create", &name, Vec::new(), ());
+/// The change that makes a guest, and starts it; its definition.
+pub fn create(world: &World, wanted: &CreateRequest) -> Result<Change<DomainXml>> {
+    let Prepared { name, xml, steps, losses } = prepare(world, wanted)?;
+    let mut change = Change::new("create", &name, Vec::new(), xml.clone());
     change.parts.clear();
-    if world.has_guests_here()? && !xml.held(false)?.devices.is_empty() {
+    let is_here = !world.is_recorded() && world.has_guests_here()?;
+    if is_here && !xml.held(false)?.devices.is_empty() {
         change.parts.push(Part::Links);
     }
-    let start = start_step(&name, xml.uuid());
+    let start = Step::StartDomain { name: name.clone(), uuid: xml.uuid() };
     change.parts.extend([Part::Steps(steps), Part::ReadBack { name: name.clone(), planned: xml }]);
-    if starts {
+    if wanted.starts {
         change.parts.extend([Part::Steps(vec![start]), Part::Complete]);
     }
     change.question = (!losses.is_empty()).then_some(Question::Losses { name });
@@ -74,19 +104,19 @@ pub fn create(world: &World, guest: Prepared, starts: bool) -> Result<Change> {
     Ok(change)
 }
 
-/// The step that starts the guest.
-pub fn start_step(name: &str, uuid: Option<String>) -> Step {
-    Step::StartDomain { name: name.to_owned(), uuid }
-}
-
-/// Makes a guest that `plan` plans, and waits for what is to be waited for; a signal meanwhile undoes all of it.
-pub fn run<E: From<Error>>(
+/// Makes a guest, and waits for what is to be waited for; a signal meanwhile undoes all of it.
+pub fn run(
     session: &mut Session<'_>,
     world: &World,
-    plan: impl Fn(&World) -> Result<Change, E>,
-    starts: bool,
+    wanted: &CreateRequest,
     waits: Waits,
-) -> Result<Created, E> {
+) -> Result<Created> {
+    // Said before the hypervisor is asked for anything, which may be far.
+    if wanted.reserve_pages {
+        pages::refuse_elsewhere("create", world)?;
+    }
+    let starts = wanted.starts;
+    let plan = |world: &World| create(world, wanted);
     let (done, waited) = session.run_and(plan, |running, change| {
         let name = &change.subject;
         let mac = first_mac(running.hypervisor, name);
@@ -112,7 +142,7 @@ pub fn run<E: From<Error>>(
 }
 
 /// Refuses a name that a domain has, before anything is made.
-pub fn refuse_existing(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorError> {
+fn refuse_existing(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorError> {
     if hypervisor.domain(name)?.is_none() {
         return Ok(());
     }

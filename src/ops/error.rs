@@ -17,7 +17,9 @@ use crate::history::HistoryError;
 use crate::hypervisor::HypervisorError;
 use crate::image::{ContentError, SumError};
 use crate::input::InputError;
+use crate::placement::PlanError;
 use crate::request::RequestError;
+use crate::seed::SeedError;
 use crate::shell::word;
 use crate::topology::TopologyError;
 use gpuvm_core::tune::TuneError;
@@ -196,10 +198,22 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Tune(#[from] TuneError),
+    /// What is planned cannot be.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Plan(#[from] PlanError),
     /// What was asked for cannot be meant.
     #[error("{0}")]
     #[strum(to_string = "-")]
     Request(#[from] RequestError),
+    /// What a guest is to be told.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Seed(#[from] SeedError),
+    /// The content of a disk.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Content(#[from] ContentError),
     /// A definition.
     #[error("{0}")]
     #[strum(to_string = "-")]

@@ -4,7 +4,7 @@ mod name;
 mod render;
 
 pub use name::NameRequest;
-pub use render::{Extra, RenderError, path_text, refuse_foreign, render};
+pub use render::{Extra, RenderError, path_text, render};
 
 use crate::domain::guest::VirtType;
 use crate::domain::wish::NicWish;
@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::placement::{Occupancy, Placement, PlanError, nearest, plan};
 use crate::request::{DomainName, Request, Template};
+use crate::storage::{StorageRequest, refuse_unfit};
 use crate::taken::{Taken, taken};
 use crate::topology::Topology;
 use crate::world::World;
@@ -62,13 +63,13 @@ pub struct Planned {
     pub occupancy: Occupancy,
 }
 
-/// Reads the host and what is taken on it, and finds a guest's place and name. `unfit` says what no other size of it mends,
-/// before sizes would be offered in vain.
-pub fn resolve<E: From<crate::error::Error>>(
+/// Reads the host and what is taken on it, and finds a guest's place and name. `disks`: those of a guest whose definition is
+/// written; none where it is only planned.
+pub fn resolve(
     world: &World,
     wanted: &GuestRequest,
-    unfit: impl FnOnce(&Topology, &Occupancy) -> Result<(), E>,
-) -> Result<Planned, E> {
+    disks: Option<&StorageRequest>,
+) -> Result<Planned> {
     let mut request = wanted.request.clone();
     if let Some(path) = &wanted.template {
         let remaps_interrupts = render::template_file(path)?.remaps_interrupts();
@@ -79,12 +80,15 @@ pub fn resolve<E: From<crate::error::Error>>(
     let placement = match place(&topology, &occupancy, &request) {
         Ok(placement) => placement,
         Err(refused) => {
-            unfit(&topology, &occupancy)?;
-            return Err(crate::error::Error::from(refused).into());
+            if let Some(disks) = disks {
+                // What no other size mends is said first: sizes would be offered in vain.
+                render::refuse_foreign(wanted, &topology)?;
+                refuse_unfit(disks, &occupancy, world)?;
+            }
+            return Err(refused.into());
         }
     };
-    let name = name::named(&wanted.name, &topology, &placement, &occupancy)
-        .map_err(crate::error::Error::from)?;
+    let name = name::named(&wanted.name, &topology, &placement, &occupancy)?;
     Ok(Planned { topology, request, placement, name, occupancy })
 }
 

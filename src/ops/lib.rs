@@ -67,6 +67,7 @@ use gpuvm_host::{apply, blockdev, discover, fsroot, history, holders, hypervisor
 pub mod address;
 pub mod agent;
 pub mod bind;
+pub mod capacity;
 pub mod capture;
 pub mod cards;
 pub mod change;
@@ -83,6 +84,7 @@ pub mod drives;
 pub mod drop_seed;
 pub mod error;
 pub mod exclude;
+pub mod export;
 pub mod files;
 pub mod gone;
 pub mod guest;
@@ -99,6 +101,7 @@ pub mod modules;
 pub mod networks;
 pub mod nics;
 pub mod pages;
+pub mod plan;
 pub mod pools;
 pub mod recover;
 pub mod remote;
@@ -121,3 +124,8 @@ pub mod verify;
 pub mod vfs;
 pub mod watch;
 pub mod world;
+
+#[cfg(test)]
+#[allow(dead_code, clippy::print_stderr)]
+#[path = "../../tests/support/skip.rs"]
+mod skip;

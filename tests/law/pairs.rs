@@ -3,13 +3,13 @@
 use clap::Parser;
 use gpuvm::cli::args::request;
 use gpuvm::cli::args::{Cli, GuestArgs, Verb};
-use gpuvm::cli::plan::with_one_disk;
 use gpuvm::domain::DomainXml;
 use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind};
 use gpuvm::placement::{Occupancy, Placement, PlanError, plan};
 use gpuvm::request::Request;
 use gpuvm::topology::Topology;
 use gpuvm_ops::guest::{Extra, Planned, render};
+use gpuvm_ops::plan::with_one_disk;
 use std::collections::BTreeSet;
 
 /// The sizes that a host is asked for, as options.

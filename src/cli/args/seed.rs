@@ -2,8 +2,12 @@
 
 use super::heading::{BEHAVIOUR, FIRST_BOOT};
 use super::life::LockArgs;
+use crate::cli::error::around;
+use crate::input;
+use crate::seed::{self, MAX_BYTES};
 use clap::{Args, Subcommand, ValueHint};
-use std::path::PathBuf;
+use gpuvm_ops::storage::{SeedRequest, SeedWanted};
+use std::path::{Path, PathBuf};
 
 /// What a guest is told at its first start.
 #[derive(Debug, Clone, Args)]
@@ -54,6 +58,44 @@ pub struct SeedArgs {
     #[arg(long, conflicts_with_all = ["no_start", "no_wait"])]
     #[arg(help_heading = FIRST_BOOT, hide_short_help = true)]
     pub drop_seed: bool,
+}
+
+impl SeedArgs {
+    /// What is asked for. The password's hash is read here: standard input can be read once.
+    pub fn request(&self) -> anyhow::Result<SeedRequest> {
+        Ok(SeedRequest {
+            ssh_key: self.ssh_key.clone(),
+            home: home(),
+            user: self.user.clone(),
+            password_hash: self.password_hash.as_deref().map(password_hash).transpose()?,
+            user_data: self.user_data.clone(),
+            meta_data: self.meta_data.clone(),
+            network_config: self.network_config.clone(),
+            agent: !self.no_agent,
+            wanted: match (self.no_seed, self.drop_seed) {
+                (true, _) => SeedWanted::No,
+                (false, true) => SeedWanted::Yes,
+                (false, false) => SeedWanted::Usual,
+            },
+        })
+    }
+}
+
+/// The home directory of the person who calls, who may have become root by sudo.
+fn home() -> Option<PathBuf> {
+    let caller = std::env::var("SUDO_USER").ok().filter(|_| nix::unistd::geteuid().is_root());
+    let user = caller.and_then(|name| nix::unistd::User::from_name(&name).ok().flatten());
+    let own = || std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    user.map(|user| user.dir).or_else(own)
+}
+
+/// Reads a password's hash from a file, or from standard input for `-`, so that it stands on no command line.
+fn password_hash(path: &Path) -> anyhow::Result<String> {
+    let text = input::text_or_stdin(path, MAX_BYTES as u64)?;
+    seed::password_hash(&text).map_err(|error| {
+        let message = format!("{}: {error}", path.display());
+        around(error, message, "")
+    })
 }
 
 /// Examples of `seed drop`.

@@ -1,9 +1,12 @@
 //! Options of a guest's disks: what it boots from and where its data goes.
 
 use super::heading::DISKS;
+use crate::apply::Preallocate;
+use crate::cli::error::Coded as _;
 use crate::image::ImageName;
 use crate::memsize::MemSize;
 use clap::{Args, ValueEnum, ValueHint};
+use gpuvm_ops::storage::{DataRequest, ImageRequest, OsDisk, StorageError, StorageRequest};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -33,7 +36,7 @@ pub struct StorageArgs {
     /// libvirt storage pool for the boot disk and the seed
     ///
     /// The default pool is made if it is missing.
-    #[arg(long, value_name = "POOL", default_value = crate::cli::storage::POOL)]
+    #[arg(long, value_name = "POOL", default_value = gpuvm_ops::storage::POOL)]
     #[arg(help_heading = DISKS, hide_short_help = true)]
     pub pool: String,
     /// Boot from this image file or device; repeatable
@@ -81,6 +84,55 @@ pub struct StorageArgs {
     #[arg(long, value_name = "HOW", value_enum, default_value = "reserve")]
     #[arg(help_heading = DISKS, hide_short_help = true)]
     pub preallocate: PreallocateArg,
+}
+
+impl StorageArgs {
+    /// What is asked for; an error where a size cannot be one.
+    pub fn request(&self) -> anyhow::Result<StorageRequest> {
+        Ok(StorageRequest {
+            image: match &self.image {
+                None => ImageRequest::Newest,
+                Some(ImageArg::None) => ImageRequest::Blank,
+                Some(ImageArg::Named(name)) => ImageRequest::Named(name.clone()),
+            },
+            image_pool: self.image_pool.clone(),
+            os_disk: match self.os_disk {
+                OsDiskArg::Clone => OsDisk::Clone,
+                OsDiskArg::Overlay => OsDisk::Overlay,
+            },
+            os_size: self.os_size,
+            pool: self.pool.clone(),
+            disk: self.disk.clone(),
+            disk_dir: self.disk_dir.clone(),
+            data: self.data()?,
+            data_dir: self.data_dir.clone(),
+            preallocate: match self.preallocate {
+                PreallocateArg::None => Preallocate::None,
+                PreallocateArg::Reserve => Preallocate::Reserve,
+                PreallocateArg::Full => Preallocate::Full,
+            },
+            drive: self.drive.clone(),
+            partition: self.partition.clone(),
+        })
+    }
+
+    /// How large the data disk is to be.
+    fn data(&self) -> anyhow::Result<DataRequest> {
+        let Some(gigabytes) = self.vol_gb.filter(|_| self.data_size.is_none()) else {
+            return Ok(match self.data_size {
+                None => DataRequest::Share,
+                Some(DataSize::None) => DataRequest::None,
+                Some(DataSize::Of(size)) => DataRequest::Bytes(size.kib() * 1024),
+            });
+        };
+        if gigabytes == 0 {
+            return Ok(DataRequest::NoneTold);
+        }
+        let bytes = gigabytes.checked_mul(1_000_000_000);
+        let bytes = bytes.filter(|bytes| i64::try_from(*bytes).is_ok());
+        let refused = || StorageError::TooLarge { gigabytes: gigabytes.to_string() }.bare();
+        bytes.map(DataRequest::Bytes).ok_or_else(refused)
+    }
 }
 
 /// An image on the command line.

@@ -69,6 +69,12 @@ impl DriveUse {
         }
     }
 
+    /// Whether it is a part of an md array. The kernel names those alone so: `md0`, `md_data`
+    /// (Documentation/admin-guide/md.rst).
+    pub fn is_in_array(&self) -> bool {
+        matches!(self, DriveUse::Holder { device, .. } if device.starts_with("md"))
+    }
+
     /// Whether the host does not come up without it.
     pub fn is_system(&self) -> bool {
         match self {

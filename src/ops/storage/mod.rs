@@ -1,8 +1,232 @@
-//! The disks of guests: what stands in the way of new ones, and how they are read and written best.
+//! The disks of guests: the boot disk, the data disk, the seed, drives and partitions; what stands in the way of new ones, and
+//! how they are read and written best. Plans steps and makes nothing.
+//!
+//! Boot disk and seed are volumes of a libvirt pool, because libvirt copies and converts images by itself. The data disk
+//! is a plain file, because it is as large as the disks of the host and lies where `nvidia-vm` put it.
 
+mod data;
 mod error;
+mod existing;
+mod os;
+mod passed;
+mod request;
 pub mod room;
+mod seed;
 mod tuning;
 
 pub use error::StorageError;
+pub use request::{DataRequest, ImageRequest, OsDisk, SeedRequest, SeedWanted, StorageRequest};
 pub use tuning::{abilities, best_io};
+
+use crate::apply::Step;
+use crate::bdf::Bdf;
+use crate::domain::guest::{Abilities, Disk, Made};
+use crate::drives::state::State;
+use crate::error::{Coded as _, Result};
+use crate::guest::Planned;
+use crate::hypervisor::Hypervisor;
+use crate::hypervisor::machine::{Machine, command_there};
+use crate::placement::Occupancy;
+use crate::pools::file_pool;
+use crate::topology::Topology;
+use crate::world::World;
+use std::fmt;
+use std::path::PathBuf;
+
+/// The pool of the guests' boot disks and seeds, which is made when the first guest comes.
+pub const POOL: &str = "gpuvm-guests";
+/// Where it is made.
+const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-guests";
+
+/// What an admin should know of a guest's disks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// It gets no data disk, since there is no data file system or none is wanted. In the words of `nvidia-vm`, for which
+    /// scripts look.
+    NoDataDisk,
+    /// Something that may be unexpected.
+    Warning(String),
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::NoDataDisk => f.write_str(
+                "WARNING: Host Data volume not setup, no VM data volume will be created",
+            ),
+            Notice::Warning(text) => f.write_str(text),
+        }
+    }
+}
+
+/// A guest's disks and what makes them.
+#[derive(Debug, Default)]
+pub struct Disks {
+    /// What makes them, in order.
+    pub steps: Vec<Step>,
+    /// Them, in the guest's order.
+    pub disks: Vec<Disk>,
+    /// Those that are made for the guest and go with it.
+    pub made: Vec<Made>,
+    /// What the hypervisor can do with them.
+    pub abilities: Abilities,
+    /// What an admin should know of them.
+    pub notices: Vec<Notice>,
+    /// What lies on drives that the guest gets, and may overwrite: a phrase each.
+    pub losses: Vec<String>,
+}
+
+impl Disks {
+    /// Adds a disk that is made by these steps.
+    fn make(&mut self, steps: impl IntoIterator<Item = Step>, disk: Disk, made: Made) {
+        for step in steps {
+            // Two disks may need the same pool or directory.
+            if !self.steps.contains(&step) {
+                self.steps.push(step);
+            }
+        }
+        self.disks.push(disk);
+        self.made.push(made);
+    }
+
+    /// Adds a warning.
+    fn warn(&mut self, text: String) {
+        self.notices.push(Notice::Warning(text));
+    }
+}
+
+/// What lies on the drives of PCI functions that a guest gets, a phrase each.
+pub fn remains(topology: &Topology, functions: &[Bdf]) -> Vec<String> {
+    let drives = topology.parts().drives.iter();
+    let given = drives.filter(|drive| drive.bdf.is_some_and(|bdf| functions.contains(&bdf)));
+    given.flat_map(|drive| drive.remains()).collect()
+}
+
+/// Plans a guest's disks. For a recorded host no image, pool or file is looked at. `seed`: what the guest is told; none
+/// where only its definition is wanted, which needs no image.
+pub fn plan(
+    wanted: &StorageRequest,
+    seed: Option<&SeedRequest>,
+    planned: &Planned,
+    world: &World,
+) -> Result<Disks> {
+    let recorded = world.is_recorded();
+    let hypervisor = match recorded || (seed.is_none() && wanted.pool == POOL) {
+        true => None,
+        false => Some(world.hypervisor()?),
+    };
+    let machine = if recorded { Machine::Here } else { world.machine()? };
+    let elsewhere = machine.elsewhere();
+    let place =
+        Place { wanted, seed, planned, hypervisor: hypervisor.as_deref(), recorded, elsewhere };
+    let mut disks = Disks::default();
+    let is_made_of_image = os::add(&place, &mut disks)?;
+    data::add(&place, &mut disks)?;
+    passed::add(&place, world, &mut disks)?;
+    seed::add(&place, is_made_of_image, &mut disks)?;
+    // A definition says of ports and disks what its QEMU can do, also where nothing is made and so nobody else asks it.
+    // An export goes without libvirt, so one that does not answer is no error.
+    let asked = if recorded { None } else { world.hypervisor().ok() };
+    tune(&place, asked.as_deref(), &mut disks);
+    Ok(disks)
+}
+
+/// Chooses how each disk is read and written, after what the hypervisor can do, where there is one to be asked.
+fn tune(place: &Place<'_>, hypervisor: Option<&dyn Hypervisor>, disks: &mut Disks) {
+    if let Some(hypervisor) = hypervisor {
+        // Only the ports of passed-through devices are told, so otherwise QEMU is not asked.
+        let ports = !place.planned.placement.guest_pcie.links.is_empty();
+        disks.abilities = abilities(hypervisor, ports);
+    }
+    // The files and the kernel of another machine are not asked; what works everywhere is taken.
+    if place.recorded || !place.is_here() {
+        return;
+    }
+    for disk in disks.disks.iter_mut().filter(|disk| !disk.read_only) {
+        let (io, why) = best_io(&disk.path, disks.abilities);
+        disk.io = io;
+        if let Some(why) = why {
+            disks.notices.push(Notice::Warning(why));
+        }
+    }
+}
+
+/// Refuses disks that no guest of this size or another can be given: what a smaller request would meet, too.
+pub fn refuse_unfit(wanted: &StorageRequest, occupancy: &Occupancy, world: &World) -> Result<()> {
+    let has_passed = !wanted.drive.is_empty() || !wanted.partition.is_empty();
+    if wanted.disk.is_empty() && !has_passed {
+        return Ok(());
+    }
+    let recorded = world.is_recorded();
+    let machine = if recorded { Machine::Here } else { world.machine()? };
+    let mut disks = Disks::default();
+    for path in &wanted.disk {
+        refuse_elsewhere(machine.elsewhere(), &format!("disk {}", path.display()))?;
+        existing::existing_disk(path, recorded, &mut disks)?;
+    }
+    if has_passed {
+        refuse_elsewhere(machine.elsewhere(), "a drive or partition")?;
+        let state = State::read(world, occupancy.clone())?;
+        passed::choose(wanted, &state, &mut disks)?;
+    }
+    Ok(())
+}
+
+/// Refuses a disk on another machine that does not go through its libvirt: a file there cannot be made or looked at.
+fn refuse_elsewhere(elsewhere: Option<&str>, disk: &str) -> Result<()> {
+    let Some(host) = elsewhere else { return Ok(()) };
+    Err(StorageError::NoVolume { disk: disk.to_string(), host: host.to_string() }.hint(format!(
+        "--image NAME with --pool makes its disk there; or `{}`",
+        command_there(host, "create ...")
+    )))
+}
+
+/// What a guest's disks are planned from.
+struct Place<'a> {
+    /// What is wanted of the disks.
+    wanted: &'a StorageRequest,
+    /// What the guest is told; none where only its definition is wanted.
+    seed: Option<&'a SeedRequest>,
+    /// The guest.
+    planned: &'a Planned,
+    /// Where it is made; none where that is not asked.
+    hypervisor: Option<&'a dyn Hypervisor>,
+    /// Whether the host is a recorded one, whose files are not here.
+    recorded: bool,
+    /// The machine that the guest is made on, where that is another one.
+    elsewhere: Option<&'a str>,
+}
+
+impl Place<'_> {
+    /// How many GPUs the guest has, and how many the host.
+    fn gpus(&self) -> (u64, u64) {
+        let (topology, own) = (&self.planned.topology, &self.planned.placement.devices);
+        let number = |gpus: usize| u64::try_from(gpus).unwrap_or(u64::MAX);
+        let own = topology.gpus().filter(|gpu| own.contains(&gpu.bdf)).count();
+        (number(own), number(topology.gpus().count()))
+    }
+
+    /// Whether the guest is made on this machine.
+    fn is_here(&self) -> bool {
+        self.elsewhere.is_none()
+    }
+
+    /// Refuses a disk on another machine that does not go through its libvirt.
+    fn refuse_elsewhere(&self, disk: &str) -> Result<()> {
+        refuse_elsewhere(self.elsewhere, disk)
+    }
+
+    /// The directory of the guest's pool, and what makes it where it is missing.
+    fn pool(&self) -> Result<(PathBuf, Option<Step>)> {
+        let name = &self.wanted.pool;
+        let made = || Step::MakePool { name: name.clone(), path: POOL_DIR.into() };
+        let Some(hypervisor) = self.hypervisor else { return Ok((POOL_DIR.into(), Some(made()))) };
+        let Some(pool) = file_pool(hypervisor.storage(), name, POOL)? else {
+            return Ok((POOL_DIR.into(), Some(made())));
+        };
+        let path = pool.path.ok_or_else(|| {
+            StorageError::PoolWithoutDirectory { name: name.to_string() }.refusal("")
+        })?;
+        Ok((path, None))
+    }
+}

@@ -1,21 +1,16 @@
 //! The data disk of a guest, where the replaced tool put it: a file below /raid, which is the host's data array.
 
-use super::super::args::{DataSize, PreallocateArg};
-use super::super::error::{Coded, usage};
-use super::{Disks, Place};
+use super::{DataRequest, Disks, Notice, Place, StorageError};
 use crate::apply::{Preallocate, Space, Step, space};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role};
+use crate::error::{Coded as _, Result, usage};
+use crate::guest::path_text;
 use crate::memsize::MemSize;
 use crate::seed::DATA_DISK_SERIAL;
 use crate::words;
-use gpuvm_ops::guest::path_text;
-use gpuvm_ops::storage::StorageError;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-
-/// What the replaced tool printed where a guest got no data volume; scripts look for it.
-pub const NONE: &str = "WARNING: Host Data volume not setup, no VM data volume will be created";
 
 /// Where the host's data array is mounted.
 const ARRAY: &str = "/raid";
@@ -27,11 +22,11 @@ const DIRECTORY: &str = "dgx-kvm";
 const OWN_PART: u64 = 256;
 
 /// Adds the guest's data disk where it gets one.
-pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<()> {
+pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> Result<()> {
     on(Path::new(ARRAY), place, disks)
 }
 
-/// Is how large a data disk is to be.
+/// How large a data disk is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     /// So many bytes.
@@ -40,27 +35,19 @@ enum Wanted {
     Share,
 }
 
-/// What is asked for; none: no data disk, with the warning where that is to be told.
-fn wanted(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<Option<Wanted>> {
-    let args = place.args;
-    let wanted = match (args.data_size, args.vol_gb) {
-        (Some(DataSize::None), _) => return Ok(None),
-        (Some(DataSize::Of(size)), _) => Wanted::Bytes(size.kib() * 1024),
-        (None, Some(0)) => {
-            disks.warnings.push(NONE.to_owned());
+/// What is asked for; none: no data disk, with the notice where that is to be told.
+fn wanted(place: &Place<'_>, disks: &mut Disks) -> Result<Option<Wanted>> {
+    let wanted = match place.wanted.data {
+        DataRequest::None => return Ok(None),
+        DataRequest::NoneTold => {
+            disks.notices.push(Notice::NoDataDisk);
             return Ok(None);
         }
-        (None, Some(gigabytes)) => gigabytes
-            .checked_mul(1_000_000_000)
-            .filter(|bytes| i64::try_from(*bytes).is_ok())
-            .map(Wanted::Bytes)
-            .ok_or_else(|| {
-                StorageError::TooLarge { gigabytes: gigabytes.to_string() }.refusal("")
-            })?,
-        (None, None) => Wanted::Share,
+        DataRequest::Bytes(bytes) => Wanted::Bytes(bytes),
+        DataRequest::Share => Wanted::Share,
     };
     if wanted == Wanted::Share && place.gpus().0 == 0 {
-        return match &args.data_dir {
+        return match &place.wanted.data_dir {
             None => Ok(None),
             Some(_) => Err(usage(
                 "--data-dir is given, but a guest without GPUs has no share of a data file system",
@@ -71,7 +58,7 @@ fn wanted(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<Option<Wanted>
     match (place.is_here(), wanted) {
         (true, wanted) => Ok(Some(wanted)),
         (false, Wanted::Share) => {
-            disks.warnings.push(NONE.to_owned());
+            disks.notices.push(Notice::NoDataDisk);
             Ok(None)
         }
         (false, Wanted::Bytes(_)) => {
@@ -82,16 +69,12 @@ fn wanted(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<Option<Wanted>
 }
 
 /// Adds a data disk; on this array where no directory is named.
-fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<()> {
+fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> Result<()> {
     let Some(wanted) = wanted(place, disks)? else { return Ok(()) };
     let Some((directory, steps)) = directory(array, place, disks, wanted)? else {
         return Ok(());
     };
-    let preallocate = match place.args.preallocate {
-        PreallocateArg::None => Preallocate::None,
-        PreallocateArg::Reserve => Preallocate::Reserve,
-        PreallocateArg::Full => Preallocate::Full,
-    };
+    let preallocate = place.wanted.preallocate;
     let bytes = match (wanted, place.recorded) {
         (Wanted::Bytes(bytes), true) => bytes,
         (Wanted::Share, true) => return Ok(()),
@@ -129,8 +112,8 @@ fn directory(
     place: &Place<'_>,
     disks: &mut Disks,
     wanted: Wanted,
-) -> anyhow::Result<Option<(PathBuf, Option<Step>)>> {
-    if let Some(dir) = &place.args.data_dir {
+) -> Result<Option<(PathBuf, Option<Step>)>> {
+    if let Some(dir) = &place.wanted.data_dir {
         let dir = std::path::absolute(dir)?;
         if !place.recorded && !dir.is_dir() {
             return Err(StorageError::NoDirectory { dir: dir.display().to_string() }
@@ -144,7 +127,7 @@ fn directory(
     }
     if !is_mount_point(array) {
         if wanted == Wanted::Share {
-            disks.warnings.push(NONE.to_owned());
+            disks.notices.push(Notice::NoDataDisk);
             return Ok(None);
         }
         let array = array.display();
@@ -167,12 +150,7 @@ fn share(total: u64, (own, all): (u64, u64)) -> u64 {
 
 /// Refuses a disk that its file system cannot hold now. `share`: the GPUs of the guest and of the host where the size was
 /// not asked for.
-fn refuse_too_large(
-    bytes: u64,
-    space: Space,
-    at: &Path,
-    share: Option<(u64, u64)>,
-) -> anyhow::Result<()> {
+fn refuse_too_large(bytes: u64, space: Space, at: &Path, share: Option<(u64, u64)>) -> Result<()> {
     if bytes <= space.free {
         return Ok(());
     }
@@ -206,16 +184,20 @@ fn is_mount_point(directory: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::args::{Cli, Verb};
     use super::*;
+    use crate::guest::Planned;
     use crate::placement::{Occupancy, plan};
     use crate::request::{DomainName, Request};
     use crate::skip::skip;
-    use clap::Parser as _;
-    use gpuvm_ops::guest::Planned;
+    use crate::storage::StorageRequest;
 
-    /// What comes of the options of a guest with so many GPUs of a DGX-2, with this array.
-    fn planned(array: &Path, gpus: u32, options: &str, recorded: bool) -> anyhow::Result<Disks> {
+    /// A request for this data disk.
+    fn of(data: DataRequest) -> StorageRequest {
+        StorageRequest { data, ..StorageRequest::default() }
+    }
+
+    /// What is asked for of a guest with so many GPUs of a DGX-2, with this array.
+    fn planned(array: &Path, gpus: u32, wanted: &StorageRequest, recorded: bool) -> Result<Disks> {
         let json = include_str!("../../../topologies/dgx-2.json");
         let topology = crate::topology::file::from_json(json).unwrap();
         let request = Request::for_gpus(gpus);
@@ -223,11 +205,9 @@ mod tests {
         let placement = plan(&topology, &occupancy, &request).unwrap();
         let name = DomainName::new("a-1g0").unwrap();
         let planned = Planned { topology, request, placement, name, occupancy };
-        let line = ["gpuvm", "create"].into_iter().chain(options.split_whitespace());
-        let Verb::Create(args) = Cli::try_parse_from(line).unwrap().verb else { panic!("create") };
-        let (args, planned) = (&args.storage, &planned);
+        let planned = &planned;
         let place =
-            Place { args, seed: None, planned, hypervisor: None, recorded, elsewhere: None };
+            Place { wanted, seed: None, planned, hypervisor: None, recorded, elsewhere: None };
         let mut disks = Disks::default();
         on(array, &place, &mut disks)?;
         Ok(disks)
@@ -250,24 +230,29 @@ mod tests {
     fn no_disk_is_made_where_no_array_is_mounted() {
         let dir = tempfile::tempdir().unwrap();
         for array in [dir.path(), &dir.path().join("absent")] {
-            let error = planned(array, 1, "--volGB 7", false).unwrap_err().to_string();
+            let error =
+                planned(array, 1, &of(DataRequest::Bytes(7)), false).unwrap_err().to_string();
             assert!(error.contains("is not a mounted file system"), "{error}");
-            for (gpus, options, warned) in [
-                (1, "", true),
-                (1, "--volGB 0", true),
-                (0, "--volGB 0", true),
-                (1, "--data-size none", false),
-                (0, "", false),
+            for (gpus, data, told) in [
+                (1, DataRequest::Share, true),
+                (1, DataRequest::NoneTold, true),
+                (0, DataRequest::NoneTold, true),
+                (1, DataRequest::None, false),
+                (0, DataRequest::Share, false),
             ] {
-                let disks = planned(array, gpus, options, false).unwrap();
-                assert!(disks.steps.is_empty() && disks.disks.is_empty(), "{gpus} {options}");
-                let warnings: &[&str] = if warned { &[NONE] } else { &[] };
-                assert_eq!(disks.warnings, warnings, "{gpus} {options}");
+                let disks = planned(array, gpus, &of(data), false).unwrap();
+                assert!(disks.steps.is_empty() && disks.disks.is_empty(), "{gpus} {data:?}");
+                let notices: &[Notice] = if told { &[Notice::NoDataDisk] } else { &[] };
+                assert_eq!(disks.notices, notices, "{gpus} {data:?}");
             }
         }
-        let error = planned(dir.path(), 0, "--data-dir /", false).unwrap_err().to_string();
+        let below = |dir: &Path| {
+            let data_dir = Some(dir.to_owned());
+            StorageRequest { data_dir, ..StorageRequest::default() }
+        };
+        let error = planned(dir.path(), 0, &below(Path::new("/")), false).unwrap_err().to_string();
         assert!(error.contains("has no share"), "{error}");
-        let missing = format!("--data-dir {}/absent", dir.path().display());
+        let missing = below(&dir.path().join("absent"));
         assert!(planned(dir.path(), 1, &missing, false).is_err());
     }
 
@@ -277,7 +262,7 @@ mod tests {
         if !is_mount_point(shm) {
             return skip("nothing is mounted on /dev/shm");
         }
-        let disks = planned(shm, 1, "--volGB 1", false).unwrap();
+        let disks = planned(shm, 1, &of(DataRequest::Bytes(1_000_000_000)), false).unwrap();
         let path = "/dev/shm/dgx-kvm/vol-a-1g0";
         assert_eq!(disks.made[0].path, path);
         assert_eq!(disks.disks[0].serial.as_deref(), Some("gpuvm-data"));
@@ -287,25 +272,30 @@ mod tests {
         assert_eq!(disks.steps, [directory, create(1_000_000_000, Preallocate::Reserve)]);
         // The default is the share.
         let total = space(shm).unwrap().total;
-        let disks = planned(shm, 2, "--preallocate full", false).unwrap();
+        let full = StorageRequest { preallocate: Preallocate::Full, ..StorageRequest::default() };
+        let disks = planned(shm, 2, &full, false).unwrap();
         assert_eq!(disks.steps[1], create(share(total, (2, 16)), Preallocate::Full));
         // What does not fit is refused, unless it may grow later.
-        let error = planned(shm, 1, "--data-size 9000T", false).unwrap_err().to_string();
+        let large = of(DataRequest::Bytes(9000 << 40));
+        let error = planned(shm, 1, &large, false).unwrap_err().to_string();
         assert!(
             error.contains("9000 TiB does not fit into the file system of /dev/shm"),
             "{error}"
         );
-        planned(shm, 1, "--data-size 9000T --preallocate none", false).unwrap();
+        let grows = StorageRequest { preallocate: Preallocate::None, ..large };
+        planned(shm, 1, &grows, false).unwrap();
     }
 
     #[test]
     fn the_files_of_a_recorded_host_are_not_looked_at() {
         let absent = Path::new("/no/such/array");
-        let disks = planned(absent, 4, "", true).unwrap();
-        assert!(disks.steps.is_empty() && disks.warnings.is_empty(), "{disks:?}");
-        let disks = planned(absent, 4, "--data-size 2T", true).unwrap();
+        let disks = planned(absent, 4, &of(DataRequest::Share), true).unwrap();
+        assert!(disks.steps.is_empty() && disks.notices.is_empty(), "{disks:?}");
+        let large = of(DataRequest::Bytes(2 << 40));
+        let disks = planned(absent, 4, &large, true).unwrap();
         assert_eq!(disks.made[0].path, "/no/such/array/dgx-kvm/vol-a-1g0");
-        let disks = planned(absent, 0, "--data-size 2T --data-dir /fast", true).unwrap();
+        let elsewhere = StorageRequest { data_dir: Some("/fast".into()), ..large };
+        let disks = planned(absent, 0, &elsewhere, true).unwrap();
         assert_eq!(disks.made[0].path, "/fast/vol-a-1g0");
     }
 }

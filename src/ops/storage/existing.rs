@@ -2,20 +2,18 @@
 //! the container of its disk in place of the disk destroys it with its first write
 //! (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T20).
 
-use super::super::codes::Class;
-use super::super::error::{Coded, around, classed};
-use super::Disks;
+use super::{Disks, StorageError};
 use crate::blockdev::{signatures, used_by};
 use crate::discover::silent::Silent;
+use crate::disks::of_host;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};
+use crate::error::{Class, Coded as _, Error, Refusal, Result, classed};
 use crate::fsroot::FsRoot;
+use crate::guest::path_text;
 use crate::image::{self, Format};
 use crate::input::open_regular;
 use crate::shell::word;
 use crate::topology::Content;
-use gpuvm_ops::disks::of_host;
-use gpuvm_ops::guest::path_text;
-use gpuvm_ops::storage::StorageError;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
@@ -26,7 +24,7 @@ const SECTOR: u64 = 512;
 
 /// Adds a disk that is there: a device or a file. The path stays as it is given, since links such as those of
 /// /dev/disk/by-id outlive what they point to. On a recorded host, whose files are not here, the name is all there is.
-pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> anyhow::Result<()> {
+pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> Result<()> {
     let text = path_text(path)?;
     if recorded {
         let kind = if path.starts_with("/dev") { DiskKind::Block } else { DiskKind::File };
@@ -70,7 +68,7 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> a
     };
     let found = image::disk(&mut disk).map_err(|error| {
         let message = format!("disk `{at}` {error}");
-        around(error, message, "")
+        Error::from(error).around(Refusal::around(message, ""))
     })?;
     let format = match found.format {
         Format::Raw => DiskFormat::Raw,
@@ -101,14 +99,14 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> a
             )));
     }
     if let Some(backing) = found.backing {
-        disks.warnings.push(format!("disk {at} lies over {backing}, which the guest reads too"));
+        disks.warn(format!("disk {at} lies over {backing}, which the guest reads too"));
     }
     disks.disks.push(Disk::new(text, format, kind));
     Ok(())
 }
 
 /// Refuses a block device that the host uses, whatever it is called.
-fn refuse_used(path: &Path) -> anyhow::Result<()> {
+fn refuse_used(path: &Path) -> Result<()> {
     let uses = used_by(&FsRoot::live()?, path)?;
     let Some(first) = uses.first() else { return Ok(()) };
     let lines: String = uses.iter().map(|one| format!("\n  {one}")).collect();
@@ -206,11 +204,11 @@ mod tests {
             match good {
                 Ok((format, warnings)) => {
                     assert_eq!(taken, Ok(()), "{name}");
-                    assert_eq!((disks.disks[0].format, disks.warnings.len()), (format, warnings));
+                    assert_eq!((disks.disks[0].format, disks.notices.len()), (format, warnings));
                 }
                 Err(text) => assert!(taken.as_ref().unwrap_err().contains(text), "{taken:?}"),
             }
-            assert!(disks.warnings.iter().all(|w| w.contains("lies over /base.raw")));
+            assert!(disks.notices.iter().all(|w| w.to_string().contains("lies over /base.raw")));
         }
     }
 }

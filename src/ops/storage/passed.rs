@@ -1,26 +1,23 @@
 //! Drives and partitions of the host that a guest gets as disks: refused while anybody uses them, and named so that the
 //! name holds over boots.
 
-use super::{Disks, Place};
-use crate::cli::args::StorageArgs;
-use crate::cli::codes::Class;
-use crate::cli::context::Context;
-use crate::cli::error::{Coded, classed};
+use super::{Disks, Place, StorageError, StorageRequest};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};
+use crate::drives::state::{NAMES_HINT as HINT, Reason, State};
+use crate::error::{Class, Coded as _, Result, classed};
 use crate::topology::{Drive, PartitionTableEntry};
-use gpuvm_ops::drives::state::{NAMES_HINT as HINT, Reason, State};
-use gpuvm_ops::storage::StorageError;
+use crate::world::World;
 use std::collections::BTreeSet;
 
 /// Adds the drives and partitions that were asked for.
-pub(super) fn add(place: &Place<'_>, cx: &Context<'_>, disks: &mut Disks) -> anyhow::Result<()> {
-    let args = place.args;
-    if args.drive.is_empty() && args.partition.is_empty() {
+pub(super) fn add(place: &Place<'_>, world: &World, disks: &mut Disks) -> Result<()> {
+    let wanted = place.wanted;
+    if wanted.drive.is_empty() && wanted.partition.is_empty() {
         return Ok(());
     }
     place.refuse_elsewhere("a drive or partition")?;
-    let state = State::read(cx, place.planned.occupancy.clone())?;
-    for drive in choose(args, &state, disks)? {
+    let state = State::read(world, place.planned.occupancy.clone())?;
+    for drive in choose(wanted, &state, disks)? {
         refuse_function(place, drive)?;
     }
     Ok(())
@@ -29,13 +26,13 @@ pub(super) fn add(place: &Place<'_>, cx: &Context<'_>, disks: &mut Disks) -> any
 /// Adds the drives and partitions that were asked for, whatever place the guest gets; returns the drives that they are or
 /// are on.
 pub(super) fn choose<'s>(
-    args: &StorageArgs,
+    wanted: &StorageRequest,
     state: &'s State,
     disks: &mut Disks,
-) -> anyhow::Result<Vec<&'s Drive>> {
+) -> Result<Vec<&'s Drive>> {
     let mut given = BTreeSet::new();
     let mut chosen = Vec::new();
-    for text in &args.drive {
+    for text in &wanted.drive {
         let drive = state.find_drive(text)?;
         refuse(&format!("drive {text}"), &state.of_drive(drive))?;
         let path = path(state, drive, text, disks)?;
@@ -48,7 +45,7 @@ pub(super) fn choose<'s>(
         disks.disks.push(Disk::new(path, DiskFormat::Raw, DiskKind::Block));
         chosen.push(drive);
     }
-    for text in &args.partition {
+    for text in &wanted.partition {
         let (drive, part) = find_partition(state, text)?;
         refuse(&format!("partition {text}"), &state.of_partition(drive, part))?;
         if part.efi_system {
@@ -67,7 +64,7 @@ pub(super) fn choose<'s>(
         }
         if State::is_system(drive) {
             let name = &drive.name;
-            disks.warnings.push(format!(
+            disks.warn(format!(
                 "partition {text} is on {name}, from which the host runs: they share its speed and its end"
             ));
         }
@@ -83,16 +80,14 @@ pub(super) fn choose<'s>(
 }
 
 /// Refuses what cannot be given away, with every reason.
-fn refuse(what: &str, reasons: &[Reason]) -> anyhow::Result<()> {
+fn refuse(what: &str, reasons: &[Reason]) -> Result<()> {
     if reasons.is_empty() {
         return Ok(());
     }
     let lines: String = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
     let hint = match &reasons[0] {
         reason if reason.is_system() => "the host runs from it, so it is never given away",
-        Reason::Host { used: crate::topology::DriveUse::Holder { what, .. }, .. }
-            if what.as_deref().is_some_and(|what| what.starts_with("md ")) =>
-        {
+        Reason::Host { used, .. } if used.is_in_array() => {
             "`gpuvm drive release-array /dev/mdX` stops a data array and keeps what restores it"
         }
         Reason::Disk { .. } | Reason::Function { .. } => "`gpuvm list` shows what each guest has",
@@ -102,7 +97,7 @@ fn refuse(what: &str, reasons: &[Reason]) -> anyhow::Result<()> {
 }
 
 /// Refuses a drive whose PCI function the same guest gets.
-fn refuse_function(place: &Place<'_>, drive: &Drive) -> anyhow::Result<()> {
+fn refuse_function(place: &Place<'_>, drive: &Drive) -> Result<()> {
     match drive.bdf.filter(|bdf| place.planned.placement.devices.contains(bdf)) {
         None => Ok(()),
         Some(bdf) => {
@@ -116,7 +111,7 @@ fn refuse_function(place: &Place<'_>, drive: &Drive) -> anyhow::Result<()> {
 fn find_partition<'s>(
     state: &'s State,
     text: &str,
-) -> anyhow::Result<(&'s Drive, &'s PartitionTableEntry)> {
+) -> Result<(&'s Drive, &'s PartitionTableEntry)> {
     let uuid = text.strip_prefix("/dev/disk/by-partuuid/").unwrap_or(text);
     let drives = state.topology.parts().drives.iter();
     let mut all = drives.flat_map(|drive| drive.partitions.iter().map(move |part| (drive, part)));
@@ -141,7 +136,7 @@ fn find_partition<'s>(
 }
 
 /// The path that the guest's definition names a drive by.
-fn path(state: &State, drive: &Drive, text: &str, disks: &mut Disks) -> anyhow::Result<String> {
+fn path(state: &State, drive: &Drive, text: &str, disks: &mut Disks) -> Result<String> {
     let name = &drive.name;
     let by_kernel = text.strip_prefix("/dev/").unwrap_or(text) == name;
     let Some(stable) = State::stable_path(drive) else {
@@ -154,7 +149,7 @@ fn path(state: &State, drive: &Drive, text: &str, disks: &mut Disks) -> anyhow::
         return Ok(format!("/dev/{name}"));
     };
     if by_kernel {
-        disks.warnings.push(format!(
+        disks.warn(format!(
             "{name} is the kernel's name, which may change with every boot; the guest gets {stable}"
         ));
         return Ok(stable);

@@ -1,42 +1,43 @@
 //! The boot disk: made of an image, blank, or one that is there.
 
-use super::super::args::{ImageArg, OsDiskArg};
-use super::super::error::Coded;
 use super::existing::existing_disk;
-use super::{Disks, Place};
+use super::{Disks, ImageRequest, OsDisk, Place, StorageError};
 use crate::apply::{Preallocate, Step};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role, VolumeRef};
+use crate::error::{Coded as _, Result};
+use crate::guest::path_text;
 use crate::hypervisor::storage::NewVolume;
-use gpuvm_ops::guest::path_text;
-use gpuvm_ops::images::{self, Image};
-use gpuvm_ops::storage::StorageError;
+use crate::images::{self, Image};
+use crate::memsize::MemSize;
 use std::path::{Path, PathBuf};
 
 /// Directory of a blank boot disk where none is named.
 const BLANK_DIR: &str = "/var/lib/libvirt/images";
 
 /// Adds the disks that the guest boots from; whether they are made of an image.
-pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<bool> {
-    let args = place.args;
-    if !args.disk.is_empty() {
-        for path in &args.disk {
+pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> Result<bool> {
+    let wanted = place.wanted;
+    if !wanted.disk.is_empty() {
+        for path in &wanted.disk {
             place.refuse_elsewhere(&format!("disk {}", path.display()))?;
             existing_disk(path, place.recorded, disks)?;
         }
         return Ok(false);
     }
-    let named = match &args.image {
-        Some(ImageArg::None) => return blank(place, disks).map(|()| false),
-        None if args.disk_dir.is_some() => return blank(place, disks).map(|()| false),
-        Some(ImageArg::Named(name)) => Some(name),
-        None => None,
+    let named = match &wanted.image {
+        ImageRequest::Blank => return blank(place, disks).map(|()| false),
+        ImageRequest::Newest if wanted.disk_dir.is_some() => {
+            return blank(place, disks).map(|()| false);
+        }
+        ImageRequest::Named(name) => Some(name),
+        ImageRequest::Newest => None,
     };
     let image = match place.hypervisor.filter(|_| place.seed.is_some()) {
-        Some(hypervisor) => Some(images::resolve(hypervisor, &args.image_pool, named)?),
+        Some(hypervisor) => Some(images::resolve(hypervisor, &wanted.image_pool, named)?),
         None => None,
     };
     let source = VolumeRef {
-        pool: args.image_pool.clone(),
+        pool: wanted.image_pool.clone(),
         name: match (&image, named) {
             (Some(image), _) => image.volume.clone(),
             (None, Some(name)) => name.to_string(),
@@ -48,12 +49,12 @@ pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<bool> 
 }
 
 /// Plans a blank boot disk, sparse, as a file.
-fn blank(place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<()> {
+fn blank(place: &Place<'_>, disks: &mut Disks) -> Result<()> {
     place.refuse_elsewhere("a blank boot disk")?;
-    let dir = place.args.disk_dir.clone().unwrap_or_else(|| PathBuf::from(BLANK_DIR));
+    let dir = place.wanted.disk_dir.clone().unwrap_or_else(|| PathBuf::from(BLANK_DIR));
     let path = std::path::absolute(dir.join(format!("{}.raw", place.planned.name)))?;
     let text = path_text(&path)?;
-    let bytes = place.args.os_size.kib() * 1024;
+    let bytes = place.wanted.os_size.kib() * 1024;
     let disk = Disk::new(&text, DiskFormat::Raw, DiskKind::File);
     let made = Made { role: Role::Os, path: text, volume: None };
     let preallocate = Preallocate::None;
@@ -67,12 +68,12 @@ fn of_image(
     disks: &mut Disks,
     image: Option<&Image>,
     source: VolumeRef,
-) -> anyhow::Result<()> {
-    let (pool, wanted) = (&place.args.pool, place.args.os_size.kib() * 1024);
-    if let Some(image) = image.filter(|image| image.virtual_bytes > wanted) {
-        let size = crate::memsize::MemSize::from_kib(image.virtual_bytes.div_ceil(1024));
+) -> Result<()> {
+    let (pool, bytes) = (&place.wanted.pool, place.wanted.os_size.kib() * 1024);
+    if let Some(image) = image.filter(|image| image.virtual_bytes > bytes) {
+        let size = MemSize::from_kib(image.virtual_bytes.div_ceil(1024));
         return Err(StorageError::SmallerThanImage {
-            wanted: place.args.os_size.to_string(),
+            wanted: place.wanted.os_size.to_string(),
             image: image.name.to_string(),
             size: size.to_string(),
         }
@@ -90,23 +91,23 @@ fn of_image(
         backing,
         mode: 0o600,
     };
-    let (format, pool) = match place.args.os_disk {
-        OsDiskArg::Clone => {
-            let bytes = image.map_or(wanted, |image| image.virtual_bytes);
-            let volume = new(DiskFormat::Raw, bytes, None);
+    let (format, pool) = match place.wanted.os_disk {
+        OsDisk::Clone => {
+            let copied = image.map_or(bytes, |image| image.virtual_bytes);
+            let volume = new(DiskFormat::Raw, copied, None);
             steps.push(Step::MakeVolume { pool: pool.clone(), volume, from: Some(source) });
-            if bytes < wanted {
+            if copied < bytes {
                 let (pool, name) = (pool.clone(), name.clone());
-                steps.push(Step::GrowVolume { pool, name, bytes: wanted });
+                steps.push(Step::GrowVolume { pool, name, bytes });
             }
             (DiskFormat::Raw, pool)
         }
-        OsDiskArg::Overlay => {
+        OsDisk::Overlay => {
             let below = match image {
                 Some(image) => (image.path.clone(), image.format.to_string()),
                 None => (Path::new(images::POOL_DIR).join(&source.name), "qcow2".to_owned()),
             };
-            let volume = new(DiskFormat::Qcow2, wanted, Some(below));
+            let volume = new(DiskFormat::Qcow2, bytes, Some(below));
             steps.push(Step::MakeVolume { pool: pool.clone(), volume, from: None });
             (DiskFormat::Qcow2, pool)
         }

@@ -1,32 +1,27 @@
 //! The seed: the volume that cloud-init reads a guest's first settings from. Everything that an admin hands over is read
 //! and checked here, before anything is made.
 
-use super::super::args::SeedArgs;
-use super::super::error::{around, usage};
-use super::{Disks, Place};
+use super::{Disks, Place, SeedRequest, SeedWanted};
 use crate::apply::{Secret, Step};
 use crate::domain::guest::{Disk, DiskFormat, DiskIo, DiskKind, Made, Role, VolumeRef};
+use crate::error::{Error, Refusal, Result, usage};
+use crate::guest::path_text;
 use crate::hypervisor::storage::NewVolume;
 use crate::input;
 use crate::seed::{self, MAX_BYTES, Seed, SeedError, SshKey};
 use crate::topology::FabricModel;
-use gpuvm_ops::guest::path_text;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Adds the guest's seed where it gets one.
-pub(super) fn add(
-    place: &Place<'_>,
-    is_made_of_image: bool,
-    disks: &mut Disks,
-) -> anyhow::Result<()> {
-    let Some(args) = place.seed.filter(|args| is_wanted(args, is_made_of_image)) else {
+pub(super) fn add(place: &Place<'_>, is_made_of_image: bool, disks: &mut Disks) -> Result<()> {
+    let Some(wanted) = place.seed.filter(|wanted| is_wanted(wanted, is_made_of_image)) else {
         return Ok(());
     };
-    let seed = read(args, place, disks)?;
+    let seed = read(wanted, place, disks)?;
     let content = seed::volume(&seed)?;
     let (dir, make_pool) = place.pool()?;
-    let (pool, name) = (place.args.pool.clone(), format!("{}.seed", place.planned.name));
+    let (pool, name) = (place.wanted.pool.clone(), format!("{}.seed", place.planned.name));
     let path = path_text(&dir.join(&name))?;
     let volume = NewVolume {
         name: name.clone(),
@@ -53,44 +48,48 @@ pub(super) fn add(
 }
 
 /// Whether a guest gets a seed.
-fn is_wanted(args: &SeedArgs, is_made_of_image: bool) -> bool {
-    let SeedArgs { ssh_key, user, password_hash, user_data, meta_data, network_config, .. } = args;
-    let files = [password_hash, user_data, meta_data, network_config];
-    let asked = !ssh_key.is_empty()
+fn is_wanted(wanted: &SeedRequest, is_made_of_image: bool) -> bool {
+    let SeedRequest { ssh_key, user, password_hash, user_data, meta_data, network_config, .. } =
+        wanted;
+    let files = [user_data, meta_data, network_config];
+    let is_told = !ssh_key.is_empty()
         || user.is_some()
-        || files.into_iter().any(Option::is_some)
-        || args.drop_seed;
-    !args.no_seed && (is_made_of_image || asked)
+        || password_hash.is_some()
+        || files.into_iter().any(Option::is_some);
+    match wanted.wanted {
+        SeedWanted::No => false,
+        SeedWanted::Usual => is_made_of_image || is_told,
+        SeedWanted::Yes => true,
+    }
 }
 
 /// Reads what the guest is to be told.
-fn read(args: &SeedArgs, place: &Place<'_>, disks: &mut Disks) -> anyhow::Result<Seed> {
-    if let Some(user) = &args.user {
+fn read(wanted: &SeedRequest, place: &Place<'_>, disks: &mut Disks) -> Result<Seed> {
+    if let Some(user) = &wanted.user {
         seed::user_name(user)
             .map_err(|error| usage(error.to_string(), "--user takes a name such as `lab`"))?;
     }
     let document = |path: &Option<PathBuf>, check: &dyn Fn(&str) -> Result<(), SeedError>| {
-        let Some(path) = path else { return anyhow::Ok(None) };
+        let Some(path) = path else { return Ok::<_, Error>(None) };
         let text = text(path)?;
         check(&text).map_err(|error| wrong(path, &error))?;
         Ok(Some(text))
     };
-    let hash = args.password_hash.as_deref().map(password_hash).transpose()?;
-    let user_data = document(&args.user_data, &seed::user_data)?;
-    let meta_data = document(&args.meta_data, &|text| seed::document("meta-data", text))?;
+    let user_data = document(&wanted.user_data, &seed::user_data)?;
+    let meta_data = document(&wanted.meta_data, &|text| seed::document("meta-data", text))?;
     let network_config =
-        document(&args.network_config, &|text| seed::document("network-config", text))?;
-    let may_log_in = hash.is_some() || user_data.is_some();
+        document(&wanted.network_config, &|text| seed::document("network-config", text))?;
+    let may_log_in = wanted.password_hash.is_some() || user_data.is_some();
     let name = place.planned.name.as_str();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let placement = &place.planned.placement;
     let seed = Seed {
         host_name: seed::host_name(name),
         instance: format!("{name}-{:x}", since.as_nanos()),
-        user: args.user.clone(),
-        ssh_keys: keys(args, place, may_log_in, disks)?,
-        password_hash: hash,
-        guest_agent: !args.no_agent,
+        user: wanted.user.clone(),
+        ssh_keys: keys(wanted, place, may_log_in, disks)?,
+        password_hash: wanted.password_hash.clone(),
+        guest_agent: wanted.agent,
         data_disk: disks.made.iter().any(|made| made.role == Role::Data),
         fabric_wait: placement.partition.is_some()
             && place.planned.topology.fabric().model == FabricModel::SharedNvswitch,
@@ -99,7 +98,7 @@ fn read(args: &SeedArgs, place: &Place<'_>, disks: &mut Disks) -> anyhow::Result
         network_config,
     };
     for key in seed.overruled() {
-        disks.warnings.push(format!(
+        disks.warn(format!(
             "`{key}` of the user-data takes the place of gpuvm's own, which is not done then"
         ));
     }
@@ -108,40 +107,32 @@ fn read(args: &SeedArgs, place: &Place<'_>, disks: &mut Disks) -> anyhow::Result
 
 /// The keys that may log in: those that are named, else the caller's own.
 fn keys(
-    args: &SeedArgs,
+    wanted: &SeedRequest,
     place: &Place<'_>,
     may_log_in: bool,
     disks: &mut Disks,
-) -> anyhow::Result<Vec<SshKey>> {
+) -> Result<Vec<SshKey>> {
     let mut keys = Vec::new();
-    for path in &args.ssh_key {
+    for path in &wanted.ssh_key {
         keys.extend(SshKey::read_all(&text(path)?).map_err(|error| wrong(path, &error))?);
     }
     // A recorded host is not the one that the caller will log in to.
-    if !args.ssh_key.is_empty() || place.recorded {
+    if !wanted.ssh_key.is_empty() || place.recorded {
         return Ok(keys);
     }
-    let home = home();
-    keys = home.as_deref().map(|home| own_keys(home, disks)).unwrap_or_default();
+    let home = wanted.home.as_deref();
+    keys = home.map(|home| own_keys(home, disks)).unwrap_or_default();
     if keys.is_empty() && !may_log_in {
         let looked = home.map_or("and no home directory is known".to_owned(), |home| {
             format!("and {} has no id_*.pub", home.join(".ssh").display())
         });
-        disks.warnings.push(format!(
+        disks.warn(format!(
             "nobody will be able to log in to `{}`: none of --ssh-key, --password-hash and --user-data is given, \
              {looked}; `ssh-keygen` makes a key",
             place.planned.name
         ));
     }
     Ok(keys)
-}
-
-/// The home directory of the person who calls, who may have become root by sudo.
-fn home() -> Option<PathBuf> {
-    let caller = std::env::var("SUDO_USER").ok().filter(|_| nix::unistd::geteuid().is_root());
-    let user = caller.and_then(|name| nix::unistd::User::from_name(&name).ok().flatten());
-    let own = || std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
-    user.map(|user| user.dir).or_else(own)
 }
 
 /// The public keys of a home directory, by the name of their files. What is no key is left out: nobody has named it.
@@ -160,27 +151,21 @@ fn own_keys(home: &Path, disks: &mut Disks) -> Vec<SshKey> {
             .and_then(|text| SshKey::read_all(&text).map_err(|error| wrong(&path, &error)));
         match read {
             Ok(read) => keys.extend(read),
-            Err(error) => disks.warnings.push(format!("left out: {error}")),
+            Err(error) => disks.warn(format!("left out: {error}")),
         }
     }
     keys
 }
 
-/// Reads a password's hash from a file, or from standard input for `-`, so that it stands on no command line.
-fn password_hash(path: &Path) -> anyhow::Result<String> {
-    let text = input::text_or_stdin(path, MAX_BYTES as u64)?;
-    seed::password_hash(&text).map_err(|error| wrong(path, &error))
-}
-
 /// Reads a file of text that an admin has named.
-fn text(path: &Path) -> anyhow::Result<String> {
+fn text(path: &Path) -> Result<String> {
     Ok(input::text(path, MAX_BYTES as u64)?)
 }
 
 /// The error that a file is not what it is meant to be.
-fn wrong(path: &Path, error: &SeedError) -> anyhow::Error {
+fn wrong(path: &Path, error: &SeedError) -> Error {
     let message = format!("{}: {error}", path.display());
-    around(error.clone(), message, "")
+    Error::from(error.clone()).around(Refusal::around(message, ""))
 }
 
 #[cfg(test)]
@@ -212,7 +197,8 @@ mod tests {
         let keys = own_keys(home.path(), &mut disks);
         let keys: Vec<&str> = keys.iter().map(SshKey::as_str).collect();
         assert_eq!(keys, [key("first").trim(), key("second").trim()]);
-        let [bad, pipe] = &disks.warnings[..] else { panic!("{:?}", disks.warnings) };
+        let told: Vec<String> = disks.notices.iter().map(ToString::to_string).collect();
+        let [bad, pipe] = &told[..] else { panic!("{told:?}") };
         assert!(bad.contains("id_bad.pub: SSH key, line 1") && pipe.contains("id_pipe.pub"));
     }
 

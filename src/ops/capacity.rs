@@ -1,0 +1,41 @@
+//! `capacity`: what still fits on a host. Changes nothing.
+
+use crate::error::Result;
+use crate::placement::{Capacity, capacity as counted, check_model};
+use crate::request::Request;
+use crate::taken::{Taken, taken};
+use crate::world::World;
+
+/// What is asked of a host.
+#[derive(Debug, Clone)]
+pub struct CapacityRequest {
+    /// A guest like those that are counted; its number of GPUs is replaced by each size.
+    pub like: Request,
+    /// The sizes; none: every size that the board offers.
+    pub sizes: Vec<u32>,
+    /// Where what is taken is read from.
+    pub taken: Taken,
+}
+
+/// What still fits on a host.
+#[derive(Debug)]
+pub struct Fits {
+    /// How many guests of which sizes.
+    pub capacity: Capacity,
+    /// Whether no domain was there.
+    pub is_empty: bool,
+    /// What is said of a host without GPUs.
+    pub no_gpus: String,
+}
+
+/// Counts the guests that fit.
+pub fn capacity(world: &World, wanted: &CapacityRequest) -> Result<Fits> {
+    let topology = world.topology()?;
+    if let Some(model) = &wanted.like.gpu_model {
+        check_model(&topology, model)?;
+    }
+    let held = taken(world, &wanted.taken)?;
+    let capacity = counted(&topology, &held, &wanted.like, &wanted.sizes);
+    let no_gpus = topology.without("GPU");
+    Ok(Fits { capacity, is_empty: held.domains.is_empty(), no_gpus })
+}

@@ -1,0 +1,192 @@
+//! What a guest is made of: its place, its disks, pages and functions, its definition, and the steps that make them. Looks at
+//! everything and changes nothing.
+
+use super::{CreateError, CreateRequest, refuse_existing};
+use crate::apply::Step;
+use crate::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, check};
+use crate::claim::claim;
+use crate::disks;
+use crate::domain::DomainXml;
+use crate::domain::edit::DomainEdit;
+use crate::error::{Class, Coded as _, Result, classed};
+use crate::guest::{Extra, NameRequest, Planned, render, resolve};
+use crate::history::guest::GuestRecord;
+use crate::host_files::too_few_files;
+use crate::hypervisor::Hypervisor;
+use crate::networks::{self, on_demand};
+use crate::placement::Topic;
+use crate::storage::{self, Disks, Notice, remains, room};
+
+use crate::world::World;
+use crate::{pages, vfs};
+use gpuvm_core::finding::Severity;
+use gpuvm_core::versions::Versions;
+
+/// The network of [`CreateRequest::private_net`].
+const PRIVATE_NET: &str = "private-net";
+
+/// A guest that can be made.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    /// Its name.
+    pub name: String,
+    /// Its definition.
+    pub xml: DomainXml,
+    /// What makes it, up to its definition.
+    pub steps: Vec<Step>,
+    /// What lies on drives that it gets, a phrase each.
+    pub losses: Vec<String>,
+}
+
+/// Plans a guest, writes its definition and checks it. A recorded host has no hypervisor: no names are there, nothing is
+/// asked, and its disks are not on this machine.
+pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared> {
+    if wanted.reserve_pages {
+        pages::refuse_elsewhere("create", world)?;
+    }
+    let hypervisor = if world.is_recorded() { None } else { Some(world.hypervisor()?) };
+    let hypervisor = hypervisor.as_deref();
+    let planned = placed(world, wanted, hypervisor)?;
+    let name = planned.name.to_string();
+    let Disks { mut steps, disks, made, abilities, notices, mut losses } =
+        storage::plan(&wanted.storage, Some(&wanted.seed), &planned, world)?;
+    for notice in &notices {
+        match notice {
+            Notice::NoDataDisk => world.note(&notice.to_string()),
+            Notice::Warning(text) => world.warning(text),
+        }
+    }
+    let devices = &planned.placement.devices;
+    losses.extend(remains(&planned.topology, devices));
+    let claim = claim(&name, devices, &planned.topology, &planned.occupancy, world)?;
+    let pages = pages::reserve(&planned, wanted.reserve_pages, wanted.starts, world)?;
+    let reserves = !pages.steps.is_empty();
+    // First, while most memory is in one piece; and what cannot be had is known before a disk is filled.
+    steps.splice(0..0, pages.steps);
+    let (bound, reserved) = (claim.bound, pages.reserved);
+    let functions = vfs::claim(devices, &planned.request, &planned.topology, world)?;
+    let guarded = functions.guarded;
+    let mut extra = Extra { disks, made, abilities, bound, guarded, reserved, ..Extra::default() };
+    extra.networks.extend(wanted.private_net.then(|| PRIVATE_NET.to_owned()));
+    if let Some(hypervisor) = hypervisor {
+        steps.extend(beside(wanted, &planned, &mut extra, hypervisor, world)?);
+        room::refuse_taken(&steps, hypervisor)?;
+        for warning in room::warnings(&steps, hypervisor)? {
+            world.warning(&warning);
+        }
+    }
+    let xml = defined(world, wanted, (&planned, &extra, reserves), hypervisor)?;
+    // A guest that is only defined gets its devices when it starts.
+    if wanted.starts {
+        steps.extend(claim.steps);
+        steps.extend(functions.steps);
+    }
+    if let Some(note) = hypervisor.and_then(|hypervisor| kept(&xml, &name, &extra, hypervisor)) {
+        // Of what is reserved before anything is; of disks alone once they are made.
+        let first = !extra.reserved.is_empty() || !extra.guarded.is_empty();
+        steps.insert(if first { 0 } else { steps.len() }, note);
+    }
+    steps.push(Step::DefineDomain { name: name.clone(), xml: xml.text().to_owned() });
+    Ok(Prepared { name, xml, steps, losses })
+}
+
+/// The guest at its place; its name is free, and its NVLinks are its own unless that was accepted.
+fn placed(
+    world: &World,
+    wanted: &CreateRequest,
+    hypervisor: Option<&dyn Hypervisor>,
+) -> Result<Planned> {
+    if let (Some(hypervisor), NameRequest::Exact(name)) = (hypervisor, &wanted.guest.name) {
+        refuse_existing(hypervisor, name.as_str())?;
+    }
+    let planned = resolve(world, &wanted.guest, Some(&wanted.storage))?;
+    if let Some(why) = planned.placement.shared_fabric().filter(|_| !wanted.accept_shared_fabric) {
+        return Err(CreateError::SharedFabric { why: why.to_string() }
+            .hint("--accept-shared-fabric takes it as it is"));
+    }
+    if let Some(hypervisor) = hypervisor {
+        refuse_existing(hypervisor, planned.name.as_str())?;
+    }
+    Ok(planned)
+}
+
+/// The networks of a guest: what hands out virtual functions, and the steps that make those that are missing.
+fn beside(
+    wanted: &CreateRequest,
+    planned: &Planned,
+    extra: &mut Extra,
+    hypervisor: &dyn Hypervisor,
+    world: &World,
+) -> Result<Vec<Step>> {
+    let nics = &wanted.guest.networks;
+    extra.vf_pools = vfs::pools(nics, &planned.occupancy, wanted.starts, hypervisor)?;
+    networks::refuse_unfit(nics, hypervisor)?;
+    let private = wanted.private_net.then_some(PRIVATE_NET);
+    let asked = nics.iter().map(|wish| wish.network.as_str()).chain(private);
+    on_demand(asked, hypervisor, world)
+}
+
+/// The definition of a guest, which our own checker finds sound. `reserves`: huge pages that are missing are reserved before
+/// it starts.
+fn defined(
+    world: &World,
+    wanted: &CreateRequest,
+    (planned, extra, reserves): (&Planned, &Extra, bool),
+    hypervisor: Option<&dyn Hypervisor>,
+) -> Result<DomainXml> {
+    let mut xml = render(&wanted.guest, planned, extra)?;
+    if let Some(uuid) = wanted.uuid.as_ref().filter(|_| xml.uuid().is_none()) {
+        xml.apply(&DomainEdit::SetUuid { uuid: uuid.clone() })?;
+    }
+    let versions = hypervisor.map(Hypervisor::versions).unwrap_or_default();
+    let facts = match hypervisor {
+        Some(hypervisor) => disks::facts(&xml, None, true, hypervisor)?,
+        None => Vec::new(),
+    };
+    judge(&xml, planned, &versions, (reserves, &facts), world)?;
+    if let Some(warning) = too_few_files(world, &xml, versions.qemu) {
+        world.warning(&warning);
+    }
+    Ok(xml)
+}
+
+/// The note by which what is made for a guest is known to be its own also when its definition is gone.
+fn kept(xml: &DomainXml, name: &str, extra: &Extra, hypervisor: &dyn Hypervisor) -> Option<Step> {
+    let uuid = xml.uuid().filter(|_| hypervisor.has_guests_here())?;
+    let all = GuestRecord {
+        reserved: extra.reserved.clone(),
+        guarded: extra.guarded.clone(),
+        made: extra.made.clone(),
+        ..GuestRecord::new(&uuid, name, hypervisor.uri())
+    };
+    all.remember(None)
+}
+
+/// Refuses a definition that our own checker finds wrong; says what is only worse than it could be. `reserves`: whether
+/// huge pages that are missing are reserved before the start; `facts`: whose its disks are.
+fn judge(
+    xml: &DomainXml,
+    planned: &Planned,
+    versions: &Versions,
+    (reserves, facts): (bool, &[DiskFact]),
+    world: &World,
+) -> Result<()> {
+    let reasons = planned.placement.reasons.iter().filter(|reason| reason.compromise);
+    for reason in reasons.filter(|reason| !(reserves && reason.choice == Topic::HugePages)) {
+        world.warning(&format!("{}: {}", reason.choice, reason.because));
+    }
+    let mut findings = check(xml, &planned.topology, &planned.occupancy, versions);
+    findings.retain(|finding| !(reserves && finding.rule == HUGE_PAGES_SHORT));
+    findings.extend(check::disks(xml, facts));
+    let (errors, warnings): (Vec<Finding>, Vec<Finding>) =
+        findings.into_iter().partition(|finding| finding.severity == Severity::Error);
+    for warning in warnings {
+        world.warning(&format!("{}: {}", warning.says.path, warning.says.message));
+    }
+    let Some(first) = errors.first() else { return Ok(()) };
+    let mut message = format!("domain `{}` would not be sound, so it is not created", planned.name);
+    for error in &errors {
+        message += &format!("\n  {}: {}", error.says.path, error.says.message);
+    }
+    Err(classed(Class::Unsound, message, first.hint.clone()))
+}
