@@ -210,10 +210,6 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Seed(#[from] SeedError),
-    /// The content of a disk.
-    #[error("{0}")]
-    #[strum(to_string = "-")]
-    Content(#[from] ContentError),
     /// A definition.
     #[error("{0}")]
     #[strum(to_string = "-")]

@@ -3,7 +3,6 @@
 
 use super::{CreateError, CreateRequest, refuse_existing};
 use crate::apply::Step;
-use crate::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, check};
 use crate::claim::claim;
 use crate::disks;
 use crate::domain::DomainXml;
@@ -19,6 +18,7 @@ use crate::storage::{self, Disks, Notice, remains, room};
 
 use crate::world::World;
 use crate::{pages, vfs};
+use gpuvm_core::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, check};
 use gpuvm_core::finding::Severity;
 use gpuvm_core::versions::Versions;
 
