@@ -320,9 +320,8 @@ fn what_cannot_be_and_other_managers_change_nothing() {
             "is configured by NetworkManager, by netplan, which gpuvm does not change",
             "is configured by nothing that is known here",
             "is configured by NetworkManager, which gpuvm",
-            "nmcli connection add type bridge con-name br0",
             "is configured by ifupdown",
-            "cat >/etc/network/interfaces.d/gpuvm-br0",
+            "hint: `gpuvm man networks` has its configuration",
             "whole",
         ],
     );

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 47] = [
+const ALL: [Listed; 46] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
@@ -40,7 +40,6 @@ const ALL: [Listed; 47] = [
     ("gpuvm-host", host_file),
     ("gpuvm-host-bridge-list", rows::<gpuvm_ops::host_bridge::facts::HostBridgeRow>),
     ("gpuvm-host-bridge-preview", document::<network::bridge::create::Preview<'static>>),
-    ("gpuvm-host-bridge-script", document::<network::bridge::create::Script>),
     ("gpuvm-host-files", document::<gpuvm_ops::host_files::OpenFiles>),
     ("gpuvm-host-modules", rows::<gpuvm_ops::modules::ModuleOfGpu>),
     ("gpuvm-host-pages", rows::<gpuvm_ops::host_pages::NodePool>),

@@ -2,7 +2,6 @@
 
 use super::LockArgs;
 use super::heading::BEHAVIOUR;
-use crate::hostnet::others::Manager;
 use crate::hostnet::{BondMode, HostIp};
 use clap::{Args, Subcommand, ValueEnum};
 use gpuvm_ops::host_bridge::DELETED;
@@ -20,7 +19,7 @@ const CREATE: &str = "Examples:
     --bond 802.3ad --dhcp --mtu 9000
   gpuvm network host-bridge create br5 --nic enp6s0 --vlan 5
   gpuvm network host-bridge create br0 --nic enp6s0 --dhcp \\
-    --print-for networkd";
+    --print-for netplan";
 /// Examples of `confirm`.
 const CONFIRM: &str = "Examples:
   gpuvm network host-bridge confirm
@@ -73,23 +72,6 @@ pub enum HostBridgeVerb {
 pub enum ManagerArg {
     /// netplan
     Netplan,
-    /// systemd-networkd
-    Networkd,
-    /// NetworkManager
-    Nm,
-    /// ifupdown
-    Ifupdown,
-}
-
-impl From<ManagerArg> for Manager {
-    fn from(arg: ManagerArg) -> Manager {
-        match arg {
-            ManagerArg::Netplan => Manager::Netplan,
-            ManagerArg::Networkd => Manager::Networkd,
-            ManagerArg::Nm => Manager::Nm,
-            ManagerArg::Ifupdown => Manager::Ifupdown,
-        }
-    }
 }
 
 /// How long a confirmation is waited for.
@@ -145,9 +127,9 @@ pub struct HostBridgeCreateArgs {
     /// The wait.
     #[command(flatten)]
     pub within: ConfirmWithinArgs,
-    /// Print the configuration for another network manager
+    /// Print the commands for a host that netplan configures
     ///
-    /// Changes nothing.
+    /// Changes nothing. gpuvm-networks(7), OTHER NETWORK MANAGERS, has the configurations of others.
     #[arg(long, value_name = "MANAGER", value_enum, conflicts_with_all = ["dry_run", "json"])]
     #[arg(help_heading = BEHAVIOUR, hide_short_help = true)]
     pub print_for: Option<ManagerArg>,

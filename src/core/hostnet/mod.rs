@@ -1,11 +1,11 @@
 //! Bridges of the host over its own NICs: which one a request makes beside the host's links, addresses and routes, or
-//! every reason why not ([`plan()`]); the files that make it, of netplan and of what else configures networks ([`netplan`],
-//! [`others`]); and what systemd-networkd makes of its units ([`units`]). Values only: it runs nothing and reads no file.
+//! every reason why not ([`plan()`]); the file of netplan's that makes it ([`netplan`]), what else may configure the host
+//! ([`manager`]); and what systemd-networkd makes of its units ([`units`]). Values only: it runs nothing and reads no file.
 //!
 //! IPv4 alone, as everywhere here: what the LAN's routers announce for IPv6 reaches the bridge without being asked for.
 
+pub mod manager;
 pub mod netplan;
-pub mod others;
 mod plan;
 mod problem;
 pub mod units;

@@ -24,6 +24,13 @@ pub fn file(name: &str) -> String {
     format!("90-gpuvm-{name}.yaml")
 }
 
+/// What an admin runs on a host that netplan is to configure: the file of [`text`], put in force.
+pub fn script(bridge: &HostBridge) -> String {
+    let text = text(bridge, bridge.nics.first().map_or("", String::as_str));
+    let path = format!("/{KEPT}/{}", file(&bridge.name));
+    format!("cat >{path} <<'END'\n{text}END\nchmod 600 {path}\nnetplan apply\n")
+}
+
 /// The bridge that a text makes, which is one of ours; none: it is not.
 pub fn made(text: &str) -> Option<&str> {
     text.strip_prefix(HEAD)?.split('`').next()

@@ -1,7 +1,6 @@
-//! Bridges that are planned, refused, and written for each manager.
+//! Bridges that are planned, refused, and written for netplan.
 
 use super::netplan::{file, judge, links, made, nics, text};
-use super::others::{Manager, script};
 use super::units::Unit;
 use super::*;
 use crate::network::host::{HostAddress, HostNetwork, Link, Route};
@@ -301,34 +300,12 @@ fn the_units_that_netplan_makes_are_judged() {
 }
 
 #[test]
-fn an_admin_is_told_what_to_do_elsewhere() {
-    let networkd = script(&stacked(), Manager::Networkd);
-    for part in [
-        "cat >/etc/systemd/network/00-gpuvm-br0.netdev <<'END'\n[NetDev]\nName=br0\nKind=bridge\n",
-        "[Bond]\nMode=802.3ad\nMIIMonitorSec=100ms\nTransmitHashPolicy=layer2+3\n",
-        "[Match]\nName=nic1\n[Link]\nMTUBytes=9000\n[Network]\nBond=bond0\n",
-        "[VLAN]\nId=5\n",
-        "[Match]\nName=br0\n[Network]\nDHCP=ipv4\n[DHCPv4]\nClientIdentifier=mac\nEND\nnetworkctl reload\n",
-    ] {
-        assert!(networkd.contains(part), "{part}: {networkd}");
-    }
-    let nm = script(&simple(), Manager::Nm);
-    let add = "nmcli connection add type bridge con-name br0 ifname br0 bridge.stp no bridge.forward-delay 0 \
-               bridge.mac-address 52:54:00:00:00:02 ipv4.method manual ipv4.addresses 10.77.0.2/24 \
-               ipv4.gateway 10.77.0.1 ipv4.dns";
-    let port = "nmcli connection add type ethernet con-name br0-nic0 ifname nic0 master br0 slave-type bridge\n";
-    assert!(nm.starts_with(add) && nm.contains(port), "{nm}");
-    let ifupdown = script(&simple(), Manager::Ifupdown);
-    for part in [
-        "apt-get install bridge-utils\n# First take the lines",
-        "iface nic0 inet manual\nauto br0\niface br0 inet static\n  bridge_ports nic0\n  bridge_stp off\n",
-        "  address 10.77.0.2/24\n  gateway 10.77.0.1\n",
-    ] {
-        assert!(ifupdown.contains(part), "{part}: {ifupdown}");
-    }
-    let netplan = script(&simple(), Manager::Netplan);
+fn an_admin_is_told_what_to_do_where_netplan_is_to_configure_the_host() {
+    let script = netplan::script(&simple());
     assert!(
-        netplan.ends_with("END\nchmod 600 /etc/netplan/90-gpuvm-br0.yaml\nnetplan apply\n"),
-        "{netplan}"
+        script.starts_with("cat >/etc/netplan/90-gpuvm-br0.yaml <<'END'\n# Made by "),
+        "{script}"
     );
+    let end = "END\nchmod 600 /etc/netplan/90-gpuvm-br0.yaml\nnetplan apply\n";
+    assert!(script.ends_with(end), "{script}");
 }

@@ -1,7 +1,7 @@
 //! What configures the network of this host. It does not say how a NIC is configured, only by whom.
 
 use crate::fsroot::{FsError, FsRoot};
-use gpuvm_core::hostnet::others::Manager;
+use gpuvm_core::hostnet::manager::Manager;
 
 /// Directories of netplan's files.
 pub const NETPLAN: [&str; 4] = ["etc/netplan", "run/netplan", "usr/lib/netplan", "lib/netplan"];

@@ -7,7 +7,7 @@ use crate::apply::hostnet::{HostNetStep, Wanted, units};
 use crate::discover::manager::manager;
 use crate::error::{Coded as _, Error, Refusal, Result};
 use crate::fsroot::FsRoot;
-use crate::hostnet::others::Manager;
+use crate::hostnet::manager::Manager;
 use crate::hostnet::units::Link;
 use crate::hostnet::{Addressing, HostBridge, Planned, Problem, Refused, Request, netplan, plan};
 use crate::network::host::HostNetwork;

@@ -7,7 +7,7 @@ use crate::cli::change::{change_host, print_steps};
 use crate::cli::context::Context;
 use crate::cli::error::{Coded, EXIT_DONE};
 use crate::cli::network::create::would;
-use crate::hostnet::others::{Manager, script};
+use crate::hostnet::netplan::script;
 use crate::hostnet::{Addressing, Planned, Request};
 use gpuvm_ops::host_bridge::guard::{Guarded, leave_terminal};
 use gpuvm_ops::host_bridge::{
@@ -30,16 +30,6 @@ pub(in crate::cli) struct Preview<'a> {
     steps: &'a [Step],
 }
 
-/// What makes the bridge, as JSON.
-#[derive(Debug, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub(in crate::cli) struct Script {
-    /// What configures the host's networks.
-    manager: Manager,
-    /// Commands and files for it.
-    script: String,
-}
-
 /// Runs the verb.
 pub fn run(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded(CREATED)?;
@@ -59,11 +49,11 @@ pub fn run(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
     for note in &planned.notes {
         cx.output.warning(note);
     }
-    if let Some(manager) = args.print_for {
-        cx.output.verbatim(&script(&planned.bridge, manager.into()))?;
+    if args.print_for.is_some() {
+        cx.output.verbatim(&script(&planned.bridge))?;
         return Ok(EXIT_DONE);
     }
-    let Some(made) = &prepared.made else { return Err(elsewhere(&prepared, cx)?) };
+    let Some(made) = &prepared.made else { return Err(elsewhere(&prepared)) };
     if args.dry_run {
         return preview(planned, made, cx);
     }
@@ -111,16 +101,9 @@ fn preview(planned: &Planned, made: &MadeBridge, cx: &Context<'_>) -> anyhow::Re
     Ok(EXIT_DONE)
 }
 
-/// Prints what makes the bridge where netplan does not configure the host; the error that nothing is changed.
-fn elsewhere(prepared: &HostBridgePlan, cx: &Context<'_>) -> anyhow::Result<anyhow::Error> {
-    let HostBridgePlan { planned, manager, .. } = prepared;
-    let script = script(&planned.bridge, *manager);
-    if cx.output.json {
-        cx.output.json("gpuvm-host-bridge-script", &Script { manager: *manager, script })?;
-    } else {
-        cx.output.verbatim(&script)?;
-    }
-    let hint = "what is printed makes the bridge there, without a way back: run it where the host can be reached otherwise; \
-                --print-for netplan, networkd, nm or ifupdown prints it for each";
-    Ok(HostBridgeError::OtherManager { manager: manager.to_string() }.hint(hint))
+/// Refuses a host that netplan does not configure.
+fn elsewhere(prepared: &HostBridgePlan) -> anyhow::Error {
+    let manager = prepared.manager.to_string();
+    HostBridgeError::OtherManager { manager }
+        .hint("`gpuvm man networks` has its configuration, under OTHER NETWORK MANAGERS; nothing is changed")
 }
