@@ -36,7 +36,7 @@ fn read(world: &World, wanted: &Capture) -> Result<Topology> {
     if world.settings.host.is_none() && world.settings.connect_is_given && !world.is_here()? {
         // It is recorded there: without what identifies it.
         refuse_identified(wanted)?;
-        return Ok(world.topology()?);
+        return world.topology();
     }
     match (&world.settings.host, wanted.identify) {
         (None, false) => Ok(checked(discover(&FsRoot::live()?)?)?),
