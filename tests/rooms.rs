@@ -106,3 +106,53 @@ fn imports_between_verbs() -> Vec<String> {
 fn no_verb_imports_a_verb() {
     assert_eq!(imports_between_verbs(), [""; 0]);
 }
+
+/// The modules of core, and which of them each may use: imports point left along the pipe. Those that every module may
+/// use stand first.
+const OF_ALL: [&str; 8] =
+    ["bdf", "cpuset", "finding", "memsize", "shell", "versions", "words", "golden"];
+const MODULES: [(&str, &[&str]); 15] = [
+    ("topology", &[]),
+    ("fabric", &["topology"]),
+    ("image", &[]),
+    ("seed", &[]),
+    ("hostnet", &["network"]),
+    ("request", &[]),
+    ("occupancy", &[]),
+    ("placement", &["topology", "request", "occupancy"]),
+    ("domain", &["topology", "request", "occupancy", "placement"]),
+    ("network", &["domain"]),
+    ("check", &["topology", "request", "occupancy", "placement", "domain"]),
+    ("nccl", &["topology", "domain", "check"]),
+    ("tune", &["topology", "request", "occupancy", "placement", "domain", "check"]),
+    ("verify", &["topology", "request", "occupancy", "placement", "domain", "check"]),
+    ("schema", &[]),
+];
+
+#[test]
+fn modules_of_core_point_left_along_the_pipe() {
+    let core = project().join("src/core");
+    let mut found = Vec::new();
+    for (path, text) in sources(&core) {
+        let place = path.strip_prefix(&core).unwrap().with_extension("");
+        let is_of = |name: &str| place.iter().next().is_some_and(|first| first == name);
+        let is_tests = place.iter().any(|part| part == "tests");
+        if is_tests || is_of("lib") || OF_ALL.iter().any(|name| is_of(name)) {
+            continue;
+        }
+        let (own, may) = MODULES.iter().find(|(name, _)| is_of(name)).unwrap_or_else(|| {
+            panic!("{}: what may it use?", place.display());
+        });
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        for line in code.lines().map(|line| line.split("//").next().unwrap_or_default()) {
+            for rest in line.split("crate::").skip(1) {
+                let name = rest.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default();
+                let fits = name == *own || may.contains(&name) || OF_ALL.contains(&name);
+                if MODULES.iter().any(|(module, _)| *module == name) && !fits {
+                    found.push(format!("{}: {}", place.display(), line.trim()));
+                }
+            }
+        }
+    }
+    assert_eq!(found, [""; 0]);
+}

@@ -46,6 +46,7 @@ pub mod network;
 
 pub mod request;
 
+pub mod occupancy;
 pub mod placement;
 
 pub mod domain;

@@ -4,7 +4,7 @@ use super::claims::Claims;
 use super::{DomainXml, DomainXmlError};
 use crate::cpuset::NodeSet;
 use crate::memsize::MemSize;
-use crate::placement::Held;
+use crate::occupancy::Held;
 use std::collections::BTreeSet;
 
 /// The size that `<hugepages/>` without a size is taken for: the default of x86 and of Arm with 4 KiB pages.

@@ -7,7 +7,7 @@ use crate::domain::guest::{Made, NAMESPACE};
 use crate::domain::setting::AGENT;
 use crate::domain::{DomainXml, DomainXmlError, Element};
 use crate::memsize::MemSize;
-use crate::placement::Held;
+use crate::occupancy::Held;
 use crate::request::Request;
 use crate::topology::Topology;
 use serde::Serialize;

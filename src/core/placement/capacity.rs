@@ -6,7 +6,7 @@ use super::groups::Block;
 use super::home::Homes;
 use super::slots::{Slots, first};
 use super::taken::Taken;
-use super::{Held, Occupancy, PlanError, plan};
+use super::{Occupancy, PlanError, plan};
 use crate::bdf::Bdf;
 use crate::request::{GpuWish, Request};
 use crate::topology::Topology;
@@ -141,7 +141,7 @@ fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> u32 {
     let most = u32::try_from(most).unwrap_or(u32::MAX);
     for number in 0..most {
         match plan(topology, &held, request) {
-            Ok(placement) => held.domains.push(Held::of(&format!("({number})"), &placement)),
+            Ok(placement) => held.domains.push(placement.held(&format!("({number})"))),
             Err(_) => return number,
         }
     }

@@ -315,7 +315,7 @@ impl<'a> Search<'a> {
         order: impl Fn(&Guest<'_>) -> (usize, usize),
     ) -> Advice {
         let mut held = self.without(away);
-        held.domains.push(Held::of("", placement));
+        held.domains.push(placement.held(""));
         let mut leaving: Vec<&Guest<'_>> = away.iter().map(|&at| &self.guests[at]).collect();
         let name = |guest: &Guest<'_>| guest.held.domain.clone();
         leaving.sort_by(|a, b| order(b).cmp(&order(a)).then_with(|| name(a).cmp(&name(b))));
@@ -325,7 +325,7 @@ impl<'a> Search<'a> {
             let to = place.map(|place| Place {
                 partition: place.partition,
                 gpus: self.indexes(&place.devices),
-                held: Held { active: false, ..Held::of(&own.domain, &place) },
+                held: Held { active: false, ..place.held(&own.domain) },
             });
             held.domains.extend(to.iter().map(|to| to.held.clone()));
             guests.push(Away { domain: own.domain.clone(), running: *running, gpus: *gpus, to });

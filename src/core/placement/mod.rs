@@ -41,6 +41,7 @@ mod window;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::memsize::MemSize;
+pub use crate::occupancy::{Exclusion, Held, Occupancy};
 use crate::request::{PageSize, PinPolicy, Profile, Request, RequestError};
 use crate::topology::{PartitionId, Topology};
 use budget::Solution;
@@ -62,75 +63,6 @@ use shortage::Shortage;
 use taken::Taken;
 pub use taken::floats;
 pub use window::{is_amd, window, window_reason};
-
-/// Is what one domain of the host holds, whoever made it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Held {
-    /// Its name.
-    pub domain: String,
-    /// Whether it runs.
-    pub active: bool,
-    /// The pin of each vCPU that has one.
-    pub vcpu_pins: Vec<CpuSet>,
-    /// The emulator's pin.
-    pub emulator_pin: Option<CpuSet>,
-    /// The pins of I/O threads that have one.
-    pub iothread_pins: Vec<CpuSet>,
-    /// Passed-through PCI functions.
-    pub devices: Vec<Bdf>,
-    /// Memory by the host nodes that it is bound to; an empty set: bound nowhere.
-    pub memory: Vec<(NodeSet, MemSize)>,
-    /// Page size of its memory, where it asks for huge pages.
-    pub huge_page_kib: Option<MemSize>,
-}
-
-impl Held {
-    /// What a guest of this plan will hold once it is defined; it does not run yet.
-    pub fn of(name: &str, placement: &Placement) -> Held {
-        let pinned = |set: &CpuSet| (!set.is_empty()).then(|| set.clone());
-        Held {
-            domain: name.into(),
-            active: false,
-            vcpu_pins: placement.vcpu_pins.iter().filter_map(pinned).collect(),
-            emulator_pin: pinned(&placement.emulator_pin),
-            iothread_pins: placement.iothread_pins.iter().filter_map(pinned).collect(),
-            devices: placement.devices.clone(),
-            memory: placement.cells.iter().map(|c| (c.host_nodes.clone(), c.memory_kib)).collect(),
-            huge_page_kib: placement.huge_pages.map(PageSize::size),
-        }
-    }
-}
-
-/// Is what is taken on a host: every domain, running or only defined.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Occupancy {
-    /// By domain name.
-    pub domains: Vec<Held>,
-    /// GPUs and NVSwitches that an admin took out of use.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub excluded: Vec<Exclusion>,
-    /// Pcpus whose cores no guest gets although nobody holds them: a plan that is to stay on some cores closes all others.
-    #[serde(skip)]
-    pub closed: CpuSet,
-    /// Memory of the guest that is planned anew, by the nodes that it is bound to now: what others have on several nodes
-    /// lies beside it, as it did when they came. It is not taken.
-    #[serde(skip)]
-    pub own_memory: Vec<(NodeSet, MemSize)>,
-}
-
-/// Is a function that is never placed because an admin said so.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Exclusion {
-    /// Where it is.
-    pub bdf: Bdf,
-    /// The admin's reason; may be empty.
-    #[serde(default)]
-    pub reason: String,
-}
 
 /// Is whether a function can be passed through now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -277,6 +209,21 @@ impl Placement {
     /// Memory of the guest.
     pub fn memory(&self) -> MemSize {
         self.cells.iter().map(|cell| cell.memory_kib).sum()
+    }
+
+    /// What a guest of this plan will hold once it is defined; it does not run yet.
+    pub fn held(&self, name: &str) -> Held {
+        let pinned = |set: &CpuSet| (!set.is_empty()).then(|| set.clone());
+        Held {
+            domain: name.into(),
+            active: false,
+            vcpu_pins: self.vcpu_pins.iter().filter_map(pinned).collect(),
+            emulator_pin: pinned(&self.emulator_pin),
+            iothread_pins: self.iothread_pins.iter().filter_map(pinned).collect(),
+            devices: self.devices.clone(),
+            memory: self.cells.iter().map(|c| (c.host_nodes.clone(), c.memory_kib)).collect(),
+            huge_page_kib: self.huge_pages.map(PageSize::size),
+        }
     }
 
     /// Why other guests are not kept off this guest's NVLinks, or it off theirs; none: they are.

@@ -168,7 +168,7 @@ fn occupied(host: &Topology) -> Vec<(&'static str, Occupancy)> {
         let Ok(place) = plan(host, held, &request(&fields)) else { return };
         let name = format!("g{}", held.domains.len());
         let active = held.domains.len().is_multiple_of(2);
-        held.domains.push(Held { active, ..Held::of(&name, &place) });
+        held.domains.push(Held { active, ..place.held(&name) });
     };
     let (mut few, mut pieces) = (Occupancy::default(), Occupancy::default());
     add(&mut few, json!({"gpus": {"count": 2}, "extras": {"nics": {"count": 1}}}));

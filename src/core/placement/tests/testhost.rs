@@ -161,5 +161,5 @@ pub(crate) fn device(bus: u8, class: u32, id: u16, node: Option<NodeId>) -> PciD
 
 /// What a running domain of this plan holds.
 pub(crate) fn held(name: &str, placement: &Placement) -> Held {
-    Held { active: true, ..Held::of(name, placement) }
+    Held { active: true, ..placement.held(name) }
 }

@@ -1,0 +1,58 @@
+//! What domains hold of a host: read from their XML, and what a plan goes round.
+
+use crate::bdf::Bdf;
+use crate::cpuset::{CpuSet, NodeSet};
+use crate::memsize::MemSize;
+use serde::{Deserialize, Serialize};
+
+/// What one domain of the host holds, whoever made it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Held {
+    /// Its name.
+    pub domain: String,
+    /// Whether it runs.
+    pub active: bool,
+    /// The pin of each vCPU that has one.
+    pub vcpu_pins: Vec<CpuSet>,
+    /// The emulator's pin.
+    pub emulator_pin: Option<CpuSet>,
+    /// The pins of I/O threads that have one.
+    pub iothread_pins: Vec<CpuSet>,
+    /// Passed-through PCI functions.
+    pub devices: Vec<Bdf>,
+    /// Memory by the host nodes that it is bound to; an empty set: bound nowhere.
+    pub memory: Vec<(NodeSet, MemSize)>,
+    /// Page size of its memory, where it asks for huge pages.
+    pub huge_page_kib: Option<MemSize>,
+}
+
+/// What is taken on a host: every domain, running or only defined.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Occupancy {
+    /// By domain name.
+    pub domains: Vec<Held>,
+    /// GPUs and NVSwitches that an admin took out of use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub excluded: Vec<Exclusion>,
+    /// Pcpus whose cores no guest gets although nobody holds them: a plan that is to stay on some cores closes all others.
+    #[serde(skip)]
+    pub closed: CpuSet,
+    /// Memory of the guest that is planned anew, by the nodes that it is bound to now: what others have on several nodes
+    /// lies beside it, as it did when they came. It is not taken.
+    #[serde(skip)]
+    pub own_memory: Vec<(NodeSet, MemSize)>,
+}
+
+/// A function that is never placed because an admin said so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Exclusion {
+    /// Where it is.
+    pub bdf: Bdf,
+    /// The admin's reason; may be empty.
+    #[serde(default)]
+    pub reason: String,
+}
