@@ -126,7 +126,8 @@ const MODULES: [(&str, &[&str]); 15] = [
     ("nccl", &["topology", "domain", "check"]),
     ("tune", &["topology", "request", "occupancy", "placement", "domain", "check"]),
     ("verify", &["topology", "request", "occupancy", "placement", "domain", "check"]),
-    ("schema", &[]),
+    // The words of types for JSON Schemas.
+    ("schema", &["hostnet", "image", "network", "topology"]),
 ];
 
 #[test]

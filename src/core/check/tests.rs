@@ -184,3 +184,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn long_lists_are_cut() {
+    let all = |number: usize| -> Vec<Finding> {
+        let pin = |vcpu: usize, now: &str| {
+            (format!("vcpu='{vcpu}' cpuset='{now}'"), format!("vcpu='{vcpu}' cpuset='0'"))
+        };
+        let pins = [(1, "48"), (2, "1"), (3, "49"), (4, "2")];
+        let edits: Vec<(String, String)> =
+            pins[..number - 1].iter().map(|(vcpu, now)| pin(*vcpu, now)).collect();
+        let edits: Vec<(&str, &str)> = edits.iter().map(|(a, b)| (&**a, &**b)).collect();
+        found(&edits, |_| {})
+    };
+    let crowded = |number| {
+        let found = all(number);
+        let mut says = found.iter().map(|finding| finding.says.message.clone());
+        says.find(|message| message.contains("all pinned to pcpu 0")).unwrap()
+    };
+    assert_eq!(crowded(4), "vcpus 0, 1, 2, 3 are all pinned to pcpu 0");
+    assert_eq!(crowded(5), "vcpus 0, 1, 2, 3 and more are all pinned to pcpu 0");
+    for (threads, end) in [("9", "2, 3, 4, 5, 6, 7, 8, 9"), ("10", "7, 8, 9 and more")] {
+        let count = format!("<iothreads>{threads}</iothreads>");
+        let found = found(&[("<iothreads>1</iothreads>", &count)], |_| {});
+        let mut says = found.iter().map(|finding| &finding.says.message);
+        let unused = says.find(|message| message.contains("named by no device")).unwrap();
+        assert!(unused.ends_with(end), "{unused}");
+    }
+}

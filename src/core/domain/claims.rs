@@ -370,3 +370,24 @@ fn passed<'t>(devices: Option<Element<'t>>, reader: &mut Reader<'t>) -> Vec<Pass
     }
     passed
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vcpus_are_plugged_by_number_or_one_by_one() {
+        use crate::domain::DomainXml;
+        for (text, set) in [
+            ("<vcpu>4</vcpu>", "0-3"),
+            ("<vcpu current='2'>4</vcpu>", "0-1"),
+            ("<vcpu current='9'>4</vcpu>", "0-3"),
+            ("<vcpus><vcpu id='0' enabled='yes'/><vcpu id='3' enabled='yes'/></vcpus>", "0,3"),
+            ("<vcpus><vcpu id='1' enabled='yes'/><vcpu id='4' enabled='yes'/></vcpus>", "1"),
+            ("<vcpus><vcpu id='1' enabled='no'/></vcpus>", "0-3"),
+        ] {
+            let xml = DomainXml::parse(&format!("<domain>{text}</domain>")).unwrap();
+            assert_eq!(plugged(xml.root(), 4).to_string(), set, "{text}");
+        }
+    }
+}

@@ -139,3 +139,50 @@ pub(super) fn is_on_usb(device: Element<'_>) -> bool {
             || device.attr("type").is_some_and(|kind| kind == "usb")
             || matches!(device.name(), "hub" | "redirdev"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::DomainXml;
+
+    #[test]
+    fn devices_sit_where_libvirt_puts_them() {
+        for (device, wanted) in [
+            ("<interface type='hostdev'/>", Some(Seat::Port)),
+            ("<interface type='vdpa'/>", Some(Seat::Port)),
+            ("<interface type='network'><model type='virtio'/></interface>", Some(Seat::Port)),
+            ("<interface type='network'><model type='igb'/></interface>", Some(Seat::Port)),
+            ("<interface type='network'><model type='rtl8139'/></interface>", Some(Seat::Slot)),
+            ("<interface type='network'><model type='usb-net'/></interface>", None),
+            ("<hostdev type='mdev' model='vfio-pci'/>", Some(Seat::Port)),
+            ("<hostdev type='mdev' model='vfio-ap'/>", None),
+            ("<hostdev type='scsi_host'/>", Some(Seat::Port)),
+            ("<hostdev type='usb'/>", None),
+            ("<controller type='sata' index='0'/>", None),
+            ("<controller type='sata' index='1'/>", Some(Seat::Slot)),
+        ] {
+            let xml = DomainXml::parse(&format!("<domain><devices>{device}</devices></domain>"));
+            let xml = xml.unwrap();
+            let found = xml.root().child("devices").unwrap().elements().next().unwrap();
+            assert_eq!(seat(found), wanted, "{device}");
+        }
+    }
+
+    #[test]
+    fn usb_devices_are_told_by_bus_target_and_type() {
+        for (device, on_usb) in [
+            ("<disk><target bus='usb'/></disk>", true),
+            ("<disk><target bus='sata'/></disk>", false),
+            ("<input bus='usb'/>", true),
+            ("<input bus='ps2'/>", false),
+            ("<hostdev type='usb'/>", true),
+            ("<hub/>", true),
+            ("<controller type='usb'/>", false),
+        ] {
+            let xml = DomainXml::parse(&format!("<domain><devices>{device}</devices></domain>"));
+            let xml = xml.unwrap();
+            let found = xml.root().child("devices").unwrap().elements().next().unwrap();
+            assert_eq!(is_on_usb(found), on_usb, "{device}");
+        }
+    }
+}

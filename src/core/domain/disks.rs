@@ -188,4 +188,10 @@ mod tests {
         assert_eq!(runs(8, &[2, 1]), [(2, 0..4), (1, 4..8)]);
         assert_eq!(runs(4, &[1, 2, 3]), [(1, 0..1), (2, 1..2), (3, 2..4)]);
     }
+
+    #[test]
+    fn a_spread_has_so_many_threads() {
+        let spread = |threads: &[u32]| Spread { threads: threads.to_vec(), mapping: false };
+        assert_eq!((spread(&[]).threads(), spread(&[2, 1]).threads()), (0, 2));
+    }
 }

@@ -142,3 +142,28 @@ pub fn takes_queues(nic: Element<'_>) -> bool {
     model.is_some_and(|model| model.starts_with("virtio"))
         && matches!(kind.as_ref(), "network" | "bridge" | "direct" | "ethernet" | "vhostuser")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_ethernet_card_with_a_device_is_set_up_over() {
+        use crate::placement::tests::testhost::{HostSpec, device};
+        let face = serde_json::json!({"netdevs": ["eth0"]});
+        for (class, has_netdev, is_found) in
+            [(0x02_0000, true, true), (0x02_0700, true, false), (0x02_0000, false, false)]
+        {
+            let mut parts = HostSpec::even(1, 8, 64, 0).parts();
+            let mut pf = device(0x50, class, 0x1017, None);
+            pf.net = has_netdev.then(|| serde_json::from_value(face.clone()).unwrap());
+            let mut vf = device(0x51, class, 0x1018, None);
+            vf.sriov = Some(Sriov::Vf { pf: pf.bdf });
+            parts.devices.extend([pf.clone(), vf.clone()]);
+            let host = Topology::new(parts).unwrap();
+            let found = pf_of_nic(&host, vf.bdf).map(|pf| pf.bdf);
+            assert_eq!(found, is_found.then_some(pf.bdf), "{class:x} {has_netdev}");
+            assert_eq!(pf_of_nic(&host, pf.bdf).map(|pf| pf.bdf), None);
+        }
+    }
+}

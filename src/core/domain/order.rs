@@ -170,3 +170,20 @@ pub(super) fn rank(parent: &str, name: &str) -> usize {
 pub(super) fn device_name(name: &str) -> Option<&'static str> {
     DEVICES.iter().copied().find(|known| *known == name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_come_in_libvirts_order() {
+        for (parent, first, second) in [
+            ("memoryBacking", "hugepages", "allocation"),
+            ("domain", "memory", "devices"),
+            ("interface", "source", "address"),
+            ("disk", "driver", "unknown"),
+        ] {
+            assert!(rank(parent, first) < rank(parent, second), "{first} {second} in {parent}");
+        }
+    }
+}

@@ -327,4 +327,12 @@ mod tests {
             assert!(memory(number, unit).is_err(), "{number} {unit:?}");
         }
     }
+
+    #[test]
+    fn an_amount_is_digits_alone() {
+        assert_eq!(memory(" 5 ", None).unwrap().kib(), 5);
+        for bad in ["+5", "-5", "", "5 5", "0x5"] {
+            assert!(memory(bad, None).is_err(), "{bad}");
+        }
+    }
 }

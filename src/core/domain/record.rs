@@ -206,3 +206,19 @@ fn reserved(guest: Element<'_>) -> Vec<Reserved> {
     };
     pages.filter_map(read).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_is_a_word() {
+        for good in ["nvidia", "vfio-pci", "mlx5_core", "a"] {
+            assert!(is_driver(good), "{good}");
+        }
+        for bad in ["", "a.b", "a b", "../x"] {
+            assert!(!is_driver(bad), "{bad}");
+        }
+        assert!(is_driver(&"a".repeat(64)) && !is_driver(&"a".repeat(65)));
+    }
+}

@@ -398,3 +398,27 @@ impl Rate {
             .want("burst", or_absent(self.burst_kib))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_written_where_there_are_several_or_the_kernel_is_named() {
+        let text = "<domain><devices><interface type='network'/></devices></domain>";
+        for (queues, vhost, wanted) in [
+            (4, false, "<driver queues=\"4\"/>"),
+            (4, true, "<driver name=\"vhost\" queues=\"4\"/>"),
+            (1, true, "<driver name=\"vhost\"/>"),
+            (1, false, ""),
+        ] {
+            let nic = NicTuning { queues: Put::Is(queues), vhost, ..NicTuning::default() };
+            let mut xml = crate::domain::DomainXml::parse(text).unwrap();
+            let setting = Setting::Nics { nics: vec![nic] };
+            xml.apply(&crate::domain::DomainEdit::Set { setting }).unwrap();
+            let text = xml.text().replace('\'', "\"");
+            assert!(text.contains(wanted), "{queues} {vhost}: {text}");
+            assert_eq!(text.contains("<driver"), !wanted.is_empty(), "{text}");
+        }
+    }
+}

@@ -86,4 +86,18 @@ mod tests {
         let file = xml.text().replace("string=8192", "file=/x");
         assert!(DomainXml::parse(&file).unwrap().tells_window(u64::MAX));
     }
+
+    #[test]
+    fn uefi_is_named_or_loaded_from_flash() {
+        for (os, is_uefi) in [
+            ("<os firmware='efi'/>", true),
+            ("<os><loader type='pflash'>/f</loader></os>", true),
+            ("<os firmware='bios'/>", false),
+            ("<os><loader type='rom'>/f</loader></os>", false),
+            ("", false),
+        ] {
+            let xml = DomainXml::parse(&format!("<domain>{os}</domain>")).unwrap();
+            assert_eq!(xml.is_uefi(), is_uefi, "{os}");
+        }
+    }
 }

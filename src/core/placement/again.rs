@@ -108,4 +108,22 @@ mod tests {
             .collect();
         assert_eq!((guests, advice.restarted), (vec![("screen", true, 0)], 0));
     }
+
+    #[test]
+    fn virtual_functions_are_wanted_again() {
+        use crate::placement::tests::testhost::device;
+        use crate::topology::Sriov;
+        let mut parts = HostSpec::even(1, 8, 64, 1).parts();
+        let card = device(0x50, 0x02_0000, 0x1017, None);
+        let mut vf = device(0x51, 0x02_0000, 0x1018, None);
+        vf.sriov = Some(Sriov::Vf { pf: card.bdf });
+        parts.devices.extend([card.clone(), vf.clone()]);
+        let host = Topology::new(parts).unwrap();
+        let held = Held { devices: vec![vf.bdf], ..Held::default() };
+        let extras = request_of(&host, &held).extras;
+        assert_eq!((extras.vfs, extras.nics), (DeviceWish::Count(1), DeviceWish::Count(0)));
+        let held = Held { devices: vec![card.bdf], ..Held::default() };
+        let extras = request_of(&host, &held).extras;
+        assert_eq!((extras.vfs, extras.nics), (DeviceWish::Count(0), DeviceWish::Count(1)));
+    }
 }

@@ -183,3 +183,18 @@ fn never_placed(topology: &Topology, empty: &Occupancy) -> Vec<String> {
     lines.extend(switches.filter_map(line));
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_offered_up_to_the_gpus_that_are_there() {
+        use crate::placement::tests::testhost::HostSpec;
+        let of = |gpus| Vec::from_iter(offered(&HostSpec::even(1, 8, 64, gpus).build()));
+        assert_eq!(of(0), [0; 0]);
+        assert_eq!(of(1), [1]);
+        assert_eq!(of(4), [1, 2, 4]);
+        assert_eq!(of(6), [1, 2, 4, 6]);
+    }
+}

@@ -373,3 +373,19 @@ fn next(places: &mut [usize], of: usize) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_choice_of_places_comes_once() {
+        let mut places = vec![0, 1];
+        let mut seen = vec![places.clone()];
+        while next(&mut places, 4) {
+            seen.push(places.clone());
+        }
+        assert_eq!(seen, [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]);
+        assert!(!next(&mut [], 4));
+    }
+}

@@ -268,4 +268,36 @@ mod tests {
             assert_eq!(halves(0b1111, &plain(sets)), None, "{sets:?}");
         }
     }
+
+    #[test]
+    fn gpus_that_no_slot_takes_are_stranded() {
+        let slot = |gpus, pool, needs| Slot { gpus, pool, needs };
+        let mut classes: [Vec<Slot>; 5] = Default::default();
+        classes[0] = (0..4).map(|gpu| slot(1 << gpu, 0, 0)).collect();
+        classes[1] = vec![slot(0b0011, 0b11, 2)];
+        let future = Future::Slots { free: 0b1111, switches: 0b11, classes };
+        for (set, taken, free, usable) in [
+            (0, 0, 0b1111, [4, 2, 0, 0, 0]),
+            (0b0001, 0, 0b1110, [3, 0, 0, 0, 0]),
+            (0b1000, 0, 0b0111, [3, 2, 0, 0, 0]),
+            (0, 0b01, 0b1111, [4, 0, 0, 0, 0]),
+        ] {
+            let wanted = stranded(free, |class| usable[class]);
+            assert_eq!(future.after(set, taken), wanted, "{set:b} {taken:b}");
+        }
+    }
+
+    #[test]
+    fn guests_go_together_below_the_smallest_unit_that_holds_them() {
+        use crate::placement::home::Homes;
+        use crate::placement::taken::Taken;
+        let host = crate::placement::tests::dgx2();
+        let held = crate::placement::Occupancy::default();
+        let (homes, taken) = (Homes::new(&host, 0), Taken::new(&host, &held));
+        let slots = Slots::new(&host, &homes, &taken);
+        let all = first(16);
+        assert_eq!(rooms(&slots, all, 16), [all]);
+        assert_eq!(rooms(&slots, all, 8), slots.units.nodes);
+        assert_eq!(rooms(&slots, all, 2), slots.units.switches);
+    }
 }

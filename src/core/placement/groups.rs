@@ -337,3 +337,57 @@ fn drive_use(drive: &Drive) -> Option<HostUse<'_>> {
     let (name, used) = drive.uses().next()?;
     Some(HostUse::Drive(name, used))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_is_what_stands_in_a_gpus_slot() {
+        use crate::placement::tests::testhost::{HostSpec, device};
+        let mut parts = HostSpec::even(1, 8, 64, 1).parts();
+        let gpu = parts.devices[0].bdf;
+        let mut audio = device(0x10, 0x04_0300, 0x10f0, None);
+        audio.bdf = gpu.to_string().replace(".0", ".1").parse().unwrap();
+        audio.iommu_group = Some(99);
+        parts.devices.push(audio.clone());
+        let mates = |parts: &crate::topology::Parts| {
+            let host = Topology::new(parts.clone()).unwrap();
+            card(&host, host.device(gpu).unwrap()).map(|mate| mate.bdf).collect::<Vec<_>>()
+        };
+        assert_eq!(mates(&parts), [audio.bdf]);
+        // What is in the GPU's own group goes with that.
+        parts.devices[1].iommu_group = parts.devices[0].iommu_group;
+        assert_eq!(mates(&parts), []);
+        parts.devices[1].iommu_group = Some(99);
+        let pf = device(0x60, 0x03_0200, 0x1db8, None);
+        parts.devices[0].sriov = Some(Sriov::Vf { pf: pf.bdf });
+        parts.devices.push(pf);
+        assert_eq!(mates(&parts), [], "a virtual function has a card in common with others");
+    }
+
+    #[test]
+    fn what_has_no_driver_of_its_own_comes_along_with_its_group() {
+        use crate::placement::tests::testhost::{HostSpec, device};
+        for (class, comes) in [
+            (0x05_0000, true),
+            (0x06_8000, true),
+            (0x08_8000, true),
+            (0x11_8000, true),
+            (0xff_0000, true),
+            (0x0c_0300, false),
+        ] {
+            let mut parts = HostSpec::even(1, 8, 64, 1).parts();
+            let mut other = device(0x40, class, 0x1234, None);
+            other.vendor = 0x8086;
+            other.iommu_group = parts.devices[0].iommu_group;
+            parts.devices.push(other.clone());
+            let host = Topology::new(parts).unwrap();
+            let held = crate::placement::Occupancy::default();
+            let request = crate::request::Request::for_gpus(1);
+            let placement = crate::placement::plan(&host, &held, &request);
+            let along = placement.is_ok_and(|placement| placement.devices.contains(&other.bdf));
+            assert_eq!(along, comes, "class {class:06x}");
+        }
+    }
+}

@@ -61,3 +61,34 @@ pub(super) fn within(
     }
     Ok(placement)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_floats_divides_into_cells_and_threads() {
+        let host = crate::placement::tests::dgx2();
+        let floating = |cells, threads| Request {
+            pins: PinPolicy::None,
+            cells: CellWish::Count(cells),
+            threads: Some(threads),
+            ..Request::for_gpus(0)
+        };
+        for (cells, threads, most) in [(1, 1, 255), (2, 1, 254), (4, 2, 248), (128, 2, 0)] {
+            assert_eq!(most_vcpus(&host, &floating(cells, threads)), Some(most));
+        }
+        let said = |vcpus, request: Request| {
+            let request = Request { vcpus: Some(vcpus), ..request };
+            let held = crate::placement::Occupancy::default();
+            match crate::placement::plan(&host, &held, &request) {
+                Err(PlanError::Impossible { hint, .. }) => hint,
+                other => panic!("{other:?}"),
+            }
+        };
+        let hint = said(256, floating(1, 1));
+        assert!(hint.starts_with("--vcpus 255, or --template"), "{hint}");
+        let hint = said(512, floating(128, 2));
+        assert!(hint.starts_with("--template"), "{hint}");
+    }
+}

@@ -73,3 +73,41 @@ impl Slots<'_> {
         PlanError::Impossible { what: format!("{what}: {}", lines.join("; ")), hint }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bdf::Bdf;
+    use crate::placement::home::Homes;
+    use crate::placement::taken::Taken;
+
+    #[test]
+    fn the_smallest_unit_that_gpus_share_is_named() {
+        let host = crate::placement::tests::dgx2();
+        let held = crate::placement::Occupancy::default();
+        let (homes, taken) = (Homes::new(&host, 0), Taken::new(&host, &held));
+        let slots = Slots::new(&host, &homes, &taken);
+        let switch = slots.units.switches[0];
+        assert_eq!(slots.shared_unit(switch), Unit::Switch);
+        assert_eq!(slots.shared_unit(slots.units.roots[0]), Unit::Root);
+        assert_eq!(slots.shared_unit(slots.units.nodes[0]), Unit::Node);
+        assert_eq!(slots.shared_unit(first(16)), Unit::Host);
+    }
+
+    #[test]
+    fn gpus_are_listed_by_index_and_displays_by_address() {
+        let bdf = |text: &str| text.parse::<Bdf>().unwrap();
+        let list = |indexes: &[usize], only: Option<&str>, displays: &[&str]| {
+            let displays = displays.iter().map(|text| bdf(text)).collect();
+            GpuList { indexes: indexes.to_vec(), only: only.map(bdf), displays }.to_string()
+        };
+        let (one, two) = ("0000:01:00.0", "0000:02:00.0");
+        assert_eq!(list(&[3], Some(one), &[]), "GPU 3 (0000:01:00.0)");
+        assert_eq!(list(&[3, 4], None, &[]), "GPUs 3 and 4");
+        assert_eq!(list(&[3, 4, 5], None, &[]), "GPUs 3 to 5");
+        assert_eq!(list(&[3, 4, 6], None, &[]), "GPUs 3, 4 and 6");
+        assert_eq!(list(&[], None, &[one]), "GPU 0000:01:00.0");
+        let all = "GPUs 0 and 1, GPU 0000:01:00.0 and GPU 0000:02:00.0";
+        assert_eq!(list(&[0, 1], None, &[one, two]), all);
+    }
+}

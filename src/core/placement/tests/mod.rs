@@ -4,6 +4,7 @@ mod answers;
 mod capacity;
 mod choices;
 mod cores;
+mod edges;
 mod extras;
 mod nearest;
 mod properties;
