@@ -4,18 +4,14 @@ use super::args::LockArgs;
 use super::bar::Bar;
 use super::context::Context;
 use super::output::{Output, ask, ask_yes, leads_away, tell};
-use crate::apply::{Journal, Step};
-use crate::hypervisor::Hypervisor;
+use crate::apply::Step;
 use anyhow::Context as _;
 use gpuvm_ops::host::setting;
-use gpuvm_ops::reporter::{Answer, Asked, Deed, Question, Reporter};
-pub use gpuvm_ops::session::Agreed;
+use gpuvm_ops::reporter::{Answer, Asked, Question, Reporter};
 use gpuvm_ops::session::{Confirm, Manner, Of, Session};
 use gpuvm_ops::unfinished;
-pub use gpuvm_ops::watch::Watch;
-use std::fmt::Display;
 use std::io::{self, IsTerminal as _};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The terminal, as whoever is told and asked.
@@ -149,48 +145,9 @@ pub fn change_host(
     Ok(done.change.steps())
 }
 
-/// Watches the steps of a verb that has no session yet.
-pub fn watch(output: Output) -> anyhow::Result<Watch> {
-    Ok(Watch::begin(Arc::new(Screen::new(output)))?)
-}
-
-/// Refuses a change while one of the same hypervisor is half done, because its run was killed.
-pub fn refuse_unfinished(hypervisor: &dyn Hypervisor, output: Output) -> anyhow::Result<()> {
-    refuse_unfinished_at(hypervisor.uri(), output)
-}
-
-/// Refuses a change while one of the hypervisor at this URI is half done.
-pub fn refuse_unfinished_at(uri: &str, output: Output) -> anyhow::Result<()> {
-    Ok(unfinished::refuse(uri, None, |text| output.warning(text))?)
-}
-
 /// Names changes that were killed, for a verb that changes nothing.
 pub fn name_unfinished(output: Output) {
     unfinished::name(|text| output.warning(text));
-}
-
-/// Begins the journal of a change, unless another is half done.
-pub fn journal(verb: &str, name: &str, hypervisor: &dyn Hypervisor) -> anyhow::Result<Journal> {
-    unfinished::refuse_these(unfinished::all(None)?, hypervisor.uri())?;
-    Ok(Journal::begin_on(verb, name, (hypervisor.uri(), hypervisor.identity()))?)
-}
-
-/// Asks a question of a verb that has no session; the error where the answer is not yes.
-fn settle(question: &Question, steps: &[Step]) -> anyhow::Result<()> {
-    let answer = put(Asked { question, steps, losses: &[] })?;
-    Ok(question.settle(answer, &[])?)
-}
-
-/// Names all that goes with a thing of a kind (`image`), and asks for its name.
-pub fn confirm(steps: &[Step], kind: &'static str, name: &str) -> anyhow::Result<()> {
-    settle(&Question::Name { deed: Deed::Delete, kind, name: name.to_owned() }, steps)
-}
-
-/// Names what a change does and asks whether it may; `what` is said where nobody can be asked, or says no: "taking devices
-/// from the host".
-pub fn agree<T: Display>(lines: &[T], question: &'static str, what: &str) -> anyhow::Result<()> {
-    let lines = Some(lines.iter().map(T::to_string).collect());
-    settle(&Question::Agree { lines, question, what: what.to_owned() }, &[])
 }
 
 /// Prints steps that are not done.

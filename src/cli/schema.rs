@@ -2,7 +2,6 @@
 //! printed and not listed here ends a debug build.
 
 use super::diff;
-use super::drive;
 use super::export;
 use super::failure;
 use super::network;
@@ -30,7 +29,7 @@ const ALL: [Listed; 46] = [
     ("gpuvm-diff", document::<diff::Diff>),
     ("gpuvm-diffs", rows::<diff::Diff>),
     ("gpuvm-domain", document::<gpuvm_ops::domains::ShownDomain>),
-    ("gpuvm-drive-list", rows::<drive::list::Row>),
+    ("gpuvm-drive-list", rows::<gpuvm_ops::drives::list::ListedDrive>),
     ("gpuvm-dropped-seed", document::<seed::Dropped>),
     ("gpuvm-error", document::<failure::Failure>),
     ("gpuvm-exclusions", document::<gpuvm_ops::exclude::Excluded>),
@@ -66,7 +65,7 @@ const ALL: [Listed; 46] = [
     ("gpuvm-verify", document::<gpuvm_ops::verify::Verified>),
     ("gpuvm-verify-all", rows::<gpuvm_ops::verify::Verified>),
     ("gpuvm-verify-change", document::<gpuvm_ops::verify::watch::Changed>),
-    ("gpuvm-wiped-drive", document::<drive::wipe::Wiped>),
+    ("gpuvm-wiped-drive", document::<gpuvm_ops::drives::wipe::Wiped>),
 ];
 
 /// The names of all schemas.

@@ -1,16 +1,37 @@
 //! Drives: whether they can be given to guests, and those that guests have as disks.
 
 pub mod error;
+pub mod list;
+pub mod release;
+pub mod restore;
 pub mod state;
+pub mod wipe;
 
+use crate::apply::Step;
 use crate::bdf::Bdf;
+use crate::change::Change;
 use crate::discover::drives::{function_of, kernel_name};
 use crate::domain::DomainXml;
 use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::uses::files_of;
+use crate::reporter::{Deed, Question};
 use crate::shell::word;
+
+/// The table of file systems.
+pub const FSTAB: &str = "/etc/fstab";
+
+/// The change that one of these verbs makes, asked about by the name of a thing of a kind (`array`).
+fn named<T>(
+    (verb, subject): (&'static str, &str),
+    (deed, kind, name): (Deed, &'static str, &str),
+    steps: Vec<Step>,
+    about: T,
+) -> Change<T> {
+    let question = Some(Question::Name { deed, kind, name: name.to_owned() });
+    Change { question, ..Change::new(verb, subject, steps, about) }
+}
 
 /// The PCI functions of the drives that a domain of this machine has, whole or in part, as disks: they are taken, so
 /// that no other guest gets the function. Only functions that could be passed: a disk of an AHCI controller shares it.

@@ -1,6 +1,7 @@
 //! Errors of the operations: what one refuses itself, with a stable code and what helps, and what the rooms below say.
 //! Knows nothing of exit codes, nor of how an error is shown.
 
+use crate::apply::array::ArrayError;
 use crate::apply::bind::BindError;
 use crate::apply::command::CommandError;
 use crate::apply::hostnet::HostNetError;
@@ -246,6 +247,10 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Exclusions(#[from] ExclusionsError),
+    /// An array, or a file that speaks of it.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Array(#[from] ArrayError),
     /// A function's driver.
     #[error("{0}")]
     #[strum(to_string = "-")]

@@ -32,7 +32,7 @@ pub use bridge::{
 };
 pub use capacity::CapacityArgs;
 pub use device::{BindArgs, DeviceListArgs, DeviceVerb, Early, ReleaseArgs};
-pub use drive::{DriveVerb, ReleaseArrayArgs, RestoreArrayArgs, WipeArgs};
+pub use drive::{DriveChangeArgs, DriveVerb, ReleaseArrayArgs, RestoreArrayArgs, WipeArgs};
 pub use gpu::{ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
 pub use help::{GROUPS, command, exit_status};

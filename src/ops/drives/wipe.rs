@@ -1,69 +1,44 @@
 //! `drive wipe`: erases a drive that nobody uses, such as one that a guest had.
 
+use super::error::DriveError;
 use super::named;
+use super::state::{Reason, State};
 use crate::apply::Step;
 use crate::apply::drive::WipeStep;
 use crate::bdf::Bdf;
 use crate::blockdev::Known;
-use crate::cli::args::WipeArgs;
-use crate::cli::change::asking;
-use crate::cli::codes::Class;
-use crate::cli::context::Context;
-use crate::cli::error::{Coded, EXIT_DONE, classed};
+use crate::change::Change;
+use crate::error::{Class, Coded as _, Result, classed};
 use crate::fsroot::FsRoot;
+use crate::reporter::Deed;
 use crate::shell::word;
 use crate::topology::{Drive, DriveUse};
-use gpuvm_ops::change::Change;
-use gpuvm_ops::drives::error::DriveError;
-use gpuvm_ops::drives::state::{Reason, State};
-use gpuvm_ops::reporter::Deed;
-use gpuvm_ops::session::Session;
+use crate::world::World;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Is the answer as JSON.
+/// A drive that is erased.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub(in crate::cli) struct Wiped {
+pub struct Wiped {
     /// The kernel's name.
-    name: String,
+    pub name: String,
     /// The path that it was erased by.
-    path: PathBuf,
+    pub path: PathBuf,
     /// Its size.
-    bytes: u64,
+    pub bytes: u64,
     /// What was on it.
-    content: Vec<String>,
+    pub content: Vec<String>,
 }
 
-/// Runs the verb.
-pub fn run(args: &WipeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("drive wipe")?;
-    cx.refuse_elsewhere("drive wipe")?;
-    let (yes, dry_run) = (args.change.yes, args.change.dry_run);
-    let mut session = Session::begin(cx, asking(&args.change.lock, (yes, dry_run)))?;
-    let done = session.run(|_| -> anyhow::Result<_> {
-        let (name, step) = plan(&args.id, cx)?;
-        let what = ("drive wipe", name.as_str());
-        let steps = vec![Step::WipeDrive(step.clone())];
-        let change = named(what, (Deed::Erase, "drive", &args.id), steps, (name.clone(), step));
-        Ok(Change { again: format!("gpuvm drive wipe {}", word(&args.id)), ..change })
-    })?;
-    if !done.made {
-        return Ok(EXIT_DONE);
-    }
-    let (name, WipeStep { path, bytes, content, .. }) = done.change.about;
-    let told = format!("drive {name} ({}) is erased", path.display());
-    if cx.output.json {
-        cx.output.json("gpuvm-wiped-drive", &Wiped { name, path, bytes, content })?;
-    }
-    cx.output.progress(&told);
-    Ok(EXIT_DONE)
+/// Plans the erasing of the drive that an id or the PCI address of its function names.
+pub fn wipe(world: &World, id: &str) -> Result<Change<Wiped>> {
+    plan(&State::read(world, world.occupancy(false)?)?, id)
 }
 
-/// The kernel's name of the drive and the step, or why it is not erased.
-fn plan(id: &str, cx: &Context<'_>) -> anyhow::Result<(String, WipeStep)> {
-    let state = State::read(cx, cx.occupancy(false)?)?;
-    let drive = find(&state, id)?;
+/// The same of a host that is read.
+fn plan(state: &State, id: &str) -> Result<Change<Wiped>> {
+    let drive = find(state, id)?;
     // A mark alone is what is erased.
     let is_mark =
         |reason: &Reason| matches!(reason, Reason::Host { used: DriveUse::Member { .. }, .. });
@@ -87,13 +62,21 @@ fn plan(id: &str, cx: &Context<'_>) -> anyhow::Result<(String, WipeStep)> {
     content.extend(marks.iter().map(ToString::to_string));
     let path = State::stable_path(drive).unwrap_or_else(|| format!("/dev/{}", drive.name));
     let known = Known::of(&FsRoot::live()?, &drive.name);
-    let step = WipeStep { path: path.into(), bytes: drive.bytes, content, known };
-    Ok((drive.name.clone(), step))
+    let (name, path, bytes) = (drive.name.clone(), PathBuf::from(path), drive.bytes);
+    let step = WipeStep { path: path.clone(), bytes, content: content.clone(), known };
+    let about = Wiped { name: name.clone(), path, bytes, content };
+    let change = named(
+        ("drive wipe", &name),
+        (Deed::Erase, "drive", id),
+        vec![Step::WipeDrive(step)],
+        about,
+    );
+    Ok(Change { again: format!("gpuvm drive wipe {}", word(id)), ..change })
 }
 
 /// The drive that an id or the PCI address of its function names.
-fn find<'s>(state: &'s State, id: &str) -> anyhow::Result<&'s Drive> {
-    let Ok(bdf) = id.parse::<Bdf>() else { return Ok(state.find_drive(id)?) };
+fn find<'s>(state: &'s State, id: &str) -> Result<&'s Drive> {
+    let Ok(bdf) = id.parse::<Bdf>() else { return state.find_drive(id) };
     let mut drives = state.topology.parts().drives.iter().filter(|drive| drive.bdf == Some(bdf));
     match (drives.next(), drives.next()) {
         (Some(only), None) => Ok(only),
@@ -114,3 +97,6 @@ fn find<'s>(state: &'s State, id: &str) -> anyhow::Result<&'s Drive> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
