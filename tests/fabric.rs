@@ -294,7 +294,7 @@ fn whatever_fails_leaves_the_tables_and_a_note() {
             "count 65",
             "Fabric Manager's partitions are not used: it counts 65 partitions, more than 64",
         ),
-        ("count 16", "are not used: partition 0 stands twice"),
+        ("count 16", "are not used: partition 0 appears twice"),
         ("crash fmConnect", "its library crashed with SIGABRT"),
     ] {
         machine.fake("h100", &H100, setting);
@@ -358,7 +358,7 @@ fn module_ids_are_written_for_gpus_that_leave_the_driver() {
     assert_eq!(lines[1], ["0", "0000:1b:00.0", "5", "NVML"], "{out}");
     assert!(!Path::new(&machine.path("etc/gpuvm/module-ids.json")).exists());
     let links = "/var/lib/gpuvm/nvlinks.json: NVLinks by NVML\n";
-    for (links, said) in [(links, "8 module ids"), ("", "already so")] {
+    for (links, said) in [(links, "8 module ids"), ("", "already set; nothing to do")] {
         let (code, _, err) = machine.gpuvm(&["host", "modules", "--write"], true);
         let said = format!("{links}/etc/gpuvm/module-ids.json: {said}\n");
         assert_eq!((code, err), (0, said));
@@ -389,7 +389,7 @@ fn module_ids_are_written_for_gpus_that_leave_the_driver() {
     std::fs::write(&file, "{\n  \"0000:1b:00.0\": 1,\n  \"0000:43:00.0\": 1\n}\n").unwrap();
     let (code, _, err) = later.gpuvm(&["host", "show"], true);
     assert_eq!(code, 1);
-    let said = "/etc/gpuvm/module-ids.json line 3: module id 1 stands twice: 0000:1b:00.0 and 0000:43:00.0";
+    let said = "/etc/gpuvm/module-ids.json line 3: module id 1 appears twice: 0000:1b:00.0 and 0000:43:00.0";
     assert!(err.contains(said), "{err}");
 }
 

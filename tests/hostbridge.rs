@@ -152,7 +152,7 @@ fn a_silent_gateway_and_a_wait_in_vain_take_it_back() {
             "nobody confirmed within 10 s that this host can be reached",
             "it is taken back as asked",
             "interrupted by SIGTERM; what was done before is undone",
-            "no change was killed half way",
+            "no change was interrupted",
             "whole",
         ],
     );
@@ -184,7 +184,7 @@ fn killing_the_tool_during_the_wait_takes_it_back() {
         &said,
         &[
             "the process that makes the change was killed (signal: 9 (SIGKILL))",
-            "was killed half way",
+            "was interrupted",
             "undo: make bridge br0 over nic0",
             "the change goes on, and is taken back unless it is confirmed",
             "whole",

@@ -4,7 +4,7 @@ use super::output::Output;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal as _;
 
-/// Is the place of a bar, which is drawn while something is told to it.
+/// The place of a bar, which is drawn while something is told to it.
 pub struct Bar {
     /// Whether one may be drawn.
     draws: bool,

@@ -64,7 +64,7 @@ use gpuvm_ops::vfs::VfsError;
 use std::error::Error;
 use strum::VariantNames;
 
-/// Is an error type whose values have codes.
+/// An error type whose values have codes.
 struct Known {
     /// All of its codes; one that ends with `-` stands for the codes of the cause.
     codes: &'static [&'static str],

@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 /// Ends what a mark began.
 pub const END: char = '\u{fddf}';
 
-/// Is how a part of a text looks; each has a character that Unicode keeps out of texts.
+/// How a part of a text looks; each has a character that Unicode keeps out of texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// Heads of tables.

@@ -58,7 +58,7 @@ fn change(
         return Ok(EXIT_DONE);
     }
     if !done.made {
-        cx.output.progress(&format!("{}: so already", done.change.subject));
+        cx.output.progress(&format!("{}: already set; nothing to do", done.change.subject));
     }
     let steps = done.change.steps();
     let options = Path::new("/").join(boot::OPTIONS);

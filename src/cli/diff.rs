@@ -7,7 +7,7 @@ use similar::TextDiff;
 /// The name of a side on which nothing is, as `diff` and `patch` know it.
 const NOTHING: &str = "/dev/null";
 
-/// Is what a change makes of a domain's definition.
+/// What a change makes of a domain's definition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diff {

@@ -36,7 +36,7 @@ fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     if !done.made {
-        cx.output.progress(&format!("{}: so already", done.change.about));
+        cx.output.progress(&format!("{}: already set; nothing to do", done.change.about));
     }
     let steps = done.change.steps();
     if cx.output.json {

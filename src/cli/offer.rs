@@ -25,7 +25,7 @@ const NOT_RECORDED: &str = " without --host";
 /// What a command of ours begins with in a text.
 pub const OURS: &str = "`gpuvm ";
 
-/// Is a command line: the verb's arguments and what was given.
+/// A command line: the verb's arguments and what was given.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// The words of the verb: `network`, `create`.

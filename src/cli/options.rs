@@ -5,7 +5,7 @@ use crate::request::{
     CellWish, DeviceWish, GpuWish, Near, PageSize, PinPolicy, Policy, Prefer, Request,
 };
 
-/// Is an option that another request has to have instead of what was given.
+/// An option that another request has to have instead of what was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edit {
     /// The option: `--gpus`.

@@ -22,7 +22,7 @@ pub const VERSION: u32 = 1;
 /// How a command begins that is offered, where the connection is of another machine.
 static AWAY: OnceLock<String> = OnceLock::new();
 
-/// Is how this run prints.
+/// How this run prints.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     /// Print JSON instead of text.

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Is what reads a text, which says how a character is written that a terminal would obey.
+/// What reads a text, which says how a character is written that a terminal would obey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// A person: `\u{202e}`.

@@ -19,7 +19,7 @@ pub fn run(args: &RecoverArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json_rows("gpuvm-recover", &settled)?;
     } else if settled.is_empty() && failed.is_empty() {
-        cx.output.progress("no change was killed half way");
+        cx.output.progress("no change was interrupted");
     } else if !args.discard {
         let text: String = settled.iter().map(|killed| text(killed, !args.dry_run)).collect();
         cx.output.text(&text)?;

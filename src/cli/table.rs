@@ -22,7 +22,7 @@ const PROSE: [&str; 1] = ["MODEL"];
 /// Columns whose cells are states.
 const STATES: [&str; 2] = ["STATE", "ROLE"];
 
-/// Is a table: its head and its rows.
+/// A table: its head and its rows.
 #[derive(Debug, Clone)]
 pub struct Table {
     /// Its head, and its rows.
@@ -31,7 +31,7 @@ pub struct Table {
     indent: usize,
 }
 
-/// Is a part of each row that stands in a line of its own.
+/// A part of each row that stands in a line of its own.
 struct Part {
     /// Its columns.
     columns: Range<usize>,

@@ -69,7 +69,7 @@ pub enum FsError {
     },
 }
 
-/// Is the root directory that a host's files are read below.
+/// The root directory that a host's files are read below.
 #[derive(Debug)]
 pub struct FsRoot {
     /// The root directory.
@@ -80,7 +80,7 @@ pub struct FsRoot {
     resolve: Resolve,
 }
 
-/// Is how paths below the root are resolved.
+/// How paths below the root are resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resolve {
     /// This machine: as for any program.
@@ -91,7 +91,7 @@ enum Resolve {
     Checked,
 }
 
-/// Is how the end of a file shows.
+/// How the end of a file shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ends {
     /// By a read that gives nothing: files of /proc give less than asked for in the middle.
@@ -100,7 +100,7 @@ enum Ends {
     Short,
 }
 
-/// Is an open directory of a host.
+/// An open directory of a host.
 #[derive(Debug)]
 pub struct Dir<'r> {
     /// The host.

@@ -208,7 +208,7 @@ fn utf8(bytes: Vec<u8>, path: &Path) -> Result<String, InputError> {
     })
 }
 
-/// Is where bytes come from.
+/// Where bytes come from.
 enum Source {
     /// A regular file.
     File(File),
@@ -239,7 +239,7 @@ fn bounded(source: Source, path: &Path, limit: u64) -> Result<Vec<u8>, InputErro
     }
 }
 
-/// Is a pipe that never blocks, read with a limit of its silence.
+/// A pipe that never blocks, read with a limit of its silence.
 struct Patient(File);
 
 impl Read for Patient {

@@ -45,7 +45,7 @@ pub enum ClaimError {
 
 impl Coded for ClaimError {}
 
-/// Is what has to be done for a guest's devices before it starts.
+/// What has to be done for a guest's devices before it starts.
 #[derive(Debug, Default)]
 pub struct Claim {
     /// The steps.

@@ -241,7 +241,7 @@ mod tests {
     use std::io::PipeWriter;
     use std::os::fd::AsFd as _;
 
-    /// Is a guest that answers in capitals, takes three bytes at a time, and ends after a `!`.
+    /// A guest that answers in capitals, takes three bytes at a time, and ends after a `!`.
     #[derive(Default)]
     struct Shouter {
         /// What it has still to say.

@@ -15,7 +15,7 @@ use crate::world::World;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Is what is left of one guest.
+/// What is left of one guest.
 pub struct Left {
     /// The domain's name then.
     pub name: String,

@@ -21,7 +21,7 @@ const HEAD: u64 = 512;
 /// Bytes of the largest store of firmware's settings: that of 64-bit ARM.
 const MOST_NVRAM: u64 = 64 << 20;
 
-/// Is what becomes of a disk.
+/// What becomes of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// It goes, by this step.
@@ -32,7 +32,7 @@ pub enum Fate {
     Stays(String),
 }
 
-/// Is what disks are judged by.
+/// What disks are judged by.
 pub struct Proof<'a> {
     /// Who uses what.
     uses: &'a Uses,

@@ -98,7 +98,7 @@ impl KnownModules {
         }
         let (file, text) = (Path::new(PATH), modules.to_file());
         if std::fs::read_to_string(file).is_ok_and(|there| there == text) {
-            world.progress(&format!("{PATH}: already so"));
+            world.progress(&format!("{PATH}: already set; nothing to do"));
             return Ok(());
         }
         let number = modules.iter().count();

@@ -60,7 +60,7 @@ impl Coded for GuestPagesError {}
 /// Where the kernel numbers the boots of the machine.
 pub const BOOT: &str = "proc/sys/kernel/random/boot_id";
 
-/// Is what has to be done for a guest's huge pages before it starts.
+/// What has to be done for a guest's huge pages before it starts.
 #[derive(Debug, Default)]
 pub struct Reservation {
     /// The steps.

@@ -218,7 +218,7 @@ fn put_away(wanted: &Recover, damaged: Damaged, session: &Session<'_>) -> Result
     let (reporter, manner) = (session.world().reporter(), session.manner());
     let said = damaged.error.to_string();
     if !wanted.discard {
-        let what = "a change was killed half way, and what it was cannot be read";
+        let what = "a change was interrupted, and what it was cannot be read";
         let message = format!("{what}: {said}");
         if manner.dry_run {
             reporter.warning(&message);

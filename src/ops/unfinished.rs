@@ -26,7 +26,7 @@ pub fn refuse(uri: &str, state: Option<&Path>, warn: impl Fn(&str)) -> Result<()
 fn name_damaged(orphans: &Orphans, warn: impl Fn(&str)) {
     for damaged in &orphans.damaged {
         warn(&format!(
-            "a change was killed half way, and what it was cannot be read: {}; `gpuvm recover \
+            "a change was interrupted, and what it was cannot be read: {}; `gpuvm recover \
              --discard` puts its journal away",
             damaged.error
         ));
@@ -41,7 +41,7 @@ pub fn name(warn: impl Fn(&str)) {
             for story in orphans.readable.iter().filter_map(|orphan| orphan.story.as_ref()) {
                 if Recovery::of(Some(story)).way != Way::Forget {
                     warn(&format!(
-                        "`{} {}` was killed half way; `gpuvm recover` finishes or undoes it",
+                        "`{} {}` was interrupted; `gpuvm recover` finishes or undoes it",
                         story.change.verb, story.change.subject
                     ));
                 }
@@ -58,10 +58,7 @@ pub fn refuse_these(orphans: Orphans, uri: &str) -> Result<()> {
     if let Some(damaged) = orphans.damaged.first().filter(|_| uri == none::URI) {
         return Err(classed(
             Class::Unfinished,
-            format!(
-                "a change was killed half way, and what it was cannot be read: {}",
-                damaged.error
-            ),
+            format!("a change was interrupted, and what it was cannot be read: {}", damaged.error),
             "`gpuvm recover --discard` puts its journal away, so that others go on",
         ));
     }
@@ -71,7 +68,7 @@ pub fn refuse_these(orphans: Orphans, uri: &str) -> Result<()> {
         let ours = story.change.uri == uri;
         if recovery.way != Way::Forget && (ours || recovery.steps.iter().any(Step::is_of_host)) {
             let message = format!(
-                "`{} {}` was killed half way (process {})",
+                "`{} {}` (process {}) was interrupted and is unfinished",
                 story.change.verb, story.change.subject, story.change.pid
             );
             return Err(classed(

@@ -65,7 +65,7 @@ pub enum VfsError {
 
 impl Coded for VfsError {}
 
-/// Is what has to be done for a guest's virtual functions before it starts.
+/// What has to be done for a guest's virtual functions before it starts.
 #[derive(Debug, Default)]
 pub struct VfClaim {
     /// The steps.

@@ -238,7 +238,7 @@ fn a_journal_that_cannot_be_read_hinders_no_other() {
     place.done(&["recover", "--discard", "--yes"]);
     let kept = std::fs::read_to_string(dir.join("0-0.jsonl.damaged")).unwrap();
     assert!(kept.contains("garbage") && !bad.exists());
-    assert!(place.gpuvm(&["recover"]).2.contains("no change was killed half way"));
+    assert!(place.gpuvm(&["recover"]).2.contains("no change was interrupted"));
     place.done(&["delete", "b", "--yes"]);
 }
 

@@ -268,7 +268,7 @@ fn an_image_that_is_not_the_published_one_is_refused() {
     write(&format!("{good} *a.img\n<html>\n"));
     place.refused(&["add", &raw], 1, &["SHA256SUMS cannot be used: line 2", "--sha256"]);
     write(&format!("{good}  a.img\n{wrong}  ./a.img\n{wrong}  a.img\n"));
-    place.refused(&["add", &raw], 1, &["stands twice"]);
+    place.refused(&["add", &raw], 1, &["appears twice"]);
     std::fs::remove_file(&list).unwrap();
     std::fs::create_dir(&list).unwrap();
     place.refused(&["add", &raw], 1, &["SHA256SUMS cannot be used", "not a regular file"]);

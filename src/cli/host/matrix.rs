@@ -89,7 +89,7 @@ fn legend(matrix: &Matrix) -> String {
     let cells = || matrix.proximity.iter().flatten();
     let mut text = String::new();
     if cells().any(|cell| matches!(cell, Proximity::NvLink(_))) {
-        text.push_str("NV#   so many NVLinks\n");
+        text.push_str("NV#   joined by # NVLinks\n");
     }
     for (word, meaning) in [
         (Proximity::Pix, "at most one PCIe switch between them"),

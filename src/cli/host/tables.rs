@@ -9,7 +9,7 @@ use crate::topology::{DeviceKind, Drive, DriveUse, FabricModel, Topology};
 use crate::words::natural;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Is what happens to cells that do not fit.
+/// What happens to cells that do not fit.
 #[derive(Debug, Clone, Copy)]
 pub enum Wide {
     /// They are cut: a tree must keep one line per row.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Levels that are drawn below each other; PCIe has far fewer, a forged record may have more.
 const DEEPEST: usize = 24;
 
-/// Is what the tree is drawn from.
+/// What the tree is drawn from.
 struct Tree<'a> {
     /// Functions right below a bridge, by address.
     below: BTreeMap<Bdf, Vec<&'a PciDevice>>,

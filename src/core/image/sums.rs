@@ -79,7 +79,7 @@ pub enum SumError {
         line: usize,
     },
     /// A list names a file twice with different sums.
-    #[error("{name:?} stands twice, with different sums")]
+    #[error("{name:?} appears twice, with different sums")]
     Twice {
         /// The file.
         name: String,

@@ -124,8 +124,8 @@ pub struct Parts {
 )]
 #[strum(serialize_all = "kebab-case", prefix = "topology-")]
 pub enum TopologyError {
-    /// The same thing stands twice.
-    #[error("{kind} {id} stands twice")]
+    /// The same thing appears twice.
+    #[error("{kind} {id} appears twice")]
     Twice {
         /// What it is.
         kind: &'static str,

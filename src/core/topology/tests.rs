@@ -51,7 +51,7 @@ fn host() -> Parts {
 fn refuses_what_contradicts_itself() {
     type Damage = fn(&mut Parts);
     let damages: [(&str, Damage); 16] = [
-        ("node 1 stands twice", |p| p.nodes[0].os_index = NodeId(1)),
+        ("node 1 appears twice", |p| p.nodes[0].os_index = NodeId(1)),
         ("node 65536: its number is above 65535", |p| {
             p.nodes[1].os_index = NodeId(65_536);
             p.cores[1].node = NodeId(65_536);
@@ -64,12 +64,12 @@ fn refuses_what_contradicts_itself() {
         ("core 1 of package 1 names node 3, which is not there", |p| p.cores[1].node = NodeId(3)),
         ("core 1 of package 1: pcpus 1 are not all on node 0", |p| p.cores[1].node = NodeId(0)),
         ("core 1 of package 1: no online pcpu", |p| p.cores[1].pcpus = CpuSet::new()),
-        ("pcpu 0 stands twice", |p| p.cores.push(p.cores[0].clone())),
+        ("pcpu 0 appears twice", |p| p.cores.push(p.cores[0].clone())),
         ("it has no online pcpu", |p| {
             p.cores.clear();
             p.nodes.clear();
         }),
-        ("PCI function 0000:01:00.0 stands twice", |p| p.devices.push(p.devices[1].clone())),
+        ("PCI function 0000:01:00.0 appears twice", |p| p.devices.push(p.devices[1].clone())),
         ("PCI function 0000:00:01.0 names node 4, which is not there", |p| {
             p.devices[0].node = Some(NodeId(4));
         }),

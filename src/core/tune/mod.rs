@@ -111,7 +111,7 @@ pub enum TuneError {
         hint: String,
     },
     /// It would be wrong afterwards.
-    #[error("it would not be sound:{}", lines(.0))]
+    #[error("it would fail `check`:{}", lines(.0))]
     Unsound(Vec<Finding>),
 }
 

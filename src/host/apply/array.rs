@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::{fmt, io};
 
-/// Is one change of an array, of what is on it, or of a file that speaks of it.
+/// One change of an array, of what is on it, or of a file that speaks of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
@@ -91,7 +91,7 @@ pub enum ArrayStep {
     UpdateInitramfs,
 }
 
-/// Is a file system on its mount point.
+/// A file system on its mount point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mounting {
@@ -105,7 +105,7 @@ pub struct Mounting {
     pub options: String,
 }
 
-/// Is an array with the members that it is assembled of.
+/// An array with the members that it is assembled of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Assembly {

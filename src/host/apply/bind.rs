@@ -167,7 +167,7 @@ fn holders_text(holders: &[String]) -> String {
     }
 }
 
-/// Is what functions are bound with.
+/// What functions are bound with.
 pub struct Binder<'a> {
     /// The host's files.
     pub root: &'a FsRoot,

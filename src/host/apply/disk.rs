@@ -93,7 +93,7 @@ pub enum DiskError {
     },
 }
 
-/// Is how much of a disk is taken from its file system at once.
+/// How much of a disk is taken from its file system at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -114,7 +114,7 @@ const WRITTEN_AT_ONCE: usize = 4 << 20;
 /// What direct writes are aligned to: no drive has larger sectors.
 const ALIGNED: usize = 4096;
 
-/// Is how a file or a directory is made so that a run that is killed at any moment leaves nothing that is not known to be
+/// How a file or a directory is made so that a run that is killed at any moment leaves nothing that is not known to be
 /// its own: under a name that nobody can guess, until it was told what it is.
 pub struct Making<'m> {
     /// The name, without its directory.
@@ -256,7 +256,7 @@ pub fn open(path: &Path) -> Result<File, DiskError> {
     })
 }
 
-/// Is the size of a file system and what it can still take, in bytes.
+/// The size of a file system and what it can still take, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
     /// All of it.

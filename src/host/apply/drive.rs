@@ -23,7 +23,7 @@ const LOOK_S: u64 = 60;
 /// Milliseconds that a drive may take to format itself.
 const FORMAT_MS: &str = "14400000";
 
-/// Is the erasing of a whole drive; there is no way back from it.
+/// The erasing of a whole drive; there is no way back from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WipeStep {
@@ -178,7 +178,7 @@ fn is_hidden(name: &str) -> bool {
     name.strip_prefix("nvme").is_some_and(|rest| rest.contains('c'))
 }
 
-/// Is what an NVMe controller says of itself, as far as it matters here.
+/// What an NVMe controller says of itself, as far as it matters here.
 #[derive(Debug, Deserialize)]
 struct Controller {
     /// What formatting is about: bit 0: all namespaces are formatted, bit 1: all are erased.

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 /// How long netplan may take to put its files in force, in seconds.
 const APPLY_S: u64 = 120;
 
-/// Is one change of the host's network.
+/// One change of the host's network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]

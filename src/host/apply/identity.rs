@@ -18,7 +18,7 @@ const RANDOM: &str = "/proc/sys/kernel/random/uuid";
 /// Where the kernel numbers the boots of the machine.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Is which file something is.
+/// Which file something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FileId {
@@ -60,7 +60,7 @@ impl FileId {
     }
 }
 
-/// Is which thing a step has made or changed.
+/// Which thing a step has made or changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -102,7 +102,7 @@ pub enum Identity {
     },
 }
 
-/// Is the name of one step of one change, which nobody else can guess.
+/// The name of one step of one change, which nobody else can guess.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
     /// The change's random name; none: its version gave it none.
@@ -135,7 +135,7 @@ impl Mark {
     }
 }
 
-/// Is what there is to prove that a thing is the one of a step.
+/// What there is to prove that a thing is the one of a step.
 #[derive(Debug, Clone)]
 pub struct Proof<'a> {
     /// The step's own name.

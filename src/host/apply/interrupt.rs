@@ -24,7 +24,7 @@ pub(super) fn begins() {
     BEGUN.store(true, Ordering::SeqCst);
 }
 
-/// Is what a signal that came does.
+/// What a signal that came does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
     /// It is the first: what was begun is undone.
@@ -33,7 +33,7 @@ pub enum Heard {
     Second,
 }
 
-/// Is what is told of a signal, from another thread.
+/// What is told of a signal, from another thread.
 pub type Tell = Box<dyn Fn(Heard, Signal) + Send>;
 
 /// Holds SIGINT, SIGTERM and SIGHUP back while it lives, once something is begun. It has to be made before any thread
@@ -45,7 +45,7 @@ pub struct Interrupt {
     shared: Arc<Mutex<Shared>>,
 }
 
-/// Is what the watcher and the program share.
+/// What the watcher and the program share.
 struct Shared {
     /// Where signals that are held back are read.
     queue: SignalFd,

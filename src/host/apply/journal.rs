@@ -30,7 +30,7 @@ const SHARED: &str = "/var/lib/gpuvm";
 /// How a journal's name ends.
 const SUFFIX: &str = "jsonl";
 
-/// Is what a change is.
+/// What a change is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -59,7 +59,7 @@ pub struct Change {
     pub at_ns: u64,
 }
 
-/// Is one line of a journal.
+/// One line of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum Record {
@@ -83,7 +83,7 @@ enum Record {
     Over,
 }
 
-/// Is which step begins.
+/// Which step begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Begin {
@@ -93,7 +93,7 @@ enum Begin {
     At(usize, u64),
 }
 
-/// Is how far a step has come.
+/// How far a step has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// It was not begun, or it is undone.
@@ -104,7 +104,7 @@ pub enum Progress {
     Done,
 }
 
-/// Is what a journal tells of a change.
+/// What a journal tells of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Story {
     /// What the change is.
@@ -149,7 +149,7 @@ pub enum JournalError {
     },
 }
 
-/// Is the journal of a change that is being made.
+/// The journal of a change that is being made.
 #[derive(Debug)]
 pub struct Journal {
     /// Its file, locked.

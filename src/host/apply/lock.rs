@@ -30,7 +30,7 @@ const SHARED_MODE: u32 = 0o640;
 /// Permissions that let others than the owner write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Is the host's lock; held while it lives, also by a process that is killed only so long.
+/// The host's lock; held while it lives, also by a process that is killed only so long.
 #[derive(Debug)]
 pub struct HostLock {
     /// The open file that carries the lock. The file stays: removing it would let two processes lock two files.

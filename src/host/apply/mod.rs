@@ -53,7 +53,7 @@ use perform::Ours;
 use std::fmt;
 use undo::{Done, Of, Undone, undo_all};
 
-/// Is something that was done and could not be undone.
+/// Something that was done and could not be undone.
 #[derive(Debug)]
 pub struct Left {
     /// The step.
@@ -97,7 +97,7 @@ pub enum ApplyError {
     Journal(#[from] JournalError),
 }
 
-/// Is what became of the steps before one that failed.
+/// What became of the steps before one that failed.
 #[derive(Debug)]
 pub enum Aftermath {
     /// So many were undone, and these could not be.
@@ -177,7 +177,7 @@ pub trait Observer {
     fn interrupted(&mut self) -> Option<String>;
 }
 
-/// Is a run of steps that is undone as a whole.
+/// A run of steps that is undone as a whole.
 pub struct Transaction<'a> {
     /// Where domains are.
     hypervisor: &'a dyn Hypervisor,

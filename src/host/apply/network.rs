@@ -8,7 +8,7 @@ use gpuvm_core::network::Network;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Is one change of a network.
+/// One change of a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]

@@ -62,7 +62,7 @@ impl Owner for Everyone {
     }
 }
 
-/// Is a look at the host and its domains.
+/// A look at the host and its domains.
 pub struct Look<'a> {
     /// The host's files.
     pub root: &'a FsRoot,
@@ -98,7 +98,7 @@ pub fn on_this_machine<T, E: From<FsError>>(
     work(&Look { root: &root, hypervisor, force, pause, open: &open_group })
 }
 
-/// Is what the domains say.
+/// What the domains say.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
     /// This one runs with it.
@@ -109,7 +109,7 @@ enum Said {
     Untold(String),
 }
 
-/// Is the IOMMU group of a function, as far as it matters here.
+/// The IOMMU group of a function, as far as it matters here.
 struct Unit {
     /// The function.
     bdf: Bdf,

@@ -29,7 +29,7 @@ const GATHER_S: u64 = 600;
 /// How often it is looked whether pages in use are free now: those of a guest that was just ended come a little later.
 const LOOKS: u32 = 20;
 
-/// Is a change of the number of huge pages of one size on one node.
+/// A change of the number of huge pages of one size on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PagesStep {
@@ -158,7 +158,7 @@ fn aim(now: u64, from: u64, to: u64) -> u64 {
     }
 }
 
-/// Is what sets numbers of pages.
+/// What sets numbers of pages.
 pub struct Pages<'a> {
     /// The host's files.
     pub root: &'a FsRoot,

@@ -133,7 +133,7 @@ fn started_again(step: &Step) -> HypervisorError {
     refused(HypervisorErrorKind::WrongState, step, message)
 }
 
-/// Is what a step makes its products known by.
+/// What a step makes its products known by.
 pub(super) struct Ours<'o> {
     /// The step's own name.
     pub mark: &'o Mark,

@@ -9,7 +9,7 @@ use super::{Aftermath, ApplyError, Left, Observer, Step, StepError};
 use crate::hypervisor::Hypervisor;
 use serde::Serialize;
 
-/// Is what is done with a change whose run was killed.
+/// What is done with a change whose run was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -22,7 +22,7 @@ pub enum Way {
     Finish,
 }
 
-/// Is what has to be done for a change whose run was killed.
+/// What has to be done for a change whose run was killed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Recovery {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Is bytes that are never printed.
+/// Bytes that are never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(pub Vec<u8>);
 

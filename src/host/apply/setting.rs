@@ -13,7 +13,7 @@ use std::fmt;
 /// How long the kernel may take, in seconds.
 const WRITE_S: u64 = 10;
 
-/// Is a change of one setting.
+/// A change of one setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SettingStep {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// Is a kernel whose files are a directory's.
+    /// A kernel whose files are a directory's.
     struct Files(PathBuf);
 
     impl Kernel for Files {

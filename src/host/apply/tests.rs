@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 mod network;
 
-/// Is a hypervisor in memory: each domain with whether it runs.
+/// A hypervisor in memory: each domain with whether it runs.
 #[derive(Default)]
 struct Fake {
     /// Domains by name.

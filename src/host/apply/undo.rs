@@ -23,7 +23,7 @@ const BIRTH_NS: u64 = 60_000_000_000;
 pub(super) const UNBORN: &str =
     "its file system does not tell when it was made, so that it is the same is not proven";
 
-/// Is a step that is to be undone, and what it made.
+/// A step that is to be undone, and what it made.
 #[derive(Debug, Clone)]
 pub(super) struct Done {
     /// Its number in the journal.
@@ -36,7 +36,7 @@ pub(super) struct Done {
     pub begun_ns: Option<u64>,
 }
 
-/// Is the change whose steps are undone.
+/// The change whose steps are undone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Of<'a> {
     /// Its random name; none: its version gave it none.
@@ -47,7 +47,7 @@ pub(super) struct Of<'a> {
     pub ends: Option<&'a [String]>,
 }
 
-/// Is what became of steps that were to be undone.
+/// What became of steps that were to be undone.
 #[derive(Debug, Default)]
 pub(super) struct Undone {
     /// Numbers of those that were undone.

@@ -23,7 +23,7 @@ const READ_S: u64 = 10;
 const NUMBERS: [&str; 7] =
     ["wwid", "uuid", "nguid", "eui", "serial", "device/wwid", "device/serial"];
 
-/// Is what a drive is known by, whatever its name and path are.
+/// What a drive is known by, whatever its name and path are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Known {
@@ -84,7 +84,7 @@ fn start(file: File) -> io::Result<Vec<u8>> {
     receive.recv_timeout(Duration::from_secs(READ_S)).map_err(late)?
 }
 
-/// Is a drive that nobody else can use as long as this lives, or a program that was started meanwhile.
+/// A drive that nobody else can use as long as this lives, or a program that was started meanwhile.
 #[derive(Debug)]
 pub struct Alone {
     /// The path that it was opened by.

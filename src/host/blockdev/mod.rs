@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 /// Where the kernel lists block devices.
 const BLOCK: &str = "sys/class/block";
 
-/// Is one use of a block device by the host.
+/// One use of a block device by the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockUse {
     /// What is used, by the kernel's name: the device, a partition of it, the drive that it is a part of, or what it lies
@@ -168,7 +168,7 @@ pub fn refuse_used_function(root: &FsRoot, bdf: gpuvm_core::bdf::Bdf) -> Result<
     Ok(())
 }
 
-/// Is a search for the uses of a device.
+/// A search for the uses of a device.
 struct Look<'a> {
     /// The host.
     root: &'a FsRoot,

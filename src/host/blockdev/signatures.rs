@@ -30,7 +30,7 @@ const SAMPLE: usize = 4096;
 /// Other places, evenly over the device, the last at its end.
 const SAMPLES: u64 = 8;
 
-/// Is what `wipefs --json` prints.
+/// What `wipefs --json` prints.
 #[derive(Debug, Deserialize)]
 struct Listed {
     /// Marks of all devices.
@@ -38,7 +38,7 @@ struct Listed {
     signatures: Vec<Mark>,
 }
 
-/// Is one mark as `wipefs` prints it.
+/// One mark as `wipefs` prints it.
 #[derive(Debug, Deserialize)]
 struct Mark {
     /// The last part of the device's path.

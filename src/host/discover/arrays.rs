@@ -4,7 +4,7 @@ use super::holders::partitions;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::DriveUse;
 
-/// Is a running md array.
+/// A running md array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Array {
     /// The kernel's name: `md1`.

@@ -30,7 +30,7 @@ pub fn mark_silent(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Is what the NVIDIA driver says of a GPU.
+/// What the NVIDIA driver says of a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Card {
     /// Its UUID, with `GPU-` in front; none where the driver could not read it.

@@ -10,7 +10,7 @@ const CPUS: &str = "sys/devices/system/cpu";
 /// Caches that a pcpu has at most; the kernel numbers them from 0 without gaps.
 const CACHES: usize = 10;
 
-/// Is which pcpus a host has.
+/// Which pcpus a host has.
 #[derive(Debug, Default)]
 pub struct Pcpus {
     /// Pcpus that run.
@@ -88,7 +88,7 @@ pub fn cores(
     Ok(cores)
 }
 
-/// Is what the kernel says of the core of a pcpu.
+/// What the kernel says of the core of a pcpu.
 struct Identity {
     /// Package; 0 where there is none.
     package: u32,

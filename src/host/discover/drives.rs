@@ -170,7 +170,7 @@ fn controllers(root: &FsRoot, path: &str) -> Result<Vec<String>, FsError> {
     Ok(paths)
 }
 
-/// Is the names that udev gave to block devices.
+/// The names that udev gave to block devices.
 #[derive(Debug, Default)]
 pub(super) struct Udev {
     /// Names below /dev/disk/by-id, by the kernel's name.

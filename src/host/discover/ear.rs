@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 /// Packets that are looked at in one call at most, so that a host of much traffic holds nobody up.
 const MOST: usize = 50_000;
 
-/// Is an open ear: it hears from now on, on every network device.
+/// An open ear: it hears from now on, on every network device.
 #[derive(Debug)]
 pub struct Ear(OwnedFd);
 

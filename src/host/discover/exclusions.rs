@@ -19,7 +19,7 @@ const FORMAT: &str = "gpuvm-excluded";
 /// The version of its form.
 const VERSION: u32 = 1;
 
-/// Is one entry of the list.
+/// One entry of the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -34,7 +34,7 @@ pub struct Entry {
     pub reason: String,
 }
 
-/// Is the file.
+/// The file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {

@@ -22,7 +22,7 @@ use lists::Run;
 use modules::Modules;
 use told::{AskNvml, Told};
 
-/// Is a board that was recognised.
+/// A board that was recognised.
 struct Found<'a> {
     /// All parts of the host.
     census: Census<'a>,

@@ -16,7 +16,7 @@ const DAEMONS: [&str; 2] = ["libvirtd", "virtqemud"];
 /// From this QEMU on the hard limit holds.
 const RAISES: Version = Version(9, 0, 0);
 
-/// Is the limit of open files of a process.
+/// The limit of open files of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Limit {
@@ -26,7 +26,7 @@ pub struct Limit {
     pub hard: u64,
 }
 
-/// Is a daemon that starts guests.
+/// A daemon that starts guests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Daemon {
@@ -38,7 +38,7 @@ pub struct Daemon {
     pub limit: Limit,
 }
 
-/// Is what decides how many files a guest that starts may have open.
+/// What decides how many files a guest that starts may have open.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Files {

@@ -13,7 +13,7 @@ const BLOCK: &str = "sys/class/block";
 /// Storeys that may stand on a device: LVM over crypt over LVM over md over multipath is five.
 const STOREYS: usize = 16;
 
-/// Is a mount, as the kernel lists it.
+/// A mount, as the kernel lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     /// `major:minor` of the device.
@@ -30,7 +30,7 @@ pub struct Mount {
     pub options: String,
 }
 
-/// Is what the host uses, by block device.
+/// What the host uses, by block device.
 #[derive(Debug, Default)]
 pub struct Uses {
     /// Mounts, each once.

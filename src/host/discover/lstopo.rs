@@ -61,7 +61,7 @@ pub fn from_lstopo_xml(text: &str) -> Result<Topology, LstopoError> {
     Ok(Topology::new(parts)?)
 }
 
-/// Is the PCI domains of more than 16 bits (Intel VMD's begin at 10000), which hwloc leaves out with all that is in them:
+/// The PCI domains of more than 16 bits (Intel VMD's begin at 10000), which hwloc leaves out with all that is in them:
 /// they go through it under numbers that the record does not use.
 struct Domains(Vec<(u32, u16)>);
 

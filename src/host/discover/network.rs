@@ -118,7 +118,7 @@ pub(super) fn mac(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }
 
-/// Is what a network device belongs to, by number.
+/// What a network device belongs to, by number.
 #[derive(Debug, Default)]
 struct Kin {
     /// What it is a port of.

@@ -11,7 +11,7 @@ use std::fs::{Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Is a process that has something open.
+/// A process that has something open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Opener {
@@ -27,7 +27,7 @@ impl fmt::Display for Opener {
     }
 }
 
-/// Is what is looked for.
+/// What is looked for.
 #[derive(Debug, Clone, Copy)]
 pub enum Sought<'a> {
     /// A block device: its number, `major:minor`, and its path below /dev where no number can be had.
@@ -89,7 +89,7 @@ fn mapped(line: &str) -> Option<String> {
     Some(format!("{}:{}", number(high)?, number(low)?))
 }
 
-/// Is an open file of a process.
+/// An open file of a process.
 struct Opened {
     /// What its link says.
     target: String,

@@ -130,7 +130,7 @@ fn device(dir: &Dir<'_>, bdf: Bdf) -> Result<PciDevice, FsError> {
     })
 }
 
-/// Is what a function says it is.
+/// What a function says it is.
 #[derive(Debug, PartialEq, Eq)]
 struct Ids {
     /// Class, subclass, programming interface.

@@ -12,7 +12,7 @@ pub const FORMAT: &str = "gpuvm-array";
 /// The version of its form.
 pub const VERSION: u32 = 1;
 
-/// Is a released array.
+/// A released array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -73,7 +73,7 @@ impl Released {
     }
 }
 
-/// Is a member of a released array.
+/// A member of a released array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -84,7 +84,7 @@ pub struct Member {
     pub name: String,
 }
 
-/// Is the file system of a released array.
+/// The file system of a released array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -99,7 +99,7 @@ pub struct FileSystem {
     pub label: Option<String>,
 }
 
-/// Is a mount of a released array.
+/// A mount of a released array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

@@ -40,7 +40,7 @@ const COUNTS: Duration = Duration::from_secs(30);
 /// Links of one path that the kernel follows at most.
 const MOST_LINKS: usize = 40;
 
-/// Is where file systems are mounted that do not answer.
+/// Where file systems are mounted that do not answer.
 #[derive(Debug, Clone, Default)]
 pub struct Silent(Vec<PathBuf>);
 

@@ -52,7 +52,7 @@ pub enum TopoError {
     Topology(#[from] TopologyError),
 }
 
-/// Is one word of a line.
+/// One word of a line.
 #[derive(Debug, Clone)]
 struct Word {
     /// Line, from 1.
@@ -70,7 +70,7 @@ impl Word {
     }
 }
 
-/// Is how two GPUs are linked, as the table says.
+/// How two GPUs are linked, as the table says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cell {
     /// The same GPU.
@@ -81,7 +81,7 @@ enum Cell {
     Pcie(Proximity),
 }
 
-/// Is a table of `nvidia-smi topo -m`: the part of it that is of GPUs.
+/// A table of `nvidia-smi topo -m`: the part of it that is of GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topo {
     /// A row for each GPU, by index.

@@ -80,7 +80,7 @@ pub fn partitions(list: &[u32]) -> Result<Vec<Listed>, String> {
     for words in list[3..].chunks_exact(PARTITION_WORDS).take(count) {
         let (id, active) = (words[0], words[1] != 0);
         if !ids.insert(id) {
-            return Err(format!("partition {id} stands twice in its list"));
+            return Err(format!("partition {id} appears twice in its list"));
         }
         let gpus = at_most(words[2], GPUS, "GPUs in a partition")?;
         let gpus: Vec<ListedGpu> = words[3..].chunks_exact(GPU_WORDS).take(gpus).map(gpu).collect();
@@ -245,7 +245,7 @@ mod tests {
         for (word, value, reason) in [
             (1, 65, "counts 65 partitions"),
             (1, u32::MAX, "counts 4294967295 partitions"),
-            (3, 8, "partition 8 stands twice"),
+            (3, 8, "partition 8 appears twice"),
             (5, 17, "counts 17 GPUs"),
             (5, 0, "has no GPU"),
             (5, 2, "module id 0"),

@@ -4,7 +4,7 @@ use super::{Dir, Resolve};
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat, major, minor};
 
-/// Is a device node's number.
+/// A device node's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeNumber {
     /// Whether it is a block device, not a character device.

@@ -20,7 +20,7 @@ use gpuvm_core::placement::Occupancy;
 use gpuvm_core::topology::{Drive, DriveUse, Sriov, Topology};
 use serde::Serialize;
 
-/// Is what kind of use it is.
+/// What kind of use it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -48,7 +48,7 @@ impl UseKind {
     }
 }
 
-/// Is one use of a function.
+/// One use of a function.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Use {

@@ -11,7 +11,7 @@ const NVIDIA_MAJOR: u64 = 195;
 /// Minor number of the node that stands for all NVSwitches together, which nobody has to close.
 const NVSWITCH_CONTROL: u64 = 255;
 
-/// Is a device node of a function.
+/// A device node of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Path of the node, as udev names it.

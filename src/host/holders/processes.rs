@@ -12,7 +12,7 @@ const LINK_LOCAL: &str = "20";
 /// Flag of a network device that is up (`IFF_UP`).
 const UP: u32 = 1;
 
-/// Is what was seen.
+/// What was seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Uses, by function.

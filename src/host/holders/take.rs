@@ -5,7 +5,7 @@ use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::{DeviceKind, PciDevice, Topology};
 use serde::Serialize;
 
-/// Is why a function may not be taken.
+/// Why a function may not be taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hindrance {
@@ -18,7 +18,7 @@ pub struct Hindrance {
     pub kind: Option<UseKind>,
 }
 
-/// Is what taking functions means.
+/// What taking functions means.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Take {

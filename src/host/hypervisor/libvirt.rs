@@ -36,7 +36,7 @@ const ALIVE_SECONDS: i32 = 5;
 /// After how many such questions without an answer it is not.
 const ALIVE_COUNT: u32 = 5;
 
-/// Is a connection to libvirt.
+/// A connection to libvirt.
 pub struct Libvirt {
     /// The connection; another one where it was lost meanwhile.
     connected: RefCell<Connect>,
@@ -198,7 +198,7 @@ fn is_embedded(uri: &str) -> bool {
     uri.contains("/embed")
 }
 
-/// Is when libvirt's event loop begins.
+/// When libvirt's event loop begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Events {
     /// Not at all.

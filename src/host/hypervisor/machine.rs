@@ -36,7 +36,7 @@ const NONE: [&str; 4] = [
 /// Names of processes that are libvirt's daemons.
 const DAEMONS: [&str; 3] = ["libvirtd", "virtqemud", "virtproxyd"];
 
-/// Is the machine that a connection is of.
+/// The machine that a connection is of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "machine", rename_all = "kebab-case")]
@@ -65,7 +65,7 @@ impl Machine {
     }
 }
 
-/// Is what tells machines apart, as a journal keeps it.
+/// What tells machines apart, as a journal keeps it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Identity {
@@ -93,7 +93,7 @@ impl Identity {
     }
 }
 
-/// Is what a connection tells of its machine. The dearer of it is asked only where it counts.
+/// What a connection tells of its machine. The dearer of it is asked only where it counts.
 pub trait Told {
     /// The URI that was opened in the end: aliases are resolved.
     fn uri(&self) -> String;
@@ -105,7 +105,7 @@ pub trait Told {
     fn own_name(&self) -> Option<String>;
 }
 
-/// Is a URI of libvirt's in its parts.
+/// A URI of libvirt's in its parts.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Uri<'u> {
     /// The driver: `qemu`.

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-/// Is whether a domain runs.
+/// Whether a domain runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -43,7 +43,7 @@ pub enum DomainState {
     Crashed,
 }
 
-/// Is one row of the list of domains.
+/// One row of the list of domains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DomainSummary {
@@ -57,7 +57,7 @@ pub struct DomainSummary {
     pub persistent: bool,
 }
 
-/// Is which definition of a domain is asked for.
+/// Which definition of a domain is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XmlOf {
     /// The one that the next start takes, with secrets.
@@ -68,7 +68,7 @@ pub enum XmlOf {
     Live,
 }
 
-/// Is whom a guest is asked by to shut down.
+/// Whom a guest is asked by to shut down.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -80,7 +80,7 @@ pub enum AskedBy {
     PowerButton,
 }
 
-/// Is what a console gives at one time.
+/// What a console gives at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConsoleRead {
     /// So many bytes.
@@ -91,7 +91,7 @@ pub enum ConsoleRead {
     End,
 }
 
-/// Is a guest's serial console, attached to while it lives. No call waits.
+/// A guest's serial console, attached to while it lives. No call waits.
 pub trait Console {
     /// Reads what the guest has written.
     fn read(&mut self, into: &mut [u8]) -> Result<ConsoleRead, HypervisorError>;
@@ -99,7 +99,7 @@ pub trait Console {
     fn write(&mut self, from: &[u8]) -> Result<usize, HypervisorError>;
 }
 
-/// Is an address that a network's DHCP server has given to an interface, whether or not that is still there.
+/// An address that a network's DHCP server has given to an interface, whether or not that is still there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// The server.
@@ -110,7 +110,7 @@ pub struct Lease {
     pub mac: String,
 }
 
-/// Is what went wrong, by what the caller can do about it.
+/// What went wrong, by what the caller can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "libvirt-")]
 pub enum HypervisorErrorKind {
@@ -184,7 +184,7 @@ impl HypervisorError {
     }
 }
 
-/// Is a network that gives each of its interfaces a virtual function when their guest starts.
+/// A network that gives each of its interfaces a virtual function when their guest starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VfPool {
     /// Its name.
@@ -193,7 +193,7 @@ pub struct VfPool {
     pub functions: Vec<Bdf>,
 }
 
-/// Is something that a hypervisor keeps of a domain beside its definition, and that belongs to the disks of then.
+/// Something that a hypervisor keeps of a domain beside its definition, and that belongs to the disks of then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
     /// What it is: "a saved state", "2 snapshots".
@@ -204,7 +204,7 @@ pub struct Kept {
     pub starts: bool,
 }
 
-/// Is a hypervisor that domains can be defined on.
+/// A hypervisor that domains can be defined on.
 pub trait Hypervisor {
     /// The URI of the connection, for messages.
     fn uri(&self) -> &str;

@@ -4,7 +4,7 @@ use super::HypervisorError;
 use serde::Serialize;
 use std::net::IpAddr;
 
-/// Is a network of the hypervisor's.
+/// A network of the hypervisor's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetworkState {
@@ -29,7 +29,7 @@ impl NetworkState {
     }
 }
 
-/// Is an address that a network has given away, for as long as that lasts.
+/// An address that a network has given away, for as long as that lasts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetworkLease {
@@ -43,7 +43,7 @@ pub struct NetworkLease {
     pub expires_s: u64,
 }
 
-/// Is a hypervisor's networks. No method replaces a network of another UUID, and each is an error where the network is
+/// A hypervisor's networks. No method replaces a network of another UUID, and each is an error where the network is
 /// not there.
 pub trait Networks {
     /// Every network, by name; none of a hypervisor without networks.

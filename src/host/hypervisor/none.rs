@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// What stands for the host itself where a hypervisor's URI is asked for.
 pub const URI: &str = "host:";
 
-/// Is no hypervisor.
+/// No hypervisor.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoHypervisor;
 

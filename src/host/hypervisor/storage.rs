@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Is a pool of volumes.
+/// A pool of volumes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pool {
@@ -25,7 +25,7 @@ pub struct Pool {
     pub available_bytes: u64,
 }
 
-/// Is how the bytes of a volume are laid out, as libvirt read it from the volume's own first bytes.
+/// How the bytes of a volume are laid out, as libvirt read it from the volume's own first bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Volume {
@@ -47,7 +47,7 @@ pub struct Volume {
     pub modified_ns: Option<u64>,
 }
 
-/// Is what tells a volume from another of its name.
+/// What tells a volume from another of its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeId {
     /// libvirt's key: its path in a pool of files, its own number elsewhere.
@@ -58,7 +58,7 @@ pub struct VolumeId {
     pub capacity_bytes: u64,
 }
 
-/// Is what a new volume is to be.
+/// What a new volume is to be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NewVolume {
@@ -79,7 +79,7 @@ pub struct NewVolume {
 /// Is told how many bytes are through; false breaks off.
 pub type Progress<'p> = &'p mut dyn FnMut(u64) -> bool;
 
-/// Is a hypervisor's storage.
+/// A hypervisor's storage.
 pub trait Storage {
     /// What it can do with disks beyond what every hypervisor can; nothing where it cannot be asked.
     fn abilities(&self) -> Abilities {
@@ -138,7 +138,7 @@ pub(super) mod xml {
     use serde::{Deserialize, Serialize};
     use std::path::Path;
 
-    /// Is an element with a type.
+    /// An element with a type.
     #[derive(Debug, Serialize, Deserialize)]
     pub struct Format {
         /// The format's name.
@@ -146,7 +146,7 @@ pub(super) mod xml {
         pub name: String,
     }
 
-    /// Is the owner's rights on a directory or file.
+    /// The owner's rights on a directory or file.
     #[derive(Debug, Default, Serialize, Deserialize)]
     pub struct Permissions {
         /// Four octal digits.
@@ -154,7 +154,7 @@ pub(super) mod xml {
         pub mode: Option<String>,
     }
 
-    /// Is when a volume was used.
+    /// When a volume was used.
     #[derive(Debug, Serialize, Deserialize)]
     pub struct Timestamps {
         /// When it was last written: seconds since 1970, a point and nine digits, or whole seconds.
@@ -174,7 +174,7 @@ pub(super) mod xml {
         }
     }
 
-    /// Is where a pool or a volume is.
+    /// Where a pool or a volume is.
     #[derive(Debug, Default, Serialize, Deserialize)]
     pub struct Target {
         /// A path on the hypervisor's machine.
@@ -191,7 +191,7 @@ pub(super) mod xml {
         pub timestamps: Option<Timestamps>,
     }
 
-    /// Is a pool.
+    /// A pool.
     #[derive(Debug, Serialize, Deserialize)]
     #[serde(rename = "pool")]
     pub struct Pool {
@@ -208,7 +208,7 @@ pub(super) mod xml {
         pub target: Target,
     }
 
-    /// Is a size.
+    /// A size.
     #[derive(Debug, Serialize, Deserialize)]
     pub struct Bytes {
         /// Its unit; libvirt writes bytes.
@@ -231,7 +231,7 @@ pub(super) mod xml {
         }
     }
 
-    /// Is a volume.
+    /// A volume.
     #[derive(Debug, Serialize, Deserialize)]
     #[serde(rename = "volume")]
     pub struct Volume {

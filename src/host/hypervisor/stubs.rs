@@ -35,7 +35,7 @@ mod tests {
     const CRATE: &str = "#![feature(no_core, rustc_attrs)]\n#![no_core]\n#![allow(internal_features)]\n\
                          #[rustc_builtin_macro]\nmacro_rules! global_asm { () => {} }\n";
 
-    /// Is an object file as the compiler's own assembler makes it.
+    /// An object file as the compiler's own assembler makes it.
     struct Object(Vec<u8>);
 
     impl Object {

@@ -31,7 +31,7 @@ const LOOP_COLUMNS: &str = "NAME,BACK-MAJ:MIN,BACK-INO";
 /// Seconds that this may take.
 const LOOP_S: u64 = 10;
 
-/// Is who uses something.
+/// Who uses something.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum User {
     /// A domain.
@@ -47,7 +47,7 @@ pub enum User {
     Loop(String),
 }
 
-/// Is what something is used for.
+/// What something is used for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum How {
     /// It is a disk.
@@ -66,7 +66,7 @@ pub enum How {
     Untold(PathBuf, String),
 }
 
-/// Is one use of a file, a device or a volume.
+/// One use of a file, a device or a volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Use {
     /// Who uses it.
@@ -102,7 +102,7 @@ impl fmt::Display for Use {
     }
 }
 
-/// Is what stands against a disk of a domain.
+/// What stands against a disk of a domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// Number of the disk in the definition, from 0.
@@ -113,7 +113,7 @@ pub struct Conflict {
     pub used: Use,
 }
 
-/// Is what tells that two names are one file: on another machine only the name is known.
+/// What tells that two names are one file: on another machine only the name is known.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct Identity {
     /// The name, as it is used.
@@ -157,7 +157,7 @@ impl Identity {
     }
 }
 
-/// Is one file that is used.
+/// One file that is used.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     /// The file; none: a volume of a pool that is not active.
@@ -168,7 +168,7 @@ struct Entry {
     used: Use,
 }
 
-/// Is who uses what.
+/// Who uses what.
 #[derive(Debug, Default)]
 pub struct Uses {
     /// Whether the hypervisor's files are this machine's.

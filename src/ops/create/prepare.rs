@@ -184,7 +184,7 @@ fn judge(
         world.warning(&format!("{}: {}", warning.says.path, warning.says.message));
     }
     let Some(first) = errors.first() else { return Ok(()) };
-    let mut message = format!("domain `{}` would not be sound, so it is not created", planned.name);
+    let mut message = format!("domain `{}` would fail `check`; not created", planned.name);
     for error in &errors {
         message += &format!("\n  {}: {}", error.says.path, error.says.message);
     }

@@ -20,7 +20,7 @@ check "dry run changes nothing" diff /tmp/before <(/share/vdgx/state)
 check "bind a GPU that no driver has" gpuvm device bind "${g[0]}"
 equal "it is bound" "vfio-pci vfio-pci" "$(is "${g[0]}")"
 gpuvm device bind "${g[0]}" >/tmp/out 2>&1; equal "again: exit code" 0 $?
-has "again: so already" /tmp/out "so already"
+has "again: already set" /tmp/out "already set"
 check "release it" gpuvm device release "${g[0]}"
 check "all is as before" diff /tmp/before <(/share/vdgx/state)
 gpuvm device bind "${n[3]}" </dev/null >/tmp/out 2>&1; equal "without --yes: exit code" 2 $?

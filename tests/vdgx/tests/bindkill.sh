@@ -52,7 +52,7 @@ each() {
       writes=$at
       if [[ $at.$when == 1.after ]]; then
         gpuvm device bind "${g[1]}" >/tmp/other 2>&1; equal "$name $at.$when: others wait for recover" 1 $?
-        has "$name $at.$when: and are told" /tmp/other "was killed half way"
+        has "$name $at.$when: and are told" /tmp/other "was interrupted"
       fi
       gpuvm recover >/tmp/out 2>&1 || { fail "$name $at.$when: recover"; cat /tmp/out; }
       check "$name $at.$when: as before" diff /tmp/before <(/share/vdgx/state)

@@ -59,7 +59,7 @@ vf0=$(basename "$(readlink "$dev/virtfn0")")
 equal "no driver of the host has one" - "$(driver_of "$vf0")"
 equal "the card is up" 1 $(($(<"/sys/class/net/$net/flags") & 1))
 vfs "$pf" --count 2 >/tmp/out 2>&1; equal "the same again" 0 $?
-has "the same again: so already" /tmp/out "so already"
+has "the same again: already set" /tmp/out "already set"
 refused "more without asking" 2 "is not confirmed" "$pf" --count 4
 refused "too many" 1 "can have 7 virtual functions, not 8" "$pf" --count 8
 phase "make 4 of 2" vfs "$pf" --count 4 --yes || fail "make 4"
@@ -72,7 +72,7 @@ chmod +x /usr/bin/tee
 gpuvm nic vfs "$pf" --count 3 --yes >/tmp/out 2>&1; equal "it is killed" 137 $?
 mv /usr/bin/tee.real /usr/bin/tee
 equal "after the old ones went" 0 "$(number)"
-refused "others wait for recover" 1 "was killed half way" "$pf" --count 1 --yes
+refused "others wait for recover" 1 "was interrupted" "$pf" --count 1 --yes
 check "recover" gpuvm recover
 equal "the number before is back" 4 "$(number)"
 

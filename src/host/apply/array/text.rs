@@ -4,7 +4,7 @@
 use crate::discover::released::plain;
 use std::collections::BTreeSet;
 
-/// Is everything that a line may call an array or its file system by.
+/// Everything that a line may call an array or its file system by.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
     /// Paths of the device below /dev, links included.
@@ -73,7 +73,7 @@ fn unescaped(text: &str) -> String {
         .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
-/// Is a text with lines taken out of force, and these lines.
+/// A text with lines taken out of force, and these lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marked {
     /// The text.

@@ -12,7 +12,7 @@ const LOAD_S: u64 = 60;
 /// How long reading an attribute may take, in seconds.
 const READ_S: u64 = 5;
 
-/// Is what changes the kernel's mind.
+/// What changes the kernel's mind.
 pub trait Kernel {
     /// Writes a text to a file below the root, within so many seconds.
     fn write(&self, path: &str, text: &str, seconds: u64) -> Result<(), BindError>;
@@ -20,7 +20,7 @@ pub trait Kernel {
     fn load(&self, module: &str) -> Result<(), BindError>;
 }
 
-/// Is the kernel of this machine.
+/// The kernel of this machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Live;
 

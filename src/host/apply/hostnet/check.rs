@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// A port on which nothing answers (RFC 863): a packet there makes the kernel ask for the MAC address.
 const DISCARD: u16 = 9;
 
-/// Is what the host's network is to be.
+/// What the host's network is to be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Wanted {

@@ -27,7 +27,7 @@ const NM: &str = "run/NetworkManager/system-connections";
 /// Begins the name of what netplan makes.
 const OURS: &str = "10-netplan-";
 
-/// Is what netplan makes.
+/// What netplan makes.
 #[derive(Debug)]
 pub struct Made {
     /// systemd-networkd's units, with those of the host that are not netplan's.

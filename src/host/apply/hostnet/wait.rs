@@ -19,7 +19,7 @@ const WAIT: &str = "wait";
 /// How that of the file with the answer ends.
 const ANSWER: &str = "answer";
 
-/// Is a wait for a confirmation.
+/// A wait for a confirmation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     /// The bridge.
@@ -35,7 +35,7 @@ impl Waiting {
     }
 }
 
-/// Is what is answered.
+/// What is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// The host can be reached: it is kept.

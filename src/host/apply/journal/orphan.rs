@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// How the name ends of a journal that was put away because it could not be read.
 const PUT_AWAY: &str = "damaged";
 
-/// Is a journal that no run writes any more.
+/// A journal that no run writes any more.
 #[derive(Debug)]
 pub struct Orphan {
     /// Its file, locked.
@@ -24,7 +24,7 @@ pub struct Orphan {
     pub story: Option<Story>,
 }
 
-/// Is a journal that no run writes any more, and that cannot be read.
+/// A journal that no run writes any more, and that cannot be read.
 #[derive(Debug)]
 pub struct Damaged {
     /// Where it is.
@@ -37,7 +37,7 @@ pub struct Damaged {
     _file: Option<Flock<File>>,
 }
 
-/// Is the journals that no run writes any more.
+/// The journals that no run writes any more.
 #[derive(Debug, Default)]
 pub struct Orphans {
     /// Those that can be read, by name.

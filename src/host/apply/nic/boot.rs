@@ -15,7 +15,7 @@ pub const WANTED: &str = "etc/systemd/system/multi-user.target.d/gpuvm-vfs.conf"
 const HEAD: &str =
     "# Made by `gpuvm nic vfs --at-boot`; `gpuvm nic vfs PF --count 0 --at-boot` takes it back.\n";
 
-/// Is what a PF gets at boot.
+/// What a PF gets at boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtBoot {
     /// Vendor and device, `15b3:1017`, so that nothing that came to stand at its address later is taken for it.

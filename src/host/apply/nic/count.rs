@@ -20,7 +20,7 @@ const SETTING_S: u64 = 10;
 /// How often it is looked whether all are there.
 const LOOKS: u32 = 50;
 
-/// Is what the number of virtual functions is set with.
+/// What the number of virtual functions is set with.
 pub(super) struct Functions<'a> {
     /// The host's files.
     pub root: &'a FsRoot,

@@ -19,7 +19,7 @@ const MATE: &str = "0000:34:00.1";
 /// One of another group.
 const OTHER: &str = "0000:36:00.0";
 
-/// Is a hypervisor whose domains hold functions.
+/// A hypervisor whose domains hold functions.
 #[derive(Default)]
 struct Fake {
     /// Name, state and functions of each domain; what is no address makes its definition unreadable.
@@ -123,7 +123,7 @@ impl Hypervisor for Fake {
     }
 }
 
-/// Is a host with two functions in one IOMMU group on vfio-pci, and a GPU that NVIDIA's driver has.
+/// A host with two functions in one IOMMU group on vfio-pci, and a GPU that NVIDIA's driver has.
 struct Host {
     /// Its tree.
     dir: tempfile::TempDir,

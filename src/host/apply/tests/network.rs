@@ -5,7 +5,7 @@ use crate::apply::NetworkStep;
 use crate::hypervisor::network::{NetworkLease, NetworkState, Networks};
 use gpuvm_core::network::{Kind, Network};
 
-/// Is a hypervisor's networks in memory.
+/// A hypervisor's networks in memory.
 #[derive(Default)]
 pub struct FakeNetworks {
     /// Networks by name.

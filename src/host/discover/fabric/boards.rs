@@ -8,7 +8,7 @@ use super::lists::{
 };
 use gpuvm_core::topology::FabricModel;
 
-/// Is how the sets of GPUs of a board are ruled.
+/// How the sets of GPUs of a board are ruled.
 #[derive(Debug, Clone, Copy)]
 pub enum Sets {
     /// Any set may form a guest; GPUs are linked directly: pairs by GPU index, with the count of links.
@@ -26,7 +26,7 @@ pub enum Sets {
     },
 }
 
-/// Is a machine of NVIDIA's.
+/// A machine of NVIDIA's.
 #[derive(Debug)]
 pub struct Machine {
     /// What its DMI product name holds once everything but letters and digits is left out.
@@ -40,7 +40,7 @@ pub struct Machine {
     pub modules_by_bus: bool,
 }
 
-/// Is a kind of GPU board.
+/// A kind of GPU board.
 #[derive(Debug)]
 pub struct Board {
     /// Name as people say it, without the maker's machine.
@@ -111,7 +111,7 @@ const DGX_H100: Machine = Machine { modules_by_bus: true, ..machine("DGXH100", "
 /// DGX H200; GPUs of both ids were seen in it.
 const DGX_H200: Machine = Machine { modules_by_bus: true, ..machine("DGXH200", "DGX H200", 1) };
 
-/// Is what boards of eight GPUs without a machine of NVIDIA's have in common.
+/// What boards of eight GPUs without a machine of NVIDIA's have in common.
 const EIGHT: Board = Board {
     name: "",
     machines: &[],

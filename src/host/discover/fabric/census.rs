@@ -8,7 +8,7 @@ use gpuvm_core::topology::pci::VENDOR_NVIDIA;
 use gpuvm_core::topology::{DeviceKind, Parts, PciDevice, Sriov};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Is every NVIDIA part on the bus.
+/// Every NVIDIA part on the bus.
 pub struct Census<'a> {
     /// The host.
     parts: &'a Parts,
@@ -24,7 +24,7 @@ pub struct Census<'a> {
     dead_switches: Vec<&'a PciDevice>,
 }
 
-/// Is where the parts of a known board stand.
+/// Where the parts of a known board stand.
 pub struct Layout {
     /// GPUs by place, board after board; none: missing or dead.
     pub slots: Vec<Option<Bdf>>,

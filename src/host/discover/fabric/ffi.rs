@@ -57,7 +57,7 @@ const PROCESSOR: c_uint = 1;
 /// NVML's "invalid argument" and "not supported": this GPU has no such link.
 const NO_SUCH_LINK: [c_int; 2] = [2, 3];
 
-/// Is NVML, opened.
+/// NVML, opened.
 struct Nvml<'l> {
     /// Handles by address.
     handle_of: Symbol<'l, GetHandle>,

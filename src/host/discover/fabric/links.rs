@@ -23,7 +23,7 @@ pub const MOST_LINKS: u32 = 72;
 /// The id of this boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Is the NVLinks of one GPU that work.
+/// The NVLinks of one GPU that work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuLinks {
     /// The GPU.
@@ -34,7 +34,7 @@ pub struct GpuLinks {
     pub switched: u32,
 }
 
-/// Is one GPU of the kept file.
+/// One GPU of the kept file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Kept {
     /// Vendor and device id, so that another card in its place is told apart.
@@ -46,7 +46,7 @@ struct Kept {
     boot: Option<String>,
 }
 
-/// Is the kept file.
+/// The kept file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct File {
     /// Always the same.
@@ -57,7 +57,7 @@ struct File {
     gpus: Vec<Kept>,
 }
 
-/// Is what was read of a host's NVLinks.
+/// What was read of a host's NVLinks.
 #[derive(Debug, Clone, Default)]
 pub struct Read {
     /// By address.
@@ -130,7 +130,7 @@ fn unknown(root: &FsRoot, parts: &Parts, kept: &[Kept]) -> Result<Vec<Bdf>, FsEr
     Ok(bound.map(|gpu| gpu.bdf).filter(|&bdf| !known(bdf)).collect())
 }
 
-/// Is a question that was begun.
+/// A question that was begun.
 pub struct Begun {
     /// What was kept.
     kept: Vec<Kept>,

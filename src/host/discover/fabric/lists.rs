@@ -1,7 +1,7 @@
 //! Which sets of GPUs form a guest on boards with NVSwitches: sizes in full passthrough
 //! (gpuvm-hardware(7), FULL PASSTHROUGH) and Fabric Manager's lists (SHARED NVSWITCH). Tables only.
 
-/// Is Fabric Manager's list of a kind of board, by module id; single GPUs follow the sets.
+/// Fabric Manager's list of a kind of board, by module id; single GPUs follow the sets.
 #[derive(Debug)]
 pub struct Shared {
     /// Number of the first partition.
@@ -16,7 +16,7 @@ pub struct Shared {
     pub reset_cuts_links: bool,
 }
 
-/// Is one size of guest in full passthrough.
+/// One size of guest in full passthrough.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
     /// GPUs; also what the first one's index is a multiple of.

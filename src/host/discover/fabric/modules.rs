@@ -13,7 +13,7 @@ use std::fmt;
 /// The admin's file: a JSON object from address to module id. `gpuvm host modules --write` makes it.
 pub const PATH: &str = "/etc/gpuvm/module-ids.json";
 
-/// Is who knows a module id, the most trusted first.
+/// Who knows a module id, the most trusted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// The driver that the GPU is bound to.
@@ -37,7 +37,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// Is what is known of a host's module ids.
+/// What is known of a host's module ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Modules {
     /// Module id by address, and who says so.
@@ -131,7 +131,7 @@ pub fn from_file(
     Ok((ids, None))
 }
 
-/// Is the admin's file: every address and every id once.
+/// The admin's file: every address and every id once.
 struct FileIds(BTreeMap<Bdf, u32>);
 
 impl<'de> Deserialize<'de> for FileIds {
@@ -186,11 +186,11 @@ impl Visitor<'_> for FileId<'_> {
                 E::custom(format_args!("module id {id} of {bdf} is not 1 to {HIGHEST}"))
             })?;
         if before.contains_key(&bdf) {
-            return Err(E::custom(format_args!("{bdf} stands twice")));
+            return Err(E::custom(format_args!("{bdf} appears twice")));
         }
         match before.iter().find(|(_, known)| **known == id) {
             Some((other, _)) => {
-                Err(E::custom(format_args!("module id {id} stands twice: {other} and {bdf}")))
+                Err(E::custom(format_args!("module id {id} appears twice: {other} and {bdf}")))
             }
             None => Ok(id),
         }
@@ -220,8 +220,8 @@ mod tests {
             ("", 1, "EOF while parsing"),
             ("[]", 1, "expected an object such as"),
             ("{\n \"0000:1b:00.0\": 1,\n \"0000:1b:00.9\": 2}", 3, "PCI function 0x9 is above 0x7"),
-            ("{\n \"0000:1b:00.0\": 1,\n \"0000:43:00.0\": 1\n}", 3, "stands twice: 0000:1b:00.0"),
-            ("{\"0000:1b:00.0\": 1,\n\"0000:1b:00.0\": 2}", 2, "0000:1b:00.0 stands twice"),
+            ("{\n \"0000:1b:00.0\": 1,\n \"0000:43:00.0\": 1\n}", 3, "appears twice: 0000:1b:00.0"),
+            ("{\"0000:1b:00.0\": 1,\n\"0000:1b:00.0\": 2}", 2, "0000:1b:00.0 appears twice"),
             ("{\"0000:1b:00.0\": 0}", 1, "module id 0 of 0000:1b:00.0 is not 1 to 16"),
             ("{\"0000:1b:00.0\": 17}", 1, "is not 1 to 16"),
             ("{\"0000:1b:00.0\": -1}", 1, "invalid type"),

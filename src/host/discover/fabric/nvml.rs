@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// When NVML is given up: without persistence mode the driver starts each GPU anew, at one or two seconds each.
 const NVML_LIMIT: Duration = Duration::from_secs(20);
-/// Is what NVML says.
+/// What NVML says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvmlAnswer {
     /// Module ids, in the order of the question.

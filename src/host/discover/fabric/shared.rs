@@ -11,7 +11,7 @@ use gpuvm_core::fabric::{Listed, ListedGpu};
 use gpuvm_core::topology::{Fabric, NvLink, Partition, PartitionId};
 use std::collections::BTreeMap;
 
-/// Is what a partition's GPUs are found by.
+/// What a partition's GPUs are found by.
 struct Places<'a> {
     /// The board and its parts.
     found: &'a Found<'a>,

@@ -13,7 +13,7 @@ use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::Listed;
 use gpuvm_core::topology::FabricModel;
 
-/// Is what the host says.
+/// What the host says.
 #[derive(Debug, Clone, Default)]
 pub struct Told {
     /// How NVSwitches serve guests.
@@ -30,7 +30,7 @@ pub struct Told {
     pub notes: Vec<String>,
 }
 
-/// Is which module ids NVML is asked for.
+/// Which module ids NVML is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AskNvml {
     /// Those that the admin's file does not have: attaching to a GPU takes seconds where nobody else uses it.

@@ -25,7 +25,7 @@ const AGENT_WAIT: Duration = Duration::from_secs(6);
 /// look at a guest's address take seconds.
 const AGENT_REST: Duration = Duration::from_secs(30);
 
-/// Is whether agents are asked.
+/// Whether agents are asked.
 #[derive(Debug, Default)]
 pub(super) struct Agents {
     /// When one was silent last.
@@ -84,7 +84,7 @@ pub(super) fn addresses(libvirt: &Libvirt, domain: &Domain, macs: &[String]) -> 
 /// How much younger than its start what a guest says may seem: leases and the kernel count in whole seconds.
 const BLUR: Duration = Duration::from_secs(2);
 
-/// Is a guest since its start.
+/// A guest since its start.
 struct Run<'a> {
     /// Its libvirt.
     libvirt: &'a Libvirt,

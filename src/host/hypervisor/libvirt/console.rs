@@ -8,7 +8,7 @@ use virt::sys;
 /// What a stream answers that would have to wait.
 const WOULD_WAIT: isize = -2;
 
-/// Is a console that is attached to.
+/// A console that is attached to.
 struct Attached {
     /// The stream; none once it is given up.
     stream: Option<Stream>,

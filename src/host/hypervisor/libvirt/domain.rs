@@ -22,7 +22,7 @@ use virt::sys;
 /// seen a moment after libvirt said that the domain does not run.
 const END_WAIT: Duration = Duration::from_secs(10);
 
-/// Is what libvirt says that domains can have, as far as it is looked at.
+/// What libvirt says that domains can have, as far as it is looked at.
 #[derive(Debug, Deserialize)]
 struct Capabilities {
     /// The emulator.
@@ -284,7 +284,7 @@ impl Libvirt {
     }
 }
 
-/// Is what was told of all domains at once, by UUID.
+/// What was told of all domains at once, by UUID.
 #[derive(Default)]
 struct Known {
     /// Those that run.

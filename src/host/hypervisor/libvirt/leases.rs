@@ -49,7 +49,7 @@ fn server(network: &Network) -> Result<Option<Ipv4Addr>, Error> {
     Ok(with_dhcp.find_map(|ip| ip.address?.parse().ok()))
 }
 
-/// Is what is read of a network's definition.
+/// What is read of a network's definition.
 #[derive(Debug, Deserialize)]
 struct Document {
     /// Its own addresses.
@@ -57,7 +57,7 @@ struct Document {
     ips: Vec<Ip>,
 }
 
-/// Is an address of a network.
+/// An address of a network.
 #[derive(Debug, Deserialize)]
 struct Ip {
     /// The address.
@@ -67,7 +67,7 @@ struct Ip {
     dhcp: Option<Dhcp>,
 }
 
-/// Is what a network's DHCP server gives.
+/// What a network's DHCP server gives.
 #[derive(Debug, Deserialize)]
 struct Dhcp {
     /// Addresses that anybody gets.
@@ -78,7 +78,7 @@ struct Dhcp {
     host: Vec<Host>,
 }
 
-/// Is addresses that anybody gets.
+/// Addresses that anybody gets.
 #[derive(Debug, Deserialize)]
 struct Range {
     /// The first.
@@ -91,7 +91,7 @@ struct Range {
     lease: Option<Term>,
 }
 
-/// Is the address of one guest.
+/// The address of one guest.
 #[derive(Debug, Deserialize)]
 struct Host {
     /// The address.
@@ -101,7 +101,7 @@ struct Host {
     lease: Option<Term>,
 }
 
-/// Is for how long an address is given.
+/// For how long an address is given.
 #[derive(Debug, Clone, Copy, Deserialize)]
 struct Term {
     /// How long; 0: for ever.
@@ -112,7 +112,7 @@ struct Term {
     unit: Option<Unit>,
 }
 
-/// Is the unit of a term.
+/// The unit of a term.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Unit {

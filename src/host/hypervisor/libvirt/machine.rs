@@ -8,14 +8,14 @@ use virt::connect::Connect;
 /// A driver of libvirt's client library, which reads this machine's name as every driver does.
 const IN_PROCESS: &str = "test:///default";
 
-/// Is what libvirt says of a host, as far as it is looked at.
+/// What libvirt says of a host, as far as it is looked at.
 #[derive(Debug, Deserialize)]
 struct Capabilities {
     /// The host.
     host: Host,
 }
 
-/// Is the host of them.
+/// The host of them.
 #[derive(Debug, Deserialize)]
 struct Host {
     /// Its UUID.

@@ -32,7 +32,7 @@ fn read(text: &str) -> Option<VfPool> {
     Some(VfPool { name, functions })
 }
 
-/// Is what is read of a network's definition.
+/// What is read of a network's definition.
 #[derive(Debug, Deserialize)]
 struct Document {
     /// Its name.
@@ -41,7 +41,7 @@ struct Document {
     forward: Option<Forward>,
 }
 
-/// Is where the interfaces of a network lead.
+/// Where the interfaces of a network lead.
 #[derive(Debug, Deserialize)]
 struct Forward {
     /// `nat`, `bridge`, `hostdev`.
@@ -52,7 +52,7 @@ struct Forward {
     addresses: Vec<Address>,
 }
 
-/// Is the address of a function.
+/// The address of a function.
 #[derive(Debug, Deserialize)]
 struct Address {
     /// Segment.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Is a connection that tells this.
+/// A connection that tells this.
 struct Fake {
     /// Its URI.
     uri: &'static str,

@@ -21,7 +21,7 @@ const ELSEWHERE: [&str; 14] = [
 /// What QEMU writes before a path.
 const HERE: [&str; 3] = ["file", "host_device", "host_cdrom"];
 
-/// Is what lies below an image.
+/// What lies below an image.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     /// The files, without the image itself.

@@ -4,7 +4,7 @@ use super::How;
 use gpuvm_core::domain::{DomainXml, Element};
 use std::path::PathBuf;
 
-/// Is something that a definition names.
+/// Something that a definition names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
     /// The file or device; none: a volume.
