@@ -150,6 +150,7 @@ const PROVOKED: &[&str] = &[
     "export --name x --gpus 2 --host topologies/dgx-2.json --drive nosuch",
     "check /nonexistent --host topologies/dgx-2.json",
     "check README.md --host topologies/dgx-2.json",
+    "nccl tests/golden/check/good.xml --host topologies/dual-socket.json",
     "verify nosuch --connect test:///default",
     "verify test --metrics /nonexistent/x --connect test:///default",
     "list --connect test:///nosuch",

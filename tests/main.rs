@@ -22,6 +22,7 @@ mod libvirt;
 mod lstopo;
 mod manual;
 mod matrix;
+mod nccl;
 mod nics;
 mod partitions;
 mod plans;

@@ -66,9 +66,9 @@ fn imports_point_down() {
 }
 
 /// The verbs: what each command line runs.
-const VERBS: [&str; 27] = [
+const VERBS: [&str; 28] = [
     "capacity", "check", "console", "create", "delete", "device", "drive", "export", "gpu",
-    "history", "host", "image", "ip", "list", "meta", "network", "nic", "plan", "recover",
+    "history", "host", "image", "ip", "list", "meta", "nccl", "network", "nic", "plan", "recover",
     "restart", "seed", "show", "start", "stop", "tune", "undo", "verify",
 ];
 

@@ -111,6 +111,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
     for (line, name) in [
         ("list --host HOST --domain-xml GUEST", "gpuvm-list"),
         ("check GUEST --host HOST", "gpuvm-check"),
+        ("nccl GUEST --host HOST", "gpuvm-nccl"),
         ("tune GUEST --host HOST --explain", "gpuvm-tuned-domain"),
         ("tune GUEST --host HOST --dry-run", "gpuvm-tune"),
         ("plan --gpus 99 --host HOST", "gpuvm-error"),

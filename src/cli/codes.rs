@@ -26,6 +26,7 @@ use crate::hypervisor::HypervisorError;
 use crate::image::{BelowError, ContentError, ImageNameError, SumError};
 use crate::input::InputError;
 use crate::memsize::MemSizeError;
+use crate::nccl::NcclError;
 use crate::placement::PlanError;
 use crate::request::RequestError;
 use crate::seed::SeedError;
@@ -82,7 +83,7 @@ where
 }
 
 /// The error types that are met as causes.
-static KNOWN: [Known; 71] = [
+static KNOWN: [Known; 72] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -123,6 +124,7 @@ static KNOWN: [Known; 71] = [
     known::<LockError>(),
     known::<LstopoError>(),
     known::<MemSizeError>(),
+    known::<NcclError>(),
     known::<NicError>(),
     known::<UndoError>(),
     known::<HostUndoError>(),

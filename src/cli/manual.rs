@@ -32,6 +32,7 @@ pub fn beside(words: &[&str]) -> Vec<&'static str> {
         ["delete", ..] => &["guide", "safety", "nvidia-vm"],
         ["check", ..] => &["codes", "guide"],
         ["verify", ..] => &["tuning", "codes"],
+        ["nccl", ..] => &["hardware", "guide"],
         ["tune" | "undo" | "history", ..] => &["tuning", "safety"],
         ["recover", ..] => &["guide", "safety"],
         ["network", "doctor", ..] => &["networks", "codes"],

@@ -30,6 +30,7 @@ pub mod list;
 pub mod manual;
 pub mod meta;
 pub mod names;
+pub mod nccl;
 pub mod network;
 pub mod nic;
 pub mod offer;
@@ -159,6 +160,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Recover(args) => recover::run(args, &cx),
         Verb::Check(args) => check::run(args, &cx),
         Verb::Verify(args) => verify::run(args, &cx),
+        Verb::Nccl(args) => nccl::run(args, &cx),
         Verb::Completions(args) => meta::completions(args, &cx),
         Verb::Man(args) => meta::man(args, &cx),
         Verb::Schema(args) => meta::schema(args, &cx),

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 46] = [
+const ALL: [Listed; 47] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
@@ -48,6 +48,7 @@ const ALL: [Listed; 46] = [
     ("gpuvm-image-list", rows::<gpuvm_ops::images::list::UsedImage>),
     ("gpuvm-list", rows::<gpuvm_ops::domains::ListedDomain>),
     ("gpuvm-matrix", document::<crate::topology::Matrix>),
+    ("gpuvm-nccl", document::<gpuvm_ops::nccl::Nccl>),
     ("gpuvm-network", document::<gpuvm_ops::networks::facts::NetworkShown>),
     ("gpuvm-network-created", document::<network::create::Created>),
     ("gpuvm-network-doctor", document::<gpuvm_ops::networks::doctor::Diagnoses>),

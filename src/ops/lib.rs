@@ -98,6 +98,7 @@ pub mod images;
 pub mod links;
 pub mod made;
 pub mod modules;
+pub mod nccl;
 pub mod networks;
 pub mod nics;
 pub mod pages;

@@ -9,6 +9,7 @@ use crate::support::{project, run, skip};
 use gpuvm::bdf::Bdf;
 use gpuvm::discover::source::load;
 use gpuvm::domain::{DomainXml, Element};
+use gpuvm::nccl::{Pci, topology};
 use gpuvm::placement::{PcieLink, Placement};
 use gpuvm::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
@@ -272,12 +273,31 @@ fn compare_tree(written: &Written, functions: &[Function]) {
         assert!(ways.is_sorted(), "numbered otherwise than by the host: {ways:?}");
     }
     assert_eq!(planned, written.plan.devices.len());
+    compare_busids(written, functions);
     // Beside the ports and what is passed through nothing is on a cell's bus, and nothing on a cell.
     for other in
         functions.iter().filter(|f| f.serial.is_none() && !ports.contains(f.way.last().unwrap()))
     {
         assert!(!roots.contains(&other.way[0]) && other.node == -1, "{other:?}");
     }
+}
+
+/// Compares the addresses that NCCL is told of with those that the guest's kernel has.
+fn compare_busids(written: &Written, functions: &[Function]) {
+    let domain = DomainXml::parse(&written.xml).unwrap();
+    let told = topology(&domain, &written.topology).unwrap();
+    let mut level: Vec<&Pci> = told.system.cpus.iter().flat_map(|cpu| &cpu.below).collect();
+    let mut compared = 0;
+    while let Some(pci) = level.pop() {
+        level.extend(&pci.below);
+        if pci.ids.is_none() {
+            let seen = functions.iter().find(|seen| seen.serial == Some(serial(pci.host)));
+            let at = seen.and_then(|seen| seen.way.last());
+            assert_eq!(at, Some(&pci.busid.to_string()), "{}", pci.host);
+            compared += 1;
+        }
+    }
+    assert!(compared > 0);
 }
 
 /// Compares the cells that a guest sees with the plan's.

@@ -12,7 +12,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
         &["create", "list", "show", "start", "stop", "restart", "ip", "console", "delete", "seed"],
     ),
     ("Planning (changes nothing)", &["plan", "capacity", "export"]),
-    ("Tuning and checks", &["tune", "check", "verify", "history", "undo", "recover"]),
+    ("Tuning and checks", &["tune", "check", "verify", "nccl", "history", "undo", "recover"]),
     ("Host, devices, networks", &["host", "gpu", "device", "nic", "drive", "network", "image"]),
     ("This program", &["completions", "man", "schema", "help"]),
 ];

@@ -16,6 +16,7 @@ mod item;
 mod life;
 mod make;
 mod meta;
+mod nccl;
 mod network;
 mod nic;
 mod request;
@@ -44,6 +45,7 @@ pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
 pub use make::{CreateArgs, ExportArgs, PlanArgs};
 pub use meta::{CompletionsArgs, ManArgs, SchemaArgs};
+pub use nccl::NcclArgs;
 pub use network::{
     NetworkCreateArgs, NetworkDeleteArgs, NetworkDoctorArgs, NetworkShowArgs, NetworkUndoArgs,
     NetworkVerb,
@@ -332,6 +334,18 @@ pub enum Verb {
     /// Changes nothing. Exits with 3 if something differs, and with 1 if the comparison failed, with --all for any domain.
     #[command(after_long_help = verify::VERIFY)]
     Verify(VerifyArgs),
+    /// Print the topology file that NCCL of a guest needs
+    ///
+    /// NCCL reads PCIe distances from the guest, which sees each device below a root port of its own, so that NCCL takes GPUs and
+    /// NICs of one PCIe switch for distant and keeps GPUDirect RDMA off. The file (NCCL_TOPO_FILE) puts the switches of the host
+    /// back, with their link speeds, and names each GPU and NIC by its address in the guest. gpuvm-hardware(7), NCCL TOPOLOGY,
+    /// explains it and says where the guest needs it.
+    ///
+    /// Changes nothing. Takes any domain of libvirt, also one that gpuvm did not create, or a file of domain XML. Refuses what NCCL
+    /// would read as something else. The file holds until the guest's devices or their addresses change.
+    #[command(after_long_help = nccl::NCCL)]
+    #[command(group = about_records())]
+    Nccl(NcclArgs),
     /// List the changes of a domain
     ///
     /// Before each change by `tune`, or by `start` that reserves pages, gpuvm saves the whole definition in /var/lib/gpuvm/history, which only root can read. `undo` reverts

@@ -1,0 +1,82 @@
+//! `nccl`: a guest's topology for NCCL, from its definition and its host. What stands in it is [`gpuvm_core::nccl`]'s.
+
+use crate::domain::DomainXml;
+use crate::error::{Coded, Doing as _, Error, Result};
+use crate::guest::find;
+use crate::hypervisor::{DomainState, XmlOf};
+use crate::shell::word;
+use crate::source::{Source, definition};
+use crate::world::World;
+use gpuvm_core::nccl::{NcclError, Note, System, Told, topology};
+use serde::Serialize;
+
+/// A guest's topology for NCCL.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Nccl {
+    /// Name of the domain.
+    pub domain: String,
+    /// Whether NCCL chooses otherwise with the file than without: the guest has two GPUs, or a GPU and a NIC.
+    pub needed: bool,
+    /// What `NCCL_TOPO_FILE` names, as text.
+    pub file: String,
+    /// The same as values, with the addresses on the host.
+    pub system: System,
+    /// What is inferred, missing or left out.
+    pub notes: Vec<Note>,
+}
+
+impl Coded for NcclError {}
+
+/// Makes the topology of a domain; changes nothing.
+pub fn nccl(world: &World, source: &Source) -> Result<Nccl> {
+    let domain = read(source, world)?;
+    let Told { system, notes, is_needed } =
+        topology(&domain, &world.topology()?).map_err(|error| helped(error, source))?;
+    let name = Some(domain.name()).filter(|name| !name.is_empty());
+    Ok(Nccl {
+        domain: name.unwrap_or_else(|| source.named().to_owned()),
+        needed: is_needed,
+        file: system.to_string(),
+        system,
+        notes,
+    })
+}
+
+/// Reads the domain: of one that runs what it runs with, whose functions have their addresses now.
+fn read(source: &Source, world: &World) -> Result<DomainXml> {
+    let name = match source {
+        Source::File(file) => return definition(file),
+        Source::Domain(name) => name,
+    };
+    let hypervisor = world.hypervisor()?;
+    let is_off =
+        matches!(find(&*hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed);
+    let xml = hypervisor.xml(name, if is_off { XmlOf::Inactive } else { XmlOf::Live })?;
+    DomainXml::parse(&xml).doing(|| format!("cannot read `{name}`"))
+}
+
+/// Says what helps.
+fn helped(error: NcclError, source: &Source) -> Error {
+    let named = word(source.named());
+    let check = format!("`gpuvm check {named}` finds what is wrong with its PCI tree");
+    let hint = match (&error, source) {
+        (NcclError::NoGpu, Source::Domain(_)) => format!("`gpuvm show {named}` lists its devices"),
+        (NcclError::NoGpu, Source::File(_)) => "`gpuvm gpu list` lists the host's GPUs".into(),
+        (NcclError::NoPcie, _) => "give it machine type q35, as `gpuvm create` does".into(),
+        (NcclError::NoAddress { .. }, Source::File(_)) => {
+            format!("`virsh define {named}` fills it in; then name the domain")
+        }
+        (NcclError::UnknownPath { bdf }, _) => format!(
+            "`gpuvm device list` shows whether the host has {bdf}; a record of it is made by `gpuvm host capture FILE`"
+        ),
+        (NcclError::NicPlace { .. } | NcclError::NicsOnOneBus { .. }, _) => {
+            format!("`gpuvm tune {named} --pcie on` gives each a root port of its own")
+        }
+        (NcclError::TooLarge { .. }, _) => {
+            "pass fewer devices through; without a file NCCL reads what the guest shows".into()
+        }
+        _ => check,
+    };
+    error.hint(hint)
+}

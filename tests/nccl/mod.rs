@@ -1,0 +1,175 @@
+//! `nccl`: the files that it prints, read back as NCCL reads them, and those that clouds ship.
+
+mod firmware;
+mod reader;
+
+use crate::support::{gpuvm, project, run, shared_hosts};
+use gpuvm::bdf::Bdf;
+use gpuvm::domain::DomainXml;
+use gpuvm::nccl::{Cpu, Pci, PcieLink, System};
+use gpuvm::topology::Link;
+use reader::{Node, Placed, Refused, read};
+use std::path::{Path, PathBuf};
+
+/// A recorded host, what is asked for on it, and how many elements NCCL reads.
+const GUESTS: [(&str, &str, usize); 6] = [
+    ("dgx-a100", "--gpus 2 --nic 2 --nic-near switch", 8),
+    ("dgx-h100", "--gpus 8 --nic 8", 27),
+    ("dgx-1", "--gpus 8 --nic 4", 19),
+    ("dgx-2", "--gpus 16", 31),
+    ("dual-socket", "--gpus 1", 3),
+    ("dual-socket", "--gpus 2 --nic 1", 6),
+];
+
+/// A recorded host.
+fn host(name: &str) -> String {
+    project().join(format!("topologies/{name}.json")).display().to_string()
+}
+
+/// The definition that `create` would make, in a file.
+pub fn exported(dir: &Path, host_name: &str, words: &str) -> PathBuf {
+    let host = host(host_name);
+    let mut args = vec!["export", "--name", "t", "--host", &host];
+    args.extend(words.split(' '));
+    let (code, xml, err) = run(&mut gpuvm(&args));
+    assert_eq!(code, 0, "{words}: {err}");
+    let file = dir.join("t.xml");
+    std::fs::write(&file, xml).unwrap();
+    file
+}
+
+/// Runs `nccl` for a definition on a host.
+fn nccl(file: &Path, host_name: &str, more: &[&str]) -> (i32, String, String) {
+    let (file, host) = (file.display().to_string(), host(host_name));
+    run(&mut gpuvm(&[&["nccl", &file, "--host", &host], more].concat()))
+}
+
+#[test]
+fn files_of_recorded_hosts_are_as_kept_and_nccl_reads_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut wrong = Vec::new();
+    for (host, words, elements) in GUESTS {
+        let file = exported(dir.path(), host, words);
+        let (code, out, err) = nccl(&file, host, &[]);
+        assert_eq!(code, 0, "{err}");
+        assert_eq!(nccl(&file, host, &[]).1, out, "another file of the same");
+        assert_eq!(read(out.as_bytes()).unwrap().count(), elements, "{host} {words}: {out}");
+        let name = format!("{host}{}.xml", words.replace(" --", "-").replace(' ', ""));
+        let kept = project().join("tests/golden/nccl").join(name.replace("--", "-"));
+        let text = format!("{err}{out}");
+        if std::env::var_os("GPUVM_RENEW").is_some() {
+            std::fs::create_dir_all(kept.parent().unwrap()).unwrap();
+            std::fs::write(&kept, &text).unwrap();
+        }
+        if std::fs::read_to_string(&kept).unwrap_or_default() != text {
+            wrong.push((kept, text));
+        }
+    }
+    assert!(wrong.is_empty(), "GPUVM_RENEW=1 renews: {wrong:#?}");
+}
+
+#[test]
+fn what_nccl_would_misread_is_refused_with_what_helps() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = exported(dir.path(), "dgx-h100", "--gpus 2 --nic 2");
+    let good = std::fs::read_to_string(&file).unwrap();
+    let parsed = DomainXml::parse(&good).unwrap();
+    let devices = parsed.root().child("devices").unwrap();
+    let hostdevs: Vec<_> = devices.children("hostdev").collect();
+    let address = |hostdev: usize| hostdevs[hostdev].child("address").unwrap().xml().to_owned();
+    let nic = hostdevs.len() - 2;
+    let moved = address(nic).replace("slot='0x00'", "slot='0x01'");
+    let same_bus = address(nic + 1).replace("slot='0x00'", "slot='0x01'");
+    for (xml, code, what, hint) in [
+        (good.replace(&address(nic), &moved), "nccl-nic-place", ":01.0 in the guest", "tune"),
+        (
+            good.replace(&address(nic), &same_bus),
+            "nccl-nics-on-one-bus",
+            "NCCL takes them for one",
+            "tune",
+        ),
+        (good.replace(&address(0), ""), "nccl-no-address", "has no guest address", "virsh define"),
+        (good.replace("machine='q35'", "machine='pc'"), "nccl-no-pcie", "no PCI Express", "q35"),
+    ] {
+        assert_ne!(xml, good);
+        std::fs::write(&file, xml).unwrap();
+        let (exit, out, err) = nccl(&file, "dgx-h100", &[]);
+        assert!(exit == 1 && out.is_empty() && err.contains(what), "{exit} {out}{err}");
+        assert!(err.contains("hint: ") && err.contains(hint), "{err}");
+        let (exit, out, _) = nccl(&file, "dgx-h100", &["--json"]);
+        assert!(exit == 1 && out.contains(&format!("\"code\": \"{code}\"")), "{out}");
+    }
+    // On another host the functions are others, or none.
+    std::fs::write(&file, &good).unwrap();
+    let (exit, _, err) = nccl(&file, "dual-socket", &[]);
+    assert!(exit == 1 && err.contains("does not tell what bridges"), "{err}");
+}
+
+/// The files of clouds and of machines that others recorded.
+fn public_files() -> Option<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(shared_hosts()?.join("nccl")).unwrap();
+    let files = entries.map(|entry| entry.unwrap().path());
+    Some(files.filter(|path| path.extension().is_some_and(|end| end == "xml")).collect())
+}
+
+#[test]
+fn nccls_reader_takes_the_files_of_clouds() {
+    let Some(files) = public_files() else { return };
+    assert!(files.len() >= 11, "{files:?}");
+    for file in files {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let bytes = std::fs::read(&file).unwrap();
+        match (name.starts_with("rccl"), read(&bytes)) {
+            // RCCL's are of a version of its own, which NCCL refuses.
+            (true, Err(Refused::Usage(_))) | (true, Ok(_)) => {}
+            (false, Ok(system)) => {
+                let gpus =
+                    system.placed().iter().filter(|one| one.class.starts_with("0x03")).count();
+                let expected = match name {
+                    "aws-g5.48xl-topo.xml" => 0,
+                    _ if name.contains("ncv4") || name.contains("perlmutter") => 4,
+                    _ => 8,
+                };
+                assert_eq!(gpus, expected, "{name}");
+            }
+            (_, other) => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+/// The element of one that was read, as ours; none: its address is not PCI's.
+fn as_ours(node: &Node) -> Pci {
+    let busid: Bdf = node.attr("busid").unwrap().parse().unwrap();
+    let speed = node.attr("link_speed").and_then(|speed| {
+        let number: f64 = speed.split(' ').next()?.parse().ok()?;
+        Some((number * 10.0).round() as u32)
+    });
+    let width = node.attr("link_width").and_then(|width| width.parse().ok());
+    Pci {
+        busid,
+        host: busid,
+        class: node.attr("class").unwrap().to_owned(),
+        link: PcieLink::new(&Link { speed_dgts: speed, width }),
+        ids: None,
+        below: node.below.iter().filter(|node| node.name == "pci").map(as_ours).collect(),
+    }
+}
+
+#[test]
+fn our_writer_says_of_a_clouds_tree_what_the_clouds_file_says() {
+    let Some(files) = public_files() else { return };
+    let names = ["azure-ndv4-topo.xml", "azure-ndv2-topo.xml", "aws-p4d-24xl-topo.xml"];
+    for name in names {
+        let file = files.iter().find(|file| file.ends_with(name)).expect("it is there");
+        let theirs = read(&std::fs::read(file).unwrap()).unwrap();
+        let cpus = theirs.below.iter().map(|cpu| Cpu {
+            numaid: cpu.attr("numaid").unwrap().parse().unwrap(),
+            below: cpu.below.iter().map(as_ours).collect(),
+        });
+        let ours = System { cpus: cpus.collect() }.to_string();
+        let known = |one: &Placed| one.rate.is_some();
+        let (ours, theirs) = (read(ours.as_bytes()).unwrap().placed(), theirs.placed());
+        assert!(theirs.len() >= 9 && theirs.iter().all(known), "{name}: {theirs:?}");
+        assert_eq!(ours, theirs, "{name}");
+    }
+}
