@@ -56,3 +56,6 @@ pub fn this_host() -> Result<HostNetwork> {
     crate::discover::network::network()
         .doing(|| "cannot read this host's links, addresses and routes".into())
 }
+
+#[cfg(test)]
+mod tests;

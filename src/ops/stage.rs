@@ -2,6 +2,7 @@
 //! who is told and asked.
 
 pub(crate) mod fake;
+mod networks;
 mod storage;
 
 use crate::apply::{HostLock, Orphan, Step, recover};

@@ -52,8 +52,9 @@ impl LastChange {
 }
 
 /// The steps that keep a network as it is, in place of what was kept of one of its name. `after`: what it becomes; none: it
-/// goes. A network of another machine is kept by the gpuvm there alone: none.
+/// goes. A network of another machine is kept by the gpuvm there alone: none. `kept`: as of [`directory`].
 pub fn remember(
+    kept: &Path,
     state: &NetworkState,
     on: &dyn Hypervisor,
     after: Option<&str>,
@@ -65,7 +66,7 @@ pub fn remember(
     let network = Network::read(&state.xml)
         .map_err(|reason| HistoryError::Network { name: name.clone(), reason })?;
     let uuid = network.uuid.unwrap_or_else(|| name.clone());
-    let path = state_directory(DIRECTORY).join(format!("{uuid}.json"));
+    let path = kept.join(format!("{uuid}.json"));
     let entry = NetworkEntry {
         format: store::FORMAT,
         uri: on.uri().to_owned(),
@@ -76,7 +77,7 @@ pub fn remember(
         before: state.xml.clone(),
         after: after.map(str::to_owned),
     };
-    let other = last_of(on.uri(), &state.name)?.filter(|other| other.path != path);
+    let other = last_of(kept, on.uri(), &state.name)?.filter(|other| other.path != path);
     let was = store::read(&path)?;
     let remember = store::write(path, &entry, was);
     Ok(other.iter().map(LastChange::forget).chain([remember]).collect())
@@ -84,6 +85,7 @@ pub fn remember(
 
 /// The steps that keep a network which these steps change, and forget one which they make again; to be done before them.
 pub fn remember_before(
+    kept: &Path,
     steps: &[NetworkStep],
     state: Option<&NetworkState>,
     on: &dyn Hypervisor,
@@ -92,28 +94,25 @@ pub fn remember_before(
         return Ok(Vec::new());
     }
     if let Some(NetworkStep::Define { name, .. }) = steps.first() {
-        return Ok(last_of(on.uri(), name)?.iter().map(LastChange::forget).collect());
+        return Ok(last_of(kept, on.uri(), name)?.iter().map(LastChange::forget).collect());
     }
     let after = steps.iter().find_map(|step| match step {
         NetworkStep::Redefine { xml, .. } => Some(xml.as_str()),
         _ => None,
     });
-    state.zip(after).map_or(Ok(Vec::new()), |(state, after)| remember(state, on, Some(after)))
+    state.zip(after).map_or(Ok(Vec::new()), |(state, after)| remember(kept, state, on, Some(after)))
 }
 
-/// The last change of a network of this name, of the hypervisor at a URI; none: nothing is kept of it.
-pub fn last_of(uri: &str, name: &str) -> Result<Option<LastChange>, HistoryError> {
-    last_in(&state_directory(DIRECTORY), uri, name)
+/// Where changes of networks are kept, in a directory of the caller's or in that of this host.
+pub fn directory(state: Option<&Path>) -> PathBuf {
+    state.map_or_else(|| state_directory(DIRECTORY), |state| state.join(DIRECTORY))
 }
 
-/// The same, in a directory. Two networks may have had the name, one after the other.
-pub(super) fn last_in(
-    directory: &Path,
-    uri: &str,
-    name: &str,
-) -> Result<Option<LastChange>, HistoryError> {
+/// The last change of a network of this name, of the hypervisor at a URI; none: nothing is kept of it. Two networks may
+/// have had the name, one after the other.
+pub fn last_of(kept: &Path, uri: &str, name: &str) -> Result<Option<LastChange>, HistoryError> {
     let mut found: Option<LastChange> = None;
-    for (path, text) in store::documents(directory)? {
+    for (path, text) in store::documents(kept)? {
         let entry: NetworkEntry = store::parse(&path, &text)?;
         let is_later = found.as_ref().is_none_or(|other| other.entry.at_s <= entry.at_s);
         if entry.uri == uri && entry.name == name && is_later {

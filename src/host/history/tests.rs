@@ -184,7 +184,7 @@ fn the_hosts_changes_of_format_1_are_read_and_undone() {
 fn a_network_of_format_1_is_found_by_name_and_hypervisor() {
     let directory = Path::new(V1).join("networks");
     let uri = "test:///run/gpuvm/node.xml";
-    let last = network::last_in(&directory, uri, "lab").unwrap().unwrap();
+    let last = network::last_of(&directory, uri, "lab").unwrap().unwrap();
     assert!(
         last.entry.before.contains("virbr9") && last.entry.active && last.entry.after.is_none()
     );
@@ -193,9 +193,9 @@ fn a_network_of_format_1_is_found_by_name_and_hypervisor() {
         v1("networks/aaaaaaaa-2222-4333-8444-555555555555.json").1
     );
     for (uri, name) in [(uri, "labs"), ("qemu:///system", "lab")] {
-        assert!(network::last_in(&directory, uri, name).unwrap().is_none(), "{uri} {name}");
+        assert!(network::last_of(&directory, uri, name).unwrap().is_none(), "{uri} {name}");
     }
-    assert!(network::last_in(&directory.join("none"), uri, "lab").unwrap().is_none());
+    assert!(network::last_of(&directory.join("none"), uri, "lab").unwrap().is_none());
 }
 
 #[test]
@@ -223,10 +223,10 @@ fn of_two_networks_that_had_a_name_the_last_one_is_found() {
     }
     // What a killed run was writing.
     std::fs::write(dir.path().join(".tmpAbCdEf"), "{").unwrap();
-    let last = network::last_in(dir.path(), "a", "lab").unwrap().unwrap();
+    let last = network::last_of(dir.path(), "a", "lab").unwrap().unwrap();
     assert_eq!(last.entry.before, "1");
     std::fs::write(dir.path().join("5.json"), "{").unwrap();
-    let error = network::last_in(dir.path(), "a", "lab").unwrap_err().to_string();
+    let error = network::last_of(dir.path(), "a", "lab").unwrap_err().to_string();
     assert!(error.contains("5.json: EOF"), "{error}");
 }
 

@@ -7,7 +7,7 @@ use crate::apply::nic::NicStep;
 use crate::apply::{NetworkStep, Step};
 use crate::change::Change;
 use crate::error::{Coded as _, Error, Refusal, Result, usage};
-use crate::history::network::remember_before;
+use crate::history::network::{directory, remember_before};
 use crate::hypervisor::network::NetworkState;
 use crate::network::host::HostNetwork;
 use crate::network::{
@@ -95,7 +95,8 @@ pub fn create(world: &World, wanted: &NewNetwork) -> Result<Change<NetworkPlan>>
     if let (Some(before), true) = (before, stops) {
         lost.extend(told(before, &guests.on(before), true));
     }
-    steps.extend(remember_before(&changes, state.as_ref(), hypervisor)?);
+    let kept = directory(world.settings.state.as_deref());
+    steps.extend(remember_before(&kept, &changes, state.as_ref(), hypervisor)?);
     steps.extend(changes.into_iter().map(Step::Network));
     let about = NetworkPlan { network, notes, before: state.map(|state| state.xml) };
     Ok(change(&wanted.name, steps, lost, about))

@@ -5,7 +5,7 @@ use super::guests::{Guests, told};
 use crate::apply::{NetworkStep, Step};
 use crate::change::Change;
 use crate::error::Result;
-use crate::history::network::remember;
+use crate::history::network::{directory, remember};
 use crate::network::Kind;
 use crate::reporter::{Deed, Question};
 use crate::shell::word;
@@ -26,7 +26,7 @@ pub fn delete(world: &World, name: &str) -> Result<Change<Left>> {
     let (state, network) = find(hypervisor, name)?;
     let guests = told(&network, &Guests::read(hypervisor)?.on(&network), false);
     let mut steps = match state.persistent {
-        true => remember(&state, hypervisor, None)?,
+        true => remember(&directory(world.settings.state.as_deref()), &state, hypervisor, None)?,
         false => Vec::new(),
     };
     let is_kept = steps.iter().any(|step| matches!(step, Step::Remember { text: Some(_), .. }));

@@ -37,7 +37,8 @@ pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo
         let message = format!("changes of network `{name}` are kept on its machine `{host}`");
         return Err(classed(Class::OtherMachine, message, format!("`{there}`")));
     }
-    let Some(last) = network::last_of(hypervisor.uri(), name)? else {
+    let kept = network::directory(world.settings.state.as_deref());
+    let Some(last) = network::last_of(&kept, hypervisor.uri(), name)? else {
         let hint = "`network create --replace` and `network delete` keep what they change; what `create` made goes with \
                     `network delete`";
         let message = format!("there is no change of network `{name}` to undo");

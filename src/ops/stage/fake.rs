@@ -1,7 +1,6 @@
 //! A hypervisor in memory.
 
-use crate::hypervisor::network::Networks;
-use crate::hypervisor::none::NoHypervisor;
+use crate::hypervisor::network::{NetworkState, Networks};
 use crate::hypervisor::storage::Storage;
 use crate::hypervisor::{
     AskedBy, Console, DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind,
@@ -30,6 +29,8 @@ pub struct Fake {
     pub unreadable: RefCell<BTreeMap<String, HypervisorErrorKind>>,
     /// Domains whose definition does not outlive them.
     pub transient: RefCell<BTreeSet<String>>,
+    /// Its networks, by name.
+    pub networks: RefCell<BTreeMap<String, NetworkState>>,
     /// What agents answer, by the command.
     pub agent: RefCell<BTreeMap<&'static str, &'static str>>,
     /// Commands that agents were given, so far.
@@ -60,7 +61,7 @@ impl Fake {
     }
 
     /// Fails where nothing answers.
-    fn answers(&self, doing: &str) -> Result<(), HypervisorError> {
+    pub(super) fn answers(&self, doing: &str) -> Result<(), HypervisorError> {
         match self.gone.get() {
             true => Err(failed(doing, HypervisorErrorKind::NoConnection)),
             false => Ok(()),
@@ -130,7 +131,7 @@ fn absent(name: &str) -> HypervisorError {
 }
 
 /// An error.
-fn failed(doing: &str, kind: HypervisorErrorKind) -> HypervisorError {
+pub(super) fn failed(doing: &str, kind: HypervisorErrorKind) -> HypervisorError {
     let message = match kind {
         HypervisorErrorKind::NoDomain => "there is none",
         HypervisorErrorKind::NoConnection => "it is gone",
@@ -147,7 +148,7 @@ impl Hypervisor for Fake {
         self
     }
     fn networks(&self) -> &dyn Networks {
-        &NoHypervisor
+        self
     }
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
         self.answers("list domains")?;
