@@ -81,3 +81,6 @@ fn paths(name: &str) -> (PathBuf, PathBuf) {
     let at = |dir: &str| Path::new("/").join(dir).join(netplan::file(name));
     (at(netplan::KEPT), at(netplan::TRIED))
 }
+
+#[cfg(test)]
+mod tests;

@@ -111,14 +111,18 @@ fn unit_link(link: &crate::network::host::Link) -> Link {
 }
 
 /// That the caller's login comes in by the NICs, which lose its address; none: it does not.
-fn cut_off(login: Option<Ipv4Addr>, bridge: &HostBridge, host: &HostNetwork) -> Option<String> {
+pub(super) fn cut_off(
+    login: Option<Ipv4Addr>,
+    bridge: &HostBridge,
+    host: &HostNetwork,
+) -> Option<String> {
     let held = host.addresses.iter().find(|held| Some(held.ip) == login)?;
     let cuts = !bridge.keeps_nic() && bridge.nics.contains(&held.link);
     cuts.then(|| format!("interrupt this login, which comes in by {} on {}", held.ip, held.link))
 }
 
 /// The steps that make a bridge.
-fn steps_of(bridge: &HostBridge, text: &str, within_s: u64) -> Vec<Step> {
+pub(super) fn steps_of(bridge: &HostBridge, text: &str, within_s: u64) -> Vec<Step> {
     let (kept, tried) = paths(&bridge.name);
     let (address, gateway) = match &bridge.addressing {
         Addressing::Static { address, gateway, .. } => (Some(*address), *gateway),

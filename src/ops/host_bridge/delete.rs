@@ -24,11 +24,11 @@ pub struct DeleteHostBridge {
 }
 
 /// The files of a bridge, as they are.
-struct Files {
+pub(super) struct Files {
     /// The one that is kept.
-    kept: Option<String>,
+    pub(super) kept: Option<String>,
     /// The one that the next boot forgets.
-    tried: Option<String>,
+    pub(super) tried: Option<String>,
 }
 
 /// Takes a bridge away: one that waits to be confirmed at once, any other by the guard, after it was asked about; the exit
@@ -65,7 +65,7 @@ pub fn delete(wanted: &DeleteHostBridge) -> Result<Change> {
 }
 
 /// The same beside what is there.
-fn plan(
+pub(super) fn plan(
     wanted: &DeleteHostBridge,
     files: Files,
     host: &HostNetwork,

@@ -95,7 +95,7 @@ fn row(name: String, host: &HostNetwork, waits: &[Waiting]) -> HostBridgeRow {
 }
 
 /// The ports of a bridge.
-fn ports(host: &HostNetwork, bridge: &str) -> Vec<BridgePort> {
+pub(super) fn ports(host: &HostNetwork, bridge: &str) -> Vec<BridgePort> {
     let of = |master: &str| {
         let ports = host.links.iter().filter(|link| link.master.as_deref() == Some(master));
         ports.collect::<Vec<_>>()
