@@ -264,3 +264,6 @@ fn autoprobe(
     let differs = was.filter(|was| *was != on);
     Ok(differs.map(|was| Step::Nic(NicStep::SetAutoprobe { pf, on, was })))
 }
+
+#[cfg(test)]
+mod tests;
