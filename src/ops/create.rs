@@ -2,6 +2,8 @@
 //! left.
 
 mod prepare;
+#[cfg(test)]
+mod tests;
 
 use crate::address::{Wait, Waited};
 use crate::apply::Step;

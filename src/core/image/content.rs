@@ -137,7 +137,9 @@ pub fn disk(disk: &mut (impl Read + Seek)) -> Result<Found, ContentError> {
     let backing = (name_at != 0).then(|| String::from_utf8_lossy(&name).into_owned());
     // Apart from the file that it lies over it has to be sound; one that was not closed QEMU repairs.
     let mut own = head;
-    own[8..20].fill(0);
+    if let Some(names) = own.get_mut(8..20) {
+        names.fill(0);
+    }
     if word(&own, 4) == 3 && own.len() >= 80 {
         own[79] &= !1;
     }

@@ -11,7 +11,8 @@ use crate::error::{Class, Coded as _, Result, classed};
 use crate::guest::{Extra, NameRequest, Planned, render, resolve};
 use crate::history::guest::GuestRecord;
 use crate::host_files::too_few_files;
-use crate::hypervisor::Hypervisor;
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
+use crate::network::{Kind, known};
 use crate::networks::{self, on_demand};
 use crate::placement::Topic;
 use crate::storage::{self, Disks, Notice, remains, room};
@@ -123,7 +124,30 @@ fn beside(
     networks::refuse_unfit(nics, hypervisor)?;
     let private = wanted.private_net.then_some(PRIVATE_NET);
     let asked = nics.iter().map(|wish| wish.network.as_str()).chain(private);
+    if wanted.starts {
+        refuse_missing(asked.clone(), planned, hypervisor)?;
+    }
     on_demand(asked, hypervisor, world)
+}
+
+/// Refuses a network that is not there and is not made with the guest, which libvirt would refuse at its start.
+fn refuse_missing<'n>(
+    mut asked: impl Iterator<Item = &'n str>,
+    planned: &Planned,
+    hypervisor: &dyn Hypervisor,
+) -> Result<()> {
+    let there = hypervisor.networks().all_networks()?;
+    let is_made = |name: &str| known(name).is_some_and(|kind| kind != Kind::Sriov);
+    let is_missing = |name: &str| !is_made(name) && there.iter().all(|other| other.name != name);
+    match asked.find(|name| is_missing(name)) {
+        None => Ok(()),
+        Some(name) => Err(HypervisorError {
+            kind: HypervisorErrorKind::NoNetwork,
+            doing: format!("create domain `{}`", planned.name),
+            message: format!("{} has no network `{name}`", hypervisor.uri()),
+        }
+        .into()),
+    }
 }
 
 /// The definition of a guest, which our own checker finds sound. `reserves`: huge pages that are missing are reserved before

@@ -195,6 +195,7 @@ mod tests {
             ("a.vmdk", raw(), Err("is vmdk by its name and raw by its content")),
             ("a.img", b"KDMV".repeat(200), Err("is a VMDK disk; raw and qcow2 are taken")),
             ("a.raw", b"\x1f\x8b".repeat(400), Err("is compressed (gzip)")),
+            ("short", b"QFI\xfb".to_vec(), Err("is qcow2 cut off after 4 bytes")),
             ("cut.qcow2", qcow2("")[..64].to_vec(), Err("is qcow2 cut off after 64 bytes")),
         ] {
             let path = dir.path().join(name);

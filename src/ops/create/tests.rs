@@ -1,0 +1,230 @@
+//! A guest on a hypervisor in memory and on this machine, whose files its disks are: what is refused before anything is done,
+//! and what changes before the lock is held.
+
+use super::*;
+use crate::domain::guest::VirtType;
+use crate::domain::wish::NicWish;
+use crate::guest::NameRequest;
+use crate::memsize::MemSize;
+use crate::placement::PlanError;
+use crate::reporter::Answer;
+use crate::request::{DomainName, PinPolicy, Request};
+use crate::session::Confirm;
+use crate::stage::{Stage, UUID, is_free, manner};
+use crate::storage::{DataRequest, SeedWanted};
+use crate::taken::Taken;
+use std::path::Path;
+
+/// A guest of this name that boots from this file.
+fn wanted(name: &str, disk: &Path) -> CreateRequest {
+    let request = Request {
+        vcpus: Some(1),
+        memory_kib: Some(MemSize::from_kib(64 << 10)),
+        pins: PinPolicy::None,
+        ..Request::for_gpus(0)
+    };
+    CreateRequest {
+        guest: GuestRequest {
+            request,
+            name: NameRequest::Exact(DomainName::new(name).unwrap()),
+            template: None,
+            virt: VirtType::Qemu,
+            networks: Vec::new(),
+            taken: Taken::default(),
+        },
+        storage: StorageRequest {
+            disk: vec![disk.to_owned()],
+            data: DataRequest::None,
+            ..StorageRequest::default()
+        },
+        seed: SeedRequest {
+            ssh_key: Vec::new(),
+            home: None,
+            user: None,
+            password_hash: None,
+            user_data: None,
+            meta_data: None,
+            network_config: None,
+            agent: false,
+            wanted: SeedWanted::No,
+        },
+        uuid: Some(UUID.into()),
+        private_net: false,
+        reserve_pages: false,
+        accept_shared_fabric: false,
+        starts: true,
+    }
+}
+
+/// A machine with a disk file.
+fn stage() -> (Stage, std::path::PathBuf) {
+    let stage = Stage::who_says(Answer::Yes);
+    let disk = stage.dir.path().join("disk.raw");
+    std::fs::write(&disk, vec![0; 4096]).unwrap();
+    (stage, disk)
+}
+
+/// A domain with this file as its disk.
+fn with_disk(name: &str, disk: &Path) -> String {
+    let disk = disk.display();
+    format!(
+        "<domain type='test'><name>{name}</name><uuid>22222222-2222-4333-8444-555555555555</uuid>\
+         <memory>1024</memory><vcpu>1</vcpu><os><type>hvm</type></os><devices><disk type='file' device='disk'>\
+         <source file='{disk}'/><target dev='vda' bus='virtio'/></disk></devices></domain>"
+    )
+}
+
+/// Makes the guest.
+fn make(stage: &Stage, wanted: &CreateRequest) -> Result<Created> {
+    let mut session = Session::begin(&stage.world, manner(Confirm::IfNeeded))?;
+    run(&mut session, &stage.world, wanted, Waits { address_s: 0, seed_s: None })
+}
+
+/// That it is refused before anything is done; with this code of the operation itself, if it is its own.
+fn refused(stage: &Stage, wanted: &CreateRequest) -> Error {
+    let before = stage.fake.calls.get();
+    let error = make(stage, wanted).unwrap_err();
+    assert_eq!(stage.fake.calls.get(), before, "{error}");
+    assert!(stage.journals() == 0 && is_free(stage.dir.path()), "{error}");
+    error
+}
+
+/// The kind of a hypervisor's error.
+fn kind(error: &Error) -> Option<HypervisorErrorKind> {
+    match error {
+        Error::Hypervisor(error) => Some(error.kind),
+        _ => None,
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_done() {
+    let (stage, disk) = stage();
+    let good = wanted("a", &disk);
+    stage.fake.put("there", "33333333-2222-4333-8444-555555555555", false);
+    let other = with_disk("other", &stage.dir.path().join("shared.raw"));
+    stage.fake.domains.borrow_mut().insert("other".into(), (other, false));
+    std::fs::write(stage.dir.path().join("shared.raw"), vec![0; 4096]).unwrap();
+
+    let error = refused(&stage, &wanted("there", &disk));
+    assert_eq!(kind(&error), Some(HypervisorErrorKind::Exists), "{error}");
+
+    let error = refused(&stage, &wanted("a", &stage.dir.path().join("shared.raw")));
+    assert_eq!(error.refusal().map(|refusal| refusal.code), Some("unsound"), "{error}");
+    assert!(error.to_string().contains("`other`"), "{error}");
+
+    let error = refused(&stage, &wanted("a", &stage.dir.path().join("absent.raw")));
+    let code = error.refusal().map(|refusal| refusal.code);
+    assert_eq!(code, Some("storage-unreadable"), "{error}");
+
+    let mut nowhere = good.clone();
+    nowhere.guest.networks = vec![NicWish::on("nowhere")];
+    let error = refused(&stage, &nowhere);
+    assert_eq!(kind(&error), Some(HypervisorErrorKind::NoNetwork), "{error}");
+
+    let mut large = good.clone();
+    large.guest.request.memory_kib = Some(MemSize::from_gib(1 << 20));
+    let error = refused(&stage, &large);
+    assert!(matches!(&error, Error::NoPlace(refused) if !refused.nearest.is_empty()), "{error}");
+
+    // No host has as many pages as all of its memory takes: the kernel lies in it.
+    let mut paged = good.clone();
+    paged.guest.request.huge_pages = Some(crate::request::PageSize::TwoMib);
+    let topology = stage.world.topology().unwrap();
+    paged.guest.request.memory_kib = Some(topology.nodes().iter().map(|n| n.memory_kib).sum());
+    let error = refused(&stage, &paged);
+    let Error::NoPlace(no) = &error else { panic!("{error}") };
+    assert!(matches!(no.error, PlanError::Taken { .. } | PlanError::Impossible { .. }), "{error}");
+
+    // But for that it is made.
+    assert!(make(&stage, &good).unwrap().started);
+}
+
+#[test]
+fn a_second_run_finds_the_first() {
+    let (stage, disk) = stage();
+    let mut usual = wanted("a", &disk);
+    usual.guest.name = NameRequest::Usual;
+    assert_eq!(make(&stage, &usual).unwrap().name, "gpuvm-0g");
+    assert_eq!((stage.fake.runs("gpuvm-0g"), stage.journals()), (Some(true), 0));
+    // Its disk is the first one's now, and so is its name.
+    let error = refused(&stage, &usual);
+    assert_eq!(error.refusal().map(|refusal| refusal.code), Some("unsound"), "{error}");
+    let second = stage.dir.path().join("second.raw");
+    std::fs::write(&second, vec![0; 4096]).unwrap();
+    usual.storage.disk = vec![second];
+    usual.uuid = Some("44444444-2222-4333-8444-555555555555".into());
+    assert_eq!(make(&stage, &usual).unwrap().name, "gpuvm-0g.2");
+    assert_eq!(
+        kind(&refused(&stage, &wanted("gpuvm-0g", &disk))),
+        Some(HypervisorErrorKind::Exists)
+    );
+}
+
+#[test]
+fn a_disk_that_changes_between_the_question_and_the_lock_is_refused() {
+    for change in ["gone", "qcow2", "of another", "nothing"] {
+        let (stage, disk) = stage();
+        let at = disk.clone();
+        stage.caller.at(move |text| match (text, change) {
+            ("ask", "gone") => std::fs::remove_file(&at).unwrap(),
+            ("ask", "qcow2") => std::fs::write(&at, b"QFI\xfb").unwrap(),
+            _ => {}
+        });
+        let wanted = wanted("a", &disk);
+        let plan = |world: &World| {
+            if change == "of another" && stage.caller.heard("ask") > 0 {
+                let other = (with_disk("other", &disk), false);
+                stage.fake.domains.borrow_mut().insert("other".into(), other);
+            }
+            let mut change = create(world, &wanted)?;
+            // As a drive with data on it makes one.
+            change.losses = vec!["data".into()];
+            change.question = Some(Question::Losses { name: change.subject.clone() });
+            Ok::<_, Error>(change)
+        };
+        let mut session = Session::begin(&stage.world, manner(Confirm::IfNeeded)).unwrap();
+        let made = session.run(plan);
+        assert_eq!(stage.caller.heard("ask"), 1, "{change}");
+        assert_eq!(
+            (made.is_ok(), stage.fake.runs("a")),
+            match change {
+                "nothing" => (true, Some(true)),
+                _ => (false, None),
+            },
+            "{change}"
+        );
+        assert_eq!(stage.journals(), 0, "{change}");
+    }
+}
+
+#[test]
+fn without_an_answer_of_the_hypervisor_nothing_is_left() {
+    let (stage, disk) = stage();
+    stage.fake.gone.set(true);
+    let error = refused(&stage, &wanted("a", &disk));
+    assert_eq!(kind(&error), Some(HypervisorErrorKind::NoConnection), "{error}");
+    stage.fake.gone.set(false);
+    // At the definition, and at the start.
+    for from in 0..2 {
+        stage.fake.away_from.set(Some(stage.fake.calls.get() + from));
+        let error = make(&stage, &wanted("a", &disk)).unwrap_err();
+        assert!(matches!(error, Error::Apply(_)), "{error}");
+        stage.fake.away_from.set(None);
+        stage.recover();
+        assert!(stage.is_untouched(), "away from call {from}: {error}");
+    }
+    assert!(make(&stage, &wanted("a", &disk)).unwrap().started);
+}
+
+#[test]
+fn what_is_only_shown_asks_and_makes_nothing() {
+    let (stage, disk) = stage();
+    let shown = crate::session::Manner { dry_run: true, ..manner(Confirm::IfNeeded) };
+    let mut session = Session::begin(&stage.world, shown).unwrap();
+    let wanted = CreateRequest { uuid: None, ..wanted("a", &disk) };
+    let done = session.run(|world| create(world, &wanted)).unwrap();
+    assert!(!done.made && stage.is_untouched() && stage.fake.calls.get() == 0);
+    assert_eq!((stage.caller.heard("preview of 2"), stage.caller.heard("ask")), (1, 0));
+    assert_eq!(done.change.about.uuid(), None, "a dry run prints the same each time");
+}
