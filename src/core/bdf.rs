@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Is a PCI function's address: segment, bus, device, function.
+/// A PCI function's address: segment, bus, device, function.
 ///
 /// Ordering is that of `lspci`: by segment, bus, device, function. Segments may exceed 16 bits (Intel VMD shows
 /// `10000:`), so they are kept in 32.

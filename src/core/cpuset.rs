@@ -23,7 +23,7 @@ pub struct PcpuId(pub u32);
 #[serde(transparent)]
 pub struct NodeId(pub u32);
 
-/// Is a number that identifies one kind of thing.
+/// A number that identifies one kind of thing.
 pub trait Id: Copy + Ord {
     /// What the number counts, for error texts.
     const KIND: &'static str;
@@ -70,7 +70,7 @@ pub type CpuSet = IdSet<PcpuId>;
 /// Set of host NUMA nodes.
 pub type NodeSet = IdSet<NodeId>;
 
-/// Is a set of ids from 0 to [`MAX_ID`], ascending.
+/// A set of ids from 0 to [`MAX_ID`], ascending.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdSet<I> {
     /// Words of zeros left out in front, so that one high id costs no more than a low one; 0 for the empty set.

@@ -9,7 +9,7 @@ use std::str::FromStr;
 /// Digits after the point that a size may have.
 const MOST_DECIMALS: usize = 9;
 
-/// Is an amount of memory in KiB. JSON shows the number of KiB.
+/// An amount of memory in KiB. JSON shows the number of KiB.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

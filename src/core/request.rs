@@ -15,7 +15,7 @@ use std::str::FromStr;
 /// The longest name taken: libvirt makes file names of it, and with its suffixes it must fit in 255 bytes.
 pub const MAX_NAME: usize = 128;
 
-/// Is a domain's name that libvirt, file systems and shells all take.
+/// A domain's name that libvirt, file systems and shells all take.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
@@ -111,7 +111,7 @@ impl<'de> Deserialize<'de> for DomainName {
     }
 }
 
-/// Is which GPUs are wanted.
+/// Which GPUs are wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -131,7 +131,7 @@ pub enum GpuWish {
     Indexes(Vec<u32>),
 }
 
-/// Is how near to the guest's GPUs a NIC or an NVMe drive has to be.
+/// How near to the guest's GPUs a NIC or an NVMe drive has to be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -145,7 +145,7 @@ pub enum Near {
     Any,
 }
 
-/// Is which devices of a kind are wanted beside the GPUs.
+/// Which devices of a kind are wanted beside the GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -172,7 +172,7 @@ impl DeviceWish {
     }
 }
 
-/// Is what is wanted beside the GPUs: NICs, virtual functions of NICs, NVMe drives.
+/// What is wanted beside the GPUs: NICs, virtual functions of NICs, NVMe drives.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Extras {
@@ -197,7 +197,7 @@ pub struct Extras {
     pub nvme_near: Near,
 }
 
-/// Is what every node keeps for the host.
+/// What every node keeps for the host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reserve {
@@ -209,7 +209,7 @@ pub struct Reserve {
     pub memory_kib: Option<MemSize>,
 }
 
-/// Is which of equally good places a guest gets.
+/// Which of equally good places a guest gets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -221,7 +221,7 @@ pub enum Policy {
     Spread,
 }
 
-/// Is what counts first where not both can be had: NICs and drives near, or GPUs on one package.
+/// What counts first where not both can be had: NICs and drives near, or GPUs on one package.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -235,7 +235,7 @@ pub enum Prefer {
     Package,
 }
 
-/// Is which rules may be broken to find a place at all; each is stated as a compromise of the plan.
+/// Which rules may be broken to find a place at all; each is stated as a compromise of the plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Allow {
@@ -247,7 +247,7 @@ pub struct Allow {
     pub split: bool,
 }
 
-/// Is by which rule sizes and pins are chosen.
+/// By which rule sizes and pins are chosen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -259,7 +259,7 @@ pub enum Profile {
     NvidiaVm,
 }
 
-/// Is how vCPUs are pinned.
+/// How vCPUs are pinned.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -273,7 +273,7 @@ pub enum PinPolicy {
     None,
 }
 
-/// Is how many guest NUMA cells are made.
+/// How many guest NUMA cells are made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -286,7 +286,7 @@ pub enum CellWish {
     Count(u32),
 }
 
-/// Is a page size that backs guest memory.
+/// A page size that backs guest memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum PageSize {
@@ -308,7 +308,7 @@ impl PageSize {
     }
 }
 
-/// Is what is wanted of a guest.
+/// What is wanted of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Request {
@@ -358,7 +358,7 @@ pub struct Request {
     pub rounding: Option<PageSize>,
 }
 
-/// Is what a plan has to know of a guest's template.
+/// What a plan has to know of a guest's template.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Template {
     /// Whether the admin named one; else it is the built-in one of the host's architecture.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Is a version of up to three numbers: `6.12`, `10.0.2`; what follows them in a name is not looked at.
+/// A version of up to three numbers: `6.12`, `10.0.2`; what follows them in a name is not looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Version(pub u32, pub u32, pub u32);
@@ -30,7 +30,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Is what a hypervisor says of its own versions; none: it does not.
+/// What a hypervisor says of its own versions; none: it does not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Versions {

@@ -19,7 +19,7 @@ const OF_HOST: Rule = Rule::error(
 /// Rules of this module.
 pub const RULES: &[Rule] = &[HELD, OF_HOST];
 
-/// Is whose a disk is.
+/// Whose a disk is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskFact {
     /// Number of the disk in the definition, from 0.

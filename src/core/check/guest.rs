@@ -7,7 +7,7 @@ use crate::request::Request;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-/// Is a PCI controller of the guest.
+/// A PCI controller of the guest.
 #[derive(Debug)]
 pub struct Controller<'t> {
     /// Its index, which addresses name as `bus`.
@@ -22,7 +22,7 @@ pub struct Controller<'t> {
     pub cell: Option<At<'t, u32>>,
 }
 
-/// Is something with queues or I/O threads.
+/// Something with queues or I/O threads.
 #[derive(Debug)]
 pub struct Queued<'t> {
     /// `disk`, `interface` or, of a SCSI controller, `controller`.
@@ -33,7 +33,7 @@ pub struct Queued<'t> {
     pub iothreads: Vec<At<'t, u32>>,
 }
 
-/// Is what the guest sees as its CPU.
+/// What the guest sees as its CPU.
 #[derive(Debug)]
 pub struct Cpu<'t> {
     /// The `<cpu>`.
@@ -48,7 +48,7 @@ pub struct Cpu<'t> {
     pub address_bits: Option<Option<u32>>,
 }
 
-/// Is a domain as the rules see it.
+/// A domain as the rules see it.
 #[derive(Debug)]
 pub struct Guest<'t> {
     /// What it claims of its host.
@@ -155,7 +155,7 @@ impl<'t> Guest<'t> {
     }
 }
 
-/// Is a part of the guest's memory.
+/// A part of the guest's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Bank<'g, 't> {
     /// Its cell; none: the guest has no cells.

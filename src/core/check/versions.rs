@@ -33,7 +33,7 @@ const FILL: Rule =
 /// Rules of this module.
 pub const RULES: &[Rule] = &[SLOW_BARS, HUGE_BARS, ADDRESS_BITS, CLIQUE, FILL];
 
-/// Is what a version is of.
+/// What a version is of.
 #[derive(Debug, Clone, Copy)]
 enum Of {
     /// The host's kernel.
@@ -44,7 +44,7 @@ enum Of {
     Libvirt,
 }
 
-/// Is what a trap looks at in a guest.
+/// What a trap looks at in a guest.
 struct Facts {
     /// The largest BAR that is passed, in GiB.
     bar_gib: u64,
@@ -56,7 +56,7 @@ struct Facts {
     huge_cells: usize,
 }
 
-/// Is a version from which on something is right.
+/// A version from which on something is right.
 struct Trap {
     /// Its rule.
     rule: &'static Rule,

@@ -47,7 +47,7 @@ impl Id for IothreadId {
 /// Set of I/O threads.
 pub type IothreadSet = IdSet<IothreadId>;
 
-/// Is the pin of one vCPU or I/O thread.
+/// The pin of one vCPU or I/O thread.
 #[derive(Debug, Clone)]
 pub struct Pin<'t> {
     /// Number of the vCPU or id of the I/O thread.
@@ -56,7 +56,7 @@ pub struct Pin<'t> {
     pub cpuset: At<'t, CpuSet>,
 }
 
-/// Is a guest NUMA cell.
+/// A guest NUMA cell.
 #[derive(Debug, Clone)]
 pub struct Cell<'t> {
     /// Its number.
@@ -67,7 +67,7 @@ pub struct Cell<'t> {
     pub memory: At<'t, MemSize>,
 }
 
-/// Is how memory is bound to host nodes.
+/// How memory is bound to host nodes.
 #[derive(Debug, Clone)]
 pub struct Binding<'t> {
     /// Cell that it holds for; none: the whole guest.
@@ -85,7 +85,7 @@ impl Binding<'_> {
     }
 }
 
-/// Is a page size that memory is backed by.
+/// A page size that memory is backed by.
 #[derive(Debug, Clone)]
 pub struct Page<'t> {
     /// The size.
@@ -94,7 +94,7 @@ pub struct Page<'t> {
     pub cells: Option<NodeSet>,
 }
 
-/// Is a PCI function of the host that is passed to the guest.
+/// A PCI function of the host that is passed to the guest.
 #[derive(Debug, Clone)]
 pub struct Passed<'t> {
     /// Its address on the host.
@@ -105,7 +105,7 @@ pub struct Passed<'t> {
     pub at: Option<At<'t, GuestAddress>>,
 }
 
-/// Is a memory module (`<memory model='dimm'>`) that is there at start.
+/// A memory module (`<memory model='dimm'>`) that is there at start.
 #[derive(Debug, Clone)]
 pub struct Module {
     /// Its size.
@@ -116,7 +116,7 @@ pub struct Module {
     pub nodes: Option<NodeSet>,
 }
 
-/// Is what a domain asks of its host.
+/// What a domain asks of its host.
 #[derive(Debug, Clone)]
 pub struct Claims<'t> {
     /// Its name; empty where it has none.

@@ -5,7 +5,7 @@ use super::element::Element;
 use super::pci::PciAddress;
 use crate::bdf::Bdf;
 
-/// Is where a device without an address is put.
+/// Where a device without an address is put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seat {
     /// Below a root port of its own: PCI Express devices, all of virtio.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Is one place where a defined domain is not what was planned.
+/// One place where a defined domain is not what was planned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Difference {

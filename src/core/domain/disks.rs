@@ -67,7 +67,7 @@ fn share(queues: u32, threads: &[u32]) -> Vec<IoThread> {
     (0..).zip(threads).map(share).collect()
 }
 
-/// Is which I/O threads serve the disks that a guest writes.
+/// Which I/O threads serve the disks that a guest writes.
 #[derive(Debug, Clone)]
 pub struct Spread {
     /// The threads, by number. Where all of them serve one disk they come in the order of the guest's cells: Linux gives a

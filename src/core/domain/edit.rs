@@ -18,7 +18,7 @@ use crate::topology::PartitionId;
 use serde::Serialize;
 use std::ops::Range;
 
-/// Is what CPU a guest sees.
+/// What CPU a guest sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -36,7 +36,7 @@ pub enum CpuModel {
     Kept,
 }
 
-/// Is a disk with its place in the guest.
+/// A disk with its place in the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiskSeat {
@@ -52,7 +52,7 @@ pub struct DiskSeat {
     pub address: Option<PciAddress>,
 }
 
-/// Is an I/O thread with its part of a disk.
+/// An I/O thread with its part of a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IoThread {
@@ -62,7 +62,7 @@ pub struct IoThread {
     pub queues: Range<u32>,
 }
 
-/// Is a NIC with its place in the guest.
+/// A NIC with its place in the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicSeat {
@@ -85,7 +85,7 @@ pub struct NicSeat {
     pub address: Option<PciAddress>,
 }
 
-/// Is a passed-through function with its place in the guest.
+/// A passed-through function with its place in the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostdevSeat {
@@ -103,7 +103,7 @@ pub struct HostdevSeat {
     pub address: PciAddress,
 }
 
-/// Is a virtual function as a NIC of the guest: what libvirt sets on its card at each start.
+/// A virtual function as a NIC of the guest: what libvirt sets on its card at each start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VfNic {
@@ -113,7 +113,7 @@ pub struct VfNic {
     pub vlan: Option<u16>,
 }
 
-/// Is a device of the document that has no name of its own.
+/// A device of the document that has no name of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DevicePlace {
@@ -123,7 +123,7 @@ pub struct DevicePlace {
     pub nth: usize,
 }
 
-/// Is one change to a domain.
+/// One change to a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "edit", rename_all = "kebab-case")]

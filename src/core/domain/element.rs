@@ -4,7 +4,7 @@ use super::tree::{Node, Text, Tree, line_at, namespace};
 use quick_xml::escape::unescape;
 use std::borrow::Cow;
 
-/// Is an element of a document, to read.
+/// An element of a document, to read.
 #[derive(Clone, Copy)]
 pub struct Element<'t> {
     /// The document.

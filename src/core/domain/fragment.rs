@@ -12,7 +12,7 @@ pub(super) type KeyOf = fn(Element<'_>) -> Option<String>;
 /// Tells whether an element is ours to remove.
 pub(super) type IsOurs = fn(Element<'_>) -> bool;
 
-/// Is which element of a name a fragment speaks of.
+/// Which element of a name a fragment speaks of.
 #[derive(Debug, Clone)]
 pub(super) enum Pick {
     /// The first that no other fragment has taken.
@@ -23,7 +23,7 @@ pub(super) enum Pick {
     Key(KeyOf, String),
 }
 
-/// Is what an attribute shall be.
+/// What an attribute shall be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Want {
     /// There, with this value.
@@ -34,7 +34,7 @@ pub(super) enum Want {
     Absent,
 }
 
-/// Is what an element shall be.
+/// What an element shall be.
 #[derive(Debug, Clone)]
 pub(super) struct Fragment {
     /// Its name.

@@ -9,7 +9,7 @@ use crate::request::{DomainName, Guard, Request};
 use crate::topology::Binding;
 use serde::{Deserialize, Serialize};
 
-/// Is the kind of virtual machine.
+/// The kind of virtual machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -30,7 +30,7 @@ impl VirtType {
     }
 }
 
-/// Is how a disk's bytes are laid out.
+/// How a disk's bytes are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -51,7 +51,7 @@ impl DiskFormat {
     }
 }
 
-/// Is what a disk's path names.
+/// What a disk's path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -62,7 +62,7 @@ pub enum DiskKind {
     Block,
 }
 
-/// Is how QEMU reads and writes a disk.
+/// How QEMU reads and writes a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -87,7 +87,7 @@ impl DiskIo {
     }
 }
 
-/// Is a disk of a guest.
+/// A disk of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Disk {
@@ -126,7 +126,7 @@ impl Disk {
     }
 }
 
-/// Is what a hypervisor can do that not every one can; asked of it, never guessed by a version.
+/// What a hypervisor can do that not every one can; asked of it, never guessed by a version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -139,7 +139,7 @@ pub struct Abilities {
     pub port_speed_dgts: Option<u32>,
 }
 
-/// Is what a disk that was made for a guest is for.
+/// What a disk that was made for a guest is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -166,7 +166,7 @@ impl Role {
     }
 }
 
-/// Is a volume of a libvirt pool.
+/// A volume of a libvirt pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VolumeRef {
@@ -176,7 +176,7 @@ pub struct VolumeRef {
     pub name: String,
 }
 
-/// Is a disk that was made for a guest and goes with it.
+/// A disk that was made for a guest and goes with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Made {
@@ -188,7 +188,7 @@ pub struct Made {
     pub volume: Option<VolumeRef>,
 }
 
-/// Is a function that was bound for a guest, and what it was bound to before.
+/// A function that was bound for a guest, and what it was bound to before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bound {
@@ -198,7 +198,7 @@ pub struct Bound {
     pub was: Binding,
 }
 
-/// Is huge pages of one node that were reserved for a guest and go with it.
+/// Huge pages of one node that were reserved for a guest and go with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reserved {
@@ -212,7 +212,7 @@ pub struct Reserved {
     pub boot: String,
 }
 
-/// Is a virtual function that its card was told about for a guest.
+/// A virtual function that its card was told about for a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Guarded {
@@ -224,7 +224,7 @@ pub struct Guarded {
     pub was: Guard,
 }
 
-/// Is what is remembered of a guest in its own metadata, below [`NAMESPACE`].
+/// What is remembered of a guest in its own metadata, below [`NAMESPACE`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Record {
@@ -244,7 +244,7 @@ pub struct Record {
 /// The namespace of our metadata.
 pub const NAMESPACE: &str = "urn:gpuvm:domain:1";
 
-/// Is a guest without its place.
+/// A guest without its place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Guest {

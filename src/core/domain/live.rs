@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Is a thread of a running guest.
+/// A thread of a running guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -30,7 +30,7 @@ impl fmt::Display for GuestThread {
     }
 }
 
-/// Is a thread that is to run elsewhere.
+/// A thread that is to run elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Move {
     /// The thread.
@@ -41,7 +41,7 @@ pub struct Move {
     pub from: CpuSet,
 }
 
-/// Is an interface whose bandwidth is to change.
+/// An interface whose bandwidth is to change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bandwidth {
     /// Its MAC address.
@@ -52,7 +52,7 @@ pub struct Bandwidth {
     pub from: String,
 }
 
-/// Is what a running domain takes of a definition.
+/// What a running domain takes of a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveChanges {
     /// Threads that move.

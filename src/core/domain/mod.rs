@@ -38,7 +38,7 @@ pub use overrides::Override;
 pub use seated::{is_bound_by_us, seat_edits, unseat_edits};
 use splice::Splicer;
 
-/// Is a libvirt domain's XML, well-formed and with `<domain>` at its root.
+/// A libvirt domain's XML, well-formed and with `<domain>` at its root.
 #[derive(Clone)]
 pub struct DomainXml {
     /// The document and where its elements stand.

@@ -88,7 +88,7 @@ pub(super) fn nics(
     Ok((nics, dropped))
 }
 
-/// Is what an interface of a domain hangs on.
+/// What an interface of a domain hangs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
     /// Its MAC address, lower case.

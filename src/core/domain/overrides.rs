@@ -25,7 +25,7 @@ const SPEEDS: [(u32, &str); 6] =
 /// Widths that a root port can have, in lanes.
 const WIDTHS: [u8; 7] = [1, 2, 4, 8, 12, 16, 32];
 
-/// Is one property of a device.
+/// One property of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Override {

@@ -8,7 +8,7 @@ use super::fragment::{Fragment, Want};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Is an address on the guest's PCI buses; `bus` is the index of the controller that it hangs on.
+/// An address on the guest's PCI buses; `bus` is the index of the controller that it hangs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PciAddress {
@@ -40,7 +40,7 @@ impl PciAddress {
     }
 }
 
-/// Is a controller that we set.
+/// A controller that we set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Controller {
@@ -112,7 +112,7 @@ impl Controller {
     }
 }
 
-/// Is a PCI controller of a document.
+/// A PCI controller of a document.
 #[derive(Debug, Clone)]
 pub(super) struct Bridge {
     /// Its model: `pcie-root-port`.
@@ -125,7 +125,7 @@ pub(super) struct Bridge {
     pub cell: Option<u32>,
 }
 
-/// Is what is in use on the guest's PCI buses.
+/// What is in use on the guest's PCI buses.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Buses {
     /// PCI controllers by index.

@@ -8,7 +8,7 @@ use crate::cpuset::{Id, IdSet};
 use crate::memsize::MemSize;
 use std::ops::Deref;
 
-/// Is where something stands in a domain's XML. Path and line are worked out only where somebody asks.
+/// Where something stands in a domain's XML. Path and line are worked out only where somebody asks.
 #[derive(Debug, Clone, Copy)]
 pub struct Spot<'t> {
     /// The element.
@@ -47,7 +47,7 @@ impl<'t> Spot<'t> {
     }
 }
 
-/// Is a value with its place.
+/// A value with its place.
 #[derive(Debug, Clone)]
 pub struct At<'t, T> {
     /// The value.
@@ -63,7 +63,7 @@ impl<T> Deref for At<'_, T> {
     }
 }
 
-/// Is a value that cannot be understood.
+/// A value that cannot be understood.
 #[derive(Debug, Clone)]
 pub struct Fault<'t> {
     /// Its place.
@@ -179,7 +179,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// Is a device's place in the guest's PCI tree.
+/// A device's place in the guest's PCI tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GuestAddress {
     /// PCI segment.

@@ -15,7 +15,7 @@ use crate::bdf::Bdf;
 use crate::placement::Placement;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Is the work of seating the devices of one guest.
+/// The work of seating the devices of one guest.
 pub(super) struct Seats<'a> {
     /// The document's devices; none where it has none.
     pub devices: Option<Element<'a>>,

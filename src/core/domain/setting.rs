@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 /// The name by which libvirt and a guest's agent find each other.
 pub const AGENT: &str = "org.qemu.guest_agent.0";
 
-/// Is what becomes of a value that a document may have.
+/// What becomes of a value that a document may have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -45,7 +45,7 @@ impl<T: ToString> Put<T> {
     }
 }
 
-/// Is the rate of one direction of a NIC, as libvirt has it.
+/// The rate of one direction of a NIC, as libvirt has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rate {
@@ -89,7 +89,7 @@ fn speed(text: &str) -> Option<u64> {
     Some(number.checked_mul(bits)? / 8000).filter(|rate| *rate > 0)
 }
 
-/// Is how many physical address bits a guest sees.
+/// How many physical address bits a guest sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -100,7 +100,7 @@ pub enum AddressBits {
     Emulate(u8),
 }
 
-/// Is what a NIC shall be.
+/// What a NIC shall be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicTuning {
@@ -118,7 +118,7 @@ pub struct NicTuning {
     pub mtu: Put<u32>,
 }
 
-/// Is one setting of a domain.
+/// One setting of a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "setting", rename_all = "kebab-case")]

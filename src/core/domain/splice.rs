@@ -9,7 +9,7 @@ use quick_xml::escape::partial_escape;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Is new text for a span of a document.
+/// New text for a span of a document.
 #[derive(Debug)]
 struct Splice {
     /// What is replaced; empty: an insertion.
@@ -18,7 +18,7 @@ struct Splice {
     text: String,
 }
 
-/// Is a set of changes to a document.
+/// A set of changes to a document.
 pub(super) struct Splicer<'t> {
     /// The document.
     tree: &'t Tree,

@@ -18,7 +18,7 @@ pub const MAX_VALUE: usize = 128 << 10;
 /// Bytes of the longest name of a domain; it is a file's name for libvirt, which has 255 at most.
 pub const MAX_NAME: usize = 1024;
 
-/// Is the place of a name and of the value between the quotes.
+/// The place of a name and of the value between the quotes.
 #[derive(Debug, Clone)]
 pub(super) struct Attribute {
     /// The name, with its prefix.
@@ -27,7 +27,7 @@ pub(super) struct Attribute {
     pub value: Range<usize>,
 }
 
-/// Is a run of an element's own text.
+/// A run of an element's own text.
 #[derive(Debug, Clone)]
 pub(super) struct Text {
     /// Its bytes; of a CDATA section those inside.
@@ -36,7 +36,7 @@ pub(super) struct Text {
     pub cdata: bool,
 }
 
-/// Is the place of an element's parts.
+/// The place of an element's parts.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     /// The element around it; none for the root.
@@ -55,7 +55,7 @@ pub(super) struct Node {
     pub children: Vec<usize>,
 }
 
-/// Is a well-formed document with the places of its elements; element 0 is the root.
+/// A well-formed document with the places of its elements; element 0 is the root.
 #[derive(Debug, Clone)]
 pub(super) struct Tree {
     /// The document.
@@ -113,10 +113,10 @@ pub(super) fn line_at(text: &str, at: usize) -> usize {
     text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count() + 1
 }
 
-/// Is a failure at a byte.
+/// A failure at a byte.
 type Failure = (usize, String);
 
-/// Is a reading in progress.
+/// A reading in progress.
 struct Indexer<'t> {
     /// The document.
     text: &'t str,

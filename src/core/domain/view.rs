@@ -12,7 +12,7 @@ use crate::request::Request;
 use crate::topology::Topology;
 use serde::Serialize;
 
-/// Is a disk of a guest.
+/// A disk of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiskView {
@@ -26,7 +26,7 @@ pub struct DiskView {
     pub made: bool,
 }
 
-/// Is a NIC of a guest.
+/// A NIC of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicView {
@@ -36,7 +36,7 @@ pub struct NicView {
     pub source: String,
 }
 
-/// Is what a guest's serial console is connected to.
+/// What a guest's serial console is connected to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ConsoleView {
@@ -46,7 +46,7 @@ pub struct ConsoleView {
     pub path: Option<String>,
 }
 
-/// Is how the guest's agent stands.
+/// How the guest's agent stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -59,7 +59,7 @@ pub enum AgentState {
     Connected,
 }
 
-/// Is what we remember of a guest.
+/// What we remember of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Remembered {
@@ -69,7 +69,7 @@ pub struct Remembered {
     pub made: Vec<Made>,
 }
 
-/// Is what a domain is and holds.
+/// What a domain is and holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct View {

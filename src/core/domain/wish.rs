@@ -7,7 +7,7 @@ use super::nics::MOST_QUEUES;
 use super::setting::Rate;
 use serde::{Deserialize, Serialize};
 
-/// Is the device that a guest sees.
+/// The device that a guest sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -41,7 +41,7 @@ impl NicModel {
     }
 }
 
-/// Is what is set on a NIC; what is none is as the plan or the document has it.
+/// What is set on a NIC; what is none is as the plan or the document has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicSettings {
@@ -109,7 +109,7 @@ impl NicSettings {
 /// What to do where more queues are asked for than a NIC takes.
 pub const QUEUES_HINT: &str = "leave queues= out: it has as many as vCPUs then";
 
-/// Is a NIC of a guest on a network.
+/// A NIC of a guest on a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicWish {

@@ -19,7 +19,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
-/// Is an address with the prefix of its subnet, such as 192.168.1.5/24.
+/// An address with the prefix of its subnet, such as 192.168.1.5/24.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct HostIp {
@@ -62,7 +62,7 @@ impl FromStr for HostIp {
     }
 }
 
-/// Is how a bond uses its NICs; of the kernel's modes those that work under a bridge.
+/// How a bond uses its NICs; of the kernel's modes those that work under a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum BondMode {
@@ -128,7 +128,7 @@ impl FromStr for BondMode {
     }
 }
 
-/// Is where the host's own address on a bridge comes from.
+/// Where the host's own address on a bridge comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "by", rename_all = "kebab-case")]
@@ -148,7 +148,7 @@ pub enum Addressing {
     None,
 }
 
-/// Is what a bridge is to be.
+/// What a bridge is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// Its name.
@@ -165,7 +165,7 @@ pub struct Request {
     pub mtu: Option<u32>,
 }
 
-/// Is a bond.
+/// A bond.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bond {
@@ -175,7 +175,7 @@ pub struct Bond {
     pub mode: BondMode,
 }
 
-/// Is a VLAN.
+/// A VLAN.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Vlan {
@@ -185,7 +185,7 @@ pub struct Vlan {
     pub id: u32,
 }
 
-/// Is a bridge that can be made.
+/// A bridge that can be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostBridge {

@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 /// Longest prefix of a subnet with room for the host, a gateway and a broadcast address.
 const LONGEST_PREFIX: u8 = 30;
 
-/// Is a bridge that can be made, and what that means.
+/// A bridge that can be made, and what that means.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Planned {
@@ -22,7 +22,7 @@ pub struct Planned {
     pub notes: Vec<String>,
 }
 
-/// Is what a bridge is planned beside.
+/// What a bridge is planned beside.
 struct Planner<'a> {
     /// What is asked for.
     request: &'a Request,

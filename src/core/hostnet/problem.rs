@@ -5,7 +5,7 @@ use crate::network::{Subnet, reasons};
 use std::fmt;
 use std::net::Ipv4Addr;
 
-/// Is one reason.
+/// One reason.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]

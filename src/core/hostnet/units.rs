@@ -1,7 +1,7 @@
 //! systemd-networkd's units as far as it matters here: which one a network device gets, and what that says
 //! (systemd.network(5)).
 
-/// Is one unit: a `.network`, or a `.netdev`, which makes a device.
+/// One unit: a `.network`, or a `.netdev`, which makes a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
     /// Its file's name, by which it has its place among the others.
@@ -10,7 +10,7 @@ pub struct Unit {
     lines: Vec<(String, String, String)>,
 }
 
-/// Is a network device, as a unit is matched with it.
+/// A network device, as a unit is matched with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     /// Its name.

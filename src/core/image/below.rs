@@ -13,7 +13,7 @@ const BACKING_FORMAT: u32 = 0xe279_2aca;
 /// Extension of a qcow2 header: the name of the file that holds the bytes.
 const DATA_FILE: u32 = 0x4441_5441;
 
-/// Is a file that an image names.
+/// A file that an image names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Below {
     /// Its name as the image has it: a path, relative to the image, or `json:` and QEMU's own words.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// Is a format that guests are made from.
+/// A format that guests are made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -25,7 +25,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// Is what an image is.
+/// What an image is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Content {
@@ -63,7 +63,7 @@ pub enum ContentError {
     },
 }
 
-/// Is a kind of file by its first bytes: offset, bytes, what it is.
+/// A kind of file by its first bytes: offset, bytes, what it is.
 type Magic = (u64, &'static [u8], &'static str);
 
 /// Disks of other formats.
@@ -113,7 +113,7 @@ pub fn content(image: &mut (impl Read + Seek)) -> Result<Content, ContentError> 
     Ok(Content { format: Format::Raw, virtual_bytes: bytes, boots })
 }
 
-/// Is what a disk that a guest is given as it is consists of.
+/// What a disk that a guest is given as it is consists of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Its format.

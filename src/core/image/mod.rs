@@ -16,7 +16,7 @@ use std::str::FromStr;
 /// The longest name of an image.
 const MAX_NAME: usize = 100;
 
-/// Is an image's name, which is a volume's too: no path, no hidden file, nothing that a shell minds.
+/// An image's name, which is a volume's too: no path, no hidden file, nothing that a shell minds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ImageName(String);

@@ -6,7 +6,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::str::FromStr;
 
-/// Is a SHA-256.
+/// A SHA-256.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Sha256([u8; 32]);
@@ -145,7 +145,7 @@ impl From<Sha256> for String {
     }
 }
 
-/// Is a list of sums by file name.
+/// A list of sums by file name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sums(Vec<(String, Sha256)>);
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::net::IpAddr;
 
-/// Is where an address of a guest was found.
+/// Where an address of a guest was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -16,7 +16,7 @@ pub enum AddressSource {
     Arp,
 }
 
-/// Is an address of a guest.
+/// An address of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuestAddress {

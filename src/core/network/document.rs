@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Is a network.
+/// A network.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename = "network")]
 pub struct Document {
@@ -25,7 +25,7 @@ pub struct Document {
     pub ips: Vec<Ip>,
 }
 
-/// Is where the interfaces of a network lead.
+/// Where the interfaces of a network lead.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Forward {
     /// `nat`, `bridge`, `hostdev`; libvirt reads none as `nat`.
@@ -45,7 +45,7 @@ pub struct Forward {
     pub interfaces: Vec<Dev>,
 }
 
-/// Is a network device of the host.
+/// A network device of the host.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Dev {
     /// Its name; none of an interface that is told otherwise.
@@ -53,7 +53,7 @@ pub struct Dev {
     pub dev: Option<String>,
 }
 
-/// Is a bridge.
+/// A bridge.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Bridge {
     /// Its name; libvirt chooses one where none is given.
@@ -67,7 +67,7 @@ pub struct Bridge {
     pub delay: Option<String>,
 }
 
-/// Is the largest packet.
+/// The largest packet.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Mtu {
     /// In bytes.
@@ -75,7 +75,7 @@ pub struct Mtu {
     pub size: u32,
 }
 
-/// Is an address of a network's own.
+/// An address of a network's own.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ip {
     /// `ipv6`; none: IPv4.
@@ -95,7 +95,7 @@ pub struct Ip {
     pub dhcp: Option<Dhcp>,
 }
 
-/// Is what a network's DHCP server hands out.
+/// What a network's DHCP server hands out.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Dhcp {
     /// Runs of addresses for everybody.
@@ -106,7 +106,7 @@ pub struct Dhcp {
     pub hosts: Vec<DhcpHost>,
 }
 
-/// Is a run of addresses for everybody.
+/// A run of addresses for everybody.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct DhcpRange {
     /// The first.
@@ -117,7 +117,7 @@ pub struct DhcpRange {
     pub end: String,
 }
 
-/// Is an address for one.
+/// An address for one.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct DhcpHost {
     /// MAC address of its interface; none where it is known by its name.

@@ -5,7 +5,7 @@ use super::subnet::Subnet;
 use serde::Serialize;
 use std::net::Ipv4Addr;
 
-/// Is the host's side of the network.
+/// The host's side of the network.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostNetwork {
@@ -17,7 +17,7 @@ pub struct HostNetwork {
     pub routes: Vec<Route>,
 }
 
-/// Is a network device of the host.
+/// A network device of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Link {
@@ -50,7 +50,7 @@ impl Link {
     }
 }
 
-/// Is an address of the host.
+/// An address of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostAddress {
@@ -62,7 +62,7 @@ pub struct HostAddress {
     pub subnet: Subnet,
 }
 
-/// Is a way of the host to others.
+/// A way of the host to others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Route {

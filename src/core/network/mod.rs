@@ -32,7 +32,7 @@ use serde::Serialize;
 use std::fmt;
 use std::net::Ipv4Addr;
 
-/// Is where the guests of a network are.
+/// Where the guests of a network are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", content = "mode", rename_all = "kebab-case")]
@@ -55,7 +55,7 @@ pub enum Kind {
     Other,
 }
 
-/// Is how the guests of a macvtap network reach each other.
+/// How the guests of a macvtap network reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -104,7 +104,7 @@ impl Kind {
     }
 }
 
-/// Is an address that one guest always gets.
+/// An address that one guest always gets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Static {
@@ -116,7 +116,7 @@ pub struct Static {
     pub name: Option<String>,
 }
 
-/// Is a network.
+/// A network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Network {

@@ -20,7 +20,7 @@ pub const MOST_MTU: u32 = 65_535;
 /// Longest name of a network device (`IFNAMSIZ`, less the NUL).
 pub const MOST_NAME: usize = 15;
 
-/// Is what a network is planned beside.
+/// What a network is planned beside.
 struct Planner<'a> {
     /// What is asked for.
     request: &'a Request,

@@ -4,7 +4,7 @@ use super::subnet::{Span, Subnet};
 use std::fmt;
 use std::net::Ipv4Addr;
 
-/// Is one reason.
+/// One reason.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]

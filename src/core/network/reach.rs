@@ -3,7 +3,7 @@
 use super::{Kind, Mode};
 use serde::Serialize;
 
-/// Is who reaches whom, in words for people: `yes`, `no`, or on which condition.
+/// Who reaches whom, in words for people: `yes`, `no`, or on which condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reach {

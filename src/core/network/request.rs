@@ -3,7 +3,7 @@
 use super::subnet::{Range, Span};
 use super::{Kind, Network, Static};
 
-/// Is what DHCP is to hand out.
+/// What DHCP is to hand out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dhcp {
     /// The longest run that has no static address.
@@ -14,7 +14,7 @@ pub enum Dhcp {
     Off,
 }
 
-/// Is what a network is to be.
+/// What a network is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// Its name.
@@ -43,7 +43,7 @@ impl Request {
     }
 }
 
-/// Is a network that can be made.
+/// A network that can be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
     /// The network.

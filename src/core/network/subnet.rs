@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-/// Is an IPv4 subnet.
+/// An IPv4 subnet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(into = "String")]
 pub struct Subnet {
@@ -68,7 +68,7 @@ impl From<Subnet> for String {
     }
 }
 
-/// Is a network's range: its subnet and the host's own address there.
+/// A network's range: its subnet and the host's own address there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
     /// The subnet.
@@ -101,7 +101,7 @@ impl FromStr for Range {
     }
 }
 
-/// Is a run of addresses, both ends included.
+/// A run of addresses, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Span {

@@ -7,7 +7,7 @@
 /// Parts of a cost.
 pub(super) const PARTS: usize = 9;
 
-/// Is a cost in parts that are compared one after the other.
+/// A cost in parts that are compared one after the other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cost(pub(super) [i32; PARTS]);
 
@@ -25,7 +25,7 @@ impl Cost {
     }
 }
 
-/// Is what comes to a seat on the cheapest path to it.
+/// What comes to a seat on the cheapest path to it.
 #[derive(Debug, Clone, Copy)]
 enum From {
     /// A device that has no seat yet.

@@ -7,7 +7,7 @@ use super::reason::{BesideGpu, BesideReason, GpuName};
 use crate::bdf::Bdf;
 use crate::topology::Proximity;
 
-/// Is the devices of a kind that a guest gets: the index of the GPU that each is for, where the guest has GPUs, and
+/// The devices of a kind that a guest gets: the index of the GPU that each is for, where the guest has GPUs, and
 /// the device's place among the candidates.
 pub(super) type Choice = Vec<(Option<usize>, usize)>;
 

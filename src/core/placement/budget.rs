@@ -13,7 +13,7 @@ use crate::request::{PinPolicy, Profile, Request};
 use crate::topology::Topology;
 use std::cell::RefCell;
 
-/// Is what cores and memory of a set cost; the smaller, the better.
+/// What cores and memory of a set cost; the smaller, the better.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fit {
     /// Cores for vCPUs that are not on the node of the GPUs that they serve, and cells that lack memory on their node.
@@ -24,7 +24,7 @@ pub(super) struct Fit {
     pub(super) strain: u32,
 }
 
-/// Is what a node with cores has.
+/// What a node with cores has.
 #[derive(Debug)]
 pub(super) struct Stock {
     /// The node.
@@ -62,7 +62,7 @@ impl Stock {
     }
 }
 
-/// Is how many cores are wanted on a node.
+/// How many cores are wanted on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Demand {
     /// The node, as a place in [`Budget::nodes`].
@@ -75,7 +75,7 @@ pub(super) struct Demand {
     pub(super) gpus: u32,
 }
 
-/// Is cores that stand elsewhere than the GPUs that they serve.
+/// Cores that stand elsewhere than the GPUs that they serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Loan {
     /// The node of the GPUs, as a place in [`Budget::nodes`].
@@ -86,7 +86,7 @@ pub(super) struct Loan {
     pub(super) cores: u32,
 }
 
-/// Is memory that one cell has on one node.
+/// Memory that one cell has on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
     /// The cell.
@@ -99,7 +99,7 @@ pub(super) struct Part {
     pub(super) away: bool,
 }
 
-/// Is the memory of one cell.
+/// The memory of one cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CellSize {
     /// Demands whose cores it holds, from the first to before the last; none: it is bound to no node.
@@ -110,7 +110,7 @@ pub(super) struct CellSize {
     pub(super) size: MemSize,
 }
 
-/// Is the cores and the memory of a guest in numbers; filled anew for each set, so that no memory is asked for.
+/// The cores and the memory of a guest in numbers; filled anew for each set, so that no memory is asked for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Solution {
     /// Nodes of the guest's GPUs with their number, by node.
@@ -131,7 +131,7 @@ pub(super) struct Solution {
     pub(super) left: Vec<MemSize>,
 }
 
-/// Is the cores and the memory of a host's nodes that can be had, and what is wanted of them.
+/// The cores and the memory of a host's nodes that can be had, and what is wanted of them.
 #[derive(Debug)]
 pub(super) struct Budget {
     /// What is wanted.

@@ -13,7 +13,7 @@ use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
 use crate::words::are;
 use std::collections::BTreeMap;
 
-/// Is a kind of device that a guest can have beside its GPUs.
+/// A kind of device that a guest can have beside its GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Physical functions of network class.
@@ -63,7 +63,7 @@ impl Kind {
     }
 }
 
-/// Is a function that can be had.
+/// A function that can be had.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     /// Its address.
@@ -76,7 +76,7 @@ pub(super) struct Candidate {
     pub(super) along: i32,
 }
 
-/// Is a function that cannot be had.
+/// A function that cannot be had.
 #[derive(Debug, Clone)]
 pub(super) struct Refused {
     /// Its address.
@@ -87,7 +87,7 @@ pub(super) struct Refused {
     pub(super) line: String,
 }
 
-/// Is what a host has of a kind.
+/// What a host has of a kind.
 #[derive(Debug)]
 pub(super) struct Supply {
     /// What can be had, by address; of virtual functions of one NIC no more than are wanted.
@@ -98,7 +98,7 @@ pub(super) struct Supply {
     pub(super) refused: Vec<Refused>,
 }
 
-/// Is the look at a host's devices.
+/// The look at a host's devices.
 pub(super) struct Devices<'a> {
     /// The host.
     pub(super) topology: &'a Topology,

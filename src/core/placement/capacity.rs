@@ -13,7 +13,7 @@ use crate::topology::Topology;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Is what still fits on a host.
+/// What still fits on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Capacity {
@@ -33,7 +33,7 @@ pub struct Capacity {
     pub warnings: Vec<String>,
 }
 
-/// Is what fits of guests with GPUs of one model.
+/// What fits of guests with GPUs of one model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfModel {
@@ -47,7 +47,7 @@ pub struct OfModel {
     pub sizes: Vec<Size>,
 }
 
-/// Is how many guests of a size fit.
+/// How many guests of a size fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Size {
@@ -59,7 +59,7 @@ pub struct Size {
     pub empty: u32,
 }
 
-/// Is a size that does not fit now.
+/// A size that does not fit now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Blocked {

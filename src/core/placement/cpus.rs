@@ -12,7 +12,7 @@ const MAX_VCPUS: u32 = 4096;
 /// NUMA cells that QEMU takes (`MAX_NODES`).
 const MAX_CELLS: u32 = 128;
 
-/// Is a guest's CPU.
+/// A guest's CPU.
 #[derive(Debug)]
 pub(super) struct GuestCpus {
     /// Pin of each vCPU.

@@ -20,7 +20,7 @@ use crate::topology::{PartitionId, Topology};
 use crate::words::are;
 use std::collections::BTreeMap;
 
-/// Is what a guest gets passed through.
+/// What a guest gets passed through.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     /// NVLink partition.
@@ -48,7 +48,7 @@ impl Devices {
     }
 }
 
-/// Is what candidate sets are judged by besides their GPUs.
+/// What candidate sets are judged by besides their GPUs.
 pub(super) struct Judges<'a> {
     /// Cores and memory.
     pub(super) budget: &'a Budget,
@@ -56,7 +56,7 @@ pub(super) struct Judges<'a> {
     pub(super) extras: &'a extras::Search,
 }
 
-/// Is a set of GPUs that was chosen.
+/// A set of GPUs that was chosen.
 #[derive(Debug, Default)]
 pub(super) struct Set {
     /// The partition; none where it is no listed one.
@@ -164,7 +164,7 @@ fn supported(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
     })
 }
 
-/// Is what is wanted of this host.
+/// What is wanted of this host.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Wanted {
     /// So many.

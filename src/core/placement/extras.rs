@@ -18,7 +18,7 @@ use crate::words::are;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// Is the NICs, virtual functions and NVMe drives of a guest.
+/// The NICs, virtual functions and NVMe drives of a guest.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Extras {
     /// NICs, by address.
@@ -29,7 +29,7 @@ pub(super) struct Extras {
     pub(super) nvmes: Vec<Bdf>,
 }
 
-/// Is the devices that can be had, and what is wanted of them.
+/// The devices that can be had, and what is wanted of them.
 #[derive(Debug, Default)]
 pub(super) struct Search {
     /// GPUs of the host, by index, then displays that were asked for.
@@ -44,7 +44,7 @@ pub(super) struct Search {
     error: Option<PlanError>,
 }
 
-/// Is what is wanted of one kind, and what can be had.
+/// What is wanted of one kind, and what can be had.
 #[derive(Debug)]
 pub(super) struct Wish {
     /// The kind.

@@ -19,7 +19,7 @@ const LEAST: u32 = 60;
 /// Sets of guests that one search may look at; most need no plan.
 const SETS: u32 = 20_000;
 
-/// Is a way to free a place.
+/// A way to free a place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Advice {
@@ -33,7 +33,7 @@ pub struct Advice {
     pub restarted: usize,
 }
 
-/// Is a guest that has to go.
+/// A guest that has to go.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Away {
@@ -47,7 +47,7 @@ pub struct Away {
     pub to: Option<Place>,
 }
 
-/// Is another place of a guest.
+/// Another place of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Place {
@@ -80,7 +80,7 @@ impl Advice {
     }
 }
 
-/// Is a guest that might go.
+/// A guest that might go.
 #[derive(Debug)]
 struct Guest<'a> {
     /// What it holds: as it runs, else as it is defined.
@@ -91,7 +91,7 @@ struct Guest<'a> {
     gpus: usize,
 }
 
-/// Is a search for the cheapest way.
+/// A search for the cheapest way.
 struct Search<'a> {
     /// The host.
     topology: &'a Topology,

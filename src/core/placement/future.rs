@@ -16,7 +16,7 @@ pub(super) mod table;
 
 use super::slots::{Mask, Slots, bits, first, size};
 
-/// Is guests to come: GPUs, and the share of the guests in percent.
+/// Guests to come: GPUs, and the share of the guests in percent.
 pub(super) const CLASSES: [(usize, u32); 5] = [(1, 40), (2, 25), (4, 20), (8, 10), (16, 5)];
 
 /// The owner of a leaf that is free.
@@ -26,7 +26,7 @@ const CANDIDATE: u8 = 1;
 /// The first number for owners that are there already.
 const OTHERS: u8 = 2;
 
-/// Is one slot of a board with partitions.
+/// One slot of a board with partitions.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     /// Its GPUs.
@@ -37,7 +37,7 @@ pub(super) struct Slot {
     needs: u32,
 }
 
-/// Is how a choice's cost to later guests is judged.
+/// How a choice's cost to later guests is judged.
 #[derive(Debug)]
 pub(super) enum Future {
     /// By the value of the state that it leaves.

@@ -10,7 +10,7 @@ use crate::topology::{
 use crate::words::count;
 use std::fmt;
 
-/// Is why a function cannot be passed through. Its words are made when somebody asks for them: most plans never do.
+/// Why a function cannot be passed through. Its words are made when somebody asks for them: most plans never do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Block<'a> {
     /// The domain that is in the way; none where it is the host or the device itself.
@@ -19,7 +19,7 @@ pub(super) struct Block<'a> {
     cause: Cause<'a>,
 }
 
-/// Is what is the matter with a function that cannot be passed through.
+/// What is the matter with a function that cannot be passed through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause<'a> {
     /// A domain holds it.
@@ -38,7 +38,7 @@ enum Cause<'a> {
     Shares(Tie, Bdf, Neighbour<'a>),
 }
 
-/// Is why a function goes where another goes.
+/// Why a function goes where another goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tie {
     /// They are in this IOMMU group.
@@ -47,7 +47,7 @@ enum Tie {
     Card,
 }
 
-/// Is what a member of an IOMMU group is that is in the way of another.
+/// What a member of an IOMMU group is that is in the way of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Neighbour<'a> {
     /// A domain holds it.
@@ -62,7 +62,7 @@ enum Neighbour<'a> {
     Display(SetAside),
 }
 
-/// Is what the host uses a function for.
+/// What the host uses a function for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HostUse<'a> {
     /// Network, and why.
@@ -137,7 +137,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Is what one member of an IOMMU group means for another that is passed through.
+/// What one member of an IOMMU group means for another that is passed through.
 enum Member<'a> {
     /// Comes along.
     Along,

@@ -7,7 +7,7 @@ use crate::topology::{Core, NumaNode, Topology};
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Is why a GPU's home is not simply the node that the kernel names.
+/// Why a GPU's home is not simply the node that the kernel names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Moved {
     /// The kernel names no node, and there are several.
@@ -16,7 +16,7 @@ pub(super) enum Moved {
     NoCores(NodeId),
 }
 
-/// Is a core in its place on a node.
+/// A core in its place on a node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seat<'a> {
     /// The core.
@@ -30,7 +30,7 @@ pub(super) struct Seat<'a> {
     pub(super) threads: usize,
 }
 
-/// Is a node with cores.
+/// A node with cores.
 #[derive(Debug)]
 pub(super) struct Home<'a> {
     /// Its number.
@@ -43,7 +43,7 @@ pub(super) struct Home<'a> {
     pub(super) gpus: Vec<Bdf>,
 }
 
-/// Is where the GPUs of a host are at home.
+/// Where the GPUs of a host are at home.
 #[derive(Debug)]
 pub(super) struct Homes<'a> {
     /// The host.

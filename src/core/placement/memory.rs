@@ -13,7 +13,7 @@ use crate::topology::Topology;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-/// Is what the cells are made from.
+/// What the cells are made from.
 pub(super) struct Memory<'a> {
     /// The host.
     pub(super) topology: &'a Topology,

@@ -64,7 +64,7 @@ use taken::Taken;
 pub use taken::floats;
 pub use window::{is_amd, window, window_reason};
 
-/// Is whether a function can be passed through now.
+/// Whether a function can be passed through now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -108,7 +108,7 @@ pub fn device_states(
     functions.iter().map(state).collect()
 }
 
-/// Is one guest NUMA cell.
+/// One guest NUMA cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuestCell {
@@ -122,7 +122,7 @@ pub struct GuestCell {
     pub distances: Vec<u32>,
 }
 
-/// Is what a guest's CPU looks like: the product is the number of vCPUs.
+/// What a guest's CPU looks like: the product is the number of vCPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuestTopology {
@@ -134,7 +134,7 @@ pub struct GuestTopology {
     pub threads: u32,
 }
 
-/// Is the group of passed-through devices that hang below one expander bus of the guest.
+/// The group of passed-through devices that hang below one expander bus of the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PcieGroup {
@@ -144,7 +144,7 @@ pub struct PcieGroup {
     pub devices: Vec<Bdf>,
 }
 
-/// Is the part of the guest's PCIe tree that carries passed-through devices.
+/// The part of the guest's PCIe tree that carries passed-through devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuestPcie {
@@ -158,7 +158,7 @@ pub struct GuestPcie {
     pub cliques: Vec<Vec<Bdf>>,
 }
 
-/// Is what the host's whole path to a device can carry: the least of its links.
+/// What the host's whole path to a device can carry: the least of its links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PcieLink {
@@ -170,7 +170,7 @@ pub struct PcieLink {
     pub width: u8,
 }
 
-/// Is a guest's place on the host: the only source of numbers for everything that is written later.
+/// A guest's place on the host: the only source of numbers for everything that is written later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Placement {

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 /// More nearest requests than anyone reads.
 const MOST: usize = 4;
 
-/// Is a wish that can be given up in part or whole, what hurts the guest least first.
+/// A wish that can be given up in part or whole, what hurts the guest least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Knob {
     /// Which GPUs: as many others do as well.
@@ -106,7 +106,7 @@ fn add(found: &mut Vec<Request>, request: Option<Request>) {
     found.extend(request.filter(|request| !found.contains(request)));
 }
 
-/// Is what the requests are planned on.
+/// What the requests are planned on.
 struct Search<'a> {
     /// The host.
     topology: &'a Topology,
@@ -307,7 +307,7 @@ impl Search<'_> {
     }
 }
 
-/// Is what a knob can be turned to.
+/// What a knob can be turned to.
 enum Steps {
     /// These, the least change first.
     Few(Vec<Request>),

@@ -11,7 +11,7 @@ use crate::topology::{HugePagePool, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Is what a guest takes from the pool of one node.
+/// What a guest takes from the pool of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodePages {

@@ -14,7 +14,7 @@ use crate::request::Request;
 use crate::topology::{FabricModel, HOW_MODULES, PartitionId};
 use std::collections::BTreeSet;
 
-/// Is a partition that may be chosen.
+/// A partition that may be chosen.
 #[derive(Debug)]
 struct Candidate {
     /// Its number; none for a GPU beside the board.
@@ -104,7 +104,7 @@ impl Candidate {
     }
 }
 
-/// Is the choice among partitions.
+/// The choice among partitions.
 struct Choice<'a> {
     /// GPUs and NVSwitches.
     slots: &'a Slots<'a>,

@@ -18,7 +18,7 @@ pub(super) fn default_vcpus(threads: u32) -> u32 {
     DEFAULT_VCPUS.next_multiple_of(threads.max(1))
 }
 
-/// Is the cores that a guest gets on one node.
+/// The cores that a guest gets on one node.
 #[derive(Debug, Clone)]
 pub(super) struct NodeCores<'a> {
     /// The node.
@@ -46,7 +46,7 @@ impl NodeCores<'_> {
     }
 }
 
-/// Is all cores of a guest.
+/// All cores of a guest.
 #[derive(Debug, Clone)]
 pub(super) struct GuestCores<'a> {
     /// By node, ascending.
@@ -84,7 +84,7 @@ impl<'a> GuestCores<'a> {
     }
 }
 
-/// Is what the cores are chosen on.
+/// What the cores are chosen on.
 pub(super) struct Cores<'a> {
     /// The host.
     pub(super) topology: &'a Topology,

@@ -1,7 +1,7 @@
 //! Which free cores of a node a guest gets: the best set by L3 caches and by the blocks of other GPUs. Exact: it finds
 //! the smallest key of all sets. Knows places and caches; not who asks.
 
-/// Is whose a free core is, the best first.
+/// Whose a free core is, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
     /// In the block of one of the guest's GPUs.
@@ -12,7 +12,7 @@ pub(super) enum Owner {
     Other,
 }
 
-/// Is a core that can be chosen.
+/// A core that can be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Choice {
     /// Its place on the node.
@@ -25,7 +25,7 @@ pub(super) struct Choice {
     pub(super) fixed: bool,
 }
 
-/// Is an L3 cache of a node.
+/// An L3 cache of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Cache {
     /// Cores of the node below it.
@@ -36,7 +36,7 @@ pub(super) struct Cache {
     pub(super) others: usize,
 }
 
-/// Is what a set costs, field by field from the highest bits: caches that it stands on, those shared with other guests,
+/// What a set costs, field by field from the highest bits: caches that it stands on, those shared with other guests,
 /// whole free ones that it breaks (or cores of other guests below them, where guests are to be spread), cores from the
 /// blocks of other free GPUs, cores outside its own GPUs' blocks, and how far cores of other GPUs are from the end: the
 /// last GPUs are given out last.
@@ -53,7 +53,7 @@ const OTHERS: u32 = 64;
 /// Cores outside the own blocks.
 const OUTSIDE: u32 = 48;
 
-/// Is the search for a set.
+/// The search for a set.
 struct Search<'a> {
     /// Free choices of each cache in the order in which they are taken.
     by_cache: Vec<Vec<Choice>>,

@@ -14,7 +14,7 @@ const DEFAULT: MemSize = MemSize::from_gib(2);
 /// Memory that the replaced tool gave to 16 GPUs of a DGX-2 (gpuvm-nvidia-vm(7), SIZES).
 pub(super) const DGX2: MemSize = MemSize::from_kib(1_516_912_640);
 
-/// Is a node's memory.
+/// A node's memory.
 #[derive(Debug)]
 pub(super) struct Room {
     /// The node.

@@ -37,7 +37,7 @@ use crate::request::{Policy, Prefer, Request};
 use crate::topology::FabricModel;
 use std::cmp::Reverse;
 
-/// Is what a set of GPUs costs; the smaller, the better.
+/// What a set of GPUs costs; the smaller, the better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     /// NVLinks lost: 0 for a partition and 1 for another set of such a board; where GPUs are linked directly, minus
@@ -78,7 +78,7 @@ impl Key {
     }
 }
 
-/// Is the NVLinks between GPUs where they differ from pair to pair.
+/// The NVLinks between GPUs where they differ from pair to pair.
 #[derive(Debug)]
 pub(super) struct Links {
     /// Links of each pair, by index.
@@ -125,7 +125,7 @@ impl Links {
     }
 }
 
-/// Is what makes keys on one host for one request.
+/// What makes keys on one host for one request.
 pub(super) struct Scorer<'a> {
     /// GPUs.
     pub(super) slots: &'a Slots<'a>,
@@ -223,7 +223,7 @@ impl<'a> Scorer<'a> {
     }
 }
 
-/// Is the best of the candidates so far.
+/// The best of the candidates so far.
 #[derive(Debug, Default)]
 pub(super) struct Ranking {
     /// The best feasible one.

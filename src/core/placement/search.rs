@@ -8,7 +8,7 @@ use super::slots::{MOST, Mask, Slots, bits, first, size};
 /// Sets above this number are not all tried.
 const MAX_SETS: usize = 4096;
 
-/// Is what goes into a set whole: GPUs that are alike, in bundles of the same size.
+/// What goes into a set whole: GPUs that are alike, in bundles of the same size.
 #[derive(Debug)]
 struct Kind {
     /// GPUs of one bundle.

@@ -13,7 +13,7 @@ use crate::topology::Topology;
 use crate::words::are;
 use std::collections::BTreeSet;
 
-/// Is what a guest lacks.
+/// What a guest lacks.
 #[derive(Debug)]
 pub(super) enum Short {
     /// More vCPUs than the host has hyperthreads.
@@ -74,7 +74,7 @@ pub(super) enum Short {
     Refused(PlanError),
 }
 
-/// Is what an error is written from.
+/// What an error is written from.
 pub(super) struct Shortage<'a> {
     /// The numbers.
     pub(super) budget: &'a Budget,

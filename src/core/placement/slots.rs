@@ -7,7 +7,7 @@ use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology};
 
-/// Is a set of GPUs or NVSwitches: bit i is the one with index i, by address.
+/// A set of GPUs or NVSwitches: bit i is the one with index i, by address.
 pub(super) type Mask = u128;
 
 /// GPUs, and NVSwitches, that are looked at, the first by address. No known host has half as many.
@@ -32,7 +32,7 @@ pub(super) fn first(number: usize) -> Mask {
     if number >= MOST { Mask::MAX } else { (1 << number) - 1 }
 }
 
-/// Is functions of one kind with what stands in their way.
+/// Functions of one kind with what stands in their way.
 #[derive(Debug)]
 pub(super) struct Row<'a> {
     /// Addresses by index: those that count, ascending, then displays that were asked for.
@@ -104,7 +104,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Is the tree above the GPUs: the GPUs of each unit, by level. Every GPU stands in one unit of each level.
+/// The tree above the GPUs: the GPUs of each unit, by level. Every GPU stands in one unit of each level.
 #[derive(Debug)]
 pub(super) struct Units {
     /// Packages: that of the first core of the GPU's home node.
@@ -190,7 +190,7 @@ pub(super) fn touched(units: &[Mask], set: Mask) -> u32 {
     number
 }
 
-/// Is the state of a host's GPUs that the choice is made on.
+/// The state of a host's GPUs that the choice is made on.
 pub(super) struct Slots<'a> {
     /// The host.
     pub(super) topology: &'a Topology,

@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Stands for "no domain" among places of domains.
 const NOBODY: u32 = u32::MAX;
 
-/// Is a domain's memory on one node: the domain's place, and how much.
+/// A domain's memory on one node: the domain's place, and how much.
 type Amount = (u32, MemSize);
 
-/// Is what is taken on a host.
+/// What is taken on a host.
 #[derive(Debug)]
 pub(super) struct Taken<'a> {
     /// The host.
@@ -271,7 +271,7 @@ fn narrow(topology: &Topology, pin: &CpuSet) -> Option<Narrow> {
     (nodes.len() == all.len()).then(|| Narrow::Several(all.into_iter().collect()))
 }
 
-/// Is the cores that a pin holds, by place; the first case is nearly all and needs no list.
+/// The cores that a pin holds, by place; the first case is nearly all and needs no list.
 enum Narrow {
     /// One core.
     One(usize),

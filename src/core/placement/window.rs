@@ -19,7 +19,7 @@ const STATIC_BYTES: u64 = 32 << 30;
 const MOST_BITS: u8 = 46;
 /// The largest window that OVMF can be told, in MiB.
 const MOST_MIB: u64 = 0x0100_0000;
-/// Is the window that a guest's devices need.
+/// The window that a guest's devices need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// Its size.

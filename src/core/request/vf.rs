@@ -5,7 +5,7 @@ use crate::bdf::Bdf;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Is what a card lets a virtual function do; none: what it is already, or not known.
+/// What a card lets a virtual function do; none: what it is already, or not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Guard {
@@ -46,7 +46,7 @@ impl fmt::Display for Guard {
     }
 }
 
-/// Is how a virtual function is set up.
+/// How a virtual function is set up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VfSettings {

@@ -45,7 +45,7 @@ pub enum SeedError {
     },
 }
 
-/// Is a public key as it stands in `authorized_keys`: kind, base64, comment.
+/// A public key as it stands in `authorized_keys`: kind, base64, comment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SshKey(String);
 

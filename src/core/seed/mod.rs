@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 /// Where cloud-init finds the data disk: libvirt gives virtio disks the serial of their definition.
 pub const DATA_DISK_SERIAL: &str = "gpuvm-data";
 
-/// Is what a guest is told at its first start.
+/// What a guest is told at its first start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seed {
     /// Its host name.

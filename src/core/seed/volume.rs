@@ -33,7 +33,7 @@ pub fn volume(seed: &Seed) -> Result<Vec<u8>, SeedError> {
     Ok(image.into_inner())
 }
 
-/// Is the first day of FAT, as the time of every file.
+/// The first day of FAT, as the time of every file.
 #[derive(Debug)]
 struct Epoch;
 

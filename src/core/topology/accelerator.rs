@@ -26,7 +26,7 @@ const DISPLAY: u32 = 0x0380;
 /// Class "Processing accelerators".
 const PROCESSING: u32 = 0x1200;
 
-/// Is a row of the table: functions that are GPUs or accelerators.
+/// A row of the table: functions that are GPUs or accelerators.
 struct Row {
     /// Vendor.
     vendor: u16,
@@ -70,7 +70,7 @@ pub(super) fn is_gpu(vendor: u16, device: u16, class: u32) -> bool {
     })
 }
 
-/// Is why a GPU is none to hand out: it does not count, and only its address takes it.
+/// Why a GPU is none to hand out: it does not count, and only its address takes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetAside {
     /// The firmware and the console show their picture on it (sysfs `boot_vga`).
@@ -150,7 +150,7 @@ fn is_integrated(topology: &Topology, gpu: &PciDevice) -> bool {
     }
 }
 
-/// Is why a function is not supported as yet, whoever asks for it.
+/// Why a function is not supported as yet, whoever asks for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsupported {
     /// Its memory is the CPU's, too, over NVLink-C2C: Grace with Hopper or Blackwell; `rack`: with NVLinks over the

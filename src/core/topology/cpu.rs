@@ -5,7 +5,7 @@ use crate::cpuset::{CpuSet, NodeId};
 use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
 
-/// Is a host NUMA node. Its pcpus may be none (memory only), its memory may be zero (CPUs only).
+/// A host NUMA node. Its pcpus may be none (memory only), its memory may be zero (CPUs only).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -25,7 +25,7 @@ pub struct NumaNode {
     pub huge_pages: Vec<HugePagePool>,
 }
 
-/// Is a core with its online SMT threads.
+/// A core with its online SMT threads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -43,7 +43,7 @@ pub struct Core {
     pub pcpus: CpuSet,
 }
 
-/// Is a level-3 cache.
+/// A level-3 cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

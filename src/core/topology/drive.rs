@@ -12,7 +12,7 @@ pub fn is_system(at: &str) -> bool {
     SYSTEM.contains(&at)
 }
 
-/// Is a use of a drive or of one of its partitions by the host.
+/// A use of a drive or of one of its partitions by the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "use", rename_all = "kebab-case", deny_unknown_fields)]
@@ -213,7 +213,7 @@ impl PartitionTableEntry {
     }
 }
 
-/// Is a partition of a drive.
+/// A partition of a drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -238,7 +238,7 @@ pub struct PartitionTableEntry {
     pub efi_system: bool,
 }
 
-/// Is a whole drive.
+/// A whole drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

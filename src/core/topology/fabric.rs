@@ -5,7 +5,7 @@ use crate::bdf::Bdf;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Is a partition's number: Fabric Manager's in the shared model, ours in full passthrough.
+/// A partition's number: Fabric Manager's in the shared model, ours in full passthrough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
@@ -17,7 +17,7 @@ impl fmt::Display for PartitionId {
     }
 }
 
-/// Is how the NVSwitches of a host serve guests (gpuvm-hardware(7), NVSWITCH MODELS).
+/// How the NVSwitches of a host serve guests (gpuvm-hardware(7), NVSWITCH MODELS).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -31,7 +31,7 @@ pub enum FabricModel {
     SharedNvswitch,
 }
 
-/// Is a set of GPUs that one guest may have with NVLink between them.
+/// A set of GPUs that one guest may have with NVLink between them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -53,7 +53,7 @@ pub struct Partition {
     pub active: bool,
 }
 
-/// Is a direct link between two GPUs, or the count of links between two GPUs over switches.
+/// A direct link between two GPUs, or the count of links between two GPUs over switches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -66,7 +66,7 @@ pub struct NvLink {
     pub links: u32,
 }
 
-/// Is what is known of NVLink on a host.
+/// What is known of NVLink on a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

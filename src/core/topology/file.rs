@@ -8,7 +8,7 @@ pub const FORMAT: &str = "gpuvm-host";
 /// The version that this program writes, and the newest that it reads.
 pub const VERSION: u32 = 1;
 
-/// Is the whole file.
+/// The whole file.
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// Is what a host is, apart from its processors and devices.
+/// What a host is, apart from its processors and devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -84,7 +84,7 @@ pub struct Machine {
     pub host_name: Option<String>,
 }
 
-/// Is a host's data, unchecked; the `host` of a recorded host's file.
+/// A host's data, unchecked; the `host` of a recorded host's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -159,7 +159,7 @@ pub enum TopologyError {
 /// Stands in a table of places for "none"; hosts have far fewer cores.
 const NO_CORE: u32 = u32::MAX;
 
-/// Is a host whose every cross-reference resolves.
+/// A host whose every cross-reference resolves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     /// The data.

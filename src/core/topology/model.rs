@@ -107,7 +107,7 @@ fn bare(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// Is how well a name means a model; the larger, the better.
+/// How well a name means a model; the larger, the better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fits {
     /// Not at all.

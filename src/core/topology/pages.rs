@@ -4,7 +4,7 @@ use super::Machine;
 use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
 
-/// Is a pool of huge pages of one size on one node.
+/// A pool of huge pages of one size on one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -38,7 +38,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Is a file system of huge pages that is mounted.
+/// A file system of huge pages that is mounted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

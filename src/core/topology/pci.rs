@@ -10,7 +10,7 @@ pub const VENDOR_NVIDIA: u16 = 0x10de;
 /// PCI vendor Mellanox.
 pub const VENDOR_MELLANOX: u16 = 0x15b3;
 
-/// Is a base address register that asks for memory or ports.
+/// A base address register that asks for memory or ports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -30,7 +30,7 @@ pub struct Bar {
     pub prefetchable: bool,
 }
 
-/// Is a PCIe link as sysfs shows it.
+/// A PCIe link as sysfs shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -43,7 +43,7 @@ pub struct Link {
     pub width: Option<u8>,
 }
 
-/// Is a function's part in SR-IOV.
+/// A function's part in SR-IOV.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "role", rename_all = "kebab-case", deny_unknown_fields)]
@@ -62,7 +62,7 @@ pub enum Sriov {
     },
 }
 
-/// Is a network device or an RDMA device of a PCI function, as the kernel names them.
+/// A network device or an RDMA device of a PCI function, as the kernel names them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -81,7 +81,7 @@ pub struct NetFace {
     pub used_by: Vec<String>,
 }
 
-/// Is one PCI function.
+/// One PCI function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -149,7 +149,7 @@ pub struct PciDevice {
     pub uuid: Option<String>,
 }
 
-/// Is what a function is to a planner.
+/// What a function is to a planner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -171,7 +171,7 @@ pub enum DeviceKind {
     Other,
 }
 
-/// Is a set of functions that the IOMMU cannot keep apart.
+/// A set of functions that the IOMMU cannot keep apart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IommuGroup {

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 
-/// Is how near two functions are; the nearer, the smaller.
+/// How near two functions are; the nearer, the smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Proximity {
     /// The same function.
@@ -51,7 +51,7 @@ impl Serialize for Proximity {
     }
 }
 
-/// Is where a function hangs: what is compared of two of them. Made once where one function is compared with many.
+/// Where a function hangs: what is compared of two of them. Made once where one function is compared with many.
 #[derive(Debug, Clone)]
 pub struct Way<'a> {
     /// The function.

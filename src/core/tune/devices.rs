@@ -42,7 +42,7 @@ pub(super) fn has_agent(xml: &DomainXml) -> bool {
     channels.any(|channel| name(channel).is_some_and(|name| name == AGENT))
 }
 
-/// Is a disk of a document that the guest writes.
+/// A disk of a document that the guest writes.
 #[derive(Debug, Clone)]
 pub(super) struct Disk {
     /// Place among the document's disks.

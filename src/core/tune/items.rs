@@ -9,7 +9,7 @@ use crate::placement::GuestTopology;
 use crate::request::PageSize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Is what becomes of one thing.
+/// What becomes of one thing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Item<T> {
     /// It stays.
@@ -43,7 +43,7 @@ impl<T> Item<T> {
     }
 }
 
-/// Is the order in which vCPUs are pinned to the threads of cores.
+/// The order in which vCPUs are pinned to the threads of cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PinOrder {
     /// Successive vCPUs on the threads of one core.
@@ -52,15 +52,15 @@ pub enum PinOrder {
     Thread,
 }
 
-/// Is a thing that has no values beside on and off.
+/// A thing that has no values beside on and off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Never {}
 
-/// Is the one value of the memory balloon.
+/// The one value of the memory balloon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Virtio;
 
-/// Is the file that takes the place of a disk's file, with the same content in another format.
+/// The file that takes the place of a disk's file, with the same content in another format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Converted {
     /// Its format: `raw`, `qcow2`.
@@ -69,7 +69,7 @@ pub struct Converted {
     pub made: Made,
 }
 
-/// Is what becomes of each thing of a guest.
+/// What becomes of each thing of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Items {
     /// Pins of vCPUs.
@@ -183,7 +183,7 @@ impl Items {
     }
 }
 
-/// Is the name of one thing.
+/// The name of one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

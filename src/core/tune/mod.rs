@@ -32,7 +32,7 @@ use crate::versions::Versions;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Is what a domain is tuned by.
+/// What a domain is tuned by.
 #[derive(Debug, Clone, Copy)]
 pub struct Given<'a> {
     /// The host.
@@ -51,7 +51,7 @@ pub struct Given<'a> {
     pub versions: &'a Versions,
 }
 
-/// Is one thing that becomes another.
+/// One thing that becomes another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Change {
@@ -63,7 +63,7 @@ pub struct Change {
     pub now: String,
 }
 
-/// Is a domain that was tuned.
+/// A domain that was tuned.
 #[derive(Debug, Clone)]
 pub struct Tuned {
     /// Where it is; none: nothing that depends on it was asked for.

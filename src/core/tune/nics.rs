@@ -18,7 +18,7 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     networks(work)
 }
 
-/// Is a kind of NIC.
+/// A kind of NIC.
 #[derive(Debug, Clone, Copy)]
 struct Nic {
     /// Place among the document's interfaces.

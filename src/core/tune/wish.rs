@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 /// The property that tells GPUs that they may send to each other.
 const CLIQUE: &str = "x-nv-gpudirect-clique";
 
-/// Is what a domain is, as far as tuning goes.
+/// What a domain is, as far as tuning goes.
 pub(super) struct Guest<'t> {
     /// What it asks of its host.
     pub claims: &'t Claims<'t>,

@@ -6,7 +6,7 @@ use crate::domain::setting::Setting;
 use crate::domain::{DomainEdit, DomainXml};
 use crate::placement::{Because, Placement, Reason, Topic};
 
-/// Is a domain while it is changed.
+/// A domain while it is changed.
 pub(super) struct Work<'a> {
     /// The domain as it was read.
     pub guest: &'a Guest<'a>,

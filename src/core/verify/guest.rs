@@ -30,7 +30,7 @@ const PCI_NODE: Rule =
 /// Rules of this module.
 pub const RULES: &[Rule] = &[VCPUS, CELLS, PAIRS, NICS, DISKS, PCI, PCI_NODE];
 
-/// Is a PCI function that a guest sees.
+/// A PCI function that a guest sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Function {
@@ -42,7 +42,7 @@ pub struct Function {
     pub cell: Option<u32>,
 }
 
-/// Is what a guest sees of itself. What it does not tell is none or empty, and named.
+/// What a guest sees of itself. What it does not tell is none or empty, and named.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct View {
@@ -87,7 +87,7 @@ pub fn compare(live: &Guest<'_>, view: &View, topology: Option<&Topology>, repor
     }
 }
 
-/// Is a comparison with what a guest sees.
+/// A comparison with what a guest sees.
 struct Seen<'r> {
     /// What was found.
     report: &'r mut Report,

@@ -32,7 +32,7 @@ use tuning::Tuning;
 /// A domain of which nothing can be told.
 const NOT_COMPARED: Rule = Rule::error("not-compared", "a domain that cannot be read");
 
-/// Is a domain and all that it is compared with.
+/// A domain and all that it is compared with.
 #[derive(Debug)]
 pub struct Subject<'a> {
     /// The definition that the next start takes.
@@ -47,7 +47,7 @@ pub struct Subject<'a> {
     pub host: Option<Host<'a>>,
 }
 
-/// Is the host of a domain.
+/// The host of a domain.
 #[derive(Debug, Clone, Copy)]
 pub struct Host<'a> {
     /// What it has.

@@ -41,7 +41,7 @@ pub fn compare(
     }
 }
 
-/// Is a comparison with what was asked for.
+/// A comparison with what was asked for.
 struct Plan<'r> {
     /// What was found.
     report: &'r mut Report,

@@ -6,7 +6,7 @@ use crate::memsize::MemSize;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Is a thread.
+/// A thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Thread {
@@ -18,7 +18,7 @@ pub struct Thread {
     pub pcpus: CpuSet,
 }
 
-/// Is memory of one kind: what backs it, and how much of it lies where.
+/// Memory of one kind: what backs it, and how much of it lies where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mapped {
@@ -32,7 +32,7 @@ pub struct Mapped {
     pub nodes: BTreeMap<NodeId, MemSize>,
 }
 
-/// Is what a process has open.
+/// What a process has open.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Opened {
@@ -46,7 +46,7 @@ pub struct Opened {
     pub files: BTreeMap<String, bool>,
 }
 
-/// Is a guest's process.
+/// A guest's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Process {

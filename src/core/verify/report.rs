@@ -3,7 +3,7 @@
 use crate::finding::{self, Rule, Says};
 use serde::Serialize;
 
-/// Is which two things differ.
+/// Which two things differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -65,7 +65,7 @@ impl Finding {
     }
 }
 
-/// Is something that is not as it should be.
+/// Something that is not as it should be.
 pub struct Wrong<'a> {
     /// What it is: `vcpu 1 may run on`.
     pub what: String,

@@ -31,7 +31,7 @@ const LIVE: &str = "<domain type='kvm' id='3'><name>a</name><memory unit='GiB'>4
 <address type='pci' bus='4' slot='0'/></hostdev>
 </devices></domain>";
 
-/// Is all that a guest is compared with, to be broken.
+/// All that a guest is compared with, to be broken.
 struct Case {
     /// The definition.
     definition: String,
@@ -149,7 +149,7 @@ impl Case {
     }
 }
 
-/// Is a break: the rule that finds it, a part of what it says, and the break.
+/// A break: the rule that finds it, a part of what it says, and the break.
 type Break = (&'static str, &'static str, fn(&mut Case));
 
 /// Breaks each by itself, and looks whether it is found, by its name, and nothing else but what follows from it: pages

@@ -36,7 +36,7 @@ pub const RULES: &[Rule] = &[NO_VCPU, VCPU, EMULATOR, HELPER, NO_IOTHREAD, IOTHR
 /// The one thread that runs all vCPUs in turn.
 const ALL_VCPUS: &str = "ALL CPUs/";
 
-/// Is what a thread does.
+/// What a thread does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     /// It is a vCPU.
@@ -98,7 +98,7 @@ pub fn compare(live: &Guest<'_>, process: &Process, topology: &Topology, report:
     see.helpers();
 }
 
-/// Is a comparison of threads with pins.
+/// A comparison of threads with pins.
 struct Comparison<'c, 't> {
     /// The XML it runs by.
     live: &'c Guest<'t>,

@@ -9,7 +9,7 @@ pub const CONF: &str = "etc/libvirt/qemu.conf";
 /// Its key for how many files a QEMU may have open.
 pub const MAX_FILES: &str = "max_files";
 
-/// Is how the host's kernel is set.
+/// How the host's kernel is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tuning {

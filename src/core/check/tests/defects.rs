@@ -7,7 +7,7 @@ use super::setting::{
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::{DriveUse, FabricModel, NetFace};
 
-/// Is one defect.
+/// One defect.
 pub struct Defect {
     /// Rule that must find it.
     pub rule: &'static str,

@@ -5,7 +5,7 @@ use gpuvm_core::placement::{Held, Occupancy};
 use gpuvm_core::topology::{Bar, Isolation, Parts};
 use gpuvm_core::versions::Versions;
 
-/// Is the host and the other domains that a case is checked against.
+/// The host and the other domains that a case is checked against.
 pub struct Setting {
     /// The recorded DGX-2, changed.
     pub host: Parts,

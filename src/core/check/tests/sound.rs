@@ -4,7 +4,7 @@ use super::setting::{GIB_PAGES, NIC_35, Setting, large_bars, other, pages, set};
 use gpuvm_core::cpuset::NodeSet;
 use gpuvm_core::memsize::MemSize;
 
-/// Is a change of the domain and a change of the host and of the other domains.
+/// A change of the domain and a change of the host and of the other domains.
 type Change = (&'static [(&'static str, &'static str)], fn(&mut Setting));
 
 /// Edits and settings; nothing at all may be found.

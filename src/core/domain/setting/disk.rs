@@ -6,7 +6,7 @@ use crate::domain::fragment::{Fragment, Want};
 use crate::domain::shape;
 use serde::Serialize;
 
-/// Is what a disk's driver and its file shall be.
+/// What a disk's driver and its file shall be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiskTuning {

@@ -9,7 +9,7 @@ use crate::topology::Topology;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-/// Is a guest of a test.
+/// A guest of a test.
 struct Made {
     /// Host, request and template.
     what: String,

@@ -6,7 +6,7 @@ use super::super::host::{HostNetwork, Link};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-/// Is whether a bridge passes packets to a port.
+/// Whether a bridge passes packets to a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortState {
     /// It does.
@@ -17,7 +17,7 @@ pub enum PortState {
     Blocking,
 }
 
-/// Is what a card says of one of its virtual functions; none: its driver does not tell.
+/// What a card says of one of its virtual functions; none: its driver does not tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Vf {
     /// Its MAC address, lower case.
@@ -30,7 +30,7 @@ pub struct Vf {
     pub disabled: bool,
 }
 
-/// Is a network device with what a path needs to know of it.
+/// A network device with what a path needs to know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     /// What any verb knows of it.
@@ -63,7 +63,7 @@ impl Device {
     }
 }
 
-/// Is who answers for an IPv4 address, as the kernel heard it.
+/// Who answers for an IPv4 address, as the kernel heard it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbour {
     /// The network device that it was heard by.
@@ -74,7 +74,7 @@ pub struct Neighbour {
     pub mac: String,
 }
 
-/// Is how the kernel is set; none: not told.
+/// How the kernel is set; none: not told.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Whether packets are passed on between any devices.
@@ -85,7 +85,7 @@ pub struct Kernel {
     pub bridge_calls_iptables: Option<bool>,
 }
 
-/// Is the host's side.
+/// The host's side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostSide {
     /// Its network devices.

@@ -25,7 +25,7 @@ use crate::network::GuestAddress;
 use crate::shell::word;
 use report::Hops;
 
-/// Is what the guest itself says of a NIC, by its agent.
+/// What the guest itself says of a NIC, by its agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inside {
     /// Its name there; none: the guest has no NIC of this MAC address.
@@ -36,7 +36,7 @@ pub struct Inside {
     pub up: Option<bool>,
 }
 
-/// Is the libvirt network that a NIC is on.
+/// The libvirt network that a NIC is on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum On {
     /// None: the domain names a bridge or a network device itself.
@@ -59,7 +59,7 @@ impl On {
     }
 }
 
-/// Is the physical function behind a NIC that is a virtual one.
+/// The physical function behind a NIC that is a virtual one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Behind {
     /// Its network device; none: it has none, or the NIC is no virtual function.
@@ -68,7 +68,7 @@ pub struct Behind {
     pub vf: Option<u32>,
 }
 
-/// Is all that is known of a NIC and its path.
+/// All that is known of a NIC and its path.
 #[derive(Debug)]
 pub struct Case<'a> {
     /// The guest's name, for hints.

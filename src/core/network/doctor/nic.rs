@@ -6,7 +6,7 @@ use super::{Case, rules};
 use crate::domain::{DomainXml, Element};
 use crate::shell::word;
 
-/// Is what a NIC hangs on.
+/// What a NIC hangs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attached {
     /// A bridge of the host's or of libvirt's.
@@ -21,7 +21,7 @@ pub enum Attached {
     Other(String),
 }
 
-/// Is a NIC of a guest.
+/// A NIC of a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nic {
     /// Its number in its domain, from 1.

@@ -3,7 +3,7 @@
 use crate::finding::{self, Rule, Says, Severity};
 use serde::Serialize;
 
-/// Is how a hop was found.
+/// How a hop was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -46,7 +46,7 @@ impl Says for OfHop {
 /// One thing that is not as it should be: an error breaks the path.
 pub type Finding = finding::Finding<OfHop>;
 
-/// Is a stage of the path.
+/// A stage of the path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hop {
@@ -87,7 +87,7 @@ impl Hop {
     }
 }
 
-/// Is what was found of a NIC.
+/// What was found of a NIC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnosis {

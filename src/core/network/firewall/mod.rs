@@ -16,7 +16,7 @@ use std::net::Ipv4Addr;
 /// Chains that may follow each other at most; the kernel allows 16.
 const DEEPEST: usize = 16;
 
-/// Is where in the kernel a chain is asked.
+/// Where in the kernel a chain is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// For a packet to the host itself.
@@ -25,7 +25,7 @@ pub enum Hook {
     Forward,
 }
 
-/// Is a packet that is to pass.
+/// A packet that is to pass.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet<'a> {
     /// Where it is asked for.
@@ -46,7 +46,7 @@ pub struct Packet<'a> {
     pub state: &'a str,
 }
 
-/// Is something that a rule asks of a packet, and whether the answer is turned round.
+/// Something that a rule asks of a packet, and whether the answer is turned round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     /// What is asked.
@@ -55,7 +55,7 @@ pub struct Condition {
     pub not: bool,
 }
 
-/// Is what can be asked of a packet.
+/// What can be asked of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asks {
     /// The device that it comes by; the name's end is open where the flag is set.
@@ -76,7 +76,7 @@ pub enum Asks {
     Unknown,
 }
 
-/// Is what a rule does with the packets that it is for.
+/// What a rule does with the packets that it is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Lets it pass, as far as this chain goes.
@@ -93,7 +93,7 @@ pub enum Action {
     Next,
 }
 
-/// Is a rule.
+/// A rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// What it asks; all of it has to hold.
@@ -104,7 +104,7 @@ pub struct Rule {
     pub text: String,
 }
 
-/// Is a chain of rules.
+/// A chain of rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chain {
     /// Where the kernel asks it; none: other chains do.
@@ -115,14 +115,14 @@ pub struct Chain {
     pub rules: Vec<Rule>,
 }
 
-/// Is the host's packet filter.
+/// The host's packet filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ruleset {
     /// Chains by table and name; the table is as people call it: `iptables filter`, `nft ip libvirt_network`.
     pub chains: BTreeMap<(String, String), Chain>,
 }
 
-/// Is what becomes of a packet.
+/// What becomes of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// It passes.
@@ -133,7 +133,7 @@ pub enum Fate {
     Unsure(String),
 }
 
-/// Is whether a rule is for a packet.
+/// Whether a rule is for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holds {
     /// It is.
@@ -144,7 +144,7 @@ enum Holds {
     Maybe,
 }
 
-/// Is how a chain ends for a packet.
+/// How a chain ends for a packet.
 enum End {
     /// It is let through.
     Accepted,

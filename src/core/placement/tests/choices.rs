@@ -9,10 +9,10 @@ use crate::topology::{FabricModel, NvLink};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Is a PCIe switch, or a root port, with its GPUs: its node, how many GPUs, whether it is a switch.
+/// A PCIe switch, or a root port, with its GPUs: its node, how many GPUs, whether it is a switch.
 type Port = (usize, usize, bool);
 
-/// Is a host of up to eight GPUs and what is taken of it.
+/// A host of up to eight GPUs and what is taken of it.
 #[derive(Debug, Clone)]
 struct Case {
     /// Nodes; two make a package.

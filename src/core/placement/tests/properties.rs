@@ -7,7 +7,7 @@ use crate::placement::*;
 use crate::request::{Allow, CellWish, GpuWish, Policy, Reserve};
 use proptest::prelude::*;
 
-/// Is one event of a stream.
+/// One event of a stream.
 #[derive(Debug, Clone)]
 enum Event {
     /// A guest is asked for.

@@ -10,7 +10,7 @@ use crate::request::{CellWish, Profile};
 use crate::topology::{Core, DeviceKind};
 use std::collections::BTreeSet;
 
-/// Is a plan with what it was made from.
+/// A plan with what it was made from.
 pub(super) struct Case<'a> {
     /// The host.
     pub(super) topology: &'a Topology,

@@ -9,7 +9,7 @@ use crate::topology::{
     PciDevice, Topology,
 };
 
-/// Is one node of a host.
+/// One node of a host.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeSpec {
     /// Cores.
@@ -18,7 +18,7 @@ pub(crate) struct NodeSpec {
     pub(crate) memory_mib: u64,
 }
 
-/// Is a host in a few numbers.
+/// A host in a few numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct HostSpec {
     /// Nodes.

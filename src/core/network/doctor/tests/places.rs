@@ -14,7 +14,7 @@ pub const MAC: &str = "52:54:00:aa:00:01";
 /// Its device in each place here.
 pub const TAP: &str = "vnet0";
 
-/// Is a place that can be broken.
+/// A place that can be broken.
 pub struct Place {
     /// Whether the guest runs.
     pub running: bool,
