@@ -109,8 +109,8 @@ fn no_verb_imports_a_verb() {
 
 /// The modules of core, and which of them each may use: imports point left along the pipe. Those that every module may
 /// use stand first.
-const OF_ALL: [&str; 8] =
-    ["bdf", "cpuset", "finding", "memsize", "shell", "versions", "words", "golden"];
+const OF_ALL: [&str; 9] =
+    ["bdf", "cpuset", "ethernet", "finding", "memsize", "shell", "versions", "words", "golden"];
 const MODULES: [(&str, &[&str]); 15] = [
     ("topology", &[]),
     ("fabric", &["topology"]),

@@ -32,6 +32,7 @@
 
 pub mod bdf;
 pub mod cpuset;
+pub mod ethernet;
 pub mod finding;
 pub mod memsize;
 pub mod shell;

@@ -25,7 +25,7 @@ pub use reach::Reach;
 pub use request::{Dhcp, Planned, Request};
 pub use subnet::{Range, Span, Subnet};
 pub use vendor::known;
-pub use wish::{Card, FixedAddress, Who, mac, vlan};
+pub use wish::{Card, FixedAddress, Who};
 
 use document::{Bridge, Dev, DhcpHost, DhcpRange, Document, Forward, Ip, Mtu};
 use serde::Serialize;

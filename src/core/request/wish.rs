@@ -2,7 +2,7 @@
 
 use super::VfSettings;
 use crate::bdf::{Bdf, BdfError};
-use crate::network::{mac, vlan};
+use crate::ethernet::{mac, vlan};
 use std::str::FromStr;
 
 /// A device as it is named: a number (an index of GPUs, else a count), or a PCI address.

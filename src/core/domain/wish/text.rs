@@ -3,7 +3,7 @@
 use super::{NicModel, NicSettings, NicWish};
 use crate::domain::nics::{MOST_QUEUES, MTUS};
 use crate::domain::setting::Rate;
-use crate::network::{mac, vlan};
+use crate::ethernet::{mac, vlan};
 use std::str::FromStr;
 
 /// Queues that a NIC may have.
