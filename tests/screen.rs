@@ -7,7 +7,7 @@ use std::path::PathBuf;
 const HOSTS: [&str; 6] = ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "dual-socket", "h100-guest"];
 
 /// Command lines on a recorded host; `{xml}` is a domain of it.
-const RECORDED: [&str; 20] = [
+const RECORDED: [&str; 19] = [
     "plan --gpus 2",
     "plan --gpus 2 --explain",
     "plan --gpus 99",
@@ -25,7 +25,6 @@ const RECORDED: [&str; 20] = [
     "host show --all",
     "host pages",
     "check {xml}",
-    "nccl {xml}",
     "tune {xml} --check",
     "create --gpus 1 --dry-run --accept-shared-fabric --data-size none --no-seed --disk-dir /nowhere",
 ];
