@@ -64,10 +64,9 @@ fn bridged() -> HostNetwork {
 
 /// The steps that change the host's network.
 fn host_steps(steps: &[Step]) -> Vec<&HostNetStep> {
-    let of_host = |step| match step {
-        &Step::HostNet(ref step) => Some(step),
-        _ => None,
-    };
+    fn of_host(step: &Step) -> Option<&HostNetStep> {
+        if let Step::HostNet(step) = step { Some(step) } else { None }
+    }
     steps.iter().filter_map(of_host).collect()
 }
 
