@@ -580,3 +580,120 @@ fn a_set_that_was_asked_for_split_is_sound_and_one_of_others_is_not() {
     let (code, text) = on(dir.path(), &check);
     assert!(code == 3 && text.contains("gpus-no-partition"), "{text}");
 }
+
+/// A URI of libvirt's test driver with one running domain that has these GPUs.
+fn guest_with(machine: &Machine, buses: &[&str]) -> String {
+    let hostdev = |bus: &&str| {
+        format!(
+            "<hostdev mode='subsystem' type='pci' managed='no'><source>\
+             <address domain='0' bus='0x{bus}' slot='0' function='0'/></source></hostdev>"
+        )
+    };
+    let devices: String = buses.iter().map(hostdev).collect();
+    let node = format!(
+        "<node><domain type='test'><name>train-a</name>\
+         <uuid>6695eb01-f6a4-8304-79aa-97f2502e193f</uuid><memory>65536</memory><vcpu>1</vcpu>\
+         <os><type>hvm</type></os><devices>{devices}</devices></domain></node>"
+    );
+    std::fs::write(machine.path("node.xml"), node).unwrap();
+    format!("test://{}", machine.path("node.xml"))
+}
+
+/// What `fabric show` says of this machine with this guest: the exit code and the document.
+fn shown(machine: &Machine, uri: &str) -> (i32, Value) {
+    let (code, out, err) = machine.gpuvm(&["fabric", "show", "--json", "--connect", uri], true);
+    (code, serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}{err}")))
+}
+
+#[test]
+fn partitions_are_shown_beside_the_guests_that_hold_them_and_stale_ones_released() {
+    let Some(machine) = Machine::h100() else { return };
+    let state = format!("state {}", machine.path("state"));
+    machine.fake("h100", &H100, &format!("active 3\nlinks 8 16\n{state}"));
+    let verdict = |document: &Value, id: usize| {
+        let partition = &document["partitions"][id];
+        assert_eq!(partition["id"], id);
+        partition["verdict"].as_str().unwrap().to_owned()
+    };
+    // Modules 1 and 3.
+    let uri = guest_with(&machine, &["9d", "c3"]);
+    let (code, document) = shown(&machine, &uri);
+    assert_eq!((code, verdict(&document, 3).as_str()), (0, "ok"), "{document}");
+    assert_eq!(document["partitions"][3]["holder"]["name"], "train-a");
+    assert_eq!(
+        document["partitions"][3]["gpus"],
+        serde_json::json!(["0000:9d:00.0", "0000:c3:00.0"])
+    );
+    assert_eq!(
+        (verdict(&document, 6).as_str(), verdict(&document, 5).as_str()),
+        ("degraded", "free")
+    );
+    let (code, out, err) = machine.gpuvm(&["fabric", "show", "--connect", &uri], true);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let row = out.lines().find(|line| line.starts_with("3 ")).unwrap();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    let wanted = ["3", "1,3", "0000:9d:00.0,0000:c3:00.0", "18", "of", "18", "train-a", "ok"];
+    assert_eq!(cells, wanted);
+    assert!(out.starts_with("DGX H100: NVSwitches are shared by Fabric Manager"), "{out}");
+    // Held.
+    let release = |uri: &str, more: &[&str]| {
+        let args = [&["fabric", "release", "3", "--yes", "--connect", uri][..], more].concat();
+        machine.gpuvm(&args, true)
+    };
+    let (code, _, err) = release(&uri, &[]);
+    assert!(
+        code == 1 && err.contains("partition 3 is held by domain `train-a`, which runs"),
+        "{err}"
+    );
+    assert!(err.contains("hint: `gpuvm stop ") && err.contains("train-a` ends it"), "{err}");
+    // A guest of other GPUs: one is stale, the other missing.
+    let uri = guest_with(&machine, &["1b", "43"]);
+    let (code, document) = shown(&machine, &uri);
+    let verdicts = (verdict(&document, 3), verdict(&document, 5));
+    assert_eq!((code, verdicts), (3, ("stale".into(), "missing".into())), "{document}");
+    let (code, out, err) = release(&uri, &["--dry-run"]);
+    assert!(
+        code == 0 && out.contains("deactivate NVLink partition 3 (modules 1, 3)"),
+        "{out}{err}"
+    );
+    let (code, _, err) = release(&uri, &[]);
+    assert_eq!(code, 0, "{err}");
+    let (_, document) = shown(&machine, &uri);
+    assert_eq!(verdict(&document, 3), "free");
+    let (code, _, err) = release(&uri, &[]);
+    assert!(code == 0 && err.contains("partition 3 is not active; nothing to do"), "{err}");
+    let (code, _, err) = machine.gpuvm(&["fabric", "release", "99", "--yes", "-c", &uri], true);
+    assert!(code == 1 && err.contains("lists no partition 99, among 15"), "{err}");
+}
+
+#[test]
+fn what_is_still_to_be_deactivated_is_shown_without_fabric_manager() {
+    let Some(machine) = Machine::h100() else { return };
+    machine.fake("h100", &H100, "address elsewhere");
+    let uri = guest_with(&machine, &["1b", "43"]);
+    std::fs::create_dir_all(machine.path("var/gpuvm")).unwrap();
+    let gone = "11111111-2222-3333-4444-555555555555";
+    let text = format!(
+        "{{\"version\":1,\"partitions\":[{{\"id\":3,\"modules\":[1,3],\"domain\":\"{gone}\"}},\
+         {{\"id\":5,\"modules\":[5,7],\"domain\":\"6695eb01-f6a4-8304-79aa-97f2502e193f\"}}]}}"
+    );
+    std::fs::write(machine.path("var/gpuvm/fabric.json"), text).unwrap();
+    let (code, document) = shown(&machine, &uri);
+    assert_eq!(code, 3, "{document}");
+    let pending = serde_json::json!([{ "id": 3, "modules": [1, 3], "domain": gone }]);
+    assert_eq!((&document["pending"], &document["partitions"]), (&pending, &serde_json::json!([])));
+    assert!(document["refusal"].as_str().unwrap().contains("CONNECTION_NOT_VALID (-9)"));
+    let (code, _, err) = machine.gpuvm(&["fabric", "show", "-c", &uri], true);
+    assert!(
+        code == 3 && err.contains("`gpuvm fabric release ") && err.contains(" 3` does it"),
+        "{err}"
+    );
+    let (code, _, err) = machine.gpuvm(&["fabric", "release", "3", "--yes", "-c", &uri], true);
+    assert!(code == 1 && err.contains("hint: it does not run, or listens elsewhere"), "{err}");
+    // Where switches go to guests there is nothing to release.
+    let machine = machine.mode(0);
+    let (code, document) = shown(&machine, &uri);
+    assert_eq!((code, &document["model"]), (0, &"full-passthrough".into()), "{document}");
+    let (code, _, err) = machine.gpuvm(&["fabric", "release", "3", "--yes", "-c", &uri], true);
+    assert!(code == 1 && err.contains("NVSwitches of this host are not shared"), "{err}");
+}

@@ -46,6 +46,7 @@ use gpuvm_ops::drop_seed::DropSeedError;
 pub use gpuvm_ops::error::Class;
 use gpuvm_ops::error::Error as OpsError;
 use gpuvm_ops::exclude::GpuError;
+use gpuvm_ops::fabric::FabricError;
 use gpuvm_ops::files::FileError as OutputError;
 use gpuvm_ops::guest::RenderError;
 use gpuvm_ops::host::HostUndoError;
@@ -141,6 +142,7 @@ static KNOWN: [Known; 72] = [
     known::<PartitionError>(),
     known::<PartitionRefusal>(),
     known::<ManagerRefusal>(),
+    known::<FabricError>(),
     known::<RestoreFileError>(),
     known::<RestoreListError>(),
     known::<PlanError>(),

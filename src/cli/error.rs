@@ -12,6 +12,8 @@ use crate::input::InputError;
 use crate::placement::PlanError;
 use crate::placement::explain::NOTHING_LEFT;
 use crate::shell::word;
+use gpuvm_core::fabric::PartitionRefusal;
+use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
 use gpuvm_ops::error::Error as OpsError;
 pub use gpuvm_ops::error::{Coded, Refusal as Hinted, dump_and_define};
 use gpuvm_ops::guest::NoPlace;
@@ -165,6 +167,21 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if is_usage { EXIT_USAGE } else { EXIT_FAILED }
 }
 
+/// What helps against a refusal of Fabric Manager, or against what keeps a partition.
+fn fabric_hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
+    if let Some(refusal) = cause.downcast_ref::<PartitionRefusal>() {
+        return Some(match refusal.stale() {
+            Some(partition) => format!("`gpuvm fabric release {partition}`"),
+            None => "`gpuvm fabric show` lists partitions and who holds them".into(),
+        });
+    }
+    if let Some(RestoreFileError::Damaged { path, .. }) = cause.downcast_ref::<RestoreFileError>() {
+        let path = path.to_string_lossy();
+        return Some(format!("`mv {0} {0}.damaged` puts it away", word(&path)));
+    }
+    cause.downcast_ref::<ManagerRefusal>()?.advice().map(str::to_owned)
+}
+
 /// The hint that one cause carries.
 fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     let applied = cause.downcast_ref::<ApplyError>();
@@ -207,6 +224,9 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     }
     if let Some(input) = cause.downcast_ref::<InputError>() {
         return input.hint();
+    }
+    if let Some(hint) = fabric_hint(cause) {
+        return Some(hint);
     }
     let journal = match applied {
         Some(ApplyError::Journal(error)) => Some(error),

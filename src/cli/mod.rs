@@ -20,6 +20,7 @@ pub mod device;
 pub mod diff;
 pub mod drive;
 pub mod export;
+mod fabric;
 pub mod failure;
 mod gpu;
 pub mod history;
@@ -136,6 +137,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
     match &cli.verb {
         Verb::Host(verb) => host::run(verb, &cx),
         Verb::Gpu(verb) => gpu::run(verb, &cx),
+        Verb::Fabric(verb) => fabric::run(verb, &cx),
         Verb::Device(verb) => device::run(verb, &cx),
         Verb::Nic(verb) => nic::run(verb, &cx),
         Verb::Network(verb) => network::run(verb, &cx),

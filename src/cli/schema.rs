@@ -34,6 +34,7 @@ const ALL: [Listed; 47] = [
     ("gpuvm-error", document::<failure::Failure>),
     ("gpuvm-exclusions", document::<gpuvm_ops::exclude::Excluded>),
     ("gpuvm-export", document::<export::Exported<'static>>),
+    ("gpuvm-fabric-show", document::<gpuvm_ops::fabric::ShownFabric>),
     ("gpuvm-gpu-list", rows::<gpuvm_ops::devices::ListedGpu>),
     ("gpuvm-history", rows::<crate::history::Entry>),
     ("gpuvm-host", host_file),

@@ -85,6 +85,7 @@ pub mod drop_seed;
 pub mod error;
 pub mod exclude;
 pub mod export;
+pub mod fabric;
 pub mod files;
 pub mod gone;
 pub mod guest;

@@ -13,7 +13,10 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     ),
     ("Planning (changes nothing)", &["plan", "capacity", "export"]),
     ("Tuning and checks", &["tune", "check", "verify", "nccl", "history", "undo", "recover"]),
-    ("Host, devices, networks", &["host", "gpu", "device", "nic", "drive", "network", "image"]),
+    (
+        "Host, devices, networks",
+        &["host", "gpu", "fabric", "device", "nic", "drive", "network", "image"],
+    ),
     ("This program", &["completions", "man", "schema", "help"]),
 ];
 
@@ -63,6 +66,7 @@ pub fn exit_status(path: &str) -> Vec<(u8, &'static str)> {
         "verify" => Some("something differs"),
         "tune" => Some("with --check: something would change"),
         "network doctor" => Some("the path is broken"),
+        "fabric show" => Some("a partition is wrong, or Fabric Manager does not answer"),
         "" => Some("a check found something, or a new guest has no address yet"),
         _ => None,
     };
@@ -70,6 +74,7 @@ pub fn exit_status(path: &str) -> Vec<(u8, &'static str)> {
         "check" => "no mistakes",
         "verify" => "no differences",
         "network doctor" => "the path is not broken",
+        "fabric show" => "nothing is wrong",
         _ => "done, or nothing to do",
     };
     let failed = match verb {

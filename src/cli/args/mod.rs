@@ -6,6 +6,7 @@ mod bridge;
 mod capacity;
 mod device;
 mod drive;
+mod fabric;
 mod gpu;
 mod guest;
 mod heading;
@@ -34,6 +35,7 @@ pub use bridge::{
 pub use capacity::CapacityArgs;
 pub use device::{BindArgs, DeviceListArgs, DeviceVerb, Early, ReleaseArgs};
 pub use drive::{DriveChangeArgs, DriveVerb, ReleaseArrayArgs, RestoreArrayArgs, WipeArgs};
+pub use fabric::{FabricReleaseArgs, FabricVerb};
 pub use gpu::{ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
 pub use help::{GROUPS, command, exit_status};
@@ -372,6 +374,9 @@ pub enum Verb {
     /// List GPUs and their state; exclude and include them
     #[command(subcommand)]
     Gpu(GpuVerb),
+    /// Show and release NVLink partitions of Fabric Manager
+    #[command(subcommand)]
+    Fabric(FabricVerb),
     /// List PCI devices; bind them to vfio-pci and release them
     #[command(subcommand)]
     Device(DeviceVerb),

@@ -411,6 +411,7 @@ impl Step {
             Step::MakePool { name, .. } => format!("virsh pool-destroy {}", word(name)),
             Step::DefineDomain { name, .. } => format!("gpuvm delete {}", word(name)),
             Step::StartDomain { name, .. } => format!("gpuvm stop {}", word(name)),
+            Step::ActivatePartition(step) => format!("gpuvm fabric release {}", step.partition),
             Step::RedefineDomain { name, .. } => format!("gpuvm history {} --diff", word(name)),
             _ => return None,
         })

@@ -1,0 +1,259 @@
+//! Fabric Manager's partitions beside the domains that run: what each is worth, and the release of one that nobody uses.
+
+use crate::apply::Step;
+use crate::apply::command::output;
+use crate::apply::partition::{PartitionGpu, PartitionStep};
+use crate::bdf::Bdf;
+use crate::change::Change;
+use crate::domain::DomainXml;
+use crate::error::{Coded, Doing as _, Result};
+use crate::fsroot::FsRoot;
+use crate::hypervisor::{DomainState, HypervisorErrorKind, XmlOf};
+use crate::reporter::Question;
+use crate::topology::{FabricModel, Topology};
+use crate::world::World;
+use gpuvm_core::fabric::{
+    Domain, Listed, Modules, ModulesText, PartitionRefusal, PartitionState, Release, RestoreEntry,
+    Running, Verdict, pending, release, states,
+};
+use gpuvm_host::fabric::config::Config;
+use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError};
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// How long Fabric Manager may take to tell its version, in seconds.
+const VERSION_S: u64 = 5;
+
+/// Why partitions are not shown or released.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "fabric-")]
+pub enum FabricError {
+    /// Nobody shares NVSwitches here.
+    #[error("Fabric Manager rules no partitions here: NVSwitches of this host are not shared")]
+    NotShared,
+    /// Fabric Manager does not answer.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    Manager(#[from] ManagerRefusal),
+    /// The file of active partitions.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    File(#[from] RestoreFileError),
+    /// The partition may not be released.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    Refused(#[from] PartitionRefusal),
+    /// Whether somebody has its GPUs cannot be told.
+    #[error("NVLink partition {partition}: the GPUs of {} are not known", ModulesText(modules))]
+    UnknownModules {
+        /// The partition.
+        partition: u32,
+        /// Those whose GPU is unknown.
+        modules: Modules,
+    },
+}
+
+impl Coded for FabricError {}
+
+/// A partition, as it is shown.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ShownPartition {
+    /// Its number.
+    pub id: u32,
+    /// Module ids of its GPUs.
+    pub modules: Modules,
+    /// Addresses of those GPUs whose module id is known.
+    pub gpus: Vec<Bdf>,
+    /// NVLinks of the GPU that has the fewest.
+    pub links: u32,
+    /// NVLinks that each of its GPUs should have in it.
+    pub links_at_most: u32,
+    /// Whether it is active.
+    pub active: bool,
+    /// The running domain that has it.
+    pub holder: Option<Domain>,
+    /// What is to be said of it.
+    pub verdict: Verdict,
+}
+
+/// What Fabric Manager and libvirt say.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ShownFabric {
+    /// The board; none: it is unknown, or there is none.
+    pub board: Option<String>,
+    /// How NVSwitches serve guests.
+    pub model: FabricModel,
+    /// Fabric Manager's version; none: its program is not here, or does not tell.
+    pub manager_version: Option<String>,
+    /// Where it listens.
+    pub address: String,
+    /// Why it gave no partitions; none: it did, or is not asked because NVSwitches are not shared.
+    pub refusal: Option<String>,
+    /// The partitions, by number.
+    pub partitions: Vec<ShownPartition>,
+    /// Partitions of domains that do not run, which are still to be deactivated.
+    pub pending: Vec<RestoreEntry>,
+}
+
+impl ShownFabric {
+    /// Whether something is to be mended.
+    pub fn is_wrong(&self) -> bool {
+        let wrong = self.partitions.iter().any(|partition| partition.verdict.is_wrong());
+        wrong || self.refusal.is_some() || !self.pending.is_empty()
+    }
+}
+
+/// What Fabric Manager and libvirt say of this machine.
+pub fn show(world: &World) -> Result<ShownFabric> {
+    world.refuse_without_guests("fabric show")?;
+    world.refuse_elsewhere("fabric show")?;
+    let topology = world.topology()?;
+    let fabric = topology.fabric();
+    let address = Config::read(&FsRoot::live()?)?.address;
+    let mut shown = ShownFabric {
+        board: fabric.board.clone(),
+        model: fabric.model,
+        manager_version: None,
+        address: address.to_string(),
+        refusal: None,
+        partitions: Vec::new(),
+        pending: Vec::new(),
+    };
+    if fabric.model != FabricModel::SharedNvswitch {
+        return Ok(shown);
+    }
+    shown.manager_version = version();
+    let running = running(world, &topology)?;
+    let listed = Manager::at(address.clone()).list();
+    let file = RestoreFile::read(RestoreFile::here())
+        .map_err(|error| FabricError::from(error).bare::<crate::error::Error>())?;
+    shown.pending = pending(&file, &running, listed.as_deref().ok()).into_iter().cloned().collect();
+    match listed {
+        Ok(listed) => {
+            let states = states(&listed, &running).into_iter();
+            shown.partitions = states.map(|state| of_state(state, &topology)).collect();
+        }
+        Err(refusal) => shown.refusal = Some(refusal.note(&address)),
+    }
+    Ok(shown)
+}
+
+/// A partition with the addresses of its GPUs.
+fn of_state(state: PartitionState, topology: &Topology) -> ShownPartition {
+    let gpus = state.modules.iter().filter_map(|module| address_of(topology, *module)).collect();
+    let PartitionState { id, modules, links, links_at_most, active, holder, verdict } = state;
+    ShownPartition { id, modules, gpus, links, links_at_most, active, holder, verdict }
+}
+
+/// The GPU of a module id; none: it is not known.
+fn address_of(topology: &Topology, module: u32) -> Option<Bdf> {
+    let all = &topology.fabric().module_ids;
+    all.iter().find(|(_, id)| *id == module).map(|(bdf, _)| *bdf)
+}
+
+/// The version of Fabric Manager's program, its last word with a digit in front; none where it is not to be had.
+fn version() -> Option<String> {
+    let said = output(&["nv-fabricmanager", "--version"], VERSION_S).ok()?;
+    let is_version = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit());
+    said.split_whitespace().rfind(is_version).map(str::to_owned)
+}
+
+/// The domains that run, with the GPUs of the board that each has.
+pub fn running(world: &World, topology: &Topology) -> Result<Vec<Running>> {
+    let hypervisor = world.hypervisor()?;
+    let board: BTreeSet<Bdf> = topology.ruled().collect();
+    let mut all = Vec::new();
+    for row in hypervisor.domains()? {
+        if matches!(row.state, DomainState::ShutOff | DomainState::Crashed) {
+            continue;
+        }
+        let text = match hypervisor.xml(&row.name, XmlOf::Live) {
+            // It has ended since it was listed.
+            Err(error) if error.kind == HypervisorErrorKind::NoDomain => continue,
+            text => text?,
+        };
+        let failed = || format!("cannot tell which GPUs domain `{}` has", row.name);
+        let held = DomainXml::parse(&text).and_then(|xml| xml.held(true)).doing(failed)?;
+        let mut one = Running {
+            domain: Domain { name: row.name.clone(), uuid: row.uuid.clone() },
+            modules: Modules::new(),
+            unknown: 0,
+        };
+        for gpu in held.devices.iter().filter(|bdf| board.contains(bdf)) {
+            match topology.fabric().module_ids.iter().find(|(bdf, _)| bdf == gpu) {
+                Some((_, module)) => drop(one.modules.insert(*module)),
+                None => one.unknown += 1,
+            }
+        }
+        all.push(one);
+    }
+    Ok(all)
+}
+
+/// Plans the release of a partition that is active for nobody; nothing where it is not active.
+pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
+    world.refuse_recorded("fabric release")?;
+    world.refuse_elsewhere("fabric release")?;
+    let topology = world.topology()?;
+    if topology.fabric().model != FabricModel::SharedNvswitch {
+        return Err(FabricError::NotShared.hint("`gpuvm fabric show` shows the model"));
+    }
+    let refused = |error: FabricError, hint: &str| error.hint::<crate::error::Error>(hint);
+    let manager = Manager::of_host(&FsRoot::live()?)?;
+    let listed = manager.list().map_err(|refusal| {
+        let hint = refusal.advice().unwrap_or_default();
+        refused(refusal.into(), hint)
+    })?;
+    let running = running(world, &topology)?;
+    let steps = match release(partition, &listed, &running) {
+        Release::AlreadySo => Vec::new(),
+        Release::Deactivate => {
+            let step = step(partition, &listed, &topology).map_err(|error| {
+                refused(error, "`gpuvm host modules` shows which module ids are known")
+            })?;
+            vec![Step::DeactivatePartition(step)]
+        }
+        Release::Refused(refusal) => {
+            let hint = match &refusal {
+                PartitionRefusal::Held { domain, .. } => {
+                    format!("`gpuvm stop {}` ends it", crate::shell::word(&domain.name))
+                }
+                PartitionRefusal::NotListed { .. } => "`gpuvm fabric show` lists them".into(),
+                _ => "`gpuvm host modules` shows which module ids are known".into(),
+            };
+            return Err(refused(refusal.into(), &hint));
+        }
+    };
+    let question = Some(Question::Agree {
+        lines: None,
+        question: "release it?",
+        what: format!("releasing partition {partition}"),
+    });
+    let again = format!("gpuvm fabric release {partition}");
+    let subject = partition.to_string();
+    Ok(Change { question, again, ..Change::new("fabric release", &subject, steps, ()) })
+}
+
+/// The step that deactivates a listed partition.
+fn step(
+    partition: u32,
+    listed: &[Listed],
+    topology: &Topology,
+) -> std::result::Result<PartitionStep, FabricError> {
+    let found = listed.iter().find(|one| one.id == partition);
+    let modules = found.map(Listed::modules).unwrap_or_default();
+    let gpu = |&module: &u32| {
+        address_of(topology, module).map(|bdf| PartitionGpu { module, bdf }).ok_or(module)
+    };
+    let (gpus, unknown): (Vec<_>, Vec<_>) = modules.iter().map(gpu).partition(|gpu| gpu.is_ok());
+    if !unknown.is_empty() {
+        let modules = unknown.into_iter().filter_map(std::result::Result::err).collect();
+        return Err(FabricError::UnknownModules { partition, modules });
+    }
+    let file = RestoreFile::read(RestoreFile::here())?;
+    let domain = file.get(partition).map(|entry| entry.domain.clone()).unwrap_or_default();
+    let gpus = gpus.into_iter().flatten().collect();
+    Ok(PartitionStep { partition, gpus, domain, vfs: Vec::new(), may_wait: false })
+}
