@@ -181,6 +181,8 @@ const PROVOKED: &[&str] = &[
     "gpu list --host /nonexistent",
     "gpu exclude 0fff:ff:1f.7 --host topologies/dgx-2.json",
     "gpu include 0fff:ff:1f.7 --host topologies/dgx-2.json",
+    "fabric show --host topologies/dgx-h100.json",
+    "fabric release 1 --host topologies/dgx-h100.json",
     "device list --host /nonexistent",
     "device bind 0fff:ff:1f.7 --dry-run",
     "device release 0fff:ff:1f.7 --dry-run",

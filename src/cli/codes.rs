@@ -84,7 +84,7 @@ where
 }
 
 /// The error types that are met as causes.
-static KNOWN: [Known; 72] = [
+static KNOWN: [Known; 73] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {

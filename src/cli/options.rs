@@ -1,4 +1,4 @@
-//! A request as the options that mean it: what another request has to say instead. The reverse of [`super::guest`].
+//! A request as the options that mean it: what another request has to say instead. The reverse of [`super::args::request`].
 
 use crate::memsize::MemSize;
 use crate::request::{

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 47] = [
+const ALL: [Listed; 48] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),

@@ -1,5 +1,4 @@
-//! `host matrix`: how near GPUs, NICs and drives are to each other. Only arranges what
-//! [`Topology::proximity`] says.
+//! `host matrix`: how near GPUs, NICs and drives are to each other. Only arranges what [`Matrix`] says.
 
 use crate::cli::args::MatrixArgs;
 use crate::cli::context::Context;
