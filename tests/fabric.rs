@@ -690,6 +690,11 @@ fn what_is_still_to_be_deactivated_is_shown_without_fabric_manager() {
     );
     let (code, _, err) = machine.gpuvm(&["fabric", "release", "3", "--yes", "-c", &uri], true);
     assert!(code == 1 && err.contains("hint: it does not run, or listens elsewhere"), "{err}");
+    // Virtual functions of its GPUs may be anybody's.
+    let machine = machine.mode(2);
+    let (code, _, err) = machine.gpuvm(&["fabric", "release", "3", "--yes", "-c", &uri], true);
+    assert!(code == 1 && err.contains("FABRIC_MODE=2"), "{err}");
+    assert!(err.contains("hint: `fmpm -d 3`"), "{err}");
     // Where switches go to guests there is nothing to release.
     let machine = machine.mode(0);
     let (code, document) = shown(&machine, &uri);

@@ -90,7 +90,7 @@ fn filled(command: &str, sample: &str) -> Vec<String> {
             _ if option == "--node" => "1",
             "" | "0" | "1" | "verb" => sample,
             "bdf" | "pf" | "card" => "0000:01:00.0",
-            "count" | "node" | "total" | "number" => "1",
+            "count" | "node" | "total" | "number" | "partition" | "id" => "1",
             _ => "x",
         };
         rest = after;

@@ -13,6 +13,9 @@ use gpuvm_ops::session::{Confirm, Manner, Session};
 
 /// Runs the verb.
 pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if !args.dry_run && !args.diff {
+        cx.refuse_recorded("create")?;
+    }
     let mut wanted = request(args)?;
     let confirm = if args.accept_data_loss { Confirm::Given } else { Confirm::IfNeeded };
     let dry_run = args.dry_run;
@@ -30,7 +33,6 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         session.run(|world| create::create(world, &wanted))?;
         return Ok(EXIT_DONE);
     }
-    cx.refuse_recorded("create")?;
     wanted.uuid = Some(random_uuid().context("cannot choose a UUID")?);
     let address_s = if args.no_wait { 0 } else { args.wait };
     let waits = Waits { address_s, seed_s: args.seed.drop_seed.then_some(args.wait) };

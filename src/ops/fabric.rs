@@ -16,7 +16,7 @@ use gpuvm_core::fabric::{
     Domain, Listed, Modules, ModulesText, PartitionRefusal, PartitionState, Release, RestoreEntry,
     Running, Verdict, pending, release, states,
 };
-use gpuvm_host::fabric::config::Config;
+use gpuvm_host::fabric::config::{Config, Mode};
 use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -31,6 +31,14 @@ pub enum FabricError {
     /// Nobody shares NVSwitches here.
     #[error("Fabric Manager rules no partitions here: NVSwitches of this host are not shared")]
     NotShared,
+    /// Virtual GPUs are passed, and whose a partition is then is not known here.
+    #[error(
+        "FABRIC_MODE=2: GPUs are shared by virtual functions here, and which guests have those of partition {partition} is not known"
+    )]
+    Virtual {
+        /// The partition.
+        partition: u32,
+    },
     /// Fabric Manager does not answer.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
@@ -166,7 +174,8 @@ pub fn running(world: &World, topology: &Topology) -> Result<Vec<Running>> {
     let board: BTreeSet<Bdf> = topology.ruled().collect();
     let mut all = Vec::new();
     for row in hypervisor.domains()? {
-        if matches!(row.state, DomainState::ShutOff | DomainState::Crashed) {
+        // One that has crashed may be kept with its process and its GPUs (`on_crash` preserve).
+        if row.state == DomainState::ShutOff {
             continue;
         }
         let text = match hypervisor.xml(&row.name, XmlOf::Live) {
@@ -201,6 +210,13 @@ pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
         return Err(FabricError::NotShared.hint("`gpuvm fabric show` shows the model"));
     }
     let refused = |error: FabricError, hint: &str| error.hint::<crate::error::Error>(hint);
+    if Config::read(&FsRoot::live()?)?.mode == Some(Mode::Vgpu) {
+        let error = FabricError::Virtual { partition };
+        return Err(refused(
+            error,
+            &format!("`fmpm -d {partition}` deactivates it, once no guest has its GPUs"),
+        ));
+    }
     let manager = Manager::of_host(&FsRoot::live()?)?;
     let listed = manager.list().map_err(|refusal| {
         let hint = refusal.advice().unwrap_or_default();

@@ -136,7 +136,9 @@ impl<'w> Session<'w> {
         let mut agreed = None;
         if self.manner.confirm == Confirm::Ask {
             let change = self.look(&plan)?;
-            agreed = Some(self.asked(&change)?);
+            if change.question.is_some() {
+                agreed = Some(self.asked(&change)?);
+            }
         }
         let (mut lock, mut change) = self.planned(&plan)?;
         if agreed.is_none() && change.question.is_some() && self.manner.confirm != Confirm::Given {

@@ -131,7 +131,7 @@ pub fn stopped_at(command: &mut Command, doing: &str, signal: Signal) -> (Option
         line.clear();
         assert!(said.read_line(&mut line).unwrap() > 0, "it ended before `{doing}`");
     }
-    std::thread::sleep(Duration::from_millis(100));
+    std::thread::sleep(Duration::from_millis(10));
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
     nix::sys::signal::kill(pid, signal).unwrap();
     let mut rest = String::new();

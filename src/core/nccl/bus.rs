@@ -6,11 +6,12 @@
 //! them. The integration tests compare this with what QEMU shows after each of them.
 
 use super::NcclError;
+use super::filled::unplaced;
 use crate::bdf::Bdf;
 use crate::check::guest::{Controller, Guest};
+use crate::domain::DomainXml;
 use crate::domain::read::GuestAddress;
-use crate::domain::{DomainXml, Element};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The last bus number of PCI.
 const LAST: u32 = 255;
@@ -47,16 +48,20 @@ impl<'g, 't> Buses<'g, 't> {
     ///
     /// # Errors
     ///
-    /// Where a PCI controller has no address yet, or numbers of two root buses overlap.
+    /// Where a PCI controller has no address yet or is below itself, or numbers of two root buses overlap.
     pub fn new(domain: &DomainXml, guest: &'g Guest<'t>) -> Result<Buses<'g, 't>, NcclError> {
+        refuse_misplaced(guest)?;
         let mut below: BTreeMap<u32, Vec<&Controller<'_>>> = BTreeMap::new();
         let mut roots = BTreeMap::from([(0, 0)]);
         for controller in guest.controllers.values() {
             let what = || format!("PCI controller {} ({})", controller.index, controller.model);
             let no_address = || NcclError::NoAddress { what: what() };
             if is_expander(controller) {
-                let number = controller.bus_number.as_ref().ok_or_else(no_address)?;
-                roots.insert(number.value, controller.index);
+                let root = controller.bus_number.as_ref().ok_or_else(no_address)?.value;
+                if roots.insert(root, controller.index).is_some() {
+                    let limit = root.saturating_sub(1);
+                    return Err(NcclError::BusNumbers { root, reached: root, limit });
+                }
             } else if !is_root(controller) {
                 let (above, ..) = place(controller).ok_or_else(no_address)?;
                 below.entry(above).or_default().push(controller);
@@ -65,18 +70,13 @@ impl<'g, 't> Buses<'g, 't> {
         for bridges in below.values_mut() {
             bridges.sort_by_key(|bridge| place(bridge));
         }
+        let limits: Vec<u32> =
+            roots.keys().skip(1).map(|next| LAST.min(next - 1)).chain([LAST]).collect();
         let mut numbers = BTreeMap::new();
-        let limits: Vec<u32> = roots.keys().skip(1).map(|next| next - 1).chain([LAST]).collect();
         for ((&root, &index), limit) in roots.iter().zip(limits) {
-            let reached = number(index, root, &below, &mut numbers);
-            if reached > limit {
-                return Err(NcclError::BusNumbers { root, reached, limit });
-            }
+            number(index, root, &Root { root, limit, below: &below }, &mut numbers)?;
         }
-        let numbers = numbers.into_iter().map(|(index, bus)| {
-            (index, u8::try_from(bus).expect("none is above the last, which is 255"))
-        });
-        Ok(Buses { guest, numbers: numbers.collect(), unplaced: unplaced(domain) })
+        Ok(Buses { guest, numbers, unplaced: unplaced(domain) })
     }
 
     /// The address in the guest of a function that is passed through.
@@ -114,45 +114,50 @@ impl<'g, 't> Buses<'g, 't> {
     }
 }
 
-/// Gives a bus its number and those behind its bridges the following ones; the last one that was given.
+/// A root bus while what is below it is numbered.
+struct Root<'b, 'g, 't> {
+    /// Its number.
+    root: u32,
+    /// The highest number that a bus below it may have, 255 at most.
+    limit: u32,
+    /// The bridges of a bus, by its controller's index.
+    below: &'b BTreeMap<u32, Vec<&'g Controller<'t>>>,
+}
+
+/// Gives a bus its number and those behind its bridges the following ones; the last one that was given. It ends at the limit,
+/// however long the chain of bridges is.
 fn number(
     index: u32,
     own: u32,
-    below: &BTreeMap<u32, Vec<&Controller<'_>>>,
-    numbers: &mut BTreeMap<u32, u32>,
-) -> u32 {
-    numbers.insert(index, own);
-    let bridges = below.get(&index).into_iter().flatten();
-    bridges.fold(own, |last, bridge| number(bridge.index, last + 1, below, numbers))
+    of: &Root<'_, '_, '_>,
+    numbers: &mut BTreeMap<u32, u8>,
+) -> Result<u32, NcclError> {
+    let Root { root, limit, below } = *of;
+    let narrow = u8::try_from(own).ok().filter(|_| own <= limit);
+    numbers.insert(index, narrow.ok_or(NcclError::BusNumbers { root, reached: own, limit })?);
+    let mut bridges = below.get(&index).into_iter().flatten();
+    bridges.try_fold(own, |last, bridge| number(bridge.index, last + 1, of, numbers))
 }
 
-/// A device whose address libvirt has still to choose.
-fn unplaced(domain: &DomainXml) -> Option<String> {
-    let devices = domain.root().child("devices")?;
-    let found = devices.elements().find(|device| {
-        let has_address = device.child("address").is_some();
-        !has_address && is_pci(*device)
-    });
-    found.map(|device| device.path())
-}
-
-/// Whether libvirt gives such a device an address on PCI.
-fn is_pci(device: Element<'_>) -> bool {
-    let attr = |element: Option<Element<'_>>, name: &str| {
-        element.and_then(|element| element.attr(name)).map(|value| value.into_owned())
-    };
-    let (kind, model) = (attr(Some(device), "type"), attr(Some(device), "model"));
-    let is_none = |value: &Option<String>| value.as_deref() == Some("none");
-    match device.name() {
-        "interface" | "rng" | "vsock" | "filesystem" | "shmem" | "sound" => true,
-        "memballoon" => !is_none(&model),
-        "video" => !is_none(&attr(device.child("model"), "type")),
-        "disk" => attr(device.child("target"), "bus").as_deref() == Some("virtio"),
-        "controller" => {
-            matches!(kind.as_deref(), Some("scsi" | "virtio-serial" | "usb")) && !is_none(&model)
-        }
-        _ => false,
+/// Refuses controllers that are below themselves, and another one in the place of the root bus.
+fn refuse_misplaced(guest: &Guest<'_>) -> Result<(), NcclError> {
+    if let Some(root) = guest.controller(0)
+        && (is_expander(root) || !(is_root(root) || root.model.is_empty()))
+    {
+        return Err(NcclError::NotRoot { model: root.model.clone() });
     }
+    let mut seen = BTreeSet::new();
+    for controller in guest.controllers.values() {
+        let (mut way, mut next) = (BTreeSet::new(), Some(controller));
+        while let Some(at) = next.filter(|at| !is_root(at) && !seen.contains(&at.index)) {
+            if !way.insert(at.index) {
+                return Err(NcclError::ControllerLoop { controller: at.index });
+            }
+            next = at.address.as_ref().and_then(|above| guest.controller(above.controller));
+        }
+        seen.extend(way);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -253,7 +258,34 @@ mod tests {
         assert_eq!(address("<interface type='network'/>", 3), placed("41:00.0"));
         let unconnected = |controller| Err(NcclError::Unconnected { bdf, controller });
         assert_eq!(address("", 9), unconnected(9));
-        let looped = port(7, 8, 0, 0) + &port(8, 7, 0, 0);
-        assert_eq!(address(&looped, 7), unconnected(7));
+        assert_eq!(address(&port(7, 8, 0, 0), 7), unconnected(7));
+    }
+
+    #[test]
+    fn controllers_below_themselves_and_endless_chains_are_refused() {
+        let not_root = |model: &str| Err(NcclError::NotRoot { model: model.into() });
+        assert_eq!(numbers(&port(0, 0, 0, 0)), not_root("pcie-root-port"));
+        let away = port(0, 7, 0, 0) + &expander(7, 64, 1);
+        assert_eq!(numbers(&away), not_root("pcie-root-port"));
+        assert_eq!(numbers(&expander(0, 64, 1)), not_root("pcie-expander-bus"));
+        let looped = |controller| Err(NcclError::ControllerLoop { controller });
+        assert_eq!(numbers(&port(3, 3, 0, 0)), looped(3));
+        assert_eq!(numbers(&(port(7, 8, 0, 0) + &port(8, 7, 0, 0))), looped(7));
+        // A chain that no stack would hold.
+        let chain: String =
+            (1..20_000).map(|index| controller(index, "pci-bridge", (index - 1, 1, 0))).collect();
+        let reached = NcclError::BusNumbers { root: 0, reached: 256, limit: 255 };
+        assert_eq!(numbers(&chain), Err(reached));
+    }
+
+    #[test]
+    fn root_buses_above_the_last_number_or_of_one_number_are_refused() {
+        let reached = |root, reached, limit| Err(NcclError::BusNumbers { root, reached, limit });
+        let devices = expander(1, u32::MAX, 1) + &port(2, 1, 0, 0);
+        assert_eq!(numbers(&devices), reached(u32::MAX, u32::MAX, 255));
+        assert_eq!(numbers(&expander(1, 256, 1)), reached(256, 256, 255));
+        let twice = expander(1, 64, 1) + &expander(2, 64, 2);
+        assert_eq!(numbers(&twice), reached(64, 64, 63));
+        assert_eq!(numbers(&expander(1, 0, 1)), reached(0, 0, 0));
     }
 }

@@ -11,6 +11,7 @@
 
 pub mod bus;
 mod cells;
+mod filled;
 mod link;
 mod tree;
 mod write;
@@ -18,9 +19,11 @@ mod write;
 use crate::bdf::Bdf;
 use crate::check::guest::Guest;
 use crate::domain::DomainXml;
+use crate::domain::claims::Passed;
 use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
 use bus::Buses;
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 pub use link::PcieLink;
 
@@ -100,6 +103,8 @@ pub enum About {
     Firmware,
     /// What GPUDirect RDMA needs besides.
     GpuDirect,
+    /// NICs that a network of libvirt's gives when the guest starts.
+    Networks,
 }
 
 /// Something to know of the file.
@@ -158,6 +163,46 @@ pub enum NcclError {
         bdf: Bdf,
         /// Index of the controller.
         controller: u32,
+    },
+    /// The machine's own root bus is something else.
+    #[error("PCI controller 0 is a {model}, and has to be the root bus")]
+    NotRoot {
+        /// Its model.
+        model: String,
+    },
+    /// A controller is on a bus of its own.
+    #[error("PCI controller {controller} is on a bus below itself")]
+    ControllerLoop {
+        /// Its index.
+        controller: u32,
+    },
+    /// Two controllers have one index.
+    #[error("two PCI controllers have index {index}")]
+    SameIndex {
+        /// The index.
+        index: u32,
+    },
+    /// Two devices are in one place.
+    #[error("domain XML, {second}: {first} is the same guest address")]
+    SameAddress {
+        /// Where the address stands first.
+        first: String,
+        /// Where it stands again.
+        second: String,
+    },
+    /// A function is passed through twice.
+    #[error("{bdf} is passed through twice")]
+    PassedTwice {
+        /// It, on the host.
+        bdf: Bdf,
+    },
+    /// A device is in a PCI segment that no guest has.
+    #[error("domain XML, {path}: PCI domain {segment:#06x}, and a guest has 0 only")]
+    OtherSegment {
+        /// Where its address stands.
+        path: String,
+        /// The segment.
+        segment: u32,
     },
     /// Two root buses need the same bus numbers, or numbers above 255.
     #[error("the PCI buses below bus {root} reach number {reached}, and {limit} is the last one")]
@@ -231,6 +276,7 @@ pub fn topology(domain: &DomainXml, host: &Topology) -> Result<Told, NcclError> 
     if let Some((path, message)) = fault.into_iter().find(|(path, _)| of_devices(path)) {
         return Err(NcclError::Unreadable { path, message: message.clone() });
     }
+    filled::refuse_unfilled(domain, &guest)?;
     let functions = functions(domain, &guest, host)?;
     let gpus = functions.iter().filter(|one| one.host.kind() == DeviceKind::Gpu).count();
     if gpus == 0 {
@@ -255,6 +301,7 @@ pub fn topology(domain: &DomainXml, host: &Topology) -> Result<Told, NcclError> 
             "guest addresses are inferred: the order of bus numbers is proven for x86 firmware";
         notes.push(Note { about: About::Firmware, says: says.into(), compromise: false });
     }
+    filled::note_networks(domain, &mut notes);
     Ok(Told { system, notes, is_needed })
 }
 
@@ -266,9 +313,20 @@ fn functions<'h>(
 ) -> Result<Vec<Function<'h>>, NcclError> {
     let buses = Buses::new(domain, guest)?;
     let mut functions = Vec::new();
+    let mut seen = BTreeSet::new();
     for passed in &guest.passed {
         let bdf = passed.bdf.value;
+        // An NVMe drive's namespaces are disks of their own.
+        let is_disk = passed.device.element().name() == "disk";
+        if !is_disk && !seen.insert(bdf) {
+            return Err(NcclError::PassedTwice { bdf });
+        }
         let device = host.device(bdf).ok_or(NcclError::UnknownPath { bdf })?;
+        if is_disk || is_withheld(passed) {
+            continue;
+        }
+        let no_address = || NcclError::NoAddress { what: bdf.to_string() };
+        let at = passed.at.as_ref().ok_or_else(no_address)?;
         let counts = match device.kind() {
             DeviceKind::Gpu => device.vendor == crate::topology::pci::VENDOR_NVIDIA,
             kind => kind == DeviceKind::Nic,
@@ -276,13 +334,17 @@ fn functions<'h>(
         if !counts {
             continue;
         }
-        let no_address = || NcclError::NoAddress { what: bdf.to_string() };
-        let at = passed.at.as_ref().ok_or_else(no_address)?;
         let guest = buses.address(at.value, bdf)?;
         functions.push(Function { host: device, guest, seen: buses.cell_of(at.controller) });
     }
     functions.sort_by_key(|function| function.guest);
     one_nic_a_bus(functions)
+}
+
+/// Whether a function is taken from the host and not shown to the guest, as some of an IOMMU group are.
+fn is_withheld(passed: &Passed<'_>) -> bool {
+    let address = passed.device.element().child("address");
+    address.is_some_and(|address| address.attr("type").as_deref() == Some("unassigned"))
 }
 
 /// Leaves one function of each NIC. NCCL looks a NIC up with function 0, since its ports are one NIC, and with device 00, since

@@ -305,6 +305,34 @@ fn what_nccl_would_take_for_something_else_is_refused() {
 }
 
 #[test]
+fn definitions_that_cannot_start_as_they_are_are_refused() {
+    let host = host("dgx-h100");
+    let bus = expander(1, 100, Some(0)) + &port(2, 1, 0) + &port(3, 1, 1);
+    let gpu = hostdev("1b:00.0", (2, 0, 0));
+    let told = |more: &str| topology(&domain(&[0], &format!("{bus}{gpu}{more}")), &host);
+    let bdf = |text: &str| text.parse::<Bdf>().unwrap();
+    // A function that NCCL does not use has to have a place too, since it may get a port.
+    let drive = host.devices().iter().find(|one| one.kind() == DeviceKind::Nvme).unwrap().bdf;
+    let unplaced = hostdev(&drive.to_string(), (3, 0, 0))
+        .replace("<address type='pci' bus='3' slot='0' function='0'/></hostdev>", "</hostdev>");
+    assert_eq!(told(&unplaced), Err(NcclError::NoAddress { what: drive.to_string() }));
+    let withheld = unplaced.replace("</hostdev>", "<address type='unassigned'/></hostdev>");
+    assert!(told(&withheld).is_ok());
+    let twice = hostdev("1b:00.0", (3, 0, 0));
+    assert_eq!(told(&twice), Err(NcclError::PassedTwice { bdf: bdf("1b:00.0") }));
+    let there = told(&hostdev("43:00.0", (2, 0, 0)));
+    assert!(matches!(there, Err(NcclError::SameAddress { .. })), "{there:?}");
+    let other = hostdev("43:00.0", (3, 0, 0))
+        .replace("<address type='pci'", "<address type='pci' domain='1'");
+    let other = told(&other);
+    assert!(matches!(other, Err(NcclError::OtherSegment { segment: 1, .. })), "{other:?}");
+    assert_eq!(told(&port(3, 1, 2)), Err(NcclError::SameIndex { index: 3 }));
+    assert!(matches!(told("<controller type='pci'/>"), Err(NcclError::NoAddress { .. })));
+    let network = "<interface type='network'><source network='vfs'/></interface>";
+    assert_eq!(notes(&told(network).unwrap(), About::Networks).len(), 1);
+}
+
+#[test]
 fn the_strict_reader_refuses_what_nccl_refuses() {
     let good = "<system version=\"1\">\n  <cpu numaid=\"0\">\n    <pci busid=\"0000:01:00.0\"/>\n  </cpu>\n</system>\n";
     let read = |text: &str| reader::read(text.as_bytes());

@@ -232,12 +232,12 @@ impl Switch<'_> {
         &self,
         call: Call,
         watched: &mut Watched<'_>,
-        ask: impl Fn(&dyn Partitions) -> Result<T, ManagerRefusal>,
+        ask: impl Fn(&dyn Partitions) -> Result<Result<T, ManagerRefusal>, PartitionError>,
     ) -> Result<Result<T, ManagerRefusal>, PartitionError> {
         let mut pauses = self.manager.pauses();
         let mut is_first = true;
         loop {
-            let refusal = match ask(self.manager) {
+            let refusal = match ask(self.manager)? {
                 Ok(answer) => return Ok(Ok(answer)),
                 Err(refusal) => refusal,
             };
@@ -255,7 +255,7 @@ impl Switch<'_> {
 
     /// The list, which has to be had.
     fn list(&self, watched: &mut Watched<'_>) -> Result<Vec<Listed>, PartitionError> {
-        Ok(self.asked(Call::List, watched, |manager| manager.list())??)
+        Ok(self.asked(Call::List, watched, |manager| Ok(manager.list()))??)
     }
 
     /// Activates a partition for its domain, and proves it.
@@ -279,7 +279,7 @@ impl Switch<'_> {
         made(Identity::Partition { partition })?;
         let before = file.list().clone();
         file.write(before.with(step.entry()))?;
-        let answer = self.asked(Call::Activate, watched, |m| m.activate(partition, &step.vfs));
+        let answer = self.asked(Call::Activate, watched, |m| Ok(m.activate(partition, &step.vfs)));
         let is_active = self.list(watched).map(|listed| step.is_active(&listed));
         if matches!(is_active, Ok(false)) {
             file.write(before)?;
@@ -342,13 +342,24 @@ impl Switch<'_> {
             let domain = entry.domain.clone();
             return Err(PartitionError::Reassigned { partition, domain });
         }
-        let without = file.list().without(partition);
+        // An entry of other GPUs is of whom the number was given to since.
+        let is_own = |entry: &RestoreEntry| entry.modules == step.modules();
+        let without = match file.list().get(partition).is_some_and(is_own) {
+            true => file.list().without(partition),
+            false => file.list().clone(),
+        };
         let listed = self.list(watched)?;
         if !step.is_active(&listed) {
             return Ok(file.write(without)?);
         }
+        // It may have taken long to come here, and takes long where Fabric Manager starts: a guest may have been started.
+        let functions = step.functions();
+        (self.guests)(&functions)?;
         made(Identity::Partition { partition })?;
-        let answer = self.asked(Call::Deactivate, watched, |m| m.deactivate(partition));
+        let answer = self.asked(Call::Deactivate, watched, |manager| {
+            (self.guests)(&functions)?;
+            Ok(manager.deactivate(partition))
+        });
         let is_active = self.list(watched).map(|listed| step.is_active(&listed));
         if matches!(is_active, Ok(false)) {
             // Whatever was returned: it is inactive.

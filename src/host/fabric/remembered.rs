@@ -84,11 +84,15 @@ impl RestoreFile {
     /// What a file holds, without its lock; nothing where it is missing.
     pub fn read(path: &Path) -> Result<RestoreList, RestoreFileError> {
         let mut open = OpenOptions::new();
-        let opened = open.read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(path);
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let opened = open.read(true).custom_flags(flags.bits()).open(path);
         match opened {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(RestoreList::default()),
             Err(error) => Err(failed(path)(error)),
-            Ok(mut file) => content(path, &mut file),
+            Ok(mut file) => {
+                is_ours(path, &file)?;
+                content(path, &mut file)
+            }
         }
     }
 
@@ -213,6 +217,21 @@ mod tests {
         assert_eq!(read.partitions, [entry(3), entry(4)]);
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_of_another_kind_or_that_others_may_write_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fabric.json");
+        std::fs::write(&path, RestoreList::default().text()).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        let open = RestoreFile::read(&path).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let pipe = RestoreFile::read(&path).unwrap_err();
+        for error in [open, pipe] {
+            assert!(matches!(error, RestoreFileError::Foreign { .. }), "{error}");
+        }
     }
 
     #[test]

@@ -26,8 +26,8 @@ pub fn stubs(architecture: &str, names: &[&str]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::command;
     use std::path::Path;
-    use std::process::Command;
 
     /// More than one, and the last one's slot on another page of the table than the first one's.
     const COUNT: usize = 600;
@@ -44,7 +44,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let (source, object) = (dir.path().join("stubs.rs"), dir.path().join("stubs.o"));
             std::fs::write(&source, format!("{CRATE}global_asm!({text:?});\n")).unwrap();
-            let mut compile = Command::new(Path::new(env!("CARGO")).with_file_name("rustc"));
+            let mut compile = command(Path::new(env!("CARGO")).with_file_name("rustc"));
             compile.args(["--crate-type", "lib", "--emit", "obj", "--target"]);
             compile.arg(format!("{architecture}-unknown-linux-gnu")).arg("-o").arg(&object);
             // Without a library there are only features that are not stable.

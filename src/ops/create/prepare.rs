@@ -132,14 +132,17 @@ fn beside(
 
 /// Refuses a network that is not there and is not made with the guest, which libvirt would refuse at its start.
 fn refuse_missing<'n>(
-    mut asked: impl Iterator<Item = &'n str>,
+    asked: impl Iterator<Item = &'n str>,
     planned: &Planned,
     hypervisor: &dyn Hypervisor,
 ) -> Result<()> {
-    let there = hypervisor.networks().all_networks()?;
     let is_made = |name: &str| known(name).is_some_and(|kind| kind != Kind::Sriov);
-    let is_missing = |name: &str| !is_made(name) && there.iter().all(|other| other.name != name);
-    match asked.find(|name| is_missing(name)) {
+    let mut asked = asked.filter(|name| !is_made(name)).peekable();
+    if asked.peek().is_none() {
+        return Ok(());
+    }
+    let there = hypervisor.networks().all_networks()?;
+    match asked.find(|name| there.iter().all(|other| other.name != *name)) {
         None => Ok(()),
         Some(name) => Err(HypervisorError {
             kind: HypervisorErrorKind::NoNetwork,

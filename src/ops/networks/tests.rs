@@ -134,13 +134,13 @@ fn a_running_guest_is_asked_about_and_a_no_changes_nothing() {
 
 #[test]
 fn a_guest_that_comes_in_between_keeps_its_link() {
-    // Without a guest nothing is asked.
+    // Without a guest nothing is asked; of one that comes in between, it is.
     let appears = |fake: &Fake| put_guest(fake, true);
+    let asked = stage(Answer::No);
+    let changed = run(&asked, |world| create(world, &lab("10.89.0.0/24")), appears);
+    assert_eq!(code(&changed.unwrap_err()), Some("declined"));
+    untouched(&asked);
     let stage = stage(Answer::Yes);
-    let changed = run(&stage, |world| create(world, &lab("10.89.0.0/24")), appears);
-    assert!(matches!(changed.unwrap_err(), Error::Changed { .. }));
-    untouched(&stage);
-    stage.fake.domains.borrow_mut().clear();
     let deleted = run(&stage, |world| delete(world, "lab"), appears);
     let Error::Changed { what, again } = deleted.unwrap_err() else { panic!("it was deleted") };
     assert!(what.contains("cut the link 52:54:00:aa:00:07"), "{what}");
@@ -149,20 +149,18 @@ fn a_guest_that_comes_in_between_keeps_its_link() {
 }
 
 #[test]
-fn a_network_that_is_changed_in_between_is_left_as_it_is() {
-    let stage = stage(Answer::Yes);
+fn a_network_that_is_changed_in_between_is_not_deleted_and_is_what_a_replacement_takes_back() {
     let edited = LAB.replace("labbr", "otherbr");
     let edit = |fake: &Fake| fake.put_network(&edited, true);
-    for error in
-        [run(&stage, |world| create(world, &lab("10.89.0.0/24")), edit).map(drop).unwrap_err(), {
-            stage.fake.put_network(LAB, true);
-            run(&stage, |world| delete(world, "lab"), edit).map(drop).unwrap_err()
-        }]
-    {
-        assert!(matches!(error, Error::Changed { .. }), "{error}");
-        assert_eq!(stage.fake.network_now("lab").unwrap().xml, edited);
-        assert_eq!((stage.fake.calls.get(), stage.journals()), (0, 0));
-    }
+    let asked = stage(Answer::Yes);
+    let error = run(&asked, |world| delete(world, "lab"), edit).map(drop).unwrap_err();
+    assert!(matches!(error, Error::Changed { .. }), "{error}");
+    assert_eq!(asked.fake.network_now("lab").unwrap().xml, edited);
+    assert_eq!((asked.fake.calls.get(), asked.journals()), (0, 0));
+    // Nobody was asked: it is planned anew from what is there by now.
+    let unasked = stage(Answer::Nobody);
+    let done = run(&unasked, |world| create(world, &lab("10.89.0.0/24")), edit).unwrap();
+    assert_eq!(done.change.about.before.as_deref(), Some(edited.as_str()));
 }
 
 #[test]

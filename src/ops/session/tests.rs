@@ -68,6 +68,28 @@ fn what_changes_while_the_question_stands_is_refused() {
 }
 
 #[test]
+fn what_nobody_was_asked_about_is_planned_anew_with_the_lock() {
+    for asks_later in [false, true] {
+        let stage = Stage::who_says(Answer::Yes);
+        let plans = std::cell::Cell::new(0);
+        let plan = |world: &World| {
+            let mut change = stage.plan(world)?;
+            plans.set(plans.get() + 1);
+            change.question = change.question.filter(|_| asks_later && plans.get() > 1);
+            if plans.get() > 1 {
+                let path = stage.dir.path().join("other");
+                let more = Step::Remember { path, text: Some("y".into()), was: None };
+                change.parts.push(Part::Steps(vec![more]));
+            }
+            Ok::<_, Error>(change)
+        };
+        Session::begin(&stage.world, manner(Confirm::Ask)).unwrap().run(plan).unwrap();
+        assert!(stage.dir.path().join("other").exists());
+        assert_eq!(stage.caller.heard("ask"), usize::from(asks_later));
+    }
+}
+
+#[test]
 fn what_need_not_be_done_any_more_is_left_out() {
     let stage = Stage::who_says(Answer::Yes);
     let plan = |world: &World| {

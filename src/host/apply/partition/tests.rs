@@ -380,3 +380,38 @@ fn the_steps_are_said_and_written_in_a_stable_form() {
     let made = serde_json::to_string(&Identity::Partition { partition: 3 }).unwrap();
     assert_eq!(made, r#"{"partition":{"partition":3}}"#);
 }
+
+#[test]
+fn a_guest_that_starts_while_fabric_manager_is_waited_for_keeps_its_partition() {
+    // Asked three times: before anything, before the journal's line, and before each try.
+    for free in 0..4 {
+        let (place, mut fake) = (Place::new(&[(3, "u")]), active(&[3]));
+        fake.codes = vec![(1, -8, false)];
+        let looks = Cell::new(0);
+        let guests = |functions: &[Bdf]| {
+            looks.set(looks.get() + 1);
+            match looks.get() > free {
+                true => Err(BindError::InUse { bdf: functions[0], by: "domain `x`".into() }),
+                false => Ok(()),
+            }
+        };
+        let path = place.path();
+        let switch = Switch { manager: &fake, file: &path, wait: Duration::ZERO, guests: &guests };
+        let mut watch = Watch::default();
+        let ended = switch.deactivate(&step(), &mut Watched(Some(&mut watch)), &mut |_| Ok(()));
+        assert!(matches!(ended, Err(PartitionError::Guest(_))), "{free}: {ended:?}");
+        assert!(fake.active.borrow().contains(&3), "{free}: it is a guest's");
+        assert_eq!(place.list().partitions.len(), 1, "{free}");
+    }
+}
+
+#[test]
+fn an_entry_that_is_of_other_gpus_by_now_stays() {
+    let place = Place::new(&[]);
+    let mut file = RestoreFile::lock(&place.path(), Duration::ZERO).unwrap();
+    let other = RestoreEntry { id: 3, modules: [5, 7].into(), domain: "v".into() };
+    file.write(file.list().with(other.clone())).unwrap();
+    drop(file);
+    place.deactivate(&active(&[]), false).result.unwrap();
+    assert_eq!(place.list().partitions, [other]);
+}
