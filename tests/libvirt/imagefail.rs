@@ -126,10 +126,11 @@ fn a_pool_that_cannot_take_it_is_told_and_left_as_it_is() {
 pub fn stopped_at(command: &mut Command, doing: &str, signal: Signal) -> (Option<i32>, String) {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
+    let (mut line, mut all) = (String::new(), String::new());
     while !line.starts_with(doing) {
         line.clear();
-        assert!(said.read_line(&mut line).unwrap() > 0, "it ended before `{doing}`");
+        assert!(said.read_line(&mut line).unwrap() > 0, "it ended before `{doing}`: {all}");
+        all += &line;
     }
     std::thread::sleep(Duration::from_millis(10));
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
