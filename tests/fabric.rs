@@ -664,6 +664,12 @@ fn partitions_are_shown_beside_the_guests_that_hold_them_and_stale_ones_released
     assert!(code == 0 && err.contains("partition 3 is not active; nothing to do"), "{err}");
     let (code, _, err) = machine.gpuvm(&["fabric", "release", "99", "--yes", "-c", &uri], true);
     assert!(code == 1 && err.contains("lists no partition 99, among 15"), "{err}");
+    // Of a guest with virtual functions nothing is known, so nothing is called stale.
+    machine.fake("h100", &H100, "active 3");
+    let (code, document) = shown(&machine, &uri);
+    assert_eq!((code, verdict(&document, 3).as_str()), (3, "stale"), "{document}");
+    let (_, document) = shown(&machine.mode(2), &uri);
+    assert_eq!(verdict(&document, 3), "unknown", "{document}");
 }
 
 #[test]
@@ -690,6 +696,12 @@ fn what_is_still_to_be_deactivated_is_shown_without_fabric_manager() {
     );
     let (code, _, err) = machine.gpuvm(&["fabric", "release", "3", "--yes", "-c", &uri], true);
     assert!(code == 1 && err.contains("hint: it does not run, or listens elsewhere"), "{err}");
+    std::fs::write(machine.path("var/gpuvm/fabric.json"), "{").unwrap();
+    let (code, document) = shown(&machine, &uri);
+    assert!(
+        code == 3 && document["unread"].as_str().unwrap().contains("fabric.json"),
+        "{document}"
+    );
     // Virtual functions of its GPUs may be anybody's.
     let machine = machine.mode(2);
     let (code, _, err) = machine.gpuvm(&["fabric", "release", "3", "--yes", "-c", &uri], true);

@@ -35,8 +35,8 @@ fn shows(cx: &Context<'_>) -> anyhow::Result<u8> {
                  `gpuvm fabric release {id}` does it"
             ));
         }
-        if let Some(refusal) = &shown.refusal {
-            cx.output.warning(refusal);
+        for unknown in shown.refusal.iter().chain(&shown.unread) {
+            cx.output.warning(unknown);
         }
     }
     Ok(if shown.is_wrong() { EXIT_FOUND } else { EXIT_DONE })

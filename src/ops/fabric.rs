@@ -99,6 +99,8 @@ pub struct ShownFabric {
     pub address: String,
     /// Why it gave no partitions; none: it did, or is not asked because NVSwitches are not shared.
     pub refusal: Option<String>,
+    /// Why the file of active partitions is not read, so that what is still to be deactivated is not known; none: it is read.
+    pub unread: Option<String>,
     /// The partitions, by number.
     pub partitions: Vec<ShownPartition>,
     /// Partitions of domains that do not run, which are still to be deactivated.
@@ -109,7 +111,7 @@ impl ShownFabric {
     /// Whether something is to be mended.
     pub fn is_wrong(&self) -> bool {
         let wrong = self.partitions.iter().any(|partition| partition.verdict.is_wrong());
-        wrong || self.refusal.is_some() || !self.pending.is_empty()
+        wrong || self.refusal.is_some() || self.unread.is_some() || !self.pending.is_empty()
     }
 }
 
@@ -119,13 +121,14 @@ pub fn show(world: &World) -> Result<ShownFabric> {
     world.refuse_elsewhere("fabric show")?;
     let topology = world.topology()?;
     let fabric = topology.fabric();
-    let address = Config::read(&FsRoot::live()?)?.address;
+    let Config { address, mode, .. } = Config::read(&FsRoot::live()?)?;
     let mut shown = ShownFabric {
         board: fabric.board.clone(),
         model: fabric.model,
         manager_version: None,
         address: address.to_string(),
         refusal: None,
+        unread: None,
         partitions: Vec::new(),
         pending: Vec::new(),
     };
@@ -135,13 +138,23 @@ pub fn show(world: &World) -> Result<ShownFabric> {
     shown.manager_version = version();
     let running = running(world, &topology)?;
     let listed = Manager::at(address.clone()).list();
-    let file = RestoreFile::read(RestoreFile::here())
-        .map_err(|error| FabricError::from(error).bare::<crate::error::Error>())?;
-    shown.pending = pending(&file, &running, listed.as_deref().ok()).into_iter().cloned().collect();
+    match RestoreFile::read(RestoreFile::here()) {
+        Ok(file) => {
+            let pending = pending(&file, &running, listed.as_deref().ok());
+            shown.pending = pending.into_iter().cloned().collect();
+        }
+        Err(error) => shown.unread = Some(error.to_string()),
+    }
     match listed {
         Ok(listed) => {
             let states = states(&listed, &running).into_iter();
             shown.partitions = states.map(|state| of_state(state, &topology)).collect();
+            if mode == Some(Mode::Vgpu) {
+                // Which guests have virtual functions or mediated devices of a GPU is not looked at.
+                let all = shown.partitions.iter_mut().filter(|one| one.active);
+                all.filter(|one| one.holder.is_none())
+                    .for_each(|one| one.verdict = Verdict::Unknown);
+            }
         }
         Err(refusal) => shown.refusal = Some(refusal.note(&address)),
     }
@@ -226,8 +239,11 @@ pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
     let steps = match release(partition, &listed, &running) {
         Release::AlreadySo => Vec::new(),
         Release::Deactivate => {
-            let step = step(partition, &listed, &topology).map_err(|error| {
-                refused(error, "`gpuvm host modules` shows which module ids are known")
+            let step = step(partition, &listed, &topology).map_err(|error| match error {
+                FabricError::UnknownModules { .. } => {
+                    refused(error, "`gpuvm host modules` shows which module ids are known")
+                }
+                error => error.bare(),
             })?;
             vec![Step::DeactivatePartition(step)]
         }

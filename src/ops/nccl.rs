@@ -58,7 +58,11 @@ fn read(source: &Source, world: &World) -> Result<DomainXml> {
 
 /// Says what helps.
 fn helped(error: NcclError, source: &Source) -> Error {
-    let named = word(source.named());
+    // Standard input is not there a second time.
+    let named = match source.named() {
+        "-" => "FILE".into(),
+        named => word(named),
+    };
     let check = format!("`gpuvm check {named}` finds what is wrong with its PCI tree");
     let hint = match (&error, source) {
         (NcclError::NoGpu, Source::Domain(_)) => format!("`gpuvm show {named}` lists its devices"),

@@ -22,7 +22,7 @@ pub enum FabricVerb {
     /// exactly its GPUs), `free`, `stale` (active, and no running domain uses it), `missing` (inactive, and a running domain
     /// has its GPUs, so CUDA does not start there), `overlap`, `degraded` (fewer NVLinks than there should be) or `unknown`
     /// (module ids of GPUs are not known). Exits with 3 if a partition is stale, missing or overlaps, is still to be
-    /// deactivated, or if Fabric Manager does not answer.
+    /// deactivated, or if Fabric Manager or the file of active partitions does not tell.
     #[command(after_long_help = SHOW)]
     Show,
     /// Deactivate an NVLink partition that no running guest uses

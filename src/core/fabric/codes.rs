@@ -102,8 +102,15 @@ impl Code {
         CODES.get(place).copied()
     }
 
-    /// What to do about it; none where nothing is known.
-    pub fn advice(self) -> Option<&'static str> {
+    /// What to do about it as the answer to a call; none where nothing is known.
+    pub fn advice(self, call: Call) -> Option<&'static str> {
+        match self.meaning(call) {
+            Meaning::NoPartition => return Some("`gpuvm fabric show` lists the partitions"),
+            Meaning::AlreadyActive | Meaning::AlreadyInactive => {
+                return Some("`gpuvm fabric show` tells which partitions are active");
+            }
+            _ => {}
+        }
         self.entry().map(|(_, advice)| advice).filter(|advice| !advice.is_empty())
     }
 

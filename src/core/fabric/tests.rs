@@ -213,9 +213,18 @@ fn codes_have_names() {
         assert_eq!(Code(code).to_string(), text);
     }
     assert!(
-        (-10..=-1).all(|code| Code(code).advice().is_some()),
+        (-10..=-1).all(|code| Code(code).advice(Call::List).is_some()),
         "each that is published for lists"
     );
+    // The same code is of a partition where one is changed.
+    for (code, call, advice) in [
+        (-1, Call::Deactivate, "`gpuvm fabric show` lists the partitions"),
+        (-4, Call::Deactivate, "`gpuvm fabric show` tells which partitions are active"),
+        (-7, Call::Activate, "`gpuvm fabric show` tells which partitions are active"),
+    ] {
+        assert_eq!(Code(code).advice(call), Some(advice));
+        assert_ne!(Code(code).advice(Call::List), Some(advice));
+    }
 }
 
 #[test]

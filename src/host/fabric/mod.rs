@@ -113,7 +113,8 @@ impl ManagerRefusal {
             ),
             ManagerRefusal::Address(_) => self.to_string(),
             ManagerRefusal::Call { call, code } => {
-                let advice = code.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+                let advice =
+                    code.advice(Call::List).map(|advice| format!("; {advice}")).unwrap_or_default();
                 format!("Fabric Manager at {address} gave no partitions: {call}: {code}{advice}")
             }
             ManagerRefusal::List { reason } => {
@@ -148,10 +149,20 @@ impl ManagerRefusal {
                 "Fabric Manager's development package (nvidia-fabricmanager-dev or -devel) has the \
                  library",
             ),
-            ManagerRefusal::Call { code, .. } => code.advice(),
+            ManagerRefusal::Call { call, code } => code.advice(called(call)),
             ManagerRefusal::Silent { .. } => Some("`systemctl status nvidia-fabricmanager`"),
             ManagerRefusal::Address(_) | ManagerRefusal::List { .. } => None,
         }
+    }
+}
+
+/// What is asked for by a function of the library.
+fn called(function: &str) -> Call {
+    match function {
+        name if name.starts_with("fmActivate") => Call::Activate,
+        name if name.starts_with("fmDeactivate") => Call::Deactivate,
+        name if name.starts_with("fmSetActivated") => Call::SetActivated,
+        _ => Call::List,
     }
 }
 
