@@ -14,6 +14,10 @@ use serde::Serialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+/// How long the first NIC's address is waited for once another NIC has one: the guest asks for all of them at its start, and
+/// the answers come one after the other.
+const FIRST_GRACE: Duration = Duration::from_secs(10);
+
 /// The addresses of a guest that are asked for.
 #[derive(Debug, Clone)]
 pub struct AddressWanted {
@@ -152,6 +156,7 @@ impl Wait<'_> {
     ) -> Result<(Waited, Vec<GuestAddress>), E> {
         let Wait { name, macs, wait, each } = *self;
         let until = Instant::now() + wait;
+        let mut since = None;
         // Guests of another host are not heard here; whoever may not listen does without.
         let listens = !wait.is_zero() && hypervisor.has_guests_here();
         let ear = if listens { Ear::open().ok() } else { None };
@@ -169,7 +174,12 @@ impl Wait<'_> {
             };
             let enough = !each || macs.iter().all(has);
             let best = best(macs, addresses);
-            if let Some(found) = best.filter(|found| (found.ip.is_ipv4() && enough) || over) {
+            let good = best.as_ref().filter(|found| found.ip.is_ipv4() && enough);
+            let is_due = good.is_some_and(|found| {
+                let waited = since.get_or_insert_with(Instant::now).elapsed();
+                macs.first() == Some(&found.mac) || waited >= FIRST_GRACE
+            });
+            if let Some(found) = best.filter(|_| is_due || over) {
                 return Ok((Waited::Found(found), heard));
             }
             if over {
@@ -204,6 +214,24 @@ fn best(macs: &[String], addresses: Vec<GuestAddress>) -> Option<GuestAddress> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_nic_is_waited_for_a_while() {
+        let macs = ["a".to_owned(), "b".to_owned()];
+        let fake = crate::stage::fake::Fake::default();
+        fake.put("g", crate::stage::UUID, true);
+        let second = told("b", "10.0.1.1", AddressSource::Lease);
+        fake.addresses.replace(vec![second]);
+        let wait = Wait { name: "g", macs: &macs, wait: Duration::from_secs(60), each: false };
+        // Its own comes a little later.
+        let come = || {
+            fake.addresses.borrow_mut().push(told("a", "10.0.0.1", AddressSource::Lease));
+            Ok::<(), Error>(())
+        };
+        let (waited, _) = wait.run(&fake, come).unwrap();
+        let first = told("a", "10.0.0.1", AddressSource::Lease);
+        assert_eq!(waited, Waited::Found(first));
+    }
 
     /// An address that a source tells.
     fn told(mac: &str, ip: &str, source: AddressSource) -> GuestAddress {

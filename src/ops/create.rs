@@ -14,6 +14,7 @@ use crate::drop_seed::{self, FirstBoot, wait_for};
 use crate::error::{Coded, Error, Result};
 use crate::guest::GuestRequest;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use crate::network::GuestAddress;
 use crate::pages;
 use crate::reporter::Question;
 use crate::session::{Running, Session};
@@ -69,9 +70,9 @@ pub struct Created {
     pub name: String,
     /// Whether it was started.
     pub started: bool,
-    /// MAC address of its first NIC.
+    /// MAC address of the NIC that has the address; of its first one where none has.
     pub mac: Option<String>,
-    /// Address of its first NIC, where one was had in time.
+    /// Address of its first NIC that has one, where one was had in time.
     pub ip: Option<IpAddr>,
     /// Whether its seed was taken away; none: that was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -121,10 +122,16 @@ pub fn run(
     let plan = |world: &World| create(world, wanted);
     let (done, waited) = session.run_and(plan, |running, change| {
         let name = &change.subject;
-        let mac = first_mac(running.hypervisor, name);
+        let macs = defined_macs(running.hypervisor, name);
         let began = Instant::now();
-        let ip =
-            if starts { wait(name, mac.as_ref(), waits.address_s, running, world)? } else { None };
+        let found = match starts {
+            true => wait(name, &macs, waits.address_s, running, world)?,
+            false => None,
+        };
+        let (mac, ip) = match found {
+            Some(address) => (Some(address.mac), Some(address.ip)),
+            None => (macs.into_iter().next(), None),
+        };
         let seed = match waits.seed_s {
             // As long as the waiting for its address has left.
             Some(seconds) => {
@@ -155,28 +162,45 @@ fn refuse_existing(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), Hyperv
     })
 }
 
-/// The MAC address of a guest's first NIC, as the hypervisor defined it.
-fn first_mac(hypervisor: &dyn Hypervisor, name: &str) -> Option<String> {
-    let defined = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive).ok()?).ok()?;
-    View::of(&defined, None).ok()?.nics.into_iter().next().map(|nic| nic.mac)
+/// The MAC addresses of a definition's NICs, in the guest's order.
+fn macs(xml: &DomainXml) -> Vec<String> {
+    let nics = View::of(xml, None).map(|view| view.nics).unwrap_or_default();
+    nics.into_iter().map(|nic| nic.mac).filter(|mac| !mac.is_empty()).collect()
 }
 
-/// Waits for the address of a guest's first NIC.
+/// The MAC addresses of a guest's NICs, as the hypervisor defined it.
+fn defined_macs(hypervisor: &dyn Hypervisor, name: &str) -> Vec<String> {
+    let defined = hypervisor.xml(name, XmlOf::Inactive).ok();
+    let defined = defined.and_then(|text| DomainXml::parse(&text).ok());
+    defined.map(|xml| macs(&xml)).unwrap_or_default()
+}
+
+/// Waits for an address of a guest's NICs, that of the first one if it has one.
 fn wait(
     name: &str,
-    mac: Option<&String>,
+    macs: &[String],
     seconds: u64,
     running: &mut Running<'_, '_>,
     world: &World,
-) -> Result<Option<IpAddr>> {
-    let Some(mac) = mac else { return Ok(None) };
+) -> Result<Option<GuestAddress>> {
+    if macs.is_empty() {
+        return Ok(None);
+    }
     if seconds > 0 {
         world.progress(&format!("waiting up to {seconds} s for an address of `{name}`"));
     }
-    let macs = [mac.clone()];
-    let wait = Wait { name, macs: &macs, wait: Duration::from_secs(seconds), each: false };
+    let wait = Wait { name, macs, wait: Duration::from_secs(seconds), each: false };
     match wait.run(running.hypervisor, || running.transaction.go_on())?.0 {
-        Waited::Found(address) => return Ok(Some(address.ip)),
+        Waited::Found(address) => {
+            let first = &macs[0];
+            if address.mac != *first {
+                world.warning(&format!(
+                    "the first NIC of `{name}`, {first}, has no address; {} has one",
+                    address.mac
+                ));
+            }
+            return Ok(Some(address));
+        }
         Waited::Ended => world.warning(&format!("`{name}` has ended before it had an address")),
         Waited::Over if seconds > 0 => world.warning(&format!(
             "`{name}` has no address after {seconds} s; it runs on: `gpuvm ip {name} --wait` waits longer, `gpuvm console \

@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 
 /// The name of the guest and of its host.
 const NAME: &str = "boot-a";
+/// A network of addresses without a way out.
+const NET: &str = "<network><name>boot-net</name><bridge name='virbr7'/>\
+     <ip address='192.168.77.1' netmask='255.255.255.0'>\
+     <dhcp><range start='192.168.77.2' end='192.168.77.254'/></dhcp></ip></network>";
 
 /// The directory of a small Debian with cloud-init, which is built unless it was built before; none, with the reason
 /// told, where the machine cannot build it.
@@ -76,7 +80,7 @@ impl Guest {
 
     /// The command line that makes it.
     fn wanted(&self) -> Vec<String> {
-        let shape = "--virt-type qemu --pins none --vcpus 2 --cells 2 --memory 1G --user lab --os-size 3G \
+        let shape = "--network default --network boot-net --virt-type qemu --pins none --vcpus 2 --cells 2 --memory 1G --user lab --os-size 3G \
                      --data-size 256M --image-pool boot-images --pool boot-guests";
         let mut args = vec!["create", "--name", NAME];
         args.extend(shape.split_whitespace());
@@ -148,6 +152,13 @@ fn create(daemon: &'static Daemon, built: &Path) -> Guest {
     for (pool, dir) in [("boot-images", &images), ("boot-guests", &guests)] {
         libvirt.storage().make_pool(pool, dir, None).unwrap();
     }
+    // A second network with addresses of its own.
+    let file = dir.join("net.xml");
+    std::fs::write(&file, NET).unwrap();
+    for args in [&["net-define", file.to_str().unwrap()][..], &["net-start", "boot-net"]] {
+        let (ok, said) = daemon.virsh(args);
+        assert!(ok, "{said}");
+    }
     let mut keygen = Command::new("ssh-keygen");
     keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(dir.join("key"));
     assert_eq!(run(&mut keygen).0, 0);
@@ -166,6 +177,22 @@ fn create(daemon: &'static Daemon, built: &Path) -> Guest {
     assert!(ip.starts_with("192.168.122."), "{out}{err}");
     (guest.mac, guest.ip) = (mac.to_owned(), ip.to_owned());
     guest
+}
+
+/// Both networks are up, the first one asked for is the first that the guest sees, and its is the way out.
+fn two_networks(guest: &Guest) {
+    let links = guest.says("ip -br link | grep -v ^lo | sort");
+    let links: Vec<Vec<&str>> =
+        links.lines().map(|line| line.split_whitespace().collect()).collect();
+    let [first, second] = &links[..] else { panic!("{links:?}") };
+    assert_eq!((first[1], first[2], second[1]), ("UP", &guest.mac[..], "UP"), "{links:?}");
+    let of = |nic: &str| guest.says(&format!("ip -4 -br addr show dev {nic}"));
+    assert!(of(first[0]).contains(&guest.ip), "{}", of(first[0]));
+    assert!(of(second[0]).contains(" 192.168.77."), "{}", of(second[0]));
+    let out = guest.says("ip route show default");
+    assert!(out.lines().count() == 1 && out.contains(first[0]), "{out}");
+    let (all, _) = guest.gpuvm(&["ip", NAME, "--all", "--wait", "60"]);
+    assert!(all.contains(&format!("{} 192.168.77.", second[2])), "{all}");
 }
 
 /// What a guest has to be after its first start.
@@ -207,6 +234,7 @@ fn first_start(guest: &Guest) {
     assert_eq!(ip.trim(), guest.ip);
     let (all, _) = guest.gpuvm(&["ip", NAME, "--all"]);
     assert!(all.contains(&format!("{} {} lease", guest.mac, guest.ip)), "{all}");
+    two_networks(guest);
     let (show, _) = guest.gpuvm(&["show", NAME]);
     seen_from_inside(guest);
     for word in ["connected", "boot-a.os, raw, made for it", "boot-a.seed", "vol-boot-a"] {

@@ -262,7 +262,7 @@ pub enum Verb {
     /// Asks for DHCP leases of libvirt's networks, then the guest agent, then the host's ARP table. Prints the first address
     /// of the first NIC that has one, IPv4 before IPv6, and its source. With --wait it also listens to the guest's ARP
     /// packets, as root and on the guest's own host: on a bridge or macvtap that may be the only source. Ignores leases and
-    /// ARP entries that are older than the guest's start. Exits with 1 if there is no address.
+    /// ARP entries that are older than the guest's start; of a lease that never ends the guest is asked by ARP. Exits with 1 if there is no address.
     #[command(after_long_help = life::IP)]
     Ip(IpArgs),
     /// Attach to the serial console of a running guest

@@ -39,7 +39,8 @@ pub struct SeedArgs {
     pub meta_data: Option<PathBuf>,
     /// cloud-init network configuration
     ///
-    /// Passed on unchanged. Default: DHCP on the first NIC.
+    /// Passed on unchanged. Default: DHCP on every NIC, found by its MAC address. The first NIC has the default route, and the boot
+    /// does not wait for the others.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(help_heading = FIRST_BOOT, hide_short_help = true)]
     pub network_config: Option<PathBuf>,

@@ -82,10 +82,20 @@ pub(super) fn nics(
             vhost,
             is_vf,
             settings,
-            address: seats.port()?,
+            address: None,
         });
     }
     Ok((nics, dropped))
+}
+
+/// Gives the NICs that are new to the document, their ports: after those of the document's own, so
+/// that the guest numbers all of them in the order that they were asked for in.
+pub(super) fn seat_new(seats: &mut Seats<'_>, nics: &mut [NicSeat]) -> Result<(), DomainXmlError> {
+    let found = seats.named("interface").count();
+    for nic in nics.iter_mut().filter(|nic| nic.nth >= found) {
+        nic.address = seats.port()?;
+    }
+    Ok(())
 }
 
 /// What an interface of a domain hangs on.

@@ -42,8 +42,11 @@ pub struct Seed {
     pub user_data: Option<String>,
     /// The admin's own keys of the meta-data, JSON or YAML as it is; in place of ours.
     pub meta_data: Option<String>,
-    /// The admin's own network configuration, as it is; none: cloud-init's default, DHCP on the first NIC.
+    /// The admin's own network configuration, as it is; none: ours where there are several NICs, else cloud-init's default,
+    /// DHCP on the only one.
     pub network_config: Option<String>,
+    /// MAC addresses of its NICs, in the guest's order.
+    pub nics: Vec<String>,
 }
 
 /// Formats and mounts a data disk on which nothing is: `blkid -p` ends with 2 only where it finds no signature at all, and
@@ -121,10 +124,33 @@ impl Seed {
                 files.push(("vendor-data", ours));
             }
         }
-        if let Some(network) = &self.network_config {
-            files.push(("network-config", network.clone()));
-        }
+        let network = self.network_config.clone().or_else(|| self.all_nics());
+        files.extend(network.map(|network| ("network-config", network)));
         files
+    }
+
+    /// The network configuration that brings every NIC up, where there are several: cloud-init's own default takes one of them,
+    /// and not always the first. Without `set-name`, so that the guest's names stay; cloud-init 20.1 and later finds the
+    /// device by its MAC address. Of `dhcp4-overrides` every renderer of cloud-init has the metric.
+    fn all_nics(&self) -> Option<String> {
+        if self.nics.len() < 2 {
+            return None;
+        }
+        let nic = |(nth, mac): (usize, &String)| {
+            let mut nic = json!({
+                "match": { "macaddress": mac },
+                "dhcp4": true,
+                // The default route is the first one's; another's is used only where the first has none.
+                "dhcp4-overrides": { "route-metric": 100 * (nth + 1) },
+            });
+            if nth > 0 {
+                // The boot does not wait for it.
+                nic["optional"] = json!(true);
+            }
+            (format!("nic{nth}"), nic)
+        };
+        let nics: serde_json::Map<String, Value> = self.nics.iter().enumerate().map(nic).collect();
+        Some(format!("{:#}\n", json!({ "version": 2, "ethernets": nics })))
     }
 
     /// Keys of ours that the admin's user-data has too: cloud-init takes its value for the whole key then. Only keys at

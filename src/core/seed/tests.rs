@@ -74,6 +74,29 @@ fn the_admins_user_data_stays_as_it_is_and_ours_comes_second() {
 }
 
 #[test]
+fn several_nics_all_come_up_and_the_boot_waits_for_the_first() {
+    let nics = |count: usize| (0..count).map(|nth| format!("52:54:00:00:00:0{nth}")).collect();
+    let with = |count| Seed { nics: nics(count), ..seed() };
+    let network = |seed: &Seed| {
+        let files = seed.files().into_iter();
+        files.filter(|(name, _)| *name == "network-config").map(|(_, text)| text).next()
+    };
+    assert_eq!((network(&with(0)), network(&with(1))), (None, None));
+    let told: Value = serde_json::from_str(&network(&with(3)).unwrap()).unwrap();
+    assert_eq!(told["version"], 2);
+    let found: Vec<_> = told["ethernets"].as_object().unwrap().values().collect();
+    assert_eq!(found.len(), 3);
+    for (nth, nic) in found.iter().enumerate() {
+        assert_eq!(nic["match"]["macaddress"], format!("52:54:00:00:00:0{nth}"));
+        assert_eq!(nic["dhcp4"], true);
+        assert_eq!(nic["dhcp4-overrides"]["route-metric"], 100 * (nth + 1));
+        assert_eq!(nic.get("optional").is_some(), nth > 0, "{nic}");
+    }
+    let own = Seed { network_config: Some("version: 2\n".into()), ..with(3) };
+    assert_eq!(network(&own).as_deref(), Some("version: 2\n"));
+}
+
+#[test]
 fn the_volume_holds_the_files_and_is_the_same_twice() {
     let bytes = volume(&seed()).unwrap();
     assert_eq!(bytes, volume(&seed()).unwrap());

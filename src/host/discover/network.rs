@@ -89,14 +89,26 @@ fn neighbours() -> io::Result<Vec<NeighbourMessage>> {
     Ok(told.collect())
 }
 
-/// How long ago a neighbour answered, or an entry was made of what it said: in hundredths of a second (NDA_CACHEINFO in
-/// rtnetlink(7), in USER_HZ).
+/// How long ago a neighbour answered, or an entry was made of what it said.
 fn ago(told: NeighbourMessage) -> Option<Duration> {
     let mut times = told.attributes.into_iter().filter_map(|attribute| match attribute {
-        NeighbourAttribute::CacheInfo(times) => Some(times.confirmed.min(times.updated)),
+        NeighbourAttribute::CacheInfo(times) => Some((times.confirmed, times.updated)),
         _ => None,
     });
-    Some(Duration::from_millis(u64::from(times.next()?) * 10))
+    let (confirmed, updated) = times.next()?;
+    let ticks = spoke(told.header.state, confirmed, updated);
+    Some(Duration::from_millis(u64::from(ticks) * 10))
+}
+
+/// When a neighbour spoke last, of the times of its entry: all in hundredths of a second ago (NDA_CACHEINFO in rtnetlink(7),
+/// in USER_HZ). The kernel also counts as an update that an entry grows stale, or is used when it is, which says nothing of
+/// the neighbour. What was made of a neighbour's words has a confirmation that lies two reachable times, a minute, before
+/// its update (net/core/neighbour.c: `___neigh_create`, `neigh_timer_handler`, `__neigh_event_send`).
+fn spoke(state: NeighbourState, confirmed: u32, updated: u32) -> u32 {
+    /// Two reachable times.
+    const MADE: u32 = 6000;
+    let is_made = state == NeighbourState::Stale && confirmed.saturating_sub(updated) >= MADE;
+    if is_made { updated } else { confirmed }
 }
 
 /// The MAC address of an entry of the table of neighbours, where it is about this one and that has answered.
@@ -217,6 +229,21 @@ fn route(told: &RouteMessage, names: &BTreeMap<u32, String>) -> Option<Route> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_kernel_does_with_an_entry_is_no_answer_of_the_neighbour() {
+        for (state, confirmed, updated, wanted) in [
+            (NeighbourState::Reachable, 500, 300, 500),
+            // Made of an ARP request that the neighbour sent.
+            (NeighbourState::Stale, 6300, 300, 300),
+            // Grown stale, and then used.
+            (NeighbourState::Stale, 4300, 300, 4300),
+            (NeighbourState::Delay, 9300, 300, 9300),
+            (NeighbourState::Probe, 9300, 300, 9300),
+        ] {
+            assert_eq!(spoke(state, confirmed, updated), wanted, "{state:?} {confirmed}");
+        }
+    }
 
     #[test]
     fn the_kernel_tells_of_the_loop() {

@@ -1,7 +1,7 @@
 //! What a guest is made of: its place, its disks, pages and functions, its definition, and the steps that make them. Looks at
 //! everything and changes nothing.
 
-use super::{CreateError, CreateRequest, refuse_existing};
+use super::{CreateError, CreateRequest, macs, refuse_existing};
 use crate::apply::Step;
 use crate::claim::claim;
 use crate::disks;
@@ -49,7 +49,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     let hypervisor = hypervisor.as_deref();
     let planned = placed(world, wanted, hypervisor)?;
     let name = planned.name.to_string();
-    let Disks { mut steps, disks, made, abilities, notices, mut losses } =
+    let Disks { mut steps, disks, made, abilities, seed, notices, mut losses } =
         storage::plan(&wanted.storage, Some(&wanted.seed), &planned, world)?;
     for notice in &notices {
         match notice {
@@ -77,6 +77,10 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
         }
     }
     let xml = defined(world, wanted, (&planned, &extra, reserves), hypervisor)?;
+    if let Some(mut seed) = seed {
+        seed.nics = macs(&xml);
+        storage::complete(&mut steps, &seed)?;
+    }
     // A guest that is only defined gets its devices when it starts.
     if wanted.starts {
         steps.extend(claim.steps);

@@ -2,10 +2,11 @@
 //! and what changes before the lock is held.
 
 use super::*;
-use crate::domain::guest::VirtType;
+use crate::domain::guest::{VirtType, mac};
 use crate::domain::wish::NicWish;
 use crate::guest::NameRequest;
 use crate::memsize::MemSize;
+use crate::network::AddressSource;
 use crate::placement::PlanError;
 use crate::reporter::Answer;
 use crate::request::{DomainName, PinPolicy, Request};
@@ -62,6 +63,13 @@ fn stage() -> (Stage, std::path::PathBuf) {
     let disk = stage.dir.path().join("disk.raw");
     std::fs::write(&disk, vec![0; 4096]).unwrap();
     (stage, disk)
+}
+
+/// A guest `a` that boots from this file and is on these networks.
+fn wanted_with(disk: &Path, networks: &[&str]) -> CreateRequest {
+    let mut wanted = wanted("a", disk);
+    wanted.guest.networks = networks.iter().map(|name| NicWish::on(*name)).collect();
+    wanted
 }
 
 /// A domain with this file as its disk.
@@ -227,4 +235,71 @@ fn what_is_only_shown_asks_and_makes_nothing() {
     assert!(!done.made && stage.is_untouched() && stage.fake.calls.get() == 0);
     assert_eq!((stage.caller.heard("preview of 2"), stage.caller.heard("ask")), (1, 0));
     assert_eq!(done.change.about.uuid(), None, "a dry run prints the same each time");
+}
+
+/// Puts networks there that guests can be on.
+fn with_networks(stage: &Stage, names: &[&str]) {
+    for name in names {
+        let xml = format!("<network><name>{name}</name><bridge name='{name}'/></network>");
+        stage.fake.put_network(&xml, true);
+    }
+}
+
+#[test]
+fn the_address_is_of_the_first_nic_that_has_one() {
+    let told = |mac: &str, ip: &str| GuestAddress {
+        mac: mac.to_owned(),
+        ip: ip.parse().unwrap(),
+        source: AddressSource::Lease,
+    };
+    let macs = [0, 1].map(|nic| mac("a", nic));
+    let first = told(&macs[0], "10.0.0.1");
+    let second = told(&macs[1], "10.0.1.1");
+    let other = told("52:54:00:00:00:99", "10.0.2.1");
+    for (known, wanted) in [
+        (vec![second.clone(), first.clone()], Some(&first)),
+        (vec![other.clone(), second.clone()], Some(&second)),
+        (vec![other], None),
+    ] {
+        let (stage, disk) = stage();
+        with_networks(&stage, &["one", "two"]);
+        stage.fake.addresses.replace(known);
+        let guest = wanted_with(&disk, &["one", "two"]);
+        let mut session = Session::begin(&stage.world, manner(Confirm::IfNeeded)).unwrap();
+        let waits = Waits { address_s: 1, seed_s: None };
+        let created = run(&mut session, &stage.world, &guest, waits).unwrap();
+        assert_eq!(created.ip, wanted.map(|address| address.ip));
+        // Without an address it is the first one's.
+        let shown = wanted.map_or(&macs[0], |address| &address.mac);
+        assert_eq!(created.mac.as_ref(), Some(shown));
+        let warned = stage.caller.heard("has no address");
+        assert_eq!(warned, usize::from(wanted != Some(&first)), "{wanted:?}");
+    }
+}
+
+#[test]
+fn the_seed_names_every_nic_of_the_definition() {
+    let (stage, disk) = stage();
+    with_networks(&stage, &["one", "two"]);
+    let content = |networks: &[&str]| {
+        let mut wanted = wanted_with(&disk, networks);
+        wanted.seed.wanted = SeedWanted::Yes;
+        wanted.guest.networks.iter_mut().last().unwrap().settings.mac =
+            Some("52:54:00:00:00:42".into());
+        let change = create(&stage.world, &wanted).unwrap();
+        let steps = change.parts.iter().filter_map(|part| match part {
+            Part::Steps(steps) => Some(steps),
+            _ => None,
+        });
+        let sealed = steps.flatten().find_map(|step| match step {
+            Step::SealVolume { content, .. } => Some(content.0.clone()),
+            _ => None,
+        });
+        String::from_utf8_lossy(&sealed.expect("a seed")).into_owned()
+    };
+    let both = content(&["one", "two"]);
+    assert!(both.contains(&mac("a", 0)) && both.contains("52:54:00:00:00:42"));
+    assert!(both.find(&mac("a", 0)) < both.find("52:54:00:00:00:42"));
+    let one = content(&["one"]);
+    assert!(!one.contains("52:54:00:00:00:42"), "cloud-init's default is enough for one");
 }

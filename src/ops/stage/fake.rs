@@ -33,6 +33,8 @@ pub struct Fake {
     pub networks: RefCell<BTreeMap<String, NetworkState>>,
     /// What agents answer, by the command.
     pub agent: RefCell<BTreeMap<&'static str, &'static str>>,
+    /// The addresses that its guests have once they run.
+    pub addresses: RefCell<Vec<GuestAddress>>,
     /// Commands that agents were given, so far.
     pub asked: Cell<usize>,
     /// Whether nothing answers any more.
@@ -225,6 +227,6 @@ impl Hypervisor for Fake {
         Ok(Vec::new())
     }
     fn addresses(&self, _: &str, _: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
-        Ok(Vec::new())
+        Ok(self.addresses.borrow().clone())
     }
 }

@@ -16,6 +16,7 @@ mod tuning;
 
 pub use error::StorageError;
 pub use request::{DataRequest, ImageRequest, OsDisk, SeedRequest, SeedWanted, StorageRequest};
+pub use seed::complete;
 pub use tuning::{abilities, best_io};
 
 use crate::apply::Step;
@@ -28,6 +29,7 @@ use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::{Machine, command_there};
 use crate::placement::Occupancy;
 use crate::pools::file_pool;
+use crate::seed::Seed;
 use crate::topology::Topology;
 use crate::world::World;
 use std::fmt;
@@ -70,6 +72,8 @@ pub struct Disks {
     pub made: Vec<Made>,
     /// What the hypervisor can do with them.
     pub abilities: Abilities,
+    /// What the guest is told at its first start, as far as it is known without its definition: [`complete`] adds the rest.
+    pub seed: Option<Seed>,
     /// What an admin should know of them.
     pub notices: Vec<Notice>,
     /// What lies on drives that the guest gets, and may overwrite: a phrase each.

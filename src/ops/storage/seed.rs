@@ -20,6 +20,7 @@ pub(super) fn add(place: &Place<'_>, is_made_of_image: bool, disks: &mut Disks) 
     };
     let seed = read(wanted, place, disks)?;
     let content = seed::volume(&seed)?;
+    disks.seed = Some(seed);
     let (dir, make_pool) = place.pool()?;
     let (pool, name) = (place.wanted.pool.clone(), format!("{}.seed", place.planned.name));
     let path = path_text(&dir.join(&name))?;
@@ -44,6 +45,16 @@ pub(super) fn add(place: &Place<'_>, is_made_of_image: bool, disks: &mut Disks) 
     };
     let volume = Some(VolumeRef { pool, name });
     disks.make(steps, disk, Made { role: Role::Seed, path, volume });
+    Ok(())
+}
+
+/// Writes the seed anew into the steps that make it, with what only the guest's definition tells.
+pub fn complete(steps: &mut [Step], seed: &Seed) -> Result<()> {
+    for step in steps {
+        if let Step::SealVolume { content, .. } = step {
+            *content = Secret(seed::volume(seed)?);
+        }
+    }
     Ok(())
 }
 
@@ -96,6 +107,7 @@ fn read(wanted: &SeedRequest, place: &Place<'_>, disks: &mut Disks) -> Result<Se
         user_data,
         meta_data,
         network_config,
+        nics: Vec::new(),
     };
     for key in seed.overruled() {
         disks.warn(format!(

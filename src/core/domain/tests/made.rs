@@ -2,6 +2,7 @@
 
 use super::guests::{TEMPLATES, guest, host, hosts, render, requests};
 use crate::domain::guest::{Guest, VirtType, mac};
+use crate::domain::wish::{NicModel, NicWish};
 use crate::domain::{DomainXml, Element, edits};
 use crate::placement::{GuestTopology, Occupancy, Placement, plan};
 use crate::request::{DeviceWish, PageSize, Request};
@@ -79,6 +80,37 @@ fn a_guest_can_be_made_into_another_and_back() {
             devices.children("hostdev").map(|hostdev| hostdev.xml().to_owned()).collect()
         };
         assert_eq!(hostdevs(&xml).len(), hostdevs(&first).len());
+    }
+}
+
+/// A NIC sits on the guest's buses, and so is named, in the order that networks were asked for in; virtual functions of
+/// cards, on their expander buses, come last.
+#[test]
+fn the_first_network_is_the_first_nic_of_the_guest() {
+    let topology = host("dgx-a100");
+    let mut request = Request::for_gpus(1);
+    request.extras.nics = DeviceWish::Count(1);
+    let place = plan(&topology, &Occupancy::default(), &request).unwrap();
+    for (name, template) in TEMPLATES {
+        for (model, pools) in [(None, &[][..]), (Some(NicModel::E1000e), &["first".to_owned()])] {
+            let mut guest = guest("ordered", VirtType::Kvm, &request);
+            let names = ["first", "second", "third"];
+            guest.networks = names.map(NicWish::on).to_vec();
+            guest.networks[1].settings.model = model;
+            guest.vf_pools = pools.to_vec();
+            let xml = render(template, &guest, &place, &topology);
+            let devices = xml.root().child("devices").unwrap();
+            let of = |nic: Element<'_>| {
+                let source = nic.child("source")?.attr("network")?.into_owned();
+                let bus = nic.child("address")?.attr("bus")?.into_owned();
+                names.contains(&&source[..]).then_some((bus, source))
+            };
+            let mut seen: Vec<_> = devices.children("interface").filter_map(of).collect();
+            assert_eq!(seen.len(), 3, "{name}: {}", xml.text());
+            // Their ports are numbered alike, with two digits.
+            seen.sort();
+            assert_eq!(seen.iter().map(|(_, of)| &of[..]).collect::<Vec<_>>(), names, "{name}");
+        }
     }
 }
 

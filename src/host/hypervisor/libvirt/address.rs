@@ -1,7 +1,8 @@
 //! The addresses of a guest behind libvirt: leases, the guest's agent, the host's ARP table.
 
 use super::super::Hypervisor as _;
-use super::{Libvirt, leases};
+use super::Libvirt;
+use super::leases::{self, Given};
 use crate::discover::network::answered_ago;
 use crate::discover::process;
 use crate::fsroot::FsRoot;
@@ -9,7 +10,7 @@ use gpuvm_core::domain::DomainXml;
 use gpuvm_core::network::{AddressSource, GuestAddress};
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use virt::domain::{Domain, DomainRunningReason, DomainStateReason, Interface};
@@ -84,6 +85,29 @@ pub(super) fn addresses(libvirt: &Libvirt, domain: &Domain, macs: &[String]) -> 
 /// How much younger than its start what a guest says may seem: leases and the kernel count in whole seconds.
 const BLUR: Duration = Duration::from_secs(2);
 
+/// Whether something so long ago was since the start of a guest of this age.
+fn is_since(age: Duration, ago: Duration) -> bool {
+    ago <= age + BLUR
+}
+
+/// Has the kernel ask by ARP who has an address, and waits as long as an answer on one machine takes. Nothing is said but a
+/// byte to UDP's discard port (RFC 863), which makes the kernel ask. Whether it could be sent.
+fn ask_for(ip: IpAddr) -> bool {
+    /// The port.
+    const DISCARD: u16 = 9;
+    let from: IpAddr = match ip {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        // Its neighbours are not looked at.
+        IpAddr::V6(_) => return false,
+    };
+    let socket = UdpSocket::bind((from, 0));
+    let is_sent = socket.and_then(|socket| socket.send_to(&[0], (ip, DISCARD))).is_ok();
+    if is_sent {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    is_sent
+}
+
 /// A guest since its start.
 struct Run<'a> {
     /// Its libvirt.
@@ -102,16 +126,26 @@ impl Run<'_> {
         if address.source == AddressSource::Agent {
             return false;
         }
-        let Some(age) = self.age.get_or_init(|| self.read_age()) else { return false };
-        let ago = match (address.source, address.ip) {
-            (AddressSource::Lease, ip) => {
-                let networks = self.networks.get_or_init(|| self.read_networks());
-                networks.iter().find_map(|network| leases::given_ago(network, &address.mac, ip))
-            }
-            (_, IpAddr::V4(ip)) => answered_ago(&address.mac, ip).ok().flatten(),
-            _ => None,
+        let Some(age) = *self.age.get_or_init(|| self.read_age()) else { return false };
+        let answered = |ip| match ip {
+            IpAddr::V4(ip) => answered_ago(&address.mac, ip).ok().flatten(),
+            IpAddr::V6(_) => None,
         };
-        ago.is_some_and(|ago| ago > *age + BLUR)
+        let ip = address.ip;
+        if address.source != AddressSource::Lease {
+            return answered(ip).is_some_and(|ago| !is_since(age, ago));
+        }
+        let networks = self.networks.get_or_init(|| self.read_networks());
+        let given = networks.iter().find_map(|network| leases::given(network, &address.mac, ip));
+        match given {
+            None => false,
+            Some(Given::Ago(ago)) if is_since(age, ago) => false,
+            // Who has it is asked, and what answers was the guest since its start.
+            Some(Given::Ago(_) | Given::ForEver) => {
+                let answers = || answered(ip).is_some_and(|ago| is_since(age, ago));
+                !(answers() || (ask_for(ip) && answers()))
+            }
+        }
     }
 
     /// For how long it has run on this machine.

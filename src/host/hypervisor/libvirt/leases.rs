@@ -32,7 +32,7 @@ pub(super) fn leases(
     let Some(server) = server(&found).map_err(|e| error(&doing, &e))? else {
         return Ok(Vec::new());
     };
-    let given = match given(&found, mac) {
+    let given = match of_mac(&found, mac) {
         // Drivers without networks of their own have no leases.
         Err(e) if is_unsupported(&e) => Vec::new(),
         given => given.map_err(|e| error(&doing, &e))?,
@@ -149,17 +149,28 @@ impl Document {
     }
 }
 
-/// How long ago a network gave an address to an interface, or gave it again; none where that cannot be told.
-pub(super) fn given_ago(network: &Network, mac: &str, ip: IpAddr) -> Option<Duration> {
+/// When an address was given, or given again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Given {
+    /// So long ago.
+    Ago(Duration),
+    /// For ever, so that its end does not tell.
+    ForEver,
+}
+
+/// When a network gave an address to an interface; none where that cannot be told.
+pub(super) fn given(network: &Network, mac: &str, ip: IpAddr) -> Option<Given> {
     let row =
         of_network(network, None).ok()?.into_iter().find(|row| row.mac == mac && row.ip == ip)?;
-    let term = xml::read::<Document>(&network.xml_desc(0).ok()?).ok()?.term(ip)?;
+    // dnsmasq writes 0 as the end of what it gives for ever.
+    let term = xml::read::<Document>(&network.xml_desc(0).ok()?).ok()?.term(ip);
+    let Some(term) = term.filter(|_| row.expires_s > 0) else { return Some(Given::ForEver) };
     let begun = Duration::from_secs(row.expires_s).checked_sub(term)?;
-    SystemTime::now().duration_since(UNIX_EPOCH + begun).ok()
+    SystemTime::now().duration_since(UNIX_EPOCH + begun).ok().map(Given::Ago)
 }
 
 /// The IPv4 addresses that an interface has from a network.
-fn given(network: &Network, mac: &str) -> Result<Vec<Ipv4Addr>, Error> {
+fn of_mac(network: &Network, mac: &str) -> Result<Vec<Ipv4Addr>, Error> {
     let Ok(mac) = CString::new(mac) else { return Ok(Vec::new()) };
     let rows = of_network(network, Some(&mac))?.into_iter();
     let v4 = |ip| if let IpAddr::V4(ip) = ip { Some(ip) } else { None };
