@@ -276,3 +276,47 @@ fn names_are_the_replaced_tools_under_its_name() {
     assert!(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"].contains(&day), "{name}");
     assert!(time.len() == 4 && time.bytes().all(|b| b.is_ascii_digit()), "{name}");
 }
+
+/// One line of the table of sizes: vCPUs and memory of a guest with so many GPUs by each profile.
+fn sizes(host: &Path, gpus: u64) -> String {
+    let of = |profile: &str| {
+        let number = gpus.to_string();
+        let words = ["plan", "--json", "--host", host.to_str().unwrap(), "--profile", profile];
+        let (code, text, err) = run(&mut gpuvm(&[&words[..], &["--gpus", &number]].concat()));
+        assert_eq!(code, 0, "{}, {gpus} GPUs, {profile}: {err}", host.display());
+        let plan: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let placement: Placement = serde_json::from_value(plan["placement"].clone()).unwrap();
+        let gib = placement.memory().kib() as f64 / f64::from(1 << 20);
+        format!("{}|{gib:.1}", placement.vcpus())
+    };
+    let name = host.file_stem().unwrap().to_str().unwrap().replace('-', "\\-");
+    format!("{name}|{gpus}|{}|{}|{}\n", of("share"), of("near"), of("nvidia-vm"))
+}
+
+#[test]
+fn the_table_of_sizes_is_what_the_program_plans() {
+    let mut table = String::new();
+    for (name, topology) in topologies() {
+        if topology.gpus().count() < 8 {
+            continue;
+        }
+        let host = project().join(format!("topologies/{name}.json"));
+        let (code, text, err) =
+            run(&mut gpuvm(&["capacity", "--json", "--host", host.to_str().unwrap()]));
+        assert_eq!(code, 0, "{err}");
+        let capacity: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for size in capacity["sizes"].as_array().unwrap() {
+            table += &sizes(&host, size["gpus"].as_u64().unwrap());
+        }
+    }
+    assert!(table.lines().count() >= 17, "{table}");
+    let file = project().join("man/gpuvm-hardware.7");
+    let page = std::fs::read_to_string(&file).unwrap();
+    let (before, rest) = page.split_once(".\\\" sizes\n").unwrap();
+    let (was, after) = rest.split_once(".\\\" end of sizes\n").unwrap();
+    if std::env::var_os("GPUVM_RENEW").is_some() {
+        let page = format!("{before}.\\\" sizes\n{table}.\\\" end of sizes\n{after}");
+        return std::fs::write(file, page).unwrap();
+    }
+    assert_eq!(was, table, "GPUVM_RENEW=1 renews it");
+}

@@ -252,9 +252,12 @@ pub struct Allow {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
-    /// A GPU owns its share of its node's cores; the last core of the share carries emulator and I/O threads.
+    /// A GPU owns its share of its node's cores, and of nodes without GPUs in its package; the last core of the guest's
+    /// on each node carries emulator and I/O threads.
     #[default]
     Share,
+    /// The same without nodes that have no GPUs.
+    Near,
     /// The replaced tool's sizes and pin order (gpuvm-nvidia-vm(7), SIZES and PINS), for parity.
     NvidiaVm,
 }

@@ -1,6 +1,7 @@
 //! Where a rule of `tune` begins and ends: the value at the edge, and the guest for which it does not hold.
 
 use super::domains::{Wanted, tuned};
+use crate::support::{gpuvm, project, run};
 use crate::xml::guests::host;
 use gpuvm::domain::DomainXml;
 use gpuvm::domain::claims::Claims;
@@ -243,4 +244,33 @@ fn what_was_wrong_before_and_is_not_ours_does_not_refuse_the_rest() {
     let tuned = one(&text, &queues).unwrap();
     assert!(tuned.findings.iter().any(|finding| finding.rule == "hostdev-twice"));
     assert!(tuned.after.text().contains("queues='2'"));
+}
+
+#[test]
+fn guests_of_the_time_before_nodes_without_gpus_were_shared_out_stay_where_they_are() {
+    let a100 = host("dgx-a100");
+    let record = project().join("topologies/dgx-a100.json");
+    let sizes = [("1", None), ("4", None), ("8", None), ("1", Some("24")), ("8", Some("96"))];
+    for (gpus, vcpus) in sizes {
+        let words = ["export", "--host", record.to_str().unwrap(), "--profile", "near"];
+        let number: Vec<&str> =
+            vcpus.map(|vcpus| ["--vcpus", vcpus]).into_iter().flatten().collect();
+        let all = [&words[..], &["--gpus", gpus], &number].concat();
+        let (code, text, err) = run(&mut gpuvm(&all));
+        assert_eq!(code, 0, "{err}");
+        let was = text.replace("\"profile\":\"near\"", "\"profile\":\"share\"");
+        assert_ne!(was, text);
+        for text in [was, text] {
+            let xml = DomainXml::parse(&text).unwrap();
+            let done = tuned(&xml, &a100, &Occupancy::default(), &Items::all()).unwrap();
+            let after = done.after.text();
+            let part = |text: &str, name: &str| {
+                let rest = text.split(&format!("<{name}")).nth(1).unwrap().to_owned();
+                rest.split(&format!("</{name}>")).next().unwrap().to_owned()
+            };
+            for name in ["vcpu ", "cputune>", "numatune>", "numa>"] {
+                assert_eq!(part(after, name), part(&text, name), "{gpus} GPUs, {vcpus:?}");
+            }
+        }
+    }
 }

@@ -66,8 +66,10 @@ impl From<HugePagesArg> for PageSize {
 /// A profile on the command line.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum ProfileArg {
-    /// Each GPU brings its share of its node's cores and memory
+    /// Each GPU brings its share of the cores and memory of its node and of near nodes without GPUs
     Share,
+    /// Each GPU brings its share of its own node only
+    Near,
     /// Sizes and pin order of nvidia-vm
     NvidiaVm,
 }
@@ -76,6 +78,7 @@ impl From<ProfileArg> for Profile {
     fn from(arg: ProfileArg) -> Profile {
         match arg {
             ProfileArg::Share => Profile::Share,
+            ProfileArg::Near => Profile::Near,
             ProfileArg::NvidiaVm => Profile::NvidiaVm,
         }
     }

@@ -20,6 +20,8 @@ pub(super) struct Fit {
     pub(super) remote: u32,
     /// Nodes that cores and GPUs stand on.
     pub(super) nodes: u32,
+    /// Cores of the GPUs' share, on nodes without GPUs, that others have.
+    pub(super) short: u32,
     /// Cores that free GPUs of these nodes lose of their share.
     pub(super) strain: u32,
 }
@@ -31,10 +33,14 @@ pub(super) struct Stock {
     pub(super) id: NodeId,
     /// Cores that guests may have.
     pub(super) cores: u32,
-    /// GPUs at home there that no domain holds.
+    /// GPUs with a share of it that no domain holds.
     pub(super) free_gpus: u32,
-    /// Cores that each of its GPUs owns.
+    /// Cores that each of these GPUs owns.
     pub(super) share: u32,
+    /// Whether GPUs are at home there.
+    pub(super) has_gpus: bool,
+    /// Nodes without GPUs of which its GPUs have a share, as places in [`Budget::nodes`].
+    pub(super) annexes: Vec<usize>,
     /// The place in [`Budget::rooms`] that its memory comes from; none: no node has memory.
     pub(super) room: Option<usize>,
     /// Free cores with at least so many threads, by that number.
@@ -71,7 +77,7 @@ pub(super) struct Demand {
     pub(super) vcpus: u32,
     /// Whether one more is wanted for emulator and I/O threads, or left free in the vendor's profile.
     pub(super) own: bool,
-    /// GPUs of the guest at home there.
+    /// GPUs of the guest that are at home there or have a share of it.
     pub(super) gpus: u32,
 }
 
@@ -115,6 +121,12 @@ pub(super) struct CellSize {
 pub(super) struct Solution {
     /// Nodes of the guest's GPUs with their number, by node.
     pub(super) homes: Vec<(usize, u32)>,
+    /// Nodes without GPUs of which these have a share, with their number, by node; none where the guest takes none.
+    pub(super) annexes: Vec<(usize, u32)>,
+    /// Cores of their share there that others have.
+    pub(super) short: u32,
+    /// Nodes where these are all, or all but one.
+    pub(super) dropped: u32,
     /// Cores by node; none without pins.
     pub(super) demands: Vec<Demand>,
     /// Cores away from their GPUs.
@@ -187,12 +199,15 @@ impl Budget {
                 free[at] += free[at + 1];
                 there[at] += there[at + 1];
             }
-            let free_gpus = home.gpus.iter().filter(|gpu| taken.device(**gpu).is_none()).count();
+            let owners = home.owners().iter();
+            let free_gpus = owners.filter(|gpu| taken.device(**gpu).is_none()).count();
             Stock {
                 id: home.id,
                 cores: small(home.seats.len()),
                 free_gpus: small(free_gpus),
                 share: small(homes.share(home.id)),
+                has_gpus: !home.gpus.is_empty(),
+                annexes: home.annexes.clone(),
                 room: rooms::of(topology, home.id),
                 free,
                 there,
@@ -261,7 +276,8 @@ impl Budget {
         let away = solution.parts.iter().filter(|part| part.away).count();
         Fit {
             remote: cores + small(away),
-            nodes: small(solution.demands.len() + alone),
+            nodes: small(solution.demands.len() + alone) + solution.dropped,
+            short: solution.short,
             strain: strain.sum(),
         }
     }
@@ -299,6 +315,8 @@ impl Budget {
             }
         }
         out.homes.sort_unstable();
+        out.annexes.clear();
+        (out.short, out.dropped) = (0, 0);
     }
 
     /// The rule of the replaced tool for one GPU: its cores carry vCPUs on all threads but one.

@@ -25,6 +25,7 @@ fn lost(best: &Key, second: &Key, unit: u32) -> LostBy {
         (best.roots, second.roots, Criterion::Roots),
         (best.switches, second.switches, Criterion::Switches),
         (best.models, second.models, Criterion::Models),
+        (best.short, second.short, Criterion::Short),
         (best.neighbours, second.neighbours, Criterion::Neighbours),
     ];
     if best.nvlink != second.nvlink {

@@ -12,15 +12,63 @@ impl Budget {
         out.homes.iter().map(|(_, gpus)| gpus).sum()
     }
 
-    /// What the guest's GPUs bring: their shares of their nodes' cores, one core of each node kept for emulator and I/O
-    /// threads. The vendor's guest of one GPU uses that core too, all but its last thread.
-    fn shares(&self, out: &mut Solution) {
+    /// What the guest's GPUs bring: their shares of the cores of their nodes and, with `wide`, of nodes without GPUs, one
+    /// core of each node kept for emulator and I/O threads. The vendor's guest of one GPU uses that core too, all but its
+    /// last thread.
+    fn shares(&self, wide: bool, out: &mut Solution) {
         let own = !self.is_vendors_odd(Self::gpus_of(out));
+        self.widen(wide, out);
         out.demands.clear();
-        for &(node, gpus) in &out.homes {
+        for &(node, gpus) in out.homes.iter().chain(&out.annexes) {
             let stock = &self.nodes[node];
             let share = (stock.share * gpus).min(stock.cores.max(2)).max(2);
             out.demands.push(Demand { node, vcpus: share - u32::from(own), own, gpus });
+        }
+        out.demands.sort_unstable_by_key(|demand| demand.node);
+    }
+
+    /// Lists the nodes without GPUs of which the guest's GPUs have a share, or none of them. One core there is no use: it
+    /// would be the emulator's.
+    fn widen(&self, wide: bool, out: &mut Solution) {
+        out.annexes.clear();
+        (out.short, out.dropped) = (0, 0);
+        for &(home, gpus) in out.homes.iter().filter(|_| wide) {
+            for &node in &self.nodes[home].annexes {
+                match out.annexes.iter_mut().find(|(other, _)| *other == node) {
+                    Some((_, number)) => *number += gpus,
+                    None => out.annexes.push((node, gpus)),
+                }
+            }
+        }
+        out.annexes.retain(|&(node, gpus)| self.nodes[node].share * gpus > 1);
+    }
+
+    /// Leaves of nodes without GPUs what others have; less than two cores or no memory there is no use.
+    fn narrow(&self, out: &mut Solution) {
+        let Solution { demands, annexes, short, dropped, .. } = out;
+        demands.retain_mut(|demand| {
+            let stock = &self.nodes[demand.node];
+            if stock.has_gpus || !annexes.iter().any(|(node, _)| *node == demand.node) {
+                return true;
+            }
+            let room = stock.room.map(|at| &self.rooms[at]);
+            let memory = room.is_some_and(|r| r.pages && !r.left.round_down(self.unit()).is_zero());
+            let wanted = demand.vcpus + 1;
+            let left = stock.free(1).min(wanted);
+            let stays = memory && left > 1;
+            *short += wanted - if stays { left } else { 0 };
+            *dropped += u32::from(!stays);
+            demand.vcpus = left.max(1) - 1;
+            stays
+        });
+        annexes.retain(|(node, _)| demands.iter().any(|demand| demand.node == *node));
+    }
+
+    /// Whether the cells that are asked for leave room for so many nodes.
+    fn may_widen(&self, demands: usize) -> bool {
+        match self.request.cells {
+            CellWish::Auto => true,
+            CellWish::Count(cells) => cells > 1 && cells == small(demands),
         }
     }
 
@@ -29,7 +77,7 @@ impl Budget {
         if out.homes.is_empty() {
             return super::pcpus::default_vcpus(self.common);
         }
-        self.shares(out);
+        self.shares(true, out);
         let cores: u32 = out.demands.iter().map(|demand| demand.vcpus).sum();
         out.demands.clear();
         cores * self.common - u32::from(self.is_vendors_odd(Self::gpus_of(out)))
@@ -47,8 +95,24 @@ impl Budget {
 
     /// A guest of default size.
     pub(super) fn by_share(&self, remote: bool, out: &mut Solution) -> Result<(), Short> {
-        self.shares(out);
         (out.vcpus, out.threads) = (0, 0);
+        self.shares(true, out);
+        let cores = out.annexes.iter().map(|&(node, gpus)| self.nodes[node].share * gpus);
+        let wanted = (cores.sum(), small(out.annexes.len()));
+        if !out.annexes.is_empty() && self.may_widen(out.demands.len()) {
+            self.narrow(out);
+            let fits = |out: &mut Solution| {
+                self.lend(1, false, out)?;
+                self.bind(false, out)
+            };
+            if !out.annexes.is_empty() && fits(out).is_ok() {
+                return Ok(());
+            }
+        }
+        self.shares(false, out);
+        if self.request.cells == CellWish::Auto {
+            (out.short, out.dropped) = wanted;
+        }
         self.lend(1, remote, out)?;
         if !out.loans.is_empty() {
             self.give_own(out);
@@ -89,9 +153,45 @@ impl Budget {
         Err(refused.unwrap_or(Short::Threads { vcpus, there }))
     }
 
-    /// So many cores on the nodes of the GPUs.
+    /// So many cores on the nodes of the GPUs and, where these are more than the GPUs' share or do not fit there, on the
+    /// nodes without GPUs that they share.
     fn near_gpus(&self, cores: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
+        let share: u32 = out.homes.iter().map(|&(node, gpus)| self.nodes[node].share * gpus).sum();
+        self.widen(true, out);
+        let nodes = out.homes.len() + out.annexes.len();
+        if out.annexes.is_empty() || cores < small(nodes) || !self.may_widen(nodes) {
+            return self.on_homes(cores, remote, out);
+        }
+        if cores > share {
+            return match self.on_all(cores, remote, out) {
+                Ok(()) => Ok(()),
+                Err(wide) => self.on_homes(cores, false, out).map_err(|_| wide),
+            };
+        }
+        match self.on_homes(cores, false, out) {
+            Ok(()) => Ok(()),
+            Err(near) => self.on_all(cores, remote, out).map_err(|_| near),
+        }
+    }
+
+    /// So many cores on the nodes of the GPUs and on those without GPUs that they share, in proportion to their shares.
+    fn on_all(&self, cores: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
+        self.shares(true, out);
+        for demand in &mut out.demands {
+            // Of equal remainders that of a node with GPUs is the larger.
+            let beside = u32::from(self.nodes[demand.node].has_gpus);
+            demand.vcpus = 64 * self.nodes[demand.node].share * demand.gpus + beside;
+            demand.own = false;
+        }
+        spread(cores, &mut out.demands);
+        each_some(&mut out.demands);
+        self.settle(remote, out)
+    }
+
+    /// So many cores on the nodes of the GPUs.
+    fn on_homes(&self, cores: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
         out.demands.clear();
+        out.annexes.clear();
         let nodes = small(out.homes.len());
         if !remote && cores < nodes {
             return Err(Short::Nodes { cores, nodes });
@@ -126,11 +226,14 @@ impl Budget {
         if !spreading {
             fitting.sort_by_key(|&node| {
                 let stock = &self.nodes[node];
-                (bare(node), stock.free(1) <= cores, stock.strain(0, cores + 1), free(node), node)
+                let strain = stock.strain(0, cores + 1);
+                // Cores beside a GPU are worth more to it than its share of a node without GPUs.
+                let beside = if stock.has_gpus { strain } else { 0 };
+                (bare(node), stock.free(1) <= cores, beside, strain, free(node), node)
             });
         }
         let exactly = match self.request.cells {
-            CellWish::Count(cells @ 2..) if self.request.profile == Profile::Share => {
+            CellWish::Count(cells @ 2..) if self.request.profile != Profile::NvidiaVm => {
                 cells as usize
             }
             _ => 0,
@@ -180,7 +283,7 @@ impl Budget {
     /// and its last vCPU leaves a thread of its core, they take that, so that the guest keeps to
     /// its share (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T39).
     fn give_own(&self, out: &mut Solution) {
-        if self.request.profile != Profile::Share {
+        if self.request.profile == Profile::NvidiaVm {
             return;
         }
         let spare = out.threads > 0 && !out.vcpus.is_multiple_of(out.threads);
@@ -262,11 +365,13 @@ impl Budget {
     fn bind(&self, remote: bool, out: &mut Solution) -> Result<(), Short> {
         let nodes = small(out.demands.len());
         let cells = match (self.request.cells, self.request.profile) {
-            (CellWish::Auto, Profile::Share) => nodes,
+            (CellWish::Auto, Profile::Share | Profile::Near) => nodes,
             (CellWish::Auto | CellWish::Count(1), _) => 1,
-            (CellWish::Count(cells), Profile::Share) if cells == nodes => nodes,
-            (CellWish::Count(asked), Profile::Share) => return Err(Short::Cells { asked, nodes }),
-            (CellWish::Count(asked), _) => return Err(Short::Cells { asked, nodes: 1 }),
+            (CellWish::Count(asked), Profile::NvidiaVm) => {
+                return Err(Short::Cells { asked, nodes: 1 });
+            }
+            (CellWish::Count(cells), _) if cells == nodes => nodes,
+            (CellWish::Count(asked), _) => return Err(Short::Cells { asked, nodes }),
         };
         self.memory(cells, remote, out)
     }

@@ -1,8 +1,10 @@
 //! Which cores belong to a GPU: its node, its share of the node, its block of cores. Knows the host alone and what is
 //! kept for it; what is taken is not its question.
 
+use super::annex;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
+use crate::request::Profile;
 use crate::topology::{Core, NumaNode, Topology};
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -41,6 +43,17 @@ pub(super) struct Home<'a> {
     pub(super) kept: usize,
     /// GPUs at home here, by address.
     pub(super) gpus: Vec<Bdf>,
+    /// Nodes without GPUs of which its GPUs have a share, as places among [`Homes::all`].
+    pub(super) annexes: Vec<usize>,
+    /// On a node without GPUs: those that have a share of it, by address.
+    pub(super) tenants: Vec<Bdf>,
+}
+
+impl Home<'_> {
+    /// GPUs that have a share of the node.
+    pub(super) fn owners(&self) -> &[Bdf] {
+        if self.gpus.is_empty() { &self.tenants } else { &self.gpus }
+    }
 }
 
 /// Where the GPUs of a host are at home.
@@ -73,6 +86,15 @@ impl<'a> Homes<'a> {
             }
         }
         homes.gpus.sort_by_key(|(bdf, _, _)| *bdf);
+        homes
+    }
+
+    /// The homes as a profile has them.
+    pub(super) fn of_profile(topology: &'a Topology, kept: u32, profile: Profile) -> Homes<'a> {
+        let mut homes = Homes::new(topology, kept);
+        if profile == Profile::Share {
+            annex::share_out(topology, &mut homes.nodes);
+        }
         homes
     }
 
@@ -153,18 +175,20 @@ impl<'a> Homes<'a> {
         self.home(node).map_or(&[], |home| &home.gpus)
     }
 
-    /// Cores that each GPU of a node owns: cores of the node over GPUs of the node, at least one.
+    /// Cores that each GPU of a node owns: cores of the node over GPUs that have a share of it, at least one.
     pub(super) fn share(&self, node: NodeId) -> usize {
-        (self.seats(node).len() / self.gpus(node).len().max(1)).max(1)
+        let gpus = self.home(node).map_or(0, |home| home.owners().len());
+        (self.seats(node).len() / gpus.max(1)).max(1)
     }
 
-    /// The block of cores that a GPU owns, as places in [`Homes::seats`] of its home; the last blocks are empty where
-    /// there are more GPUs than cores.
-    pub(super) fn block(&self, gpu: Bdf) -> Range<usize> {
-        let (node, _) = self.of_gpu(gpu);
-        let (share, cores) = (self.share(node), self.seats(node).len());
-        let place = self.gpus(node).iter().position(|&other| other == gpu).unwrap_or(0);
-        (place * share).min(cores)..((place + 1) * share).min(cores)
+    /// The blocks of cores of a node that GPUs own, as places in [`Homes::seats`]; the last ones are empty where there
+    /// are more GPUs than cores.
+    pub(super) fn blocks(&self, node: usize) -> impl Iterator<Item = (Bdf, Range<usize>)> + '_ {
+        let home = &self.nodes[node];
+        let (share, cores) = (self.share(home.id), home.seats.len());
+        let block =
+            move |place: usize| (place * share).min(cores)..((place + 1) * share).min(cores);
+        home.owners().iter().enumerate().map(move |(place, &gpu)| (gpu, block(place)))
     }
 
     /// Cores below an L3 cache, as places in [`Topology::cores`].
@@ -218,7 +242,8 @@ fn nodes(topology: &Topology, kept: usize) -> (Vec<Home<'_>>, Vec<Vec<usize>>) {
         list.sort_by_key(|(order, _)| *order);
         let kept = kept.min(list.len());
         let seats: Vec<Seat<'_>> = list.into_iter().map(|(_, seat)| seat).skip(kept).collect();
-        Home { id, seats, kept, gpus: Vec::new() }
+        let (annexes, tenants) = (Vec::new(), Vec::new());
+        Home { id, seats, kept, gpus: Vec::new(), annexes, tenants }
     };
     let homes = ids.into_iter().zip(lists).filter(|(_, list)| !list.is_empty()).map(home);
     (homes.collect(), below)

@@ -2,6 +2,7 @@
 //! host, occupancy and request give the same answer; no clock, no I/O, no environment.
 
 mod again;
+mod annex;
 mod assign;
 mod beside;
 mod budget;
@@ -278,7 +279,8 @@ pub fn plan(
     cpus::check_shape(request)?;
     let mut reasons = Reasons::default();
     let taken = Taken::new(topology, held).asking(&request.gpus);
-    let homes = Homes::new(topology, request.reserve.cores).with(taken.asked());
+    let homes = Homes::of_profile(topology, request.reserve.cores, request.profile);
+    let homes = homes.with(taken.asked());
     let budget = budget::Budget::new(topology, &homes, &taken, request);
     let extras = extras::Search::new(topology, &homes, &taken, request);
     extras.check()?;
@@ -299,7 +301,7 @@ pub fn plan(
         let cores = chooser.choose(&solution);
         chooser.explain(&cores, &mut reasons);
         match request.profile {
-            Profile::Share => {
+            Profile::Share | Profile::Near => {
                 cpus::pinned(&cores, request, gpus.first().map(|&gpu| homes.of_gpu(gpu).0))
             }
             Profile::NvidiaVm => cpus::vendor(&cores, request, gpus.len()),

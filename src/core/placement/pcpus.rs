@@ -185,13 +185,13 @@ impl<'a> Cores<'a> {
     fn choices(&self, node: usize) -> (Vec<Choice>, Vec<Cache>) {
         let home = &self.homes.all()[node];
         let mut owners = vec![Owner::Nobody; home.seats.len()];
-        for &gpu in &home.gpus {
+        for (gpu, block) in self.homes.blocks(node) {
             let owner = match self.gpus.contains(&gpu) {
                 true => Owner::Mine,
                 false if self.taken.device(gpu).is_none() => Owner::Other,
                 false => continue,
             };
-            owners[self.homes.block(gpu)].fill(owner);
+            owners[block].fill(owner);
         }
         let (mut choices, mut caches) = (Vec::new(), Vec::<Cache>::new());
         let mut known: Vec<usize> = Vec::new();

@@ -1,6 +1,6 @@
 //! How much memory a guest's cells get and from which nodes, in numbers. Knows no pcpu and writes no text.
 
-use super::budget::{Budget, CellSize, Part, Solution, Stock};
+use super::budget::{Budget, CellSize, Demand, Part, Solution, Stock};
 use super::home::{self, Homes};
 use super::shortage::Short;
 use super::taken::{Taken, ordinary};
@@ -103,7 +103,7 @@ pub(super) fn table(
         let asked = request.reserve.memory_kib;
         let there = node.memory_kib - asked.unwrap_or_else(|| least(node));
         let gpus = nodes.iter().zip(homes.all()).filter(|(stock, _)| stock.room == Some(at));
-        let gpus = gpus.map(|(_, home)| home.gpus.len()).sum();
+        let gpus = gpus.map(|(_, home)| home.owners().len()).sum();
         Room {
             id: node.os_index,
             there,
@@ -165,7 +165,7 @@ impl Budget {
 
     /// Whether cells are bound to nodes.
     pub(super) fn is_bound(&self) -> bool {
-        self.request.pins != PinPolicy::None && self.request.profile == Profile::Share
+        self.request.pins != PinPolicy::None && self.request.profile != Profile::NvidiaVm
     }
 
     /// What so many GPUs at home on a node bring: their part of its memory less what stays with the host. Nodes that
@@ -173,6 +173,15 @@ impl Budget {
     fn share(&self, node: usize, gpus: u32) -> MemSize {
         let room = self.nodes[node].room.map(|at| &self.rooms[at]);
         room.map_or(MemSize::default(), |r| r.base.share(gpus.into(), r.gpus.max(1).into()))
+    }
+
+    /// What the GPUs of a demand bring of its node's memory; where no GPUs are at home, no more than others have left.
+    fn part_of(&self, demand: &Demand) -> MemSize {
+        let (stock, share) = (&self.nodes[demand.node], self.share(demand.node, demand.gpus));
+        match stock.room.map(|at| &self.rooms[at]) {
+            Some(room) if !stock.has_gpus => share.min(room.left),
+            _ => share,
+        }
     }
 
     /// Sizes the memory of so many cells and finds it. An amount that is no whole number of pages becomes the next
@@ -254,12 +263,13 @@ impl Budget {
     /// Gives each cell the share of its GPUs, or of all where cores are borrowed from other nodes.
     fn size_by_share(&self, out: &mut Solution) {
         let at_home = out.loans.is_empty() && self.is_bound();
-        let sum: MemSize = out.homes.iter().map(|&(node, gpus)| self.share(node, gpus)).sum();
+        let shares = out.homes.iter().chain(&out.annexes);
+        let sum: MemSize = shares.map(|&(node, gpus)| self.share(node, gpus)).sum();
         let all: u32 = out.cells.iter().map(|cell| cell.weight).sum();
         for cell in &mut out.cells {
             let (first, end) = cell.demands;
             let whole = match at_home {
-                true => out.demands[first..end].iter().map(|d| self.share(d.node, d.gpus)).sum(),
+                true => out.demands[first..end].iter().map(|d| self.part_of(d)).sum(),
                 false => sum.share(cell.weight.into(), all.max(1).into()),
             };
             cell.size = whole.round_down(self.unit());

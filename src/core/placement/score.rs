@@ -17,16 +17,17 @@
 //! | 7 | root complexes | transfers between GPUs stay off the processor's own fabric |
 //! | 8 | PCIe switches | transfers between GPUs stay off the root port |
 //! | 9 | GPU models | of equally near sets that of equal GPUs: the slowest sets the pace of a job |
-//! | 10 | neighbours | with `--policy spread` only: other guests on its nodes |
-//! | 11 | cost to later guests | large sets stay whole |
-//! | 12 | NVLinks cut | links to GPUs that stay free would be lost to both |
-//! | 13 | cores of free GPUs | the share of GPUs that stay free |
-//! | 14 | indexes | the same answer every time |
+//! | 10 | cores of its share that others have | its part of nodes without GPUs is smaller by them |
+//! | 11 | neighbours | with `--policy spread` only: other guests on its nodes |
+//! | 12 | cost to later guests | large sets stay whole |
+//! | 13 | NVLinks cut | links to GPUs that stay free would be lost to both |
+//! | 14 | cores of free GPUs | the share of GPUs that stay free |
+//! | 15 | indexes | the same answer every time |
 //!
 //! The same table stands in gpuvm-placement(7).
 //!
-//! Every field but `remote`, `far`, `strain` and the nodes of cores follows from the set alone, and none of those
-//! four can be less than what a set is given before they are known. So a set that loses already is never asked for
+//! Every field but `remote`, `far`, `short`, `strain` and the nodes of cores follows from the set alone, and none of
+//! those five can be less than what a set is given before they are known. So a set that loses already is never asked for
 //! its cores: the search compares with the two best so far and keeps the second for `--explain`.
 
 use super::devices::Judges;
@@ -59,6 +60,8 @@ pub(super) struct Key {
     pub(super) switches: u32,
     /// Models of its GPUs: of equally near sets that of equal ones.
     pub(super) models: u32,
+    /// Cores of its share of nodes without GPUs that others have.
+    pub(super) short: u32,
     /// With the policy to spread only: GPUs of other guests on its nodes.
     pub(super) neighbours: u32,
     /// What it costs later guests ([`Future`]).
@@ -186,6 +189,7 @@ impl<'a> Scorer<'a> {
             roots: touched(&units.roots, set),
             switches: touched(&units.switches, set),
             models: touched(&units.models, set),
+            short: 0,
             neighbours: 0,
             future: 0,
             cut: 0,
@@ -218,6 +222,7 @@ impl<'a> Scorer<'a> {
         }
         let fit = self.judges.budget.fit(&gpus)?;
         (key.remote, key.nodes, key.strain) = (fit.remote, key.nodes.max(fit.nodes), fit.strain);
+        key.short = fit.short;
         key.far = self.judges.extras.far(&gpus)?;
         Some(key)
     }

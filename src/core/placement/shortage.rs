@@ -116,7 +116,7 @@ impl Shortage<'_> {
             Short::Cells { asked, nodes } => {
                 let on = count(nodes as usize, "host node");
                 let what = match self.budget.request.profile {
-                    Profile::Share => format!(
+                    Profile::Share | Profile::Near => format!(
                         "{} of a pinned guest that stands on {on}: it has one for each, or one \
                          in all",
                         count(asked as usize, "cell")

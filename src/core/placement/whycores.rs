@@ -1,13 +1,13 @@
 //! Why the cores of a plan were chosen, as data. Chooses nothing.
 
 use super::explain::Reasons;
-use super::home::Moved;
+use super::home::{Home, Moved};
 use super::memory::distance;
 use super::pcpus::{Cores, GuestCores, NodeCores};
 use super::reason::{CoreReason, FewerThreads, NodeRule, Topic};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
-use crate::request::{PinPolicy, Profile};
+use crate::request::{CellWish, PinPolicy, Profile};
 use std::collections::BTreeSet;
 
 impl Cores<'_> {
@@ -17,6 +17,7 @@ impl Cores<'_> {
         for node in &cores.nodes {
             self.explain_node(node, reasons);
         }
+        self.explain_dropped(cores, reasons);
         self.explain_emulator(cores, reasons);
         self.explain_loans(cores, reasons);
         self.explain_threads(cores, reasons);
@@ -29,6 +30,25 @@ impl Cores<'_> {
             let domains = floating.into_iter().map(str::to_owned).collect();
             reasons.compromise(Topic::Vcpus, CoreReason::Floaters { domains });
         }
+    }
+
+    /// Says which nodes without GPUs, of which the guest's have a share, others have.
+    fn explain_dropped(&self, cores: &GuestCores<'_>, reasons: &mut Reasons) {
+        if self.request.vcpus.is_some() || self.request.cells != CellWish::Auto {
+            return;
+        }
+        for home in self.homes.all() {
+            let share = self.homes.share(home.id) * self.tenants(home);
+            if share > 1 && cores.nodes.iter().all(|node| node.node != home.id) {
+                let why = CoreReason::AnnexTaken { node: home.id, share };
+                reasons.compromise(Topic::Nodes, why);
+            }
+        }
+    }
+
+    /// GPUs of the guest that have a share of a node without GPUs.
+    fn tenants(&self, home: &Home<'_>) -> usize {
+        self.gpus.iter().filter(|gpu| home.tenants.contains(gpu)).count()
     }
 
     /// Says which GPUs have no cores on their own node.
@@ -132,11 +152,23 @@ impl Cores<'_> {
         let node = cores.node;
         let there = self.homes.seats(node).len();
         let own = self.gpus.iter().filter(|g| self.homes.of_gpu(**g).0 == node).count();
+        let home = self.homes.place(node).map(|at| &self.homes.all()[at]);
+        let tenants = home.map_or(0, |home| self.tenants(home));
+        let mine = cores.vcpus.len();
+        let all = mine + usize::from(cores.own.is_some());
+        let taken = (self.homes.share(node) * tenants).saturating_sub(all);
         let rule = match (self.request.vcpus, self.gpus.is_empty()) {
+            (None, false) if tenants > 0 => NodeRule::Annex {
+                cores: there,
+                gpus: home.map_or(0, |home| home.tenants.len()),
+                share: self.homes.share(node),
+                own: tenants,
+                taken,
+            },
             (None, false) if own == 0 => NodeRule::ForOthers,
             (None, false) => NodeRule::Share {
                 cores: there,
-                kept: self.homes.place(node).map_or(0, |at| self.homes.all()[at].kept),
+                kept: home.map_or(0, |home| home.kept),
                 gpus: self.homes.gpus(node).len(),
                 share: self.homes.share(node),
                 own,
@@ -144,8 +176,12 @@ impl Cores<'_> {
             (Some(_), _) => NodeRule::Asked,
             (None, true) => NodeRule::Default { cores: there, free: self.free(node).count() },
         };
-        let (vcpus, mine) = (cores.number, cores.vcpus.len());
-        reasons.say(Topic::Vcpus, CoreReason::Node { node, vcpus, cores: mine, rule });
+        let why = CoreReason::Node { node, vcpus: cores.number, cores: mine, rule };
+        if matches!(rule, NodeRule::Annex { .. }) && taken > 0 {
+            reasons.compromise(Topic::Vcpus, why);
+        } else {
+            reasons.say(Topic::Vcpus, why);
+        }
         let short = self.homes.share(node) == 1 && self.request.vcpus.is_none();
         if short && cores.own.is_some() && own > 0 && cores.vcpus.len() == 1 && own == 1 {
             reasons.compromise(Topic::Vcpus, CoreReason::SecondCore { node });

@@ -13,7 +13,7 @@ use crate::placement::reason::TreeReason;
 use crate::placement::{
     Because, GuestCell, GuestPcie, Occupancy, PcieGroup, Placement, Reason, Topic, plan,
 };
-use crate::request::{PageSize, PinPolicy, Request};
+use crate::request::{PageSize, PinPolicy, Profile, Request};
 use crate::topology::Topology;
 use std::collections::BTreeSet;
 
@@ -52,19 +52,24 @@ pub(super) fn compromise(choice: Topic, because: impl Into<Because>) -> Reason {
 /// gives, the memory to less than a page of each cell.
 fn as_asked(guest: &Guest<'_>, given: &Given<'_>) -> Option<Placement> {
     let own = guest.asked.as_ref()?;
-    [(own.vcpus, own.memory_kib), (own.vcpus, guest.request.memory_kib)]
-        .into_iter()
-        .find_map(|(vcpus, memory_kib)| as_sized(guest, vcpus, memory_kib, given))
+    let rule = guest.request.profile;
+    // A version before shared out no nodes without GPUs: what it made is right where it is.
+    let before = (rule == Profile::Share).then_some(Profile::Near);
+    [rule].into_iter().chain(before).find_map(|profile| {
+        [(own.vcpus, own.memory_kib), (own.vcpus, guest.request.memory_kib)].into_iter().find_map(
+            |(vcpus, memory_kib)| {
+                as_sized(
+                    guest,
+                    Request { vcpus, memory_kib, profile, ..guest.request.clone() },
+                    given,
+                )
+            },
+        )
+    })
 }
 
 /// The plan of a guest that leaves sizes to the planner, where these are the guest's.
-fn as_sized(
-    guest: &Guest<'_>,
-    vcpus: Option<u32>,
-    memory_kib: Option<MemSize>,
-    given: &Given<'_>,
-) -> Option<Placement> {
-    let request = Request { vcpus, memory_kib, ..guest.request.clone() };
+fn as_sized(guest: &Guest<'_>, request: Request, given: &Given<'_>) -> Option<Placement> {
     let placement = chosen(guest, &request, given).ok()?;
     let so = |there: MemSize, planned: MemSize, cells: u64| {
         there >= planned && there.saturating_sub(planned).kib() < guest.unit().kib() * cells

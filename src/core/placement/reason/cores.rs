@@ -36,6 +36,19 @@ pub enum NodeRule {
         /// GPUs of the guest there.
         own: usize,
     },
+    /// The share of its GPUs on a node without GPUs.
+    Annex {
+        /// Cores of the node.
+        cores: usize,
+        /// GPUs that share it.
+        gpus: usize,
+        /// Cores of each.
+        share: usize,
+        /// GPUs of the guest among these.
+        own: usize,
+        /// Cores of its share that others have.
+        taken: usize,
+    },
     /// As asked for.
     Asked,
     /// The default without GPUs.
@@ -92,6 +105,13 @@ pub enum CoreReason {
         own: NodeId,
         /// The node that its cores are taken from.
         from: NodeId,
+    },
+    /// A node without GPUs of which nothing is left for the guest's share.
+    AnnexTaken {
+        /// The node.
+        node: NodeId,
+        /// Cores of the share.
+        share: usize,
     },
     /// Too few vCPUs for the nodes of these GPUs.
     TooFew {
@@ -201,7 +221,7 @@ impl fmt::Display for CoreReason {
             CoreReason::Floating { vcpus, rule, is_asked, pcpus } => {
                 let rule = match rule {
                     _ if *is_asked => "as asked for",
-                    Profile::Share => "as a pinned guest would have",
+                    Profile::Share | Profile::Near => "as a pinned guest would have",
                     Profile::NvidiaVm => "as the replaced tool gave",
                 };
                 let vcpus = count(*vcpus, "vCPU");
@@ -224,6 +244,11 @@ impl fmt::Display for CoreReason {
             CoreReason::TooFew { gpus } => {
                 write!(f, "too few vCPUs to have some on the node of {}", list(gpus))
             }
+            CoreReason::AnnexTaken { node, share } => write!(
+                f,
+                "node {node} has no GPU and {share} of its cores belong to this guest's share, but other guests have \
+                 its cores or its memory"
+            ),
             CoreReason::Lent { lent, vcpus, to, distance, from } => {
                 write!(f, "{lent} of {} on node {to}", count(*vcpus, "vCPU"))?;
                 if let Some(distance) = distance {
@@ -336,6 +361,18 @@ fn on_node(
                 share * own,
                 count(own, "GPU"),
             )
+        }
+        NodeRule::Annex { cores, gpus, share, own, taken } => {
+            write!(
+                f,
+                "node {node} has {} and no GPU, and is shared by the {} nearest to it: {share} for each, {} for {} of \
+                 this guest; {vcpus} on {mine}",
+                count(cores, "core"),
+                count(gpus, "GPU"),
+                share * own,
+                count(own, "GPU"),
+            )?;
+            if taken > 0 { write!(f, "; other guests have {taken} of them") } else { Ok(()) }
         }
         NodeRule::Asked => write!(f, "{vcpus} on {mine} of node {node}, as asked for"),
         NodeRule::Default { cores, free } => write!(

@@ -121,6 +121,8 @@ pub enum Criterion {
     Switches,
     /// GPU models.
     Models,
+    /// Cores of its share that others have.
+    Short,
     /// GPUs of other guests beside it.
     Neighbours,
 }
@@ -136,6 +138,7 @@ impl Criterion {
             Criterion::Roots => "root complex",
             Criterion::Switches => "PCIe switch",
             Criterion::Models => "GPU model",
+            Criterion::Short => "core of its share that other guests have",
             Criterion::Neighbours => "GPU of other guests beside it",
         }
     }

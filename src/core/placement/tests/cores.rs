@@ -216,14 +216,14 @@ fn the_memory_of_gpus_is_no_guests() {
 
 #[test]
 fn guests_without_gpus_take_what_costs_gpus_least() {
-    // GPUs own all of node 0 and nothing of node 1.
+    // GPUs are at home on node 0 and share node 1.
     let host = HostSpec { gpus: vec![Some(0); 4], ..HostSpec::even(2, 8, 64, 4) }.build();
-    assert_eq!(pins(&plan_on(&host, &[], &vcpus(2)).unwrap()), [8, 24]);
+    assert_eq!(pins(&plan_on(&host, &[], &vcpus(2)).unwrap()), [14, 30]);
     let first = held("first", &plan_on(&host, &[], &vcpus(2)).unwrap());
     let spread = Request { policy: Policy::Spread, ..vcpus(2) };
     let plan = plan_on(&host, std::slice::from_ref(&first), &spread).unwrap();
     assert!(pins(&plan)[0] < 8, "the emptiest node: {:?}", pins(&plan));
-    assert_eq!(pins(&plan_on(&host, &[first], &vcpus(2)).unwrap()), [10, 26]);
+    assert_eq!(pins(&plan_on(&host, &[first], &vcpus(2)).unwrap()), [12, 28]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The planner by example: each rule with the text that it gives.
 
+mod annexes;
 mod answers;
 mod capacity;
 mod choices;

@@ -85,7 +85,9 @@ fn request() -> impl Strategy<Value = Request> {
         2 => Just(Some(PageSize::TwoMib)),
         1 => Just(Some(PageSize::OneGib)),
     ];
-    let profile = prop_oneof![2 => Just(Profile::Share), 1 => Just(Profile::NvidiaVm)];
+    let profile = prop_oneof![
+        3 => Just(Profile::Share), 1 => Just(Profile::Near), 1 => Just(Profile::NvidiaVm),
+    ];
     let floating = |(cells, threads)| (PinPolicy::None, CellWish::Count(cells), threads);
     let shape = prop_oneof![
         12 => Just((PinPolicy::Core, CellWish::Auto, None)),

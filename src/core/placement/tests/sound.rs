@@ -68,7 +68,7 @@ impl Case<'_> {
             seen = seen.or(pin);
         }
         self.check_reserve();
-        if request.profile == Profile::Share {
+        if request.profile != Profile::NvidiaVm {
             self.check_cores();
             self.check_cells();
             self.check_remote();
@@ -150,9 +150,13 @@ impl Case<'_> {
         let homes = Homes::new(self.topology, self.request.reserve.cores);
         let of = |bdf: &&Bdf| self.topology.device(**bdf).unwrap().kind() == DeviceKind::Gpu;
         let gpus: Vec<Bdf> = self.plan.devices.iter().filter(of).copied().collect();
-        let near: BTreeSet<NodeId> = gpus.iter().map(|&gpu| homes.of_gpu(gpu).0).collect();
+        let mut near: BTreeSet<NodeId> = gpus.iter().map(|&gpu| homes.of_gpu(gpu).0).collect();
         if gpus.is_empty() {
             return;
+        }
+        let own = near.clone();
+        if self.request.profile == Profile::Share {
+            near.extend(self.without_gpus(&homes, &own));
         }
         let vcpus = self.plan.vcpu_pins.len();
         for node in self.plan.vcpu_pins.iter().map(|pin| self.of(pin).node) {
@@ -176,6 +180,17 @@ impl Case<'_> {
                 assert!(left.count() <= 1, "node {home} has more");
             }
         }
+    }
+
+    /// Nodes without GPUs in the packages of these nodes.
+    fn without_gpus(&self, homes: &Homes<'_>, own: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+        let cores = self.topology.cores();
+        let packages: BTreeSet<u32> =
+            cores.iter().filter(|core| own.contains(&core.node)).map(|core| core.package).collect();
+        let with: BTreeSet<NodeId> =
+            self.topology.gpus().map(|gpu| homes.of_gpu(gpu.bdf).0).collect();
+        let beside = cores.iter().filter(|core| packages.contains(&core.package));
+        beside.map(|core| core.node).filter(|node| !with.contains(node)).collect()
     }
 
     /// L3 caches that other guests use are said, and no others; so are more of them than needed.
