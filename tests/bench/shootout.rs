@@ -37,7 +37,8 @@ fn default_picture() -> PathBuf {
 /// Every planner, ours first.
 fn planners() -> Vec<Box<dyn Policy>> {
     let allow = Allow { remote: true, split: true };
-    let mut all: Vec<Box<dyn Policy>> = vec![Box::new(Ours::default()), Box::new(Ours { allow })];
+    let mut all: Vec<Box<dyn Policy>> =
+        vec![Box::new(Ours::default()), Box::new(Ours { allow, ..Ours::default() })];
     all.extend(baselines::all());
     all
 }

@@ -150,6 +150,8 @@ pub(super) struct Budget {
     pub(super) request: Request,
     /// Nodes with cores, by number.
     pub(super) nodes: Vec<Stock>,
+    /// Whether GPUs have a share of nodes without.
+    pub(super) has_annexes: bool,
     /// All nodes' memory, in the record's order.
     pub(super) rooms: Vec<Room>,
     /// Whether the host is the machine whose sizes the replaced tool had.
@@ -222,6 +224,7 @@ impl Budget {
         let rooms = rooms::table(topology, homes, taken, request, &nodes);
         let mut budget = Budget {
             request: request.clone(),
+            has_annexes: nodes.iter().any(|node| !node.annexes.is_empty()),
             nodes,
             rooms,
             is_dgx2: rooms::is_dgx2(topology),

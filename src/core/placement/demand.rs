@@ -12,27 +12,27 @@ impl Budget {
         out.homes.iter().map(|(_, gpus)| gpus).sum()
     }
 
-    /// What the guest's GPUs bring: their shares of the cores of their nodes and, with `wide`, of nodes without GPUs, one
-    /// core of each node kept for emulator and I/O threads. The vendor's guest of one GPU uses that core too, all but its
-    /// last thread.
-    fn shares(&self, wide: bool, out: &mut Solution) {
+    /// What the guest's GPUs bring: their shares of the cores of their nodes and of the listed ones without GPUs, one core
+    /// of each kept for emulator and I/O threads. The vendor's guest of one GPU uses that core too, all but its last
+    /// thread.
+    fn shares(&self, out: &mut Solution) {
         let own = !self.is_vendors_odd(Self::gpus_of(out));
-        self.widen(wide, out);
         out.demands.clear();
         for &(node, gpus) in out.homes.iter().chain(&out.annexes) {
             let stock = &self.nodes[node];
             let share = (stock.share * gpus).min(stock.cores.max(2)).max(2);
             out.demands.push(Demand { node, vcpus: share - u32::from(own), own, gpus });
         }
-        out.demands.sort_unstable_by_key(|demand| demand.node);
+        if !out.annexes.is_empty() {
+            out.demands.sort_unstable_by_key(|demand| demand.node);
+        }
     }
 
-    /// Lists the nodes without GPUs of which the guest's GPUs have a share, or none of them. One core there is no use: it
-    /// would be the emulator's.
-    fn widen(&self, wide: bool, out: &mut Solution) {
+    /// Lists the nodes without GPUs of which the guest's GPUs have a share. One core there is no use: it would be the
+    /// emulator's.
+    fn widen(&self, out: &mut Solution) {
         out.annexes.clear();
-        (out.short, out.dropped) = (0, 0);
-        for &(home, gpus) in out.homes.iter().filter(|_| wide) {
+        for &(home, gpus) in &out.homes {
             for &node in &self.nodes[home].annexes {
                 match out.annexes.iter_mut().find(|(other, _)| *other == node) {
                     Some((_, number)) => *number += gpus,
@@ -72,12 +72,12 @@ impl Budget {
         }
     }
 
-    /// vCPUs that the profile gives when nobody asks for a number.
+    /// vCPUs that the profile gives when nobody asks for a number, with the listed nodes without GPUs.
     pub(super) fn default_vcpus(&self, out: &mut Solution) -> u32 {
         if out.homes.is_empty() {
             return super::pcpus::default_vcpus(self.common);
         }
-        self.shares(true, out);
+        self.shares(out);
         let cores: u32 = out.demands.iter().map(|demand| demand.vcpus).sum();
         out.demands.clear();
         cores * self.common - u32::from(self.is_vendors_odd(Self::gpus_of(out)))
@@ -85,6 +85,18 @@ impl Budget {
 
     /// The guest without pins: it needs memory alone.
     pub(super) fn float(&self, out: &mut Solution) -> Result<(), Short> {
+        if self.has_annexes && self.request.vcpus.is_none() {
+            self.widen(out);
+            if self.floating(out).is_ok() {
+                return Ok(());
+            }
+            out.annexes.clear();
+        }
+        self.floating(out)
+    }
+
+    /// The same with the listed nodes without GPUs.
+    fn floating(&self, out: &mut Solution) -> Result<(), Short> {
         let vcpus = self.request.vcpus.unwrap_or_else(|| self.default_vcpus(out));
         let (cells, _) = cpus::shape(vcpus, &self.request).map_err(Short::Refused)?;
         out.demands.clear();
@@ -93,26 +105,39 @@ impl Budget {
         self.memory(cells, false, out)
     }
 
+    /// A guest of default size with its share of nodes without GPUs, less what others have there. False: it has none, or
+    /// does not fit; what it lacks then is told.
+    fn by_wide_share(&self, out: &mut Solution) -> bool {
+        self.widen(out);
+        let cores = out.annexes.iter().map(|&(node, gpus)| self.nodes[node].share * gpus);
+        let wanted = (cores.sum(), small(out.annexes.len()));
+        let nodes = out.homes.len() + out.annexes.len();
+        if out.annexes.is_empty() || !self.may_widen(nodes) {
+            out.annexes.clear();
+            return false;
+        }
+        self.shares(out);
+        self.narrow(out);
+        let fits = |out: &mut Solution| {
+            self.lend(1, false, out)?;
+            self.bind(false, out)
+        };
+        if !out.annexes.is_empty() && fits(out).is_ok() {
+            return true;
+        }
+        out.annexes.clear();
+        (out.short, out.dropped) =
+            if self.request.cells == CellWish::Auto { wanted } else { (0, 0) };
+        false
+    }
+
     /// A guest of default size.
     pub(super) fn by_share(&self, remote: bool, out: &mut Solution) -> Result<(), Short> {
         (out.vcpus, out.threads) = (0, 0);
-        self.shares(true, out);
-        let cores = out.annexes.iter().map(|&(node, gpus)| self.nodes[node].share * gpus);
-        let wanted = (cores.sum(), small(out.annexes.len()));
-        if !out.annexes.is_empty() && self.may_widen(out.demands.len()) {
-            self.narrow(out);
-            let fits = |out: &mut Solution| {
-                self.lend(1, false, out)?;
-                self.bind(false, out)
-            };
-            if !out.annexes.is_empty() && fits(out).is_ok() {
-                return Ok(());
-            }
+        if self.has_annexes && self.by_wide_share(out) {
+            return Ok(());
         }
-        self.shares(false, out);
-        if self.request.cells == CellWish::Auto {
-            (out.short, out.dropped) = wanted;
-        }
+        self.shares(out);
         self.lend(1, remote, out)?;
         if !out.loans.is_empty() {
             self.give_own(out);
@@ -156,8 +181,11 @@ impl Budget {
     /// So many cores on the nodes of the GPUs and, where these are more than the GPUs' share or do not fit there, on the
     /// nodes without GPUs that they share.
     fn near_gpus(&self, cores: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
+        if !self.has_annexes {
+            return self.on_homes(cores, remote, out);
+        }
         let share: u32 = out.homes.iter().map(|&(node, gpus)| self.nodes[node].share * gpus).sum();
-        self.widen(true, out);
+        self.widen(out);
         let nodes = out.homes.len() + out.annexes.len();
         if out.annexes.is_empty() || cores < small(nodes) || !self.may_widen(nodes) {
             return self.on_homes(cores, remote, out);
@@ -176,7 +204,8 @@ impl Budget {
 
     /// So many cores on the nodes of the GPUs and on those without GPUs that they share, in proportion to their shares.
     fn on_all(&self, cores: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
-        self.shares(true, out);
+        self.widen(out);
+        self.shares(out);
         for demand in &mut out.demands {
             // Of equal remainders that of a node with GPUs is the larger.
             let beside = u32::from(self.nodes[demand.node].has_gpus);

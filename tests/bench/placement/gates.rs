@@ -15,13 +15,13 @@ const ARRIVALS: usize = 15;
 const VARIANTS: [Variant; 4] = Variant::ALL;
 
 /// Runs our planner over every load and variant of these hosts.
-fn ours(hosts: &[Host], each: impl Fn(&Host, &str, &Outcome)) {
+fn ours(hosts: &[Host], planner: Ours, each: impl Fn(&Host, &str, &Outcome)) {
     for host in hosts {
         let judge = Judge::new(&host.topology);
         for load in LOADS {
             for variant in VARIANTS {
                 let stream = judge.sizes.stream(load, variant, ARRIVALS, 7);
-                let found = run(host, &judge, &Ours::default(), &stream, &|| 0.0);
+                let found = run(host, &judge, &planner, &stream, &|| 0.0);
                 each(host, &format!("{} at {load}, {}", host.name, variant.name()), &found);
             }
         }
@@ -43,12 +43,24 @@ fn assert_full(host: &Host, at: &str, found: &Outcome) {
 
 #[test]
 fn ours_keeps_its_rules_on_every_recorded_host() {
-    ours(&hosts::recorded(), assert_full);
+    ours(&hosts::recorded(), Ours::default(), assert_full);
 }
 
 #[test]
 fn ours_keeps_its_rules_on_every_generated_host() {
-    ours(&hosts::generated(), assert_full);
+    ours(&hosts::generated(), Ours::default(), assert_full);
+}
+
+#[test]
+fn shares_of_nodes_without_gpus_keep_the_other_rules() {
+    let hosts = ["dgx-a100", "epyc-nps4"].map(hosts::named);
+    ours(&hosts, Ours { wide: true, ..Ours::default() }, |host, at, found| {
+        assert_eq!((&found.faults, found.most_split), (&(vec![], 0), 0), "{at}");
+        let mesh = host.topology.partitions().is_empty();
+        for metric in [NVLINK, WHOLE].into_iter().filter(|m| !(mesh && *m == NVLINK)) {
+            assert!(found.mean(metric).unwrap_or(1.0) > 1.0 - EPSILON, "{at}: {metric}");
+        }
+    });
 }
 
 /// Arrivals of a comparison on the same states: each is placed by every planner.

@@ -5,7 +5,7 @@ use gpuvm_core::bdf::Bdf;
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::placement::{Held, Occupancy, Placement, plan};
-use gpuvm_core::request::{Allow, DeviceWish, Request};
+use gpuvm_core::request::{Allow, DeviceWish, Profile, Request};
 use gpuvm_core::topology::{DeviceKind, Topology};
 
 /// Our planner with its switches.
@@ -13,6 +13,9 @@ use gpuvm_core::topology::{DeviceKind, Topology};
 pub struct Ours {
     /// Rules that may be broken.
     pub allow: Allow,
+    /// Whether GPUs have a share of nodes without, as they have by default. No peer knows such a share, and what counts
+    /// here is what stands beside the GPUs; so without it unless said.
+    pub wide: bool,
 }
 
 impl Policy for Ours {
@@ -34,7 +37,9 @@ impl Policy for Ours {
             domains: guests.iter().enumerate().map(|(at, guest)| held(host, at, guest)).collect(),
             ..Occupancy::default()
         };
-        let placement = plan(host, &occupancy, &request(ask, self.allow)).ok()?;
+        let profile = if self.wide { Profile::Share } else { Profile::Near };
+        let request = Request { profile, ..request(ask, self.allow) };
+        let placement = plan(host, &occupancy, &request).ok()?;
         Some(placed(host, &placement, ask))
     }
 }
@@ -47,6 +52,7 @@ pub fn request(ask: &Ask, allow: Allow) -> Request {
     request.extras.nics = DeviceWish::Count(ask.nics);
     request.extras.nvmes = DeviceWish::Count(ask.nvmes);
     request.allow = allow;
+    request.profile = Profile::Near;
     request
 }
 
