@@ -12,7 +12,7 @@ use std::process::Command;
 #[test]
 fn drives_with_something_on_them_are_not_given_away_unasked() {
     let words = ["tests/uml/drives.sh", env!("CARGO_BIN_EXE_gpuvm")];
-    let options = [["--disk", "64M"].repeat(4), vec!["--timeout", "600"]].concat();
+    let options = [["--disk", "16M"].repeat(4), vec!["--timeout", "600"]].concat();
     uml::succeeds(&options, &words, &[], "drives: no failures");
 }
 

@@ -26,6 +26,7 @@ if [ -c /dev/kvm ]; then
 fi
 mkdir /run/libvirt/hugepages && mount -t hugetlbfs -o pagesize=2M hugetlbfs /run/libvirt/hugepages
 ip link set lo up
+if [ -d "$dir/capabilities" ]; then mkdir /var/cache/libvirt/qemu; mv "$dir/capabilities" /var/cache/libvirt/qemu/; fi
 mkdir /etc/libvirt/qemu
 printf '%s\n' "unix_sock_dir = \"$dir\"" 'unix_sock_rw_perms = "0770"' 'unix_sock_ro_perms = "0777"' \
   'auth_unix_rw = "none"' 'auth_unix_ro = "none"' 'unix_sock_group = "root"' >/etc/libvirt/libvirtd.conf
@@ -134,6 +135,7 @@ impl Daemon {
         command.args(["--propagation", "private", "bash", "-c", INIT, "init"]).arg(&dir);
         command.args(own).args(name);
         std::fs::write(dir.join("own.sh"), OWN).unwrap();
+        copy_files(&capabilities(), &dir.join("capabilities"));
         let log = std::fs::File::create(dir.join("daemon.log")).unwrap();
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
         let mut holder = command.spawn().unwrap();
@@ -155,7 +157,21 @@ impl Daemon {
             let (done, text) = daemon.virsh(&[verb, file.to_str().unwrap()]);
             assert!(done, "{text}");
         }
+        if !own.is_some_and(Path::is_dir) {
+            daemon.keep_capabilities();
+        }
         Ok(daemon)
+    }
+
+    /// Keeps what this libvirtd knows of its QEMU for those that start later, once in a test run: asking takes seconds, and
+    /// libvirt itself sees whether it still holds.
+    fn keep_capabilities(&self) {
+        static KEPT: OnceLock<()> = OnceLock::new();
+        KEPT.get_or_init(|| {
+            let (known, text) = self.virsh(&["domcapabilities"]);
+            assert!(known, "{text}");
+            copy_files(&self.inside("/var/cache/libvirt/qemu/capabilities"), &capabilities());
+        });
     }
 
     /// How to reach it.
@@ -292,6 +308,23 @@ impl Daemon {
         command.args(["-q", "-c", &self.uri()]).args(args).env("LC_ALL", "C");
         let (code, out, err) = run(&mut command);
         (code == 0, out + &err)
+    }
+}
+
+/// Where it is kept what libvirt knows of this machine's QEMU.
+fn capabilities() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("qemu-capabilities")
+}
+
+/// Copies the files of a directory that may be there into one that is made; each is there whole or not at all.
+fn copy_files(from: &Path, to: &Path) {
+    let Ok(entries) = std::fs::read_dir(from) else { return };
+    std::fs::create_dir_all(to).unwrap();
+    for entry in entries {
+        let entry = entry.unwrap();
+        let scratch = tempfile::NamedTempFile::new_in(to).unwrap();
+        std::fs::copy(entry.path(), scratch.path()).unwrap();
+        scratch.persist(to.join(entry.file_name())).unwrap();
     }
 }
 

@@ -6,6 +6,8 @@ use gpuvm::discover::source::load;
 use gpuvm::topology::Topology;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use tempfile::TempDir;
 
 /// Is a host that others recorded, unpacked for as long as it is looked at.
 pub struct Recorded<'a> {
@@ -15,6 +17,8 @@ pub struct Recorded<'a> {
     pub path: &'a Path,
     /// What was read of it.
     pub topology: &'a Topology,
+    /// What it is unpacked in, which stays as long as this is kept.
+    pub unpacked: &'a Arc<TempDir>,
 }
 
 /// Calls `look` with every host that loads; returns how many, or none where the hosts are not there.
@@ -25,7 +29,7 @@ pub fn each_shared_host(mut look: impl FnMut(&Recorded<'_>)) -> Option<usize> {
         for entry in std::fs::read_dir(shared.join(dir)).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-            let scratch = scratch();
+            let scratch = Arc::new(scratch());
             let paths = if name.contains(".tar.") {
                 let mut tar = Command::new("tar");
                 let status = tar.arg("-xf").arg(&path).arg("-C").arg(scratch.path()).status();
@@ -39,7 +43,7 @@ pub fn each_shared_host(mut look: impl FnMut(&Recorded<'_>)) -> Option<usize> {
             for path in &paths {
                 if let Ok(topology) = load(path) {
                     loaded += 1;
-                    look(&Recorded { name: &name, path, topology: &topology });
+                    look(&Recorded { name: &name, path, topology: &topology, unpacked: &scratch });
                 }
             }
         }

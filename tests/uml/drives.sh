@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Drives and block devices that hold something, or that somebody uses, on a real kernel: what is said of them, that a guest
 # gets none of it unasked, however the device is called, and that an unused drive is erased.
-#   tests/uml/run --disk 64M --disk 64M --disk 64M --disk 64M tests/uml/drives.sh GPUVM
+#   tests/uml/run --disk 16M --disk 16M --disk 16M --disk 16M tests/uml/drives.sh GPUVM
 # Writes to every drive: only where all is thrown away afterwards.
 set -uo pipefail
 [[ $(uname -v) && -b /dev/ubdd && ! -b /dev/ubde ]] || { echo "drives: not on user-mode Linux with four drives" >&2; exit 125; }
@@ -35,7 +35,7 @@ refused() {
   gpuvm "${verb[@]}" --accept-data-loss --dry-run "$@" >/tmp/out 2>&1; equal "$what: refused" 1 $?
   has "$what: why" /tmp/out "$pattern" || cat /tmp/out
 }
-blank() { umount "$1" 2>/dev/null; wipefs -qa "$1"; dd if=/dev/zero of="$1" bs=1M count=64 status=none; settle; }
+blank() { umount "$1" 2>/dev/null; wipefs -qa "$1"; dd if=/dev/zero of="$1" bs=1M count=16 status=none; settle; }
 
 say "what lies on a drive that nobody uses"
 listed ubda free ''
@@ -109,7 +109,7 @@ killed() { # STEP: the journal has this step as begun
   mv /usr/sbin/blkdiscard.real /usr/sbin/blkdiscard
   wait_for 20 sh -c '! pgrep blkdiscard >/dev/null'
 }
-erased() { equal "$1" 67108864 "$(tr -d '\0' <$c | wc -c | awk '{print 67108864 - $1}')"; }
+erased() { equal "$1" 16777216 "$(tr -d '\0' <$c | wc -c | awk '{print 16777216 - $1}')"; }
 theirs() { blank $c; mkfs.ext4 -q -F -L "$1" $c; settle; }
 theirs before; killed "the same drive"
 gpuvm recover >/tmp/out 2>&1; equal "the same drive: recover" 0 $? || cat /tmp/out
@@ -136,13 +136,13 @@ say "accepted, given, erased"
 blank $a; mkfs.ext4 -q -F -L theirs $a; settle
 gpuvm "${create[@]}" --drive "${id}0" --dry-run >/tmp/out 2>&1; has "a dry run tells" /tmp/out 'ubda holds ext4 .theirs.'
 gpuvm drive wipe uml-UML0 --dry-run >/tmp/out 2>&1; equal "dry run" 0 $?
-has "what is on it" /tmp/out "erase all 67108864 bytes of drive ${id}0 .*ext4 .theirs."
+has "what is on it" /tmp/out "erase all 16777216 bytes of drive ${id}0 .*ext4 .theirs."
 equal "nothing was erased" ext4 "$(blkid -p -o value -s TYPE $a)"
 gpuvm drive wipe uml-UML0 </dev/null >/tmp/out 2>&1; equal "not unasked" 2 $?
 gpuvm drive wipe ubda1 --yes >/tmp/out 2>&1; equal "no such drive" 1 $?
 gpuvm drive wipe uml-UML0 --yes --json >/tmp/out 2>/tmp/err; equal "erased" 0 $? || cat /tmp/err
 has "as JSON" /tmp/out '"path": "/dev/disk/by-id/uml-UML0"'
-equal "nothing is left" 67108864 "$(tr -d '\0' <$a | wc -c | awk '{print 67108864 - $1}')"
+equal "nothing is left" 16777216 "$(tr -d '\0' <$a | wc -c | awk '{print 16777216 - $1}')"
 listed ubda free ''
 equal "no journal is left" "" "$(find /var/lib/gpuvm -name '*.journal' 2>/dev/null)"
 gpuvm drive wipe uml-UML1 --yes >/tmp/out 2>&1; equal "a stale member is erased" 0 $? || cat /tmp/out
@@ -221,7 +221,7 @@ rm -rf /var/lib/gpuvm/journal /var/lib/gpuvm/arrays
 mdadm -q --stop /dev/md7; for d in $b $c /dev/ubdd; do mdadm -q --zero-superblock $d 2>/dev/null; blank $d; done
 
 say "an EFI system partition"
-printf 'label: gpt\n,20M,U\n,20M,L\n' | sfdisk -q $a >/tmp/out 2>&1; settle
+printf 'label: gpt\n,6M,U\n,6M,L\n' | sfdisk -q $a >/tmp/out 2>&1; settle
 listed ubda data 'GPT partition table'
 uuid=$(blkid -p -o value -s PART_ENTRY_UUID ${a}1)
 if [[ -n $uuid ]]; then

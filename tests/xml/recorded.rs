@@ -9,10 +9,12 @@ use gpuvm::domain::DomainXml;
 use gpuvm::finding::Severity;
 use gpuvm::placement::Occupancy;
 use gpuvm::versions::Versions;
+use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 
 /// A file's name as a domain's.
 fn plain(name: &str) -> String {
@@ -54,19 +56,6 @@ fn guests_of_every_shared_host_are_sound_and_valid() {
     assert!(hosts >= 40 && guests >= 100, "{guests} guests on {hosts} hosts");
 }
 
-/// An embedded driver's empty root; what QEMU can do is carried over from an earlier root, since asking takes seconds.
-fn embedded(dir: &Path, before: Option<&PathBuf>) -> PathBuf {
-    let root = dir.join("embedded");
-    fs::create_dir_all(root.join("etc")).unwrap();
-    if let Some(before) = before {
-        fs::create_dir_all(root.join("cache")).unwrap();
-        let mut copy = Command::new("cp");
-        copy.arg("-a").arg(before.join("cache/qemu")).arg(root.join("cache"));
-        assert!(copy.status().unwrap().success());
-    }
-    root
-}
-
 /// A record whose node 0 is missing: libvirt finds no node for its pcpus and says so, whatever the guest.
 const WITHOUT_NODE: &str = "offline-cpu0-node0.tar.bz2";
 
@@ -74,6 +63,28 @@ const WITHOUT_NODE: &str = "offline-cpu0-node0.tar.bz2";
 fn can_be_shown(host: &Recorded<'_>) -> bool {
     let x86 = host.topology.machine().architecture.as_deref() == Some("x86_64");
     x86 && host.name != WITHOUT_NODE && host.path.join("proc/cpuinfo").is_file()
+}
+
+/// Hosts that are asked about at the same time.
+const AT_ONCE: usize = 4;
+
+/// Writes the guests of a host into a directory; the commands by which libvirt is asked about them.
+fn commands(host: &Recorded<'_>, dir: &Path) -> Vec<String> {
+    let mut commands = Vec::new();
+    for (name, (_, _, xml)) in guests_of(&plain(host.name), host.topology) {
+        fs::write(dir.join(format!("{name}.xml")), xml.text()).unwrap();
+        commands.push(format!("define --validate {name}.xml"));
+        // No 1 GiB pages can be mounted on every machine, and libvirt looks for a mount.
+        if !name.ends_with("huge-1g") {
+            commands.push(format!("domxml-to-native qemu-argv {name}.xml"));
+        }
+    }
+    commands
+}
+
+/// What a thread has answered; its failure is the test's.
+fn ended<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|why| std::panic::resume_unwind(why))
 }
 
 #[test]
@@ -86,33 +97,40 @@ fn libvirt_takes_guests_of_shared_x86_hosts() {
     }
     let all = tempfile::tempdir().unwrap();
     fs::set_permissions(all.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let (mut answers, mut bad, mut before) = (0, Vec::new(), None);
-    let look = |host: &Recorded<'_>| {
-        if !can_be_shown(host) {
-            return;
-        }
-        let dir = all.path().join(plain(host.name));
-        fs::create_dir(&dir).unwrap();
-        let root = embedded(&dir, before.as_ref());
-        let mut commands = Vec::new();
-        for (name, (_, _, xml)) in guests_of(&plain(host.name), host.topology) {
-            fs::write(dir.join(format!("{name}.xml")), xml.text()).unwrap();
-            commands.push(format!("define --validate {name}.xml"));
-            // No 1 GiB pages can be mounted on every machine, and libvirt looks for a mount.
-            if !name.ends_with("huge-1g") {
-                commands.push(format!("domxml-to-native qemu-argv {name}.xml"));
+    let (mut answers, mut bad) = (0, Vec::new());
+    // The first question to QEMU of a host takes libvirt seconds, in which it waits: several hosts wait at once.
+    let loaded = std::thread::scope(|scope| {
+        let (mut asked, mut said) = (VecDeque::new(), Vec::new());
+        let look = |host: &Recorded<'_>| {
+            if !can_be_shown(host) {
+                return;
             }
-        }
-        let said = as_host(host.path, &dir, &commands);
-        for (command, said) in commands.iter().zip(said) {
-            answers += 1;
-            if said.contains("error:") {
-                bad.push(format!("{}: {command}: {said}", host.name));
+            if asked.len() == AT_ONCE {
+                said.extend(asked.pop_front().map(ended));
             }
+            let dir = all.path().join(plain(host.name));
+            fs::create_dir_all(dir.join("embedded/etc")).unwrap();
+            let commands = commands(host, &dir);
+            let (name, path) = (host.name.to_owned(), host.path.to_owned());
+            let unpacked = Arc::clone(host.unpacked);
+            asked.push_back(scope.spawn(move || {
+                let answers = as_host(&path, &dir, &commands);
+                drop(unpacked);
+                (name, commands.into_iter().zip(answers).collect::<Vec<_>>())
+            }));
+        };
+        let loaded = each_shared_host(look);
+        said.extend(asked.into_iter().map(ended));
+        for (host, said) in said {
+            answers += said.len();
+            let refused = said.into_iter().filter(|(_, said)| said.contains("error:"));
+            bad.extend(refused.map(|(command, said)| format!("{host}: {command}: {said}")));
         }
-        before = Some(root);
-    };
-    let Some(_) = each_shared_host(look) else { return };
+        loaded
+    });
+    if loaded.is_none() {
+        return;
+    }
     assert_eq!(bad, Vec::<String>::new());
     assert!(answers >= 50, "{answers} answers");
 }

@@ -84,7 +84,8 @@ pub fn as_host(host: &Path, root: &Path, commands: &[String]) -> Vec<String> {
     let uri = format!("qemu:///embed?root={}", root.join("embedded").display());
     let shell = format!("cd '{}' && exec virsh -q -c '{uri}' <script 2>&1", root.display());
     let mut command = Command::new(project().join("tests/as-host"));
-    command.arg(host).args(["bash", "-c", &shell]).env("LC_ALL", "C");
+    // libvirt opens tap devices for a command line of QEMU, by numbers of the network namespace.
+    command.arg(host).args(["unshare", "--net", "bash", "-c", &shell]).env("LC_ALL", "C");
     let (_, out, err) = run(&mut command);
     // Each command stands behind its prompt, and its answer in the lines below.
     let answer = |text: &str| text.split_once('\n').unwrap_or_default().1.trim().to_owned();
@@ -92,6 +93,40 @@ pub fn as_host(host: &Path, root: &Path, commands: &[String]) -> Vec<String> {
     let said = said[..commands.len().min(said.len())].to_vec();
     assert_eq!(said.len(), commands.len(), "{out}\n{err}");
     said
+}
+
+/// libvirt takes every guest of a recorded host on that host, and keeps it as it was planned.
+fn taken(host: &str, topology: &Topology) {
+    let dir = tempfile::Builder::new()
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .tempdir()
+        .unwrap();
+    fs::create_dir_all(dir.path().join("embedded/etc")).unwrap();
+    let guests = guests_of(host, topology);
+    let mut commands = Vec::new();
+    for (name, (_, _, xml)) in &guests {
+        let file = dir.path().join(format!("{name}.xml"));
+        fs::write(&file, xml.text()).unwrap();
+        commands.push(format!("define --validate {name}.xml"));
+        commands.push(format!("dumpxml --inactive {name}"));
+        // No 1 GiB pages can be mounted on every machine, and libvirt looks for a mount.
+        let native = !name.ends_with("huge-1g");
+        let command = format!("domxml-to-native qemu-argv {name}.xml");
+        commands.push(if native { command } else { "echo -smp".into() });
+    }
+    let said = as_host(&host_tree(host), dir.path(), &commands);
+    for ((name, (guest, place, xml)), said) in guests.iter().zip(said.chunks(3)) {
+        let [defined, dumped, native] = said else { panic!("{name}: {said:?}") };
+        assert!(!defined.contains("error:"), "{name}: {defined}");
+        let start = dumped.find("<domain").unwrap_or_else(|| panic!("{name}: {dumped}"));
+        let dumped = DomainXml::parse(&dumped[start..]).unwrap();
+        assert_eq!(differences(xml, &dumped), [], "{name}");
+        assert_eq!(edits(&dumped, guest, place, topology).unwrap(), [], "{name}");
+        assert!(native.contains("-smp"), "{name}: {native}");
+        let functions = native.matches("\"vfio-pci\"").count();
+        let wanted = if name.ends_with("huge-1g") { 0 } else { place.devices.len() };
+        assert_eq!(functions, wanted, "{name}: {native}");
+    }
 }
 
 #[test]
@@ -102,36 +137,10 @@ fn libvirt_takes_every_guest_on_its_host_and_keeps_it_as_planned() {
     if !has("virsh") || !has("qemu-system-x86_64") {
         return;
     }
-    for (host, topology) in hosts() {
-        let dir = tempfile::Builder::new()
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
-            .tempdir()
-            .unwrap();
-        fs::create_dir_all(dir.path().join("embedded/etc")).unwrap();
-        let guests = guests_of(&host, &topology);
-        let mut commands = Vec::new();
-        for (name, (_, _, xml)) in &guests {
-            let file = dir.path().join(format!("{name}.xml"));
-            fs::write(&file, xml.text()).unwrap();
-            commands.push(format!("define --validate {name}.xml"));
-            commands.push(format!("dumpxml --inactive {name}"));
-            // No 1 GiB pages can be mounted on every machine, and libvirt looks for a mount.
-            let native = !name.ends_with("huge-1g");
-            let command = format!("domxml-to-native qemu-argv {name}.xml");
-            commands.push(if native { command } else { "echo -smp".into() });
+    // Each waits for seconds until QEMU has told its libvirt what it can.
+    std::thread::scope(|scope| {
+        for (host, topology) in hosts() {
+            scope.spawn(move || taken(&host, &topology));
         }
-        let said = as_host(&host_tree(&host), dir.path(), &commands);
-        for ((name, (guest, place, xml)), said) in guests.iter().zip(said.chunks(3)) {
-            let [defined, dumped, native] = said else { panic!("{name}: {said:?}") };
-            assert!(!defined.contains("error:"), "{name}: {defined}");
-            let start = dumped.find("<domain").unwrap_or_else(|| panic!("{name}: {dumped}"));
-            let dumped = DomainXml::parse(&dumped[start..]).unwrap();
-            assert_eq!(differences(xml, &dumped), [], "{name}");
-            assert_eq!(edits(&dumped, guest, place, &topology).unwrap(), [], "{name}");
-            assert!(native.contains("-smp"), "{name}: {native}");
-            let functions = native.matches("\"vfio-pci\"").count();
-            let wanted = if name.ends_with("huge-1g") { 0 } else { place.devices.len() };
-            assert_eq!(functions, wanted, "{name}: {native}");
-        }
-    }
+    });
 }
