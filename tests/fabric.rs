@@ -714,3 +714,128 @@ fn what_is_still_to_be_deactivated_is_shown_without_fabric_manager() {
     let (code, _, err) = machine.gpuvm(&["fabric", "release", "3", "--yes", "-c", &uri], true);
     assert!(code == 1 && err.contains("NVSwitches of this host are not shared"), "{err}");
 }
+
+/// A driver of libvirt in the program's own process, with its files in the machine's directory; none without QEMU.
+fn embedded(machine: &Machine) -> Option<String> {
+    if !Path::new("/usr/bin/qemu-system-x86_64").exists() {
+        return skip("qemu-system-x86_64 is not installed");
+    }
+    std::fs::create_dir_all(machine.path("root/etc")).unwrap();
+    std::fs::create_dir_all(machine.path("disks")).unwrap();
+    let conf = "stdio_handler = \"file\"\nsecurity_driver = \"none\"\nremember_owner = 0\n";
+    std::fs::write(machine.path("root/etc/qemu.conf"), conf).unwrap();
+    Some(format!("qemu:///embed?root={}", machine.path("root")))
+}
+
+/// The steps of a guest that is only shown: the exit code, the steps, and what is said beside them.
+fn dry_run(machine: &Machine, uri: &str, gpus: &str) -> (i32, Vec<String>, String) {
+    let disks = machine.path("disks");
+    let args = [
+        "-c",
+        uri,
+        "create",
+        "--name",
+        "a",
+        "--gpus",
+        gpus,
+        "--dry-run",
+        "--no-seed",
+        "--disk-dir",
+        &disks,
+        "--os-size",
+        "8M",
+        "--data-size",
+        "none",
+    ];
+    let (code, out, err) = machine.gpuvm(&args, true);
+    (code, out.lines().map(str::to_owned).collect(), err)
+}
+
+#[test]
+fn a_guest_gets_its_partition_after_the_resets_or_is_refused_before_anything_is_bound() {
+    let Some(machine) = Machine::h100() else { return };
+    let Some(uri) = embedded(&machine) else { return };
+    let state = format!("state {}", machine.path("state"));
+    machine.fake("h100", &H100, &state);
+    let plan = |more: &[&str]| {
+        let args = [&["-c", &uri, "plan", "--gpus", "2"][..], more].concat();
+        let (code, out, err) = machine.gpuvm(&args, true);
+        assert_eq!(code, 0, "{err}");
+        out
+    };
+    let planned: Value = serde_json::from_str(&plan(&["--json"])).unwrap();
+    let partition = planned["placement"]["partition"].as_u64().unwrap();
+    let gpus: Vec<&str> = planned["placement"]["devices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(Value::as_str)
+        .collect();
+    let module = |bdf: &&str| H100.iter().find(|(bus, _)| *bus == &bdf[5..7]).map(|(_, id)| *id);
+    let mut modules: Vec<String> =
+        gpus.iter().filter_map(module).map(|id| id.to_string()).collect();
+    modules.sort();
+    let called = format!("{partition} (modules {})", modules.join(", "));
+    let text = plan(&["--explain"]);
+    assert!(text.contains(&format!("{called}, activated by gpuvm before the start")), "{text}");
+    assert!(!text.contains("has to be activated"), "{text}");
+
+    let (code, steps, err) = dry_run(&machine, &uri, "2");
+    assert_eq!(code, 0, "{err}");
+    let activation = format!("activate NVLink partition {called}");
+    let at = steps.iter().position(|step| *step == activation);
+    let at = at.unwrap_or_else(|| panic!("{activation}: {steps:#?}"));
+    let resets: Vec<usize> =
+        (0..steps.len()).filter(|&step| steps[step].starts_with("reset 0000:")).collect();
+    assert_eq!((resets.len(), resets.iter().max() < Some(&at)), (2, true), "{steps:#?}");
+    assert!(steps[at + 1..].iter().any(|step| step.starts_with("define domain")), "{steps:#?}");
+
+    // Nobody runs with it.
+    machine.fake("h100", &H100, &format!("{state}x\nactive {partition}"));
+    let (code, _, err) = dry_run(&machine, &uri, "2");
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains(&format!("partition {partition} is active, and no running")), "{err}");
+    assert!(err.contains("hint: `gpuvm fabric release "), "{err}");
+    assert!(err.contains(&format!(" {partition}` deactivates it")), "{err}");
+    // Another one that has one of its GPUs.
+    let other = if partition == 1 { 2 } else { 1 };
+    machine.fake("h100", &H100, &format!("{state}y\nactive {other}\nactive 0"));
+    let (code, _, err) = dry_run(&machine, &uri, "2");
+    assert!(code == 1 && err.contains("which is active for no running domain"), "{err}");
+    assert!(err.contains(" 0` deactivates it"), "{err}");
+
+    // It is starting, and the step will wait; it is away.
+    machine.fake("h100", &H100, "fail fmGetSupportedFabricPartitions -8");
+    let (code, steps, err) = dry_run(&machine, &uri, "2");
+    let activates = |step: &String| step.starts_with("activate NVLink partition ");
+    assert!(code == 0 && steps.iter().any(activates), "{steps:#?}{err}");
+    machine.fake("h100", &H100, "address elsewhere");
+    let (code, steps, err) = dry_run(&machine, &uri, "2");
+    assert_eq!((code, steps.len()), (1, 0), "{steps:#?}");
+    assert!(err.contains("cannot be activated for domain `a`, which has no working CUDA"), "{err}");
+    assert!(err.contains("hint: it does not run, or listens elsewhere"), "{err}");
+    // A guest without GPUs asks nobody.
+    let (code, steps, err) = dry_run(&machine, &uri, "0");
+    assert!(code == 0 && !steps.iter().any(activates), "{steps:#?}{err}");
+    // Virtual GPUs get theirs by other means.
+    let machine = machine.mode(2);
+    let (code, steps, err) = dry_run(&machine, &uri, "2");
+    assert!(code == 0 && !steps.iter().any(activates), "{steps:#?}{err}");
+}
+
+#[test]
+fn before_h100_only_a_guest_of_all_gpus_is_made_in_the_shared_mode() {
+    let Some(machine) = Machine::new(&host_text("dgx-a100")) else { return };
+    let machine = machine.mode(1);
+    let Some(uri) = embedded(&machine) else { return };
+    machine.fake("a100", &A100, "");
+    let (code, out, err) = machine.gpuvm(&["-c", &uri, "plan", "--gpus", "2"], true);
+    assert!(code == 0 && out.contains("would lose its NVLinks at the start"), "{out}{err}");
+    let (code, steps, err) = dry_run(&machine, &uri, "2");
+    assert_eq!((code, steps.len()), (1, 0), "{err}");
+    assert!(err.contains("would lose its NVLinks at the start"), "{err}");
+    assert!(err.contains("hint: all GPUs of the host form one guest that works"), "{err}");
+    let (code, steps, err) = dry_run(&machine, &uri, "8");
+    let activates = |step: &String| step.starts_with("activate NVLink partition ");
+    assert!(code == 0 && steps.iter().any(activates), "{steps:#?}{err}");
+}

@@ -119,7 +119,7 @@ const MODULES: [(&str, &[&str]); 15] = [
     ("hostnet", &["network"]),
     ("request", &[]),
     ("occupancy", &[]),
-    ("placement", &["topology", "request", "occupancy"]),
+    ("placement", &["topology", "request", "occupancy", "fabric"]),
     ("domain", &["topology", "request", "occupancy", "placement"]),
     ("network", &["domain"]),
     ("check", &["topology", "request", "occupancy", "placement", "domain"]),

@@ -34,7 +34,7 @@ use crate::topology::TopologyError;
 use crate::topology::file::FileError;
 use crate::tune::TuneError;
 use crate::{hostnet, network};
-use gpuvm_core::fabric::{PartitionRefusal, RestoreListError};
+use gpuvm_core::fabric::{NeedRefusal, PartitionRefusal, RestoreListError};
 use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
 use gpuvm_ops::bind::DeviceError;
 use gpuvm_ops::claim::ClaimError;
@@ -55,6 +55,7 @@ use gpuvm_ops::host_settings::HostVerbError;
 use gpuvm_ops::images::error::ImageError;
 use gpuvm_ops::networks::NetworkError;
 use gpuvm_ops::pages::GuestPagesError;
+use gpuvm_ops::partition::ActivationError;
 use gpuvm_ops::pools::PoolError;
 use gpuvm_ops::remote::RemoteError;
 use gpuvm_ops::restart::RestartError;
@@ -84,7 +85,7 @@ where
 }
 
 /// The error types that are met as causes.
-static KNOWN: [Known; 73] = [
+static KNOWN: [Known; 75] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -141,6 +142,8 @@ static KNOWN: [Known; 73] = [
     known::<PoolError>(),
     known::<PartitionError>(),
     known::<PartitionRefusal>(),
+    known::<NeedRefusal>(),
+    known::<ActivationError>(),
     known::<ManagerRefusal>(),
     known::<FabricError>(),
     known::<RestoreFileError>(),

@@ -170,10 +170,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 /// What helps against a refusal of Fabric Manager, or against what keeps a partition.
 fn fabric_hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(refusal) = cause.downcast_ref::<PartitionRefusal>() {
-        return Some(match refusal.stale() {
-            Some(partition) => format!("`gpuvm fabric release {partition}`"),
-            None => "`gpuvm fabric show` lists partitions and who holds them".into(),
-        });
+        return Some(gpuvm_ops::partition::hint(refusal));
     }
     if let Some(RestoreFileError::Damaged { path, .. }) = cause.downcast_ref::<RestoreFileError>() {
         let path = path.to_string_lossy();

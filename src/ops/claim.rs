@@ -19,6 +19,7 @@ use crate::error::{Class, Coded, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Take, UseKind};
 use crate::hypervisor::machine::{Machine, command_there};
+use crate::partition::{self, Guest};
 use crate::placement::Occupancy;
 use crate::shell::word;
 use crate::topology::{Binding, DeviceKind, Topology, is_vfio};
@@ -186,6 +187,10 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let ours = xml.unmanaged();
     let mut steps = claim_these(&xml.name(), (&devices, &ours), &topology, &held, world)?.steps;
     steps.extend(vfs::claim_of(xml, &topology, world)?);
+    // After the resets: before H100 a reset afterwards would take its NVLinks.
+    let (name, uuid) = (xml.name(), xml.uuid());
+    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
+    steps.extend(partition::to_start(world, &topology, guest)?);
     Ok(steps)
 }
 

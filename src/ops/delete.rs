@@ -15,6 +15,7 @@ use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, Lease, XmlOf};
 use crate::made::{self, Fate, Proof};
 use crate::pages;
+use crate::partition;
 use crate::reporter::{Deed, Question};
 use crate::shell::word;
 use crate::world::World;
@@ -41,12 +42,15 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     if !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed) {
         steps.push(Step::EndDomain { name: name.clone(), uuid: Some(summary.uuid.clone()) });
     }
-    if summary.persistent {
-        steps.push(Step::UndefineDomain { name: name.clone(), xml: xml.clone() });
-    }
     let here = hypervisor.machine().is_here();
     // What another hypervisor of this machine has made for a domain of this UUID is that one's.
     let made_on = Owner::of(&summary.uuid, hypervisor).other_hypervisor();
+    if made_on.is_none() {
+        steps.extend(partition::once_gone(world, &parsed)?);
+    }
+    if summary.persistent {
+        steps.push(Step::UndefineDomain { name: name.clone(), xml: xml.clone() });
+    }
     if made_on.is_none() {
         steps.extend(give_back(&parsed, world)?);
         steps.extend(pages::give_back(&parsed, world)?);

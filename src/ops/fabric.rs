@@ -5,21 +5,19 @@ use crate::apply::command::output;
 use crate::apply::partition::{PartitionGpu, PartitionStep};
 use crate::bdf::Bdf;
 use crate::change::Change;
-use crate::domain::DomainXml;
-use crate::error::{Coded, Doing as _, Result};
+use crate::error::{Coded, Result};
 use crate::fsroot::FsRoot;
-use crate::hypervisor::{DomainState, HypervisorErrorKind, XmlOf};
+use crate::partition::{self, running};
 use crate::reporter::Question;
 use crate::topology::{FabricModel, Topology};
 use crate::world::World;
 use gpuvm_core::fabric::{
     Domain, Listed, Modules, ModulesText, PartitionRefusal, PartitionState, Release, RestoreEntry,
-    Running, Verdict, pending, release, states,
+    Verdict, pending, release, states,
 };
 use gpuvm_host::fabric::config::{Config, Mode};
 use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError};
 use serde::Serialize;
-use std::collections::BTreeSet;
 
 /// How long Fabric Manager may take to tell its version, in seconds.
 const VERSION_S: u64 = 5;
@@ -181,39 +179,6 @@ fn version() -> Option<String> {
     said.split_whitespace().rfind(is_version).map(str::to_owned)
 }
 
-/// The domains that run, with the GPUs of the board that each has.
-pub fn running(world: &World, topology: &Topology) -> Result<Vec<Running>> {
-    let hypervisor = world.hypervisor()?;
-    let board: BTreeSet<Bdf> = topology.ruled().collect();
-    let mut all = Vec::new();
-    for row in hypervisor.domains()? {
-        // One that has crashed may be kept with its process and its GPUs (`on_crash` preserve).
-        if row.state == DomainState::ShutOff {
-            continue;
-        }
-        let text = match hypervisor.xml(&row.name, XmlOf::Live) {
-            // It has ended since it was listed.
-            Err(error) if error.kind == HypervisorErrorKind::NoDomain => continue,
-            text => text?,
-        };
-        let failed = || format!("cannot tell which GPUs domain `{}` has", row.name);
-        let held = DomainXml::parse(&text).and_then(|xml| xml.held(true)).doing(failed)?;
-        let mut one = Running {
-            domain: Domain { name: row.name.clone(), uuid: row.uuid.clone() },
-            modules: Modules::new(),
-            unknown: 0,
-        };
-        for gpu in held.devices.iter().filter(|bdf| board.contains(bdf)) {
-            match topology.fabric().module_ids.iter().find(|(bdf, _)| bdf == gpu) {
-                Some((_, module)) => drop(one.modules.insert(*module)),
-                None => one.unknown += 1,
-            }
-        }
-        all.push(one);
-    }
-    Ok(all)
-}
-
 /// Plans the release of a partition that is active for nobody; nothing where it is not active.
 pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
     world.refuse_recorded("fabric release")?;
@@ -248,13 +213,7 @@ pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
             vec![Step::DeactivatePartition(step)]
         }
         Release::Refused(refusal) => {
-            let hint = match &refusal {
-                PartitionRefusal::Held { domain, .. } => {
-                    format!("`gpuvm stop {}` ends it", crate::shell::word(&domain.name))
-                }
-                PartitionRefusal::NotListed { .. } => "`gpuvm fabric show` lists them".into(),
-                _ => "`gpuvm host modules` shows which module ids are known".into(),
-            };
+            let hint = partition::hint(&refusal);
             return Err(refused(refusal.into(), &hint));
         }
     };

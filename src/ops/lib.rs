@@ -103,6 +103,7 @@ pub mod nccl;
 pub mod networks;
 pub mod nics;
 pub mod pages;
+pub mod partition;
 pub mod plan;
 pub mod pools;
 pub mod recover;

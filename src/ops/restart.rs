@@ -3,9 +3,12 @@
 
 use crate::apply::Step;
 use crate::change::{Change, Hold};
+use crate::claim::claim_of;
+use crate::domain::DomainXml;
 use crate::error::{Coded, Error, Refusal, Result, dump_and_define};
 use crate::guest::find;
-use crate::hypervisor::{DomainState, Hypervisor};
+use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
+use crate::partition;
 use crate::session::{Done, Session};
 use crate::shell::word;
 use crate::stop::{self, Down, way_down};
@@ -37,6 +40,13 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
         );
     }
     let mut steps: Vec<Step> = way_down(&*hypervisor, name, down)?.into_iter().collect();
+    let read = |of| Ok::<_, Error>(DomainXml::parse(&hypervisor.xml(name, of)?)?);
+    let defined = read(XmlOf::Inactive)?;
+    steps.extend(match steps.is_empty() {
+        // Nobody has given it what it starts with.
+        true => claim_of(&defined, world)?,
+        false => partition::to_restart(world, &read(XmlOf::Live)?, &defined)?,
+    });
     steps.push(Step::StartDomain { name: name.to_owned(), uuid: Some(summary.uuid) });
     Ok(Change { hold: Hold::Planning, ..Change::new("restart", name, steps, ()) })
 }
@@ -46,7 +56,7 @@ pub fn run(session: &mut Session<'_>, name: &str, down: Down) -> Result<Done<()>
     let ran = Cell::new(false);
     let done = session.run(|world| {
         let change = restart(world, name, down)?;
-        ran.set(change.steps().len() > 1);
+        ran.set(change.steps().first().is_some_and(Step::takes_away));
         Ok(change)
     });
     done.map_err(|error| match session.hypervisor() {

@@ -7,6 +7,7 @@ use crate::domain::view::{AgentState, View};
 use crate::error::{Error, Result, coded};
 use crate::guest::find;
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, XmlOf};
+use crate::partition;
 use crate::reporter::{Answer, Question};
 use crate::session::{Done, Session};
 use crate::shell::word;
@@ -24,14 +25,29 @@ pub struct Down {
 /// Plans a stop; nothing where it is off. A guest may take minutes to shut down, and takes nothing new meanwhile: others
 /// need not wait for that.
 pub fn stop(world: &World, name: &str, down: Down) -> Result<Change> {
-    let step = way_down(&*world.hypervisor()?, name, down)?;
-    Ok(ending(name, step))
+    let hypervisor = &*world.hypervisor()?;
+    let step = way_down(hypervisor, name, down)?;
+    let of = if step.is_some() { XmlOf::Live } else { XmlOf::Inactive };
+    Ok(ending(name, step, after(world, hypervisor, (name, of))))
 }
 
-/// The change that ends a guest by a step.
-fn ending(name: &str, step: Option<Step>) -> Change {
-    let steps = step.into_iter().collect();
-    Change { journal: false, hold: Hold::Planning, ..Change::new("stop", name, steps, ()) }
+/// What follows when a guest is off. That this cannot be told keeps nobody from stopping it.
+fn after(world: &World, hypervisor: &dyn Hypervisor, (name, of): (&str, XmlOf)) -> Vec<Step> {
+    let plan = || partition::once_stopped(world, &DomainXml::parse(&hypervisor.xml(name, of)?)?);
+    plan().unwrap_or_else(|error| {
+        let todo = "`gpuvm fabric show` tells whether an NVLink partition stays active";
+        world.warning(&format!(
+            "what domain `{name}` had of the host is not looked at: {error}; {todo}"
+        ));
+        Vec::new()
+    })
+}
+
+/// The change that ends a guest by a step, with what comes after. Where something does, a killed run is finished.
+fn ending(name: &str, step: Option<Step>, after: Vec<Step>) -> Change {
+    let journal = !after.is_empty();
+    let steps = step.into_iter().chain(after).collect();
+    Change { journal, hold: Hold::Planning, ..Change::new("stop", name, steps, ()) }
 }
 
 /// Stops a guest; one that does not shut down in time is ended if the caller says so.
@@ -44,7 +60,9 @@ pub fn stop_or_end(session: &mut Session<'_>, name: &str, down: Down) -> Result<
         let question = Question::CutPower { why: why.to_string() };
         if session.ask(&question, &[], &[])? == Answer::Yes {
             let uuid = error.step().and_then(|step| step.domain()?.1);
-            let change = ending(name, Some(Step::EndDomain { name: name.to_owned(), uuid }));
+            let world = session.world();
+            let after = after(world, &*world.hypervisor()?, (name, XmlOf::Live));
+            let change = ending(name, Some(Step::EndDomain { name: name.to_owned(), uuid }), after);
             session.follow(&change)?;
             return Ok(Done { change, made: true });
         }

@@ -5,6 +5,7 @@ use crate::cpuset::CpuSet;
 use crate::placement::{Placement, Reason};
 use crate::topology::{DeviceKind, Sriov, Topology};
 use crate::words::count;
+use gpuvm_core::fabric::need;
 use gpuvm_ops::guest::Planned;
 use std::fmt::Write as _;
 
@@ -113,7 +114,14 @@ fn devices(topology: &Topology, placement: &Placement, lines: &mut Lines) {
     let others = placement.devices.iter().copied();
     let others = others.filter(|b| !kind(b).is_some_and(|kind| shown.contains(&kind)));
     lines.add("with them", others.map(line));
-    lines.add("partition", placement.partition.map(|id| id.to_string()));
+    let activated = need(topology, &placement.devices).ok().flatten();
+    lines.add(
+        "partition",
+        match activated {
+            Some(need) => Some(format!("{need}, activated by gpuvm before the start")),
+            None => placement.partition.map(|id| id.to_string()),
+        },
+    );
 }
 
 /// The kernel's name of a NIC or an NVMe drive, where the record has one.

@@ -8,6 +8,7 @@
 mod codes;
 mod decision;
 mod listed;
+mod need;
 mod pauses;
 mod restore;
 mod verdict;
@@ -15,6 +16,7 @@ mod verdict;
 pub use codes::{Call, Code, IN_USE, Meaning, VERSION_MISMATCH};
 pub use decision::{Decision, PartitionRefusal, Release, Wanted, decide, release};
 pub use listed::{Listed, ListedGpu};
+pub use need::{Need, NeedRefusal, NeededGpu, by_record, need};
 pub use pauses::Pauses;
 pub use restore::{
     FORMAT, Mode, Restore, RestoreEntry, RestoreList, RestoreListError, pending, restore,

@@ -6,6 +6,7 @@ use super::explain::Reasons;
 use super::reason::{IsolationReason, Topic};
 use super::taken::Taken;
 use crate::bdf::Bdf;
+use crate::fabric::need;
 use crate::topology::{DeviceKind, FabricModel, Isolated, Topology};
 
 /// Adds the reason.
@@ -20,6 +21,13 @@ pub(super) fn explain(
     match topology.fabric().model {
         FabricModel::SharedNvswitch => {
             reasons.say(Topic::Isolation, IsolationReason::FabricManager);
+            match need(topology, &devices.gpus) {
+                Ok(Some(need)) => reasons.say(Topic::Partition, IsolationReason::Partition(need)),
+                Ok(None) => {}
+                Err(refusal) => {
+                    reasons.compromise(Topic::Partition, IsolationReason::NoPartition(refusal));
+                }
+            }
         }
         FabricModel::FullPassthrough if devices.gpus.len() == gpus => {
             reasons.say(Topic::Isolation, IsolationReason::WholeHost);

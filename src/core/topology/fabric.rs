@@ -92,6 +92,9 @@ pub struct Fabric {
     /// What is missing against the board's plan: a GPU or a switch that does not answer. Not empty: degraded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub degraded: Vec<String>,
+    /// Whether a GPU's reset after its partition was activated leaves its NVLinks off: in the shared model, before H100.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reset_cuts_links: bool,
 }
 
 /// Says that a set of GPUs may not form a guest: it is no NVLink partition of the host.

@@ -18,8 +18,8 @@ use crate::fsroot::{FsError, FsRoot};
 use crate::hypervisor::Hypervisor;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::{
-    Call, Decision, Listed, Meaning, Modules, ModulesText, PartitionRefusal, RestoreEntry, Wanted,
-    decide,
+    Call, Decision, Listed, Meaning, Modules, ModulesText, Need, PartitionRefusal, RestoreEntry,
+    Wanted, decide,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -61,6 +61,14 @@ pub struct PartitionStep {
 }
 
 impl PartitionStep {
+    /// The partition that a domain needs, by its UUID; none where its modules are not those that Fabric Manager lists.
+    pub fn of(need: &Need, listed: &[Listed], domain: &str) -> Option<PartitionStep> {
+        let gpus = need.placed(listed)?.into_iter();
+        let gpus = gpus.map(|(module, bdf)| PartitionGpu { module, bdf }).collect();
+        let (partition, domain) = (need.partition, domain.to_owned());
+        Some(PartitionStep { partition, gpus, domain, vfs: Vec::new(), may_wait: false })
+    }
+
     /// Module ids of its GPUs.
     pub fn modules(&self) -> Modules {
         self.gpus.iter().map(|gpu| gpu.module).collect()

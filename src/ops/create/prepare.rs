@@ -14,6 +14,7 @@ use crate::host_files::too_few_files;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::network::{Kind, known};
 use crate::networks::{self, on_demand};
+use crate::partition::{self, Guest};
 use crate::placement::Topic;
 use crate::storage::{self, Disks, Notice, remains, room};
 
@@ -85,6 +86,9 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     if wanted.starts {
         steps.extend(claim.steps);
         steps.extend(functions.steps);
+        let uuid = xml.uuid();
+        let guest = Guest { name: &name, uuid: uuid.as_deref(), devices };
+        steps.extend(partition::to_start(world, &planned.topology, guest)?);
     }
     if let Some(note) = hypervisor.and_then(|hypervisor| kept(&xml, &name, &extra, hypervisor)) {
         // Of what is reserved before anything is; of disks alone once they are made.

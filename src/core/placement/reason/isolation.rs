@@ -1,6 +1,7 @@
 //! What isolates a guest and what does not, in data and in words.
 
 use crate::bdf::Bdf;
+use crate::fabric::{Need, NeedRefusal};
 use crate::placement::explain::{count, domains, list};
 use crate::topology::Weakness;
 use std::fmt;
@@ -10,6 +11,10 @@ use std::fmt;
 pub enum IsolationReason {
     /// Fabric Manager keeps the NVSwitches.
     FabricManager,
+    /// It is asked to activate the guest's partition.
+    Partition(Need),
+    /// It cannot be.
+    NoPartition(NeedRefusal),
     /// The guest owns every GPU of the host.
     WholeHost,
     /// The guest owns every GPU and NVSwitch of its board.
@@ -48,9 +53,12 @@ impl fmt::Display for IsolationReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             IsolationReason::FabricManager => f.write_str(
-                "the NVSwitches stay with Fabric Manager, which opens only the NVLinks of this partition; it has to \
-                 run and the partition has to be activated before start",
+                "the NVSwitches stay with Fabric Manager, which opens only the NVLinks of this partition",
             ),
+            IsolationReason::Partition(need) => {
+                write!(f, "gpuvm activates partition {need} before the start, and deactivates it once the guest is off")
+            }
+            IsolationReason::NoPartition(why) => write!(f, "{why}; {}", why.hint()),
             IsolationReason::WholeHost => {
                 f.write_str("the guest owns every GPU of the host: no other guest is on its NVLinks")
             }

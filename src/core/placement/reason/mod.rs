@@ -41,6 +41,8 @@ pub enum Topic {
     Drivers,
     /// Whether other guests reach the GPUs over NVLink.
     Isolation,
+    /// The NVLink partition that the guest needs active.
+    Partition,
     /// Whether the IOMMU keeps the functions apart from others.
     Iommu,
     /// Peer-to-peer between GPUs over PCIe.

@@ -35,6 +35,7 @@ pub fn fill(
         modules.add(Source::Published, ids);
     }
     fabric.module_ids = modules.iter().collect();
+    fabric.reset_cuts_links = shared.reset_cuts_links;
     let whole: Option<Vec<Bdf>> = found.layout.slots.iter().copied().collect();
     let places = Places { found, by_id: modules.by_id(), whole };
     let mut notes = Vec::new();

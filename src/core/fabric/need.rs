@@ -1,0 +1,156 @@
+//! Which partition a set of GPUs needs where Fabric Manager keeps the NVSwitches, by what is known of the host alone: the one
+//! rule for `create`, `start` and what libvirt calls at a start.
+
+use super::{Listed, ListedGpu, Modules, ModulesText};
+use crate::bdf::Bdf;
+use crate::topology::{FabricModel, HOW_MODULES, NoPartition, Partition, Topology};
+use crate::words::count;
+use std::fmt;
+
+/// A GPU of a partition that is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NeededGpu {
+    /// Its address.
+    pub bdf: Bdf,
+    /// Its module id; none: not known, which only the partition of all GPUs can do without.
+    pub module: Option<u32>,
+}
+
+/// A partition that has to be active before a guest with its GPUs starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Need {
+    /// Its number.
+    pub partition: u32,
+    /// Its GPUs, by module id.
+    pub gpus: Vec<NeededGpu>,
+}
+
+/// Why no partition can be activated for a set of GPUs.
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "partition-")]
+pub enum NeedRefusal {
+    /// No partition has exactly these GPUs.
+    #[error("no NVLink partition has exactly {}", count(*gpus, "GPU of this guest"))]
+    None {
+        /// How many GPUs of the board the guest has.
+        gpus: usize,
+        /// How many of these have no known module id.
+        unknown: usize,
+        /// The sizes of partitions that there are.
+        sizes: Vec<usize>,
+    },
+    /// A reset after the activation turns NVLinks off, and QEMU resets at each start.
+    #[error(
+        "NVLink partition {partition} would lose its NVLinks at the start: on this board a GPU's reset after the \
+         activation turns them off, and QEMU resets GPUs as a guest starts"
+    )]
+    ResetCutsLinks {
+        /// The partition.
+        partition: u32,
+    },
+}
+
+impl NeedRefusal {
+    /// What helps.
+    pub fn hint(&self) -> String {
+        match self {
+            NeedRefusal::None { unknown: 1.., .. } => HOW_MODULES.to_owned(),
+            NeedRefusal::None { sizes, .. } => {
+                let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
+                format!(
+                    "partitions of this board have {} GPUs: `gpuvm fabric show` lists them",
+                    sizes.join(", ")
+                )
+            }
+            NeedRefusal::ResetCutsLinks { .. } => {
+                "all GPUs of the host form one guest that works; else set FABRIC_MODE=0 in fabricmanager.cfg and stop \
+                 nvidia-fabricmanager, so that guests get NVSwitches along with GPUs"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+impl Need {
+    /// The known module ids.
+    pub fn modules(&self) -> Modules {
+        self.gpus.iter().filter_map(|gpu| gpu.module).collect()
+    }
+
+    /// Each GPU with its module id. Where one is unknown, the partition is that of all GPUs and has the modules that Fabric
+    /// Manager lists for it: which of them is which GPU then matters to nobody. None: it lists another number of them.
+    pub fn placed(&self, listed: &[Listed]) -> Option<Vec<(u32, Bdf)>> {
+        let known = self.modules();
+        let mut free: Vec<u32> = Vec::new();
+        if known.len() < self.gpus.len() {
+            let modules = listed.iter().find(|one| one.id == self.partition)?.modules();
+            free = modules.difference(&known).copied().collect();
+            if free.len() + known.len() != self.gpus.len() {
+                return None;
+            }
+        }
+        let mut free = free.into_iter();
+        let module = |gpu: &NeededGpu| Some((gpu.module.or_else(|| free.next())?, gpu.bdf));
+        self.gpus.iter().map(module).collect()
+    }
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.partition)?;
+        let modules = self.modules();
+        if modules.is_empty() { Ok(()) } else { write!(f, " ({})", ModulesText(&modules)) }
+    }
+}
+
+/// The partition that a guest with these devices needs active; none: it has no GPU of a board whose NVSwitches Fabric
+/// Manager keeps.
+pub fn need(topology: &Topology, devices: &[Bdf]) -> Result<Option<Need>, NeedRefusal> {
+    let fabric = topology.fabric();
+    if fabric.model != FabricModel::SharedNvswitch {
+        return Ok(None);
+    }
+    let ruled: Vec<Bdf> = topology.ruled().collect();
+    let gpus = ruled.iter().filter(|bdf| devices.contains(bdf)).count();
+    let partition = match topology.partition_of(devices) {
+        Ok(None) => return Ok(None),
+        Ok(Some(partition)) => partition,
+        Err(NoPartition { unknown }) => {
+            let mut sizes: Vec<usize> =
+                fabric.partitions.iter().map(|partition| partition.gpus.len()).collect();
+            sizes.sort_unstable();
+            sizes.dedup();
+            return Err(NeedRefusal::None { gpus, unknown, sizes });
+        }
+    };
+    let number = partition.id.0;
+    if fabric.reset_cuts_links && gpus < ruled.len() {
+        return Err(NeedRefusal::ResetCutsLinks { partition: number });
+    }
+    let module = |bdf: Bdf| {
+        let known = fabric.module_ids.iter().find(|(known, _)| *known == bdf);
+        NeededGpu { bdf, module: known.map(|(_, module)| *module) }
+    };
+    let mut gpus: Vec<NeededGpu> = partition.gpus.iter().copied().map(module).collect();
+    gpus.sort_by_key(|gpu| (gpu.module, gpu.bdf));
+    Ok(Some(Need { partition: number, gpus }))
+}
+
+/// The list that Fabric Manager would give, by what is known of the host: those partitions of whose GPUs all module ids are
+/// known, inactive.
+pub fn by_record(topology: &Topology) -> Vec<Listed> {
+    let fabric = topology.fabric();
+    let module = |bdf: &Bdf| fabric.module_ids.iter().find(|(known, _)| known == bdf);
+    let of = |partition: &Partition| {
+        let gpu = |bdf: &Bdf| {
+            let (bdf, module) = *module(bdf)?;
+            let links = partition.nvlinks_per_gpu;
+            Some(ListedGpu { module, bus: Some(bdf), links, most: links })
+        };
+        let gpus: Option<Vec<ListedGpu>> = partition.gpus.iter().map(gpu).collect();
+        Some(Listed { id: partition.id.0, active: false, gpus: gpus? })
+    };
+    fabric.partitions.iter().filter_map(of).collect()
+}
