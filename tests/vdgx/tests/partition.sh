@@ -1,0 +1,99 @@
+#!/bin/bash
+# NVLink partitions where Fabric Manager keeps the NVSwitches: a guest of two GPUs gets its partition after the resets and
+# before it runs, loses it when it is off, and nothing stays active of a run that is killed. Fabric Manager is the fake of
+# its library (tests/fake-nvfm), which tells in /tmp/fm/calls what it was asked for.
+. /usr/lib/vdgx/halts
+lib=/usr/lib/x86_64-linux-gnu/libnvfm.so.1 config=/usr/share/nvidia/nvswitch
+mkdir -p $config /tmp/fm
+cp /share/libnvfm.so.1 $lib
+echo FABRIC_MODE=1 >$config/fabricmanager.cfg
+export GPUVM_FAKE_NVIDIA=/tmp/fm/fake
+# fm [SETTING...]: what Fabric Manager is from now on; what it remembers stays.
+fm() { printf '%s\n' "board h100" "state /tmp/fm/state" "calls /tmp/fm/calls" "$@" >/tmp/fm/fake; }
+# asked: what changes it was asked for since the last time.
+asked() {
+  sed -n 's/^[0-9]* fm\(Activate\|Deactivate\)FabricPartition */\1 /p' /tmp/fm/calls | paste -sd' ' | sed 's/  */ /g'
+  : >/tmp/fm/calls
+}
+# active: the partitions that are.
+active() { sed -n 's/^active \([0-9]*\).*/\1/p' /tmp/fm/state | sort -n | paste -sd' '; }
+# remembered: partitions of the file.
+remembered() { jq -r '[.partitions[].id] | join(" ")' /var/lib/gpuvm/fabric.json; }
+# is TITLE PARTITIONS: these are active, by Fabric Manager and by the file.
+is() { equal "$1: active" "$2" "$(active)"; equal "$1: remembered" "$2" "$(remembered)"; }
+fm; : >/tmp/fm/calls; : >/tmp/fm/state
+start_libvirt || exit 1
+/share/vdgx/state >/tmp/before
+
+plan=$(gpuvm plan --gpus 2 --vcpus 1 --memory 64M --pins none --json)
+id=$(jq -r .placement.partition <<<"$plan")
+mapfile -t g < <(jq -r '.placement.devices[]' <<<"$plan")
+equal "GPUs" 2 ${#g[@]}
+phase "make a" make a --gpus 2 || { fail "make a"; said; finish; }
+equal "create asks for" "Activate $id" "$(asked)"
+is "create" "$id"
+check "fabric show finds all well" gpuvm fabric show
+gpuvm fabric show --json | jq -r ".partitions[] | select(.id == $id) | .holder.name + \" \" + .verdict" >/tmp/out
+equal "its holder" "a ok" "$(</tmp/out)"
+before=$(resets "${g[0]}")
+phase "stop a" quietly gpuvm stop a --force
+equal "stop asks for" "Deactivate $id" "$(asked)"
+is "stop" ""
+check "stop resets the GPUs" test "$(resets "${g[0]}")" -gt "$before"
+quietly gpuvm start a
+is "start" "$id"; asked >/dev/null
+quietly gpuvm restart a --force
+equal "restart asks for" "Deactivate $id Activate $id" "$(asked)"
+is "restart" "$id"
+
+# Fabric Manager is away: the guest stops all the same, nothing starts, and what is left is told and taken away later.
+fm "address elsewhere"
+quietly gpuvm stop a --force
+has "stop tells what stays" /tmp/out "stays active until Fabric Manager is asked again"
+gpuvm start a >/tmp/out 2>&1; equal "start without Fabric Manager ends with" 1 $?
+has "and says so" /tmp/out "cannot be activated for domain"
+gpuvm fabric show >/tmp/out 2>&1; equal "fabric show ends with" 3 $?
+fm; asked >/dev/null
+quietly gpuvm start a
+equal "it is active for this guest still" "" "$(asked)"
+quietly gpuvm delete a --yes
+equal "delete asks for" "Deactivate $id" "$(asked)"
+is "delete" ""
+
+# A library that fails at the activation: all is undone.
+fm "fail fmActivateFabricPartition -10"
+made a --gpus 2
+"${how[@]}" >/tmp/out 2>&1; equal "NVLINK_ERROR: create ends with" 1 $?
+is "NVLINK_ERROR" ""
+fm
+
+# Killed beside the activation, and once the guest is off.
+step=$("${how[@]}" --dry-run 2>/dev/null | grep -n '^activate NVLink partition' | cut -d: -f1)
+check "a dry run names the activation" test -n "$step"
+at=$((step - 1))
+for record in "{\"begin\":[$at," "{\"made\":[$at," "{\"done\":$at" "{\"done\":$((at + 1))"; do
+  killed "$record" "${how[@]}" || { fail "no record $record"; said; continue; }
+  phase "recover after $record" quietly gpuvm recover --yes
+  is "create killed at $record" ""
+  equal "create killed at $record: domains" "" "$(virsh -q list --all --name | paste -sd' ')"
+  no_journal "create killed at $record"
+done
+for verb in stop delete; do
+  quietly make a --gpus 2 || break
+  # Its first step ends the guest, its second one deactivates.
+  for record in '{"done":0' '{"begin":[1,' '{"done":1'; do
+    runs a || quietly gpuvm start a || quietly make a --gpus 2 || break
+    how=(gpuvm $verb a); [[ $verb == delete ]] && how+=(--yes) || how+=(--force)
+    killed "$record" "${how[@]}" || { fail "$verb: no record $record"; said; continue; }
+    phase "recover $verb after $record" quietly gpuvm recover --yes
+    is "$verb killed at $record" ""
+    no_journal "$verb killed at $record"
+  done
+done
+[[ -z $(virsh -q list --all --name) ]] || quietly gpuvm delete a --yes
+is "at the end" ""
+for bdf in "${g[@]}"; do let_go "$bdf"; done
+rm -f /var/lib/gpuvm/fabric.json
+check "all is as before" diff /tmp/before <(/share/vdgx/state)
+rm -rf /tmp/fm $lib $config/fabricmanager.cfg
+finish
