@@ -67,11 +67,13 @@ made a --gpus 2
 is "NVLINK_ERROR" ""
 fm
 
-# Killed beside the activation, and once the guest is off.
+# Killed beside the activation, and once the guest is off; with `some` at one moment of each.
 step=$("${how[@]}" --dry-run 2>/dev/null | grep -n '^activate NVLink partition' | cut -d: -f1)
 check "a dry run names the activation" test -n "$step"
 at=$((step - 1))
-for record in "{\"begin\":[$at," "{\"made\":[$at," "{\"done\":$at" "{\"done\":$((at + 1))"; do
+records=("{\"made\":[$at,") ends=('{"done":0')
+[[ ${1:-} == some ]] || records+=("{\"begin\":[$at," "{\"done\":$at" "{\"done\":$((at + 1))") ends+=('{"begin":[1,' '{"done":1')
+for record in "${records[@]}"; do
   killed "$record" "${how[@]}" || { fail "no record $record"; said; continue; }
   phase "recover after $record" quietly gpuvm recover --yes
   is "create killed at $record" ""
@@ -79,10 +81,10 @@ for record in "{\"begin\":[$at," "{\"made\":[$at," "{\"done\":$at" "{\"done\":$(
   no_journal "create killed at $record"
 done
 for verb in stop delete; do
-  quietly make a --gpus 2 || break
   # Its first step ends the guest, its second one deactivates.
-  for record in '{"done":0' '{"begin":[1,' '{"done":1'; do
-    runs a || quietly gpuvm start a || quietly make a --gpus 2 || break
+  for record in "${ends[@]}"; do
+    if [[ -z $(virsh -q list --all --name) ]]; then quietly make a --gpus 2 || break; fi
+    runs a || quietly gpuvm start a || break
     how=(gpuvm $verb a); [[ $verb == delete ]] && how+=(--yes) || how+=(--force)
     killed "$record" "${how[@]}" || { fail "$verb: no record $record"; said; continue; }
     phase "recover $verb after $record" quietly gpuvm recover --yes
