@@ -1,9 +1,10 @@
 //! libvirt's QEMU driver in the program's own process: no daemon, and the definitions stay between processes.
 
 use super::{files, on_dgx2};
-use crate::support::daemon::namespaces;
+use crate::support::daemon::{copy_files, namespaces};
 use crate::support::{run, skip};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// A driver's directory, and a directory for disks.
 fn place() -> Option<tempfile::TempDir> {
@@ -13,12 +14,32 @@ fn place() -> Option<tempfile::TempDir> {
     if !Path::new("/usr/bin/qemu-system-x86_64").exists() {
         return skip("qemu-system-x86_64 is not installed");
     }
+    /// What this program's libvirt knows of this machine's QEMU: asking takes it seconds, and it sees whether that still holds.
+    static KNOWN: OnceLock<PathBuf> = OnceLock::new();
+    let known = KNOWN.get_or_init(|| {
+        let dir = fresh();
+        let made = gpuvm(dir.path(), "create --name a --no-start --disk-dir $DISKS --os-size 8M");
+        assert_eq!(made.0, 0, "{made:?}");
+        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("embedded-capabilities");
+        copy_files(&dir.path().join(CAPABILITIES), &kept);
+        kept
+    });
+    let dir = fresh();
+    copy_files(known, &dir.path().join(CAPABILITIES));
+    Some(dir)
+}
+
+/// Where libvirt keeps what it knows of QEMU.
+const CAPABILITIES: &str = "root/cache/qemu/capabilities";
+
+/// An empty driver's directory, and a directory for disks.
+fn fresh() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(dir.path().join("root/etc")).unwrap();
     std::fs::create_dir(dir.path().join("disks")).unwrap();
     let conf = "stdio_handler = \"file\"\nsecurity_driver = \"none\"\nremember_owner = 0\n";
     std::fs::write(dir.path().join("root/etc/qemu.conf"), conf).unwrap();
-    Some(dir)
+    dir
 }
 
 /// Runs the program on it, as if on a DGX-2.

@@ -317,7 +317,7 @@ fn capabilities() -> PathBuf {
 }
 
 /// Copies the files of a directory that may be there into one that is made; each is there whole or not at all.
-fn copy_files(from: &Path, to: &Path) {
+pub fn copy_files(from: &Path, to: &Path) {
     let Ok(entries) = std::fs::read_dir(from) else { return };
     std::fs::create_dir_all(to).unwrap();
     for entry in entries {

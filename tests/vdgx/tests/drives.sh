@@ -2,7 +2,8 @@
 # Drives: each that the host uses is refused with its holder named and nothing touched; a data array is released, its
 # drives go to a guest by PCI, as a whole disk and by partition, and the array is restored: assembled where its
 # superblocks are there, made anew only when asked. Lines of fstab and mdadm.conf come back byte for byte.
-# Needs 8 NVMe drives. `drives.sh linux` also boots a Linux guest, which takes minutes.
+# Needs 8 NVMe drives. `drives.sh linux` also boots a Linux guest, which takes minutes; `drives.sh short` makes no array anew, as
+# tests/uml/arrays.sh does beside it.
 . /usr/lib/vdgx/env
 start_libvirt || exit 1
 # What the guest boots: Linux works for as long as it is there, the probe waits.
@@ -194,18 +195,20 @@ check "mdadm.conf byte for byte" cmp /etc/mdadm/mdadm.conf /tmp/mdadm.conf
 check "nothing is kept" test -z "$(ls /var/lib/gpuvm/arrays)"
 
 # ---- overwritten by a guest ----
-gpuvm drive release-array /dev/md1 --unmount --yes || fail "second release"
-dd if=/dev/urandom of="$(dev 6)" bs=1M count=4 conv=fsync status=none; settle
-gpuvm drive restore-array md1 --yes 2>&1 | tee /tmp/restore; [[ ${PIPESTATUS[0]} != 0 ]] || fail "restored over what a guest wrote"
-has "what was overwritten is named" /tmp/restore "1 of 4 drives .*superblocks no more"
-has "the drive is named" /tmp/restore "$(id 6)"
-phase "restore anew" gpuvm drive restore-array md1 --yes --create --mkfs || fail "restore anew"
-equal "UUID of the file system" "$fs" "$(blkid -p -o value -s UUID /dev/md1)"
-equal "level, chunk, members" "raid0 524288 4" "$(cat /sys/block/md1/md/{level,chunk_size,raid_disks} | paste -sd' ')"
-check "it is mounted" mountpoint -q /raid
-check "mdadm.conf still fits" test "$(mdadm --detail --scan | sort)" = "$(grep ^ARRAY /etc/mdadm/mdadm.conf | sort)"
-check "fstab byte for byte" cmp /etc/fstab /tmp/fstab
-check "mdadm.conf byte for byte" cmp /etc/mdadm/mdadm.conf /tmp/mdadm.conf
+if [[ ${1:-} != short ]]; then
+  gpuvm drive release-array /dev/md1 --unmount --yes || fail "second release"
+  dd if=/dev/urandom of="$(dev 6)" bs=1M count=4 conv=fsync status=none; settle
+  gpuvm drive restore-array md1 --yes 2>&1 | tee /tmp/restore; [[ ${PIPESTATUS[0]} != 0 ]] || fail "restored over what a guest wrote"
+  has "what was overwritten is named" /tmp/restore "1 of 4 drives .*superblocks no more"
+  has "the drive is named" /tmp/restore "$(id 6)"
+  phase "restore anew" gpuvm drive restore-array md1 --yes --create --mkfs || fail "restore anew"
+  equal "UUID of the file system" "$fs" "$(blkid -p -o value -s UUID /dev/md1)"
+  equal "level, chunk, members" "raid0 524288 4" "$(cat /sys/block/md1/md/{level,chunk_size,raid_disks} | paste -sd' ')"
+  check "it is mounted" mountpoint -q /raid
+  check "mdadm.conf still fits" test "$(mdadm --detail --scan | sort)" = "$(grep ^ARRAY /etc/mdadm/mdadm.conf | sort)"
+  check "fstab byte for byte" cmp /etc/fstab /tmp/fstab
+  check "mdadm.conf byte for byte" cmp /etc/mdadm/mdadm.conf /tmp/mdadm.conf
+fi
 
 # ---- as it was ----
 umount /raid /mnt/a /mnt/part; mdadm -q --stop /dev/md1 /dev/md0; swapoff "${one}2"
