@@ -4,7 +4,7 @@ use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::guest::DiskFormat;
 use crate::domain::setting::Rate;
 use crate::memsize::MemSize;
-use crate::placement::GuestTopology;
+use crate::placement::{GuestCache, GuestTopology};
 use crate::request::PageSize;
 use crate::tune::Item;
 use crate::tune::items::{Never, PinOrder, Virtio};
@@ -38,16 +38,35 @@ pub fn pins(text: &str) -> Result<Item<PinOrder>, String> {
     })
 }
 
-/// Reads sockets, cores and threads.
+/// Reads sockets, dies where there are several, cores and threads.
 pub fn topology(text: &str) -> Result<Item<GuestTopology>, String> {
-    item(text, " and sockets x cores x threads, such as 2x23x2", |text| {
-        let parts: Option<Vec<u32>> = text.split('x').map(|part| part.parse().ok()).collect();
-        match parts?[..] {
-            [sockets, cores, threads] if sockets > 0 && cores > 0 && threads > 0 => {
-                Some(GuestTopology { sockets, cores, threads })
-            }
-            _ => None,
-        }
+    item(
+        text,
+        " and sockets x cores x threads, such as 2x23x2, or sockets x dies x cores x threads",
+        |text| {
+            let parts: Option<Vec<u32>> = text.split('x').map(|part| part.parse().ok()).collect();
+            let (sockets, dies, cores, threads) = match parts?[..] {
+                [sockets, cores, threads] => (sockets, 1, cores, threads),
+                [sockets, dies, cores, threads] => (sockets, dies, cores, threads),
+                _ => return None,
+            };
+            let all = [sockets, dies, cores, threads];
+            all.iter().all(|part| *part > 0).then_some(GuestTopology {
+                sockets,
+                dies,
+                cores,
+                threads,
+            })
+        },
+    )
+}
+
+/// Reads where cache leaves come from.
+pub fn cpu_cache(text: &str) -> Result<Item<GuestCache>, String> {
+    item(text, ", passthrough, emulate", |text| {
+        [GuestCache::Passthrough, GuestCache::Emulate]
+            .into_iter()
+            .find(|cache| cache.as_str() == text)
     })
 }
 
@@ -144,7 +163,7 @@ mod tests {
             assert_eq!(number(text).unwrap().is_on(), text == "on");
         }
         assert_eq!(pins("thread"), Ok(Item::To(PinOrder::Thread)));
-        let shape = GuestTopology { sockets: 2, cores: 23, threads: 2 };
+        let shape = GuestTopology { sockets: 2, dies: 1, cores: 23, threads: 2 };
         assert_eq!(topology("2x23x2"), Ok(Item::To(shape)));
         for text in ["", "2x23", "2x23x0", "1x2x3x4", "axbxc", "4294967296x1x1"] {
             assert!(topology(text).is_err(), "{text}");

@@ -9,7 +9,7 @@ use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::setting::Rate;
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
-use crate::placement::GuestTopology;
+use crate::placement::{GuestCache, GuestTopology};
 use crate::request::PageSize;
 use crate::tune::items::{Never, PinOrder, Virtio};
 use crate::tune::{Item, ItemName, Items};
@@ -103,7 +103,7 @@ pub struct ItemArgs {
     pub pins: Option<Item<PinOrder>>,
     /// Guest CPU topology, such as 2x23x2
     ///
-    /// Sockets, cores per socket and threads per core.
+    /// Sockets, cores per socket and threads per core; with dies 2x4x4x2: sockets, dies per socket, cores per die, threads.
     #[arg(long, value_name = "on|off|SxCxT", value_parser = item::topology, help_heading = CPU)]
     pub topology: Option<Item<GuestTopology>>,
     /// Emulator pinning
@@ -195,7 +195,8 @@ pub struct ItemArgs {
     pub agent: Option<Item<Never>>,
     /// One PCIe root port per passed-through device
     ///
-    /// The root ports are below one PCIe expander bus for each guest NUMA cell.
+    /// The root ports are below one PCIe expander bus for each host bridge. Unnamed, it leaves functions that are below
+    /// one expander bus for each guest NUMA cell where they are.
     #[arg(long, value_name = "on|off", value_parser = item::switch, help_heading = DEVICES)]
     pub pcie: Option<Item<Never>>,
     /// 64-bit PCI MMIO window
@@ -207,6 +208,24 @@ pub struct ItemArgs {
     #[arg(long, value_name = "on|off|BITS", value_parser = item::bits)]
     #[arg(help_heading = DEVICES, hide_short_help = true)]
     pub maxphysaddr: Option<Item<u8>>,
+    /// KVM hints for vCPUs with pcpus of their own
+    ///
+    /// hint-dedicated and poll-control. on sets them if each vCPU is pinned to a pcpu of its own, and else removes them.
+    #[arg(long, value_name = "on|off", value_parser = item::switch)]
+    #[arg(help_heading = CPU, hide_short_help = true)]
+    pub kvm_hints: Option<Item<Never>>,
+    /// CPU caches that the guest sees
+    ///
+    /// passthrough: the host's. emulate: one L3 of 16 MiB per die. on takes the one that shows the host's L3 caches.
+    #[arg(long, value_name = "on|off|MODE", value_parser = item::cpu_cache)]
+    #[arg(help_heading = CPU, hide_short_help = true)]
+    pub cpu_cache: Option<Item<GuestCache>>,
+    /// Invariant TSC
+    ///
+    /// For guests with passed-through functions, which cannot migrate anyway (migratable='off').
+    #[arg(long, value_name = "on|off", value_parser = item::switch)]
+    #[arg(help_heading = CPU, hide_short_help = true)]
+    pub invtsc: Option<Item<Never>>,
     /// Memory balloon
     ///
     /// on removes it from guests with passed-through functions, off from every guest.
@@ -242,6 +261,9 @@ impl ItemArgs {
             self.pcie.is_some(),
             self.window.is_some(),
             self.maxphysaddr.is_some(),
+            self.kvm_hints.is_some(),
+            self.cpu_cache.is_some(),
+            self.invtsc.is_some(),
             self.balloon.is_some(),
         ];
         !named.contains(&true)
@@ -274,6 +296,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         (ItemName::Pins, args.pins.is_some()),
         (ItemName::Topology, args.topology.is_some()),
         (ItemName::Cells, args.cells.is_some()),
+        (ItemName::Pcie, args.pcie.is_some()),
     ] {
         if is_named {
             unnamed.remove(&name);
@@ -307,6 +330,9 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         pcie: or(&args.pcie, base.pcie),
         window: or(&args.window, base.window),
         maxphysaddr: or(&args.maxphysaddr, base.maxphysaddr),
+        kvm_hints: or(&args.kvm_hints, base.kvm_hints),
+        cpu_cache: or(&args.cpu_cache, base.cpu_cache),
+        invtsc: or(&args.invtsc, base.invtsc),
         balloon: or(&args.balloon, base.balloon),
         unnamed,
     }

@@ -32,9 +32,14 @@ pub fn describe(planned: &Planned) -> String {
     lines.add(
         "vCPUs",
         [format!(
-            "{}: {} of {} with {}",
+            "{}: {}{} of {} with {}",
             placement.vcpus(),
             count(shape.sockets, "socket"),
+            if shape.dies > 1 {
+                format!(" of {}", count(shape.dies, "die"))
+            } else {
+                String::new()
+            },
             count(shape.cores, "core"),
             count(shape.threads, "thread")
         )],

@@ -6,7 +6,9 @@ use crate::cpuset::{CpuSet, NodeSet, PcpuId};
 use crate::domain::claims::Pin;
 use crate::domain::read::At;
 use crate::finding::Rule;
-use crate::placement::{Occupancy, idle_cores};
+use crate::placement::{
+    GuestCache, GuestTopology, Occupancy, has_own_pcpus, idle_cores, shows_caches, with_caches,
+};
 use crate::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,8 +39,23 @@ const EMULATOR: Rule = Rule::warning(
     "emulator or I/O threads on a core of the guest's vCPUs",
 );
 
+/// Its spin locks wait for vCPUs that somebody else has pushed off their pcpu.
+const DEDICATED: Rule = Rule::warning(
+    "hint-dedicated-shared",
+    "the hint that vCPUs have their pcpus to themselves, where they do not",
+);
+/// libvirt refuses it at define.
+const CACHE_MODE: Rule =
+    Rule::error("cpu-cache-mode", "the host's caches for a guest whose CPU is not the host's");
+/// The guest's scheduler and its libraries share work out over caches that are not there.
+const CACHES: Rule =
+    Rule::warning("guest-caches", "a guest that sees other L3 caches than its vCPUs are below");
+
 /// Rules of this module.
-pub const RULES: &[Rule] = &[NO_VCPU, ABSENT, OFFLINE, CROWDED, PRODUCT, PAIRS, TOPOEXT, EMULATOR];
+pub const RULES: &[Rule] = &[
+    NO_VCPU, ABSENT, OFFLINE, CROWDED, PRODUCT, PAIRS, TOPOEXT, EMULATOR, DEDICATED, CACHE_MODE,
+    CACHES,
+];
 
 /// Checks pins and CPU.
 pub fn check<'t>(
@@ -53,6 +70,80 @@ pub fn check<'t>(
     pairs(guest, topology, report);
     topoext(guest, topology, report);
     emulator(guest, topology, others, report);
+    dedicated(guest, others, report);
+    caches(guest, topology, report);
+}
+
+/// Pins of vCPUs, vCPU 0 first; an empty set is no pin.
+fn pins_by_vcpu(guest: &Guest<'_>) -> Vec<CpuSet> {
+    let mut pins: Vec<CpuSet> = Vec::new();
+    for pin in live_pins(guest) {
+        let at = pin.of.value as usize;
+        pins.resize(pins.len().max(at + 1), CpuSet::new());
+        pins[at].clone_from(&pin.cpuset.value);
+    }
+    pins.resize(guest.vcpus.value.min(MOST_JUDGED) as usize, CpuSet::new());
+    pins
+}
+
+/// The most vCPUs of a guest whose pins are judged together: QEMU takes no more.
+const MOST_JUDGED: u32 = 4096;
+
+/// Checks that who is told to have pcpus alone has them.
+fn dedicated<'t>(guest: &Guest<'t>, others: &Occupancy, report: &mut Report<'t>) {
+    let Some(spot) = guest.dedicated else { return };
+    let pins = pins_by_vcpu(guest);
+    let all = pins.iter().fold(CpuSet::new(), |all, pin| all.or(pin));
+    let name = |held: &crate::placement::Held| {
+        // Who floats over many pcpus holds none of them.
+        let on = |pin: &CpuSet| pin.len() == 1 && pin.intersects(&all);
+        let shares = held.active && held.vcpu_pins.iter().any(on);
+        shares.then(|| held.domain.clone())
+    };
+    let message = match others.domains.iter().find_map(name) {
+        Some(other) => format!("domain `{other}` has vCPUs on the same pcpus"),
+        None if has_own_pcpus(&pins) => return,
+        None => "not each vCPU is pinned to a pcpu of its own".to_owned(),
+    };
+    let hint = "remove <hint-dedicated>, or pin each vCPU to a pcpu that nobody else has";
+    report.add(&DEDICATED, spot, message, hint);
+}
+
+/// Checks what the guest sees as its caches.
+fn caches<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let Some(cpu) = &guest.cpu else { return };
+    let is_hosts = cpu.mode == "host-passthrough";
+    let passes = cpu.cache.as_ref().filter(|(_, mode)| mode == "passthrough");
+    if let Some((spot, _)) = passes.filter(|_| !is_hosts && cpu.mode != "maximum") {
+        let message = format!("the host's caches with CPU mode `{}`", cpu.mode);
+        let hint = "write <cpu mode='host-passthrough'>, or <cache level='3' mode='emulate'/>";
+        return report.add(&CACHE_MODE, *spot, message, hint);
+    }
+    let Some(shown) = cpu.topology.as_ref().filter(|_| guest.is_kvm && is_hosts) else { return };
+    let [sockets, dies, clusters, cores, threads] = shown.value;
+    let shape = GuestTopology { sockets, dies, cores, threads };
+    let product = shown.value.iter().try_fold(1u32, |all, part| all.checked_mul(*part));
+    if clusters != 1 || product != Some(guest.vcpus.value) {
+        return;
+    }
+    let cache = if passes.is_some() { GuestCache::Passthrough } else { GuestCache::Emulate };
+    let pins = pins_by_vcpu(guest);
+    if shows_caches(topology, &pins, shape, cache) != Some(false) {
+        return;
+    }
+    let all = GuestTopology { dies: 1, cores: dies * cores, ..shape };
+    // Where no shape would show them, it is as good as can be.
+    let Some((better, mode)) = with_caches(topology, &pins, all) else { return };
+    let message = "the guest sees other L3 caches than those that its vCPUs are below".to_owned();
+    let hint = format!(
+        "write dies='{}' cores='{}' and <cache{} mode='{}'/>, as `gpuvm tune {} --topology on --cpu-cache on` does",
+        better.dies,
+        better.cores,
+        if mode == GuestCache::Emulate { " level='3'" } else { "" },
+        mode.as_str(),
+        crate::shell::word(&guest.name)
+    );
+    report.add(&CACHES, shown.spot, message, hint);
 }
 
 /// Checks that pinned vCPUs and pcpus are there.

@@ -44,6 +44,8 @@ pub struct Cpu<'t> {
     pub topology: Option<At<'t, [u32; 5]>>,
     /// Whether `topoext` is asked for.
     pub topoext: bool,
+    /// Where its cache leaves come from, as `<cache>` says.
+    pub cache: Option<(Spot<'t>, String)>,
     /// Physical address bits: `Some(None)` are the host's.
     pub address_bits: Option<Option<u32>>,
 }
@@ -55,6 +57,10 @@ pub struct Guest<'t> {
     pub claims: Claims<'t>,
     /// The `<domain>`.
     pub spot: Spot<'t>,
+    /// Where it is told that its vCPUs have their pcpus to themselves.
+    pub dedicated: Option<Spot<'t>>,
+    /// Whether it runs on KVM.
+    pub is_kvm: bool,
     /// Its CPU.
     pub cpu: Option<Cpu<'t>>,
     /// PCI controllers by index.
@@ -94,6 +100,11 @@ impl<'t> Guest<'t> {
             claims,
             spot: Spot::of(root),
             cpu: root.child("cpu").map(|cpu| read_cpu(cpu, &mut reader)),
+            dedicated: root
+                .find("features/kvm/hint-dedicated")
+                .filter(|hint| hint.attr("state").is_some_and(|state| state == "on"))
+                .map(Spot::of),
+            is_kvm: root.attr("type").is_some_and(|kind| kind == "kvm"),
             controllers: BTreeMap::new(),
             addresses: Vec::new(),
             queued: Vec::new(),
@@ -204,6 +215,9 @@ fn read_cpu<'t>(cpu: Element<'t>, reader: &mut Reader<'t>) -> Cpu<'t> {
         mode: cpu.attr("mode").map(String::from).unwrap_or_default(),
         topology,
         topoext: cpu.children("feature").any(|feature| asked(&feature)),
+        cache: cpu.child("cache").map(|cache| {
+            (Spot::of(cache), cache.attr("mode").map(String::from).unwrap_or_default())
+        }),
         address_bits,
     }
 }

@@ -30,11 +30,17 @@ const GPU_FLAT: Rule =
 const FLAT: Rule =
     Rule::warning("device-on-root-bus", "a passed device that is not below a port of its own");
 
+/// nvidia-smi and NCCL tell one host bridge (PHB) from several of one node (NODE) by them.
+const BRIDGES: Rule = Rule::warning(
+    "host-bridge-differs",
+    "passed GPUs below one expander bus that are below several host bridges, or the reverse",
+);
+
 /// The last bus number of PCI, hence also the deepest nesting of bridges.
 const LAST_BUS: u32 = 255;
 
 /// Rules of this module.
-pub const RULES: &[Rule] = &[TWICE, LOW, OVERLAP, NO_CELL, SWITCH, GPU_FLAT, FLAT];
+pub const RULES: &[Rule] = &[TWICE, LOW, OVERLAP, NO_CELL, SWITCH, GPU_FLAT, FLAT, BRIDGES];
 
 /// Checks the guest's PCI tree.
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
@@ -47,6 +53,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     for passed in &guest.passed {
         flat(guest, passed, topology, report);
     }
+    bridges(guest, topology, report);
 }
 
 /// Checks that no address is taken twice.
@@ -135,6 +142,42 @@ fn expander_cells<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
             let hint = "name a cell of <cpu><numa>, or leave <node> out";
             report.add(&NO_CELL, cell.spot, message, hint);
         }
+    }
+}
+
+/// Advises where GPUs that share a cell are not as near to each other as on the host. No more than advice: it works, and
+/// another bus gives the guest's devices other names.
+fn bridges<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let is_gpu = |passed: &&Passed<'t>| {
+        topology.device(passed.bdf.value).is_some_and(|d| d.kind() == DeviceKind::Gpu)
+    };
+    let expander = |passed: &Passed<'t>| {
+        let port = guest.controller(passed.at.as_ref()?.controller)?;
+        expander_above(guest, port)
+    };
+    let placed: Vec<_> = guest
+        .passed
+        .iter()
+        .filter(is_gpu)
+        .filter_map(|passed| {
+            Some((passed, expander(passed)?, topology.host_bridge(passed.bdf.value)?))
+        })
+        .collect();
+    let cell = |bus: u32| guest.controller(bus).and_then(|c| c.cell.as_ref().map(|c| c.value));
+    for (at, (passed, bus, bridge)) in placed.iter().enumerate() {
+        let differs = |(_, other_bus, other): &&(&Passed<'t>, u32, String)| {
+            cell(*bus) == cell(*other_bus) && (bus == other_bus) != (bridge == other)
+        };
+        let Some((other, other_bus, _)) = placed[..at].iter().find(differs) else { continue };
+        let (seen, there) = if bus == other_bus { ("PHB", "NODE") } else { ("NODE", "PHB") };
+        let message = format!(
+            "the guest sees GPUs {} and {} as {seen}, on the host they are {there}: `gpuvm tune {} --pcie on` puts one \
+             expander bus for each host bridge",
+            other.bdf.value,
+            passed.bdf.value,
+            crate::shell::word(&guest.name)
+        );
+        return report.note(&BRIDGES, passed.bdf.spot, message);
     }
 }
 

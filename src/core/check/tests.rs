@@ -76,6 +76,18 @@ fn every_defect_is_found_where_it_is_and_nothing_else() {
     }
 }
 
+/// GPUs of two host bridges of one node below one expander bus, as versions before made it.
+const TWO_BRIDGES: &str = "<domain type='kvm'><name>old</name><memory>1</memory><vcpu>1</vcpu><os>\
+    <type machine='q35'>hvm</type></os><devices>\
+    <controller type='pci' index='1' model='pcie-expander-bus'><target busNr='200'/>\
+    <address type='pci' bus='0' slot='16'/></controller>\
+    <controller type='pci' index='2' model='pcie-root-port'><address type='pci' bus='1' slot='0'/></controller>\
+    <controller type='pci' index='3' model='pcie-root-port'><address type='pci' bus='1' slot='1'/></controller>\
+    <hostdev mode='subsystem' type='pci'><source><address domain='0' bus='0x34' slot='0' function='0'/></source>\
+    <address type='pci' bus='2' slot='0'/></hostdev>\
+    <hostdev mode='subsystem' type='pci'><source><address domain='0' bus='0x57' slot='0' function='0'/></source>\
+    <address type='pci' bus='3' slot='0'/></hostdev></devices></domain>";
+
 #[test]
 fn every_rule_has_a_defect_and_a_name_of_its_own() {
     let ids: Vec<&str> = check::rules().map(|rule| rule.id).collect();
@@ -93,6 +105,15 @@ fn every_rule_has_a_defect_and_a_name_of_its_own() {
         assert_eq!((finding.says.line, &*finding.says.message), (2, "/a: why"));
         tried.insert(finding.rule);
     }
+    // Advice, and no finding: two GPUs of two host bridges of a DGX-2 below one expander bus.
+    let notes = check::judge(
+        &DomainXml::parse(TWO_BRIDGES).unwrap(),
+        &dgx2(),
+        &Occupancy::default(),
+        &Versions::default(),
+    );
+    let about = |note: &&check::Note| note.message.contains("as PHB, on the host they are NODE");
+    tried.extend(notes.1.iter().find(about).map(|note| note.rule));
     assert_eq!(tried, unique);
 }
 

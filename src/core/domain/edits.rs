@@ -3,8 +3,9 @@
 
 use super::edit::{CpuModel, DomainEdit};
 use super::guest::{Guest, VirtType};
+use super::setting::Setting;
 use super::{DomainXml, DomainXmlError, seated};
-use crate::placement::{MOST_VCPUS, Placement, is_amd, window};
+use crate::placement::{MOST_VCPUS, Placement, has_own_pcpus, is_amd, window};
 use crate::topology::Topology;
 
 /// Threads that QEMU fills memory with at most, per cell (gpuvm-hardware(7), MEMORY AT START:
@@ -57,8 +58,8 @@ fn check(
     placement: &Placement,
     topology: &Topology,
 ) -> Result<(), DomainXmlError> {
-    let crate::placement::GuestTopology { sockets, cores, threads } = placement.topology;
-    let vcpus = u128::from(sockets) * u128::from(cores) * u128::from(threads);
+    let crate::placement::GuestTopology { sockets, dies, cores, threads } = placement.topology;
+    let vcpus = u128::from(sockets) * u128::from(dies) * u128::from(cores) * u128::from(threads);
     let error = |path: &str, message| {
         let path = path.to_owned();
         Err(DomainXmlError::Value { path, message })
@@ -153,11 +154,31 @@ fn domain_edits(
         model: cpu_model(current, guest.virt, placement),
         topology: placement.topology,
         topoext: guest.virt == VirtType::Kvm
-            && placement.topology.threads > 1
+            && (placement.topology.threads > 1 || placement.cache.is_some())
             && topology.machine().cpu_vendor.as_deref().is_some_and(is_amd),
         cells: if is_numa { placement.cells.clone() } else { Vec::new() },
     });
+    if guest.virt == VirtType::Kvm {
+        let passes = passes || !guest.vf_pools.is_empty();
+        edits.extend(
+            kvm_settings(current, placement, passes).map(|setting| DomainEdit::Set { setting }),
+        );
+    }
     edits
+}
+
+/// What only guests on KVM get: an emulator has no use for the hints and shows no leaf of the host.
+fn kvm_settings(
+    current: &DomainXml,
+    placement: &Placement,
+    passes: bool,
+) -> impl Iterator<Item = Setting> {
+    let hints = Setting::KvmHints { on: has_own_pcpus(&placement.vcpu_pins) };
+    let is_x86 = current.is_x86();
+    let cache = placement.cache.filter(|_| is_x86);
+    let cache = cache.map(|cache| Setting::CpuCache { cache: Some(cache) });
+    let fixed = (passes && is_x86).then_some(Setting::Migratable { is_off: true });
+    is_x86.then_some(hints).into_iter().chain(cache).chain(fixed)
 }
 
 /// The CPU model of a guest. An emulator's `maximum` is of AMD's family and hides threads without `topoext`, which it

@@ -26,7 +26,7 @@ pub(super) fn device_edits(
     let mut seats = Seats::new(current, placement)?;
     seats.passes |= !guest.vf_pools.is_empty();
     let groups = seats.groups();
-    let kept = seats.kept_or_dropped(&groups);
+    let kept = seats.kept_or_dropped(&groups, false);
     let (mut nics, dropped_nics) = nics(&mut seats, guest, current.name() != guest.name.as_str())?;
     let addresses = seats.addresses(&dropped_nics)?;
     seat_new(&mut seats, &mut nics)?;
@@ -50,17 +50,18 @@ pub(super) fn device_edits(
 }
 
 /// Finds the edits that give the passed-through functions of a document their places and leave what they are as it is:
-/// a root port each, below one expander bus for each guest cell. `port_speed_dgts` is as in
-/// [`Abilities`](super::guest::Abilities).
+/// a root port each, below one expander bus for each group of the plan. `stays`: functions below one for each guest cell
+/// stay there. `port_speed_dgts` is as in [`Abilities`](super::guest::Abilities).
 pub fn seat_edits(
     current: &DomainXml,
     placement: &Placement,
     topology: &Topology,
     port_speed_dgts: Option<u32>,
+    stays: bool,
 ) -> Result<Vec<DomainEdit>, DomainXmlError> {
     let mut seats = Seats::new(current, placement)?;
     let groups = seats.groups();
-    let kept = seats.kept_or_dropped(&groups);
+    let kept = seats.kept_or_dropped(&groups, stays);
     let addresses = seats.addresses(&[])?;
     seats.implied_controllers(false)?;
     let seated = match kept {

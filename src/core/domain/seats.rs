@@ -47,12 +47,15 @@ impl<'a> Seats<'a> {
         Ok(Seats { devices, placement, is_pcie, passes, buses, controllers, dropped })
     }
 
-    /// The guest addresses that functions keep; none where they get new ones, and room was made for these.
+    /// The guest addresses that functions keep; none where they get new ones, and room was made for these. `stays`: those
+    /// below one expander bus for each cell, as versions before made them, stay there.
     pub fn kept_or_dropped(
         &mut self,
         groups: &[(Option<u32>, Vec<Bdf>)],
+        stays: bool,
     ) -> Option<BTreeMap<Bdf, PciAddress>> {
         let kept = self.kept_addresses(groups);
+        let kept = kept.or_else(|| self.kept_addresses(&by_cell(groups)).filter(|_| stays));
         match kept {
             None => self.drop_expanders(|_, _| true),
             // Those of cells that the guest has lost, with nothing below them.
@@ -346,6 +349,15 @@ impl<'a> Seats<'a> {
         }
         names
     }
+}
+
+/// Groups of functions with those of one cell joined.
+fn by_cell(groups: &[(Option<u32>, Vec<Bdf>)]) -> Vec<(Option<u32>, Vec<Bdf>)> {
+    let mut joined: BTreeMap<Option<u32>, Vec<Bdf>> = BTreeMap::new();
+    for (cell, devices) in groups {
+        joined.entry(*cell).or_default().extend(devices);
+    }
+    joined.into_iter().collect()
 }
 
 /// Whether the guest is of the kind that the host's kernel can move packets for.

@@ -13,7 +13,7 @@ use super::shape;
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::memsize::MemSize;
-use crate::placement::{GuestCell, GuestTopology};
+use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
 use serde::{Deserialize, Serialize};
 
@@ -194,6 +194,22 @@ pub enum Setting {
     },
     /// The CPU is the host's.
     HostCpu,
+    /// Whether the guest is told that its vCPUs have their pcpus to themselves (`hint-dedicated`: no paravirtual spin
+    /// locks and TLB flushes), and that it may poll instead of the host when idle (`poll-control`).
+    KvmHints {
+        /// Whether.
+        on: bool,
+    },
+    /// Where the guest's cache leaves come from; none: QEMU's default.
+    CpuCache {
+        /// The source.
+        cache: Option<GuestCache>,
+    },
+    /// Whether the guest has CPU features that no migration keeps, of which the invariant TSC is one.
+    Migratable {
+        /// Whether; else libvirt's default holds, without them.
+        is_off: bool,
+    },
     /// Physical address bits; none: what the CPU model has.
     AddressBits {
         /// The bits.
@@ -261,6 +277,7 @@ impl Setting {
                 domain.child(Fragment::new("devices").if_there().children(nics))
             }
             Setting::Agent { there } => domain.child(agent(*there)),
+            Setting::KvmHints { on } => domain.child(kvm_hints(*on)),
             Setting::Balloon => {
                 let balloon = Fragment::new("memballoon").attr("model", "virtio");
                 domain.child(Fragment::new("devices").child(balloon))
@@ -307,6 +324,20 @@ impl Setting {
                 .want("match", Want::Absent)
                 .only("model")
                 .only("vendor"),
+            Setting::CpuCache { cache: None } => cpu.child(Fragment::gone("cache")).drop_empty(),
+            Setting::CpuCache { cache: Some(cache) } => {
+                let level = match cache {
+                    GuestCache::Passthrough => Want::Absent,
+                    GuestCache::Emulate => Want::Set("3".into()),
+                };
+                let cache =
+                    Fragment::new("cache").want("level", level).attr("mode", cache.as_str());
+                cpu.child(cache)
+            }
+            Setting::Migratable { is_off: true } => cpu.attr("migratable", "off"),
+            Setting::Migratable { is_off: false } => {
+                cpu.want("migratable", Want::Absent).drop_empty()
+            }
             Setting::AddressBits { bits } => match bits {
                 None => cpu.child(Fragment::gone("maxphysaddr")).drop_empty(),
                 Some(AddressBits::Passthrough) => {
@@ -337,6 +368,18 @@ fn vcpu_pins(domain: Fragment, pins: &[CpuSet]) -> Fragment {
 /// What `<cputune>` shall be like as far as pins of a name go.
 fn tune(name: &'static str, pins: Vec<Fragment>) -> Fragment {
     Fragment::new("cputune").children(pins).only(name).drop_empty()
+}
+
+/// What `<features>` shall be like as far as the hints go that KVM gives its guests.
+fn kvm_hints(on: bool) -> Fragment {
+    let names = ["hint-dedicated", "poll-control"].into_iter();
+    let kvm = Fragment::new("kvm");
+    let features = Fragment::new("features");
+    if !on {
+        let kvm = kvm.if_there().children(names.map(Fragment::gone)).drop_empty();
+        return features.if_there().child(kvm);
+    }
+    features.child(kvm.children(names.map(|name| Fragment::new(name).attr("state", "on"))))
 }
 
 /// What `<memoryBacking>` shall be like as far as one element of it goes.

@@ -333,11 +333,11 @@ pub(super) fn cpu(
 
 /// What `<topology>` shall be like.
 pub(super) fn cpu_topology(topology: GuestTopology) -> Fragment {
-    let GuestTopology { sockets, cores, threads } = topology;
+    let GuestTopology { sockets, dies, cores, threads } = topology;
     let one = || Want::Default("1".into());
     Fragment::new("topology")
         .attr("sockets", sockets)
-        .want("dies", one())
+        .want("dies", if dies == 1 { one() } else { Want::Set(dies.to_string()) })
         .want("clusters", one())
         .attr("cores", cores)
         .attr("threads", threads)

@@ -58,6 +58,7 @@ pub(super) fn pinned(
     let sockets = if vcpu_pins.len().is_multiple_of(cores.threads) { sockets(cores) } else { 1 };
     let topology = GuestTopology {
         sockets: small(sockets),
+        dies: 1,
         cores: small(vcpu_pins.len() / threads / sockets),
         threads: small(threads),
     };
@@ -129,7 +130,7 @@ pub(super) fn vendor(cores: &GuestCores<'_>, request: &Request, gpus: usize) -> 
         vcpu_pins,
         emulator_pin: CpuSet::new(),
         iothread_pins: vec![CpuSet::new()],
-        topology: GuestTopology { sockets: 1, cores: vcpus, threads: 1 },
+        topology: GuestTopology { sockets: 1, dies: 1, cores: vcpus, threads: 1 },
         cells: vec![(None, vcpus)],
     }
 }
@@ -172,7 +173,7 @@ pub(super) fn floating(vcpus: u32, request: &Request) -> Result<GuestCpus, PlanE
         vcpu_pins: vec![CpuSet::new(); vcpus as usize],
         emulator_pin: CpuSet::new(),
         iothread_pins: vec![CpuSet::new()],
-        topology: GuestTopology { sockets: cells, cores: each / threads, threads },
+        topology: GuestTopology { sockets: cells, dies: 1, cores: each / threads, threads },
         cells: vec![(None, each); cells as usize],
     })
 }

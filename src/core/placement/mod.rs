@@ -6,6 +6,7 @@ mod annex;
 mod assign;
 mod beside;
 mod budget;
+mod caches;
 mod candidates;
 mod capacity;
 mod cliques;
@@ -46,6 +47,7 @@ pub use crate::occupancy::{Exclusion, Held, Occupancy};
 use crate::request::{PageSize, PinPolicy, Profile, Request, RequestError};
 use crate::topology::{PartitionId, Topology};
 use budget::Solution;
+pub use caches::{GuestCache, has_own_pcpus, shows_caches, with_caches};
 pub use candidates::Kind as ExtraKind;
 pub use capacity::{Blocked, Capacity, OfModel, Size, capacity};
 use explain::Reasons;
@@ -129,10 +131,18 @@ pub struct GuestCell {
 pub struct GuestTopology {
     /// Packages (libvirt's `sockets`).
     pub sockets: u32,
-    /// Cores of a package.
+    /// Dies of a package.
+    #[serde(default = "one")]
+    pub dies: u32,
+    /// Cores of a die.
     pub cores: u32,
     /// Threads of a core.
     pub threads: u32,
+}
+
+/// Dies of a package in records of versions that knew none.
+fn one() -> u32 {
+    1
 }
 
 /// The group of passed-through devices that hang below one expander bus of the guest.
@@ -188,6 +198,9 @@ pub struct Placement {
     pub iothread_pins: Vec<CpuSet>,
     /// What the guest's CPU looks like.
     pub topology: GuestTopology,
+    /// Where the guest's cache leaves come from, so that it sees the host's L3 caches; none: nothing shows them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<GuestCache>,
     /// Guest NUMA cells, by id; at least one.
     pub cells: Vec<GuestCell>,
     /// Page size that backs the memory; none: normal pages.
@@ -204,7 +217,8 @@ pub struct Placement {
 impl Placement {
     /// vCPUs of the guest.
     pub fn vcpus(&self) -> u32 {
-        self.topology.sockets * self.topology.cores * self.topology.threads
+        let GuestTopology { sockets, dies, cores, threads } = self.topology;
+        sockets * dies * cores * threads
     }
 
     /// Memory of the guest.
@@ -320,13 +334,15 @@ pub fn plan(
     if request.p2p_clique {
         guest_pcie.cliques = cliques::cliques(topology, &chosen.gpus, &mut reasons)?;
     }
+    let shown = with_caches(topology, &cpus.vcpu_pins, cpus.topology);
     let placement = Placement {
         partition: chosen.partition,
         devices,
         vcpu_pins: cpus.vcpu_pins,
         emulator_pin: cpus.emulator_pin,
         iothread_pins: cpus.iothread_pins,
-        topology: cpus.topology,
+        topology: shown.map_or(cpus.topology, |(shape, _)| shape),
+        cache: shown.map(|(_, cache)| cache),
         cells,
         huge_pages: request.huge_pages,
         node_pages,

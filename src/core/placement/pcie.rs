@@ -1,5 +1,6 @@
-//! The guest's PCIe tree: one expander bus for each cell that owns devices, and below it each GPU beside the NICs and
-//! drives of its PCIe switch. Knows addresses and nodes, not XML.
+//! The guest's PCIe tree: one expander bus for each host bridge of each cell that owns devices, so that a guest tells
+//! functions of one host bridge (PHB) from those of one node (NODE) as the host does; and below it each GPU beside the
+//! NICs and drives of its PCIe switch. Knows addresses and nodes, not XML.
 
 use super::cpus::GuestCpus;
 use super::explain::Reasons;
@@ -9,6 +10,10 @@ use super::reason::{Topic, TreeReason};
 use super::{GuestPcie, PcieGroup, PcieLink};
 use crate::bdf::Bdf;
 use crate::topology::{DeviceKind, Proximity, Topology, Way};
+
+/// The most expander buses of a guest with one for each host bridge: each takes one of the 29 slots of the root bus that
+/// q35 leaves, and the root ports of disks and NICs take the others, eight a slot. A guest with more gets one for each cell.
+const MOST_BUSES: usize = 16;
 
 /// Groups devices by the cell that their host node is; those that belong to none come last.
 pub(super) fn tree(
@@ -30,14 +35,12 @@ pub(super) fn tree(
         let own: Vec<Bdf> = devices.iter().copied().filter(|&bdf| cell(bdf) == at).collect();
         if !own.is_empty() {
             let index = at.map(|at| u32::try_from(at).expect("cells are few"));
-            groups.push(PcieGroup { cell: index, devices: by_switch(topology, own) });
+            groups.push(PcieGroup { cell: index, devices: own });
         }
     }
     for group in &groups {
-        let devices = group.devices.len();
         match group.cell {
-            Some(cell) => {
-                reasons.say(Topic::Pcie, TreeReason::Bus { devices, cell: Some(cell) });
+            Some(_) => {
                 let bound = only.is_some_and(|at| cpus.cells[at].0.is_some());
                 let is_away =
                     |bdf: &Bdf| bound && homes.of_device(*bdf).is_some() && on(*bdf).is_none();
@@ -46,9 +49,7 @@ pub(super) fn tree(
                     reasons.compromise(Topic::Pcie, TreeReason::Away { devices: away });
                 }
             }
-            None if cpus.cells.iter().all(|(node, _)| node.is_none()) => {
-                reasons.say(Topic::Pcie, TreeReason::Bus { devices, cell: None });
-            }
+            None if cpus.cells.iter().all(|(node, _)| node.is_none()) => {}
             None => {
                 let (unknown, far): (Vec<Bdf>, Vec<Bdf>) =
                     group.devices.iter().partition(|bdf| homes.of_device(**bdf).is_none());
@@ -60,8 +61,38 @@ pub(super) fn tree(
             }
         }
     }
+    let groups = by_bridge(topology, groups);
+    let floats = cpus.cells.iter().all(|(node, _)| node.is_none());
+    for PcieGroup { cell, devices } in groups.iter().filter(|g| g.cell.is_some() || floats) {
+        reasons.say(Topic::Pcie, TreeReason::Bus { devices: devices.len(), cell: *cell });
+    }
     let links = devices.iter().filter_map(|&bdf| link(topology, bdf)).collect();
     GuestPcie { groups, links, cliques: Vec::new() }
+}
+
+/// Divides the groups of cells by host bridge, the one of a cell's first device first; where these would be too many,
+/// they stay.
+fn by_bridge(topology: &Topology, cells: Vec<PcieGroup>) -> Vec<PcieGroup> {
+    let mut divided: Vec<(Option<String>, PcieGroup)> = Vec::new();
+    for PcieGroup { cell, devices } in &cells {
+        for &bdf in devices {
+            let bridge = topology.host_bridge(bdf);
+            let same = |(of, group): &&mut (Option<String>, PcieGroup)| {
+                *of == bridge && group.cell == *cell
+            };
+            match divided.iter_mut().find(same) {
+                Some((_, group)) => group.devices.push(bdf),
+                None => divided.push((bridge, PcieGroup { cell: *cell, devices: vec![bdf] })),
+            }
+        }
+    }
+    let groups = match divided.len() {
+        0..=MOST_BUSES => divided.into_iter().map(|(_, group)| group).collect(),
+        _ => cells,
+    };
+    let sorted =
+        |group: PcieGroup| PcieGroup { devices: by_switch(topology, group.devices), ..group };
+    groups.into_iter().map(sorted).collect()
 }
 
 /// What the path to a device can carry: the least of what the device and each bridge above it could at most. A link has

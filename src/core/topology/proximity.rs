@@ -101,6 +101,14 @@ impl Topology {
     }
 }
 
+impl Topology {
+    /// The host bridge that a function hangs below, as the kernel names it (`pci0000:17`); none where nothing is known.
+    pub fn host_bridge(&self, bdf: Bdf) -> Option<String> {
+        let root = self.way(self.device(bdf)?).root;
+        (!root.is_empty()).then(|| root.into_owned())
+    }
+}
+
 impl Way<'_> {
     /// How near two functions are over PCIe, NVLinks left out.
     pub fn over_pcie(&self, other: &Way<'_>) -> Proximity {

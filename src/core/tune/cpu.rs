@@ -9,7 +9,7 @@ use crate::domain::edit::DomainEdit;
 use crate::domain::setting::{AddressBits, Setting};
 use crate::domain::{DomainXml, MOST_FILL_THREADS};
 use crate::memsize::MemSize;
-use crate::placement::{GuestCell, GuestTopology, Topic};
+use crate::placement::{GuestCache, GuestCell, GuestTopology, Topic, has_own_pcpus};
 use crate::topology::Topology;
 
 /// Makes them.
@@ -22,6 +22,9 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     cells(work)?;
     memory_nodes(work)?;
     address_bits(work)?;
+    cpu_cache(work)?;
+    invtsc(work)?;
+    kvm_hints(work)?;
     window(work)?;
     balloon(work)
 }
@@ -134,20 +137,85 @@ fn topology(work: &mut Work<'_>) -> Result<(), TuneError> {
         (Item::To(shape), _) => Some(shape),
     };
     let vcpus = work.vcpus();
-    if let Some(GuestTopology { sockets, cores, threads }) = topology {
-        let product = u128::from(sockets) * u128::from(cores) * u128::from(threads);
+    if let Some(GuestTopology { sockets, dies, cores, threads }) = topology {
+        let product =
+            u128::from(sockets) * u128::from(dies) * u128::from(cores) * u128::from(threads);
         if product != u128::from(vcpus) {
             let message = format!(
-                "{sockets}x{cores}x{threads} are {product} vCPUs, and the guest has {vcpus}"
+                "{sockets}x{dies}x{cores}x{threads} are {product} vCPUs, and the guest has {vcpus}"
             );
             return Err(TuneError::item(ItemName::Topology, message, "--topology on"));
         }
     }
     let vendor = work.given.topology.machine().cpu_vendor.as_deref();
+    let caches =
+        work.given.items.topology.is_on() && work.placement.is_some_and(|p| p.cache.is_some());
     let topoext = work.guest.kvm
-        && topology.is_some_and(|topology| topology.threads > 1)
+        && topology.is_some_and(|topology| topology.threads > 1 || caches)
         && vendor.is_some_and(crate::placement::is_amd);
     work.set(ItemName::Topology, Setting::Topology { topology, topoext })
+}
+
+/// Where the guest's cache leaves come from. What the planner chose goes with its topology and with the host's CPU.
+fn cpu_cache(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let item = ItemName::CpuCache;
+    let is_hosts = has_hosts_cpu(&work.xml);
+    let cache = match (work.given.items.cpu_cache, work.placement) {
+        (Item::Keep, _) | (Item::On, None) => return Ok(()),
+        (Item::Off, _) => None,
+        (Item::To(GuestCache::Passthrough), _) if !(is_hosts && work.guest.kvm) => {
+            let message = "only a guest on KVM with the host's CPU can have the host's caches";
+            return Err(TuneError::item(item, message, "--cpu-cache emulate"));
+        }
+        (Item::To(cache), _) => Some(cache),
+        (Item::On, Some(placement)) => {
+            let setting = Setting::Topology { topology: Some(placement.topology), topoext: false };
+            let is_planned = !work.xml.would_change(&DomainEdit::Set { setting });
+            let fits = is_planned && is_hosts && work.guest.kvm && work.xml.is_x86();
+            let Some(cache) = placement.cache.filter(|_| fits) else { return Ok(()) };
+            Some(cache)
+        }
+    };
+    work.set(item, Setting::CpuCache { cache })
+}
+
+/// Whether a domain's CPU is the host's.
+fn has_hosts_cpu(xml: &DomainXml) -> bool {
+    let mode = xml.root().child("cpu").and_then(|cpu| cpu.attr("mode"));
+    mode.is_some_and(|mode| mode == "host-passthrough")
+}
+
+/// The invariant TSC of guests that cannot migrate anyhow.
+fn invtsc(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let passes = !work.guest.hostdevs.is_empty();
+    let is_off = match work.given.items.invtsc {
+        Item::Off => false,
+        Item::On if passes && work.guest.kvm && work.xml.is_x86() && has_hosts_cpu(&work.xml) => {
+            true
+        }
+        _ => return Ok(()),
+    };
+    work.set(ItemName::Invtsc, Setting::Migratable { is_off })
+}
+
+/// KVM's hints, which hold only as long as vCPUs have pcpus of their own.
+fn kvm_hints(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let items = work.given.items;
+    let on = match items.kvm_hints {
+        Item::On if work.guest.kvm && work.xml.is_x86() => {
+            let mut pins = vec![CpuSet::new(); work.vcpus() as usize];
+            for pin in &Claims::read(&work.xml).vcpu_pins {
+                if let Some(place) = pins.get_mut(pin.of.value as usize) {
+                    place.clone_from(&pin.cpuset.value);
+                }
+            }
+            has_own_pcpus(&pins)
+        }
+        Item::Keep if matches!(items.pins, Item::Off) => false,
+        Item::Off => false,
+        _ => return Ok(()),
+    };
+    work.set(ItemName::KvmHints, Setting::KvmHints { on })
 }
 
 /// Guest NUMA cells.

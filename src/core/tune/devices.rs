@@ -212,7 +212,9 @@ fn places(work: &mut Work<'_>) -> Result<(), TuneError> {
         (Item::On, Some(placement)) => {
             let has = work.xml.sets_property(SPEED).then_some(FASTEST_DGTS);
             let fastest = work.given.abilities.port_speed_dgts.or(has);
-            seat_edits(&work.xml, placement, work.given.topology, fastest)?
+            // Nobody's GPU changes its place in the guest without being asked for.
+            let stays = work.given.items.unnamed.contains(&ItemName::Pcie);
+            seat_edits(&work.xml, placement, work.given.topology, fastest, stays)?
         }
         _ => return Ok(()),
     };

@@ -5,7 +5,7 @@ use crate::domain::guest::Made;
 use crate::domain::setting::Rate;
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
-use crate::placement::GuestTopology;
+use crate::placement::{GuestCache, GuestTopology};
 use crate::request::PageSize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,6 +118,12 @@ pub struct Items {
     pub window: Item<MemSize>,
     /// Physical address bits, and with them the CPU model.
     pub maxphysaddr: Item<u8>,
+    /// Hints that KVM gives to guests whose vCPUs have pcpus of their own.
+    pub kvm_hints: Item<Never>,
+    /// Where the guest's cache leaves come from.
+    pub cpu_cache: Item<GuestCache>,
+    /// The invariant TSC, for which the guest's CPU is marked as one that does not migrate.
+    pub invtsc: Item<Never>,
     /// Memory balloon.
     pub balloon: Item<Virtio>,
     /// Things that nobody named, so that of a guest of ours they are made as was asked for when it was made.
@@ -152,8 +158,11 @@ impl Items {
             pcie: Item::On,
             window: Item::On,
             maxphysaddr: Item::On,
+            kvm_hints: Item::On,
+            cpu_cache: Item::On,
+            invtsc: Item::On,
             balloon: Item::On,
-            unnamed: [ItemName::Pins, ItemName::Topology, ItemName::Cells].into(),
+            unnamed: [ItemName::Pins, ItemName::Topology, ItemName::Cells, ItemName::Pcie].into(),
         }
     }
 
@@ -175,6 +184,7 @@ impl Items {
         let changed = [
             matches!(self.pins, Item::On | Item::To(_)),
             matches!(self.topology, Item::On),
+            matches!(self.cpu_cache, Item::On),
             matches!(self.iothreads, Item::On | Item::To(_)),
             matches!(self.huge_pages, Item::On | Item::To(_)),
             matches!(self.cells, Item::On | Item::To(_)),
@@ -212,6 +222,9 @@ pub enum ItemName {
     Pcie,
     Window,
     Maxphysaddr,
+    KvmHints,
+    CpuCache,
+    Invtsc,
     Balloon,
     Request,
 }
@@ -243,6 +256,9 @@ impl ItemName {
             ItemName::Pcie => "pcie",
             ItemName::Window => "window",
             ItemName::Maxphysaddr => "maxphysaddr",
+            ItemName::KvmHints => "kvm-hints",
+            ItemName::CpuCache => "cpu-cache",
+            ItemName::Invtsc => "invtsc",
             ItemName::Balloon => "balloon",
             ItemName::Request => "request",
         }

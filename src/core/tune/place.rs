@@ -211,7 +211,14 @@ fn only_own(placement: &mut Placement, own: &BTreeSet<Bdf>, topology: &Topology)
         let on = |node: NodeId| placement.cells.iter().position(|c| c.host_nodes.contains(node));
         let cell = if cells == 1 { Some(0) } else { node.and_then(on) };
         let cell = cell.and_then(|cell| u32::try_from(cell).ok());
-        match groups.iter_mut().find(|group| group.cell == cell || cells == 1) {
+        let bridge = topology.host_bridge(bdf);
+        let is_near = |group: &PcieGroup| {
+            let first = group.devices.first();
+            first.is_some_and(|first| topology.host_bridge(*first) == bridge)
+        };
+        let of_cell = |group: &PcieGroup| group.cell == cell || cells == 1;
+        let near = groups.iter().position(|group| of_cell(group) && is_near(group));
+        match near.and_then(|at| groups.get_mut(at)) {
             Some(group) => group.devices.push(bdf),
             None => groups.push(PcieGroup { cell, devices: vec![bdf] }),
         }

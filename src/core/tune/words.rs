@@ -23,7 +23,11 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
         }
         ItemName::Topology => root.find("cpu/topology").map_or("none".into(), |topology| {
             let part = |name| topology.attr(name).unwrap_or_else(|| "1".into()).into_owned();
-            format!("{}x{}x{}", part("sockets"), part("cores"), part("threads"))
+            let dies = match &*part("dies") {
+                "1" => String::new(),
+                dies => format!("{dies}x"),
+            };
+            format!("{}x{dies}{}x{}", part("sockets"), part("cores"), part("threads"))
         }),
         ItemName::Emulator => {
             let pin = claims.emulator_pin.as_ref();
@@ -129,6 +133,19 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
             let bits = bits.map(|bits| bits.attr("bits").or_else(|| bits.attr("mode")));
             let bits = bits.flatten().unwrap_or_else(|| "default".into());
             format!("CPU {mode}, bits {bits}")
+        }
+        ItemName::KvmHints => {
+            let hint = root.find("features/kvm/hint-dedicated").and_then(|hint| hint.attr("state"));
+            if hint.is_some_and(|state| state == "on") { "dedicated" } else { "none" }.into()
+        }
+        ItemName::CpuCache => {
+            let mode = root.find("cpu/cache").and_then(|cache| cache.attr("mode"));
+            mode.map_or("QEMU's default".into(), |mode| mode.into_owned())
+        }
+        ItemName::Invtsc => {
+            let migratable = root.child("cpu").and_then(|cpu| cpu.attr("migratable"));
+            let seen = migratable.is_some_and(|migratable| migratable == "off");
+            if seen { "seen by the guest" } else { "hidden" }.into()
         }
         ItemName::Balloon => {
             let model = devices("memballoon").next().and_then(|balloon| balloon.attr("model"));

@@ -72,6 +72,30 @@ pub const DEFECTS: &[Defect] = &[
         true,
         &[("<emulatorpin", "<vcpupin vcpu='19' cpuset='6'/><emulatorpin")],
     ),
+    defect(
+        "hint-dedicated-shared",
+        "/domain/features/kvm/hint-dedicated",
+        true,
+        &[
+            ("<features>", "<features><kvm><hint-dedicated state='on'/></kvm>"),
+            ("<vcpupin vcpu='0' cpuset='0'/>", ""),
+        ],
+    ),
+    defect(
+        "cpu-cache-mode",
+        "/domain/cpu/cache",
+        false,
+        &[
+            ("mode='host-passthrough' check='none' migratable='off'", "mode='host-model'"),
+            ("<maxphysaddr mode='passthrough'/>", "<cache mode='passthrough'/>"),
+        ],
+    ),
+    defect(
+        "guest-caches",
+        "/domain/cpu/topology",
+        true,
+        &[("dies='1' clusters='1' cores='5'", "dies='5' clusters='1' cores='1'")],
+    ),
     defect("pin-absent-pcpu", "/domain/cputune/vcpupin[10]/@cpuset", true, &[("'52'", "'9999'")]),
     defect(
         "pin-absent-pcpu",

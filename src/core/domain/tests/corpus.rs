@@ -115,7 +115,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
         }],
         guarded: Vec::new(),
     });
-    let topology = GuestTopology { sockets: 1, cores: 2, threads: 1 };
+    let topology = GuestTopology { sockets: 1, dies: 1, cores: 2, threads: 1 };
     let cpu =
         prop_oneof![Just(CpuModel::Maximum), Just(CpuModel::Named("x")), Just(CpuModel::Kept)]
             .prop_map(move |model| DomainEdit::SetCpu {

@@ -153,7 +153,7 @@ fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
 }
 
 fn cpu_examples() -> Vec<(DomainEdit, &'static str)> {
-    let topology = GuestTopology { sockets: 1, cores: 1, threads: 2 };
+    let topology = GuestTopology { sockets: 1, dies: 1, cores: 1, threads: 2 };
     let cell = |vcpus, node: &str| GuestCell {
         vcpus,
         memory_kib: MemSize::from_gib(1),

@@ -212,6 +212,48 @@ fn a_template_keeps_what_is_its_own() {
 }
 
 #[test]
+fn functions_below_one_bus_for_each_cell_stay_unless_the_new_tree_is_asked_for() {
+    let topology = host("dgx-2");
+    let request = Request::for_gpus(16);
+    let place = plan(&topology, &Occupancy::default(), &request).unwrap();
+    let mut old = place.clone();
+    let groups = std::mem::take(&mut old.guest_pcie.groups);
+    for group in groups {
+        match old.guest_pcie.groups.iter_mut().find(|other| other.cell == group.cell) {
+            Some(other) => other.devices.extend(group.devices),
+            None => old.guest_pcie.groups.push(group),
+        }
+    }
+    let made = render(TEMPLATES[0].1, &guest("old", VirtType::Kvm, &request), &old, &topology);
+    let tuned = |stays: bool| {
+        let mut xml = made.clone();
+        let edits = crate::domain::seat_edits(&xml, &place, &topology, None, stays).unwrap();
+        xml.apply_all(&edits).unwrap();
+        let buses = xml.text().matches("model='pcie-expander-bus'").count();
+        let again = crate::domain::seat_edits(&xml, &place, &topology, None, true).unwrap();
+        assert!(!again.iter().any(|edit| xml.would_change(edit)), "a second run changes it");
+        (
+            xml.root()
+                .find("devices")
+                .unwrap()
+                .children("hostdev")
+                .map(|h| h.child("address").unwrap().attr("bus").unwrap().into_owned())
+                .collect::<Vec<_>>(),
+            buses,
+        )
+    };
+    let before: Vec<_> = made
+        .root()
+        .child("devices")
+        .unwrap()
+        .children("hostdev")
+        .map(|h| h.child("address").unwrap().attr("bus").unwrap().into_owned())
+        .collect();
+    assert_eq!(tuned(true), (before, 2));
+    assert_eq!(tuned(false).1, 4);
+}
+
+#[test]
 fn a_dgx_2_guest_carries_what_it_must() {
     let topology = host("dgx-2");
     let request = Request { huge_pages: Some(PageSize::OneGib), ..Request::for_gpus(16) };
@@ -239,7 +281,7 @@ fn a_dgx_2_guest_carries_what_it_must() {
     assert_eq!(text("memory"), memory.to_string());
     let devices = root.child("devices").unwrap();
     let models: Vec<_> = devices.children("controller").filter_map(|c| c.attr("model")).collect();
-    assert_eq!(models.iter().filter(|model| *model == "pcie-expander-bus").count(), 2);
+    assert_eq!(models.iter().filter(|model| *model == "pcie-expander-bus").count(), 4);
     let hostdevs: Vec<_> = devices.children("hostdev").collect();
     assert_eq!(hostdevs.len(), 28);
     assert!(hostdevs.iter().all(|hostdev| hostdev.attr("managed").unwrap() == "no"));
@@ -273,7 +315,10 @@ fn nics_and_drives_have_root_ports_beside_their_gpu() {
         port.child("address").unwrap().attr("bus").unwrap().into_owned()
     };
     assert_eq!(hostdevs.len(), 3);
-    assert_eq!((port(1), port(2)), (port(0), port(0)), "one expander bus");
+    let bridge = |at: usize| topology.host_bridge(place.devices[at]);
+    for at in [1, 2] {
+        assert_eq!(port(at) == port(0), bridge(at) == bridge(0), "{at}: one bus for each bridge");
+    }
     let managed = |at: usize| hostdevs[at].attr("managed").unwrap().into_owned();
     // Libvirt binds what is no part of an NVLink board.
     assert_eq!([managed(0), managed(1), managed(2)], ["no", "yes", "yes"]);
@@ -308,7 +353,7 @@ fn impossible_guests_are_refused_with_the_place() {
     assert!(error(pc, &place).contains("os/type/@machine"));
     let crowd = Placement {
         vcpu_pins: vec![Default::default(); 256],
-        topology: GuestTopology { sockets: 2, cores: 64, threads: 2 },
+        topology: GuestTopology { sockets: 2, dies: 1, cores: 64, threads: 2 },
         ..place.clone()
     };
     assert!(error(TEMPLATES[0].1, &crowd).contains("iommu"));

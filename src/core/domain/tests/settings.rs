@@ -5,11 +5,11 @@ use crate::domain::edit::{DomainEdit, IoThread};
 use crate::domain::guest::{Made, Role};
 use crate::domain::setting::{AddressBits, DiskTuning, NicTuning, Put, Rate, Setting};
 use crate::memsize::MemSize;
-use crate::placement::{GuestCell, GuestTopology};
+use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
 
 /// How many kinds of settings there are.
-pub const VARIANTS: usize = 20;
+pub const VARIANTS: usize = 23;
 
 /// A number for each variant; without a catch-all arm, so that a new one needs an example.
 pub fn variant(setting: &Setting) -> usize {
@@ -34,6 +34,9 @@ pub fn variant(setting: &Setting) -> usize {
         Setting::IothreadSchedulers { .. } => 17,
         Setting::Made { .. } => 18,
         Setting::Request { .. } => 19,
+        Setting::KvmHints { .. } => 20,
+        Setting::CpuCache { .. } => 21,
+        Setting::Migratable { .. } => 22,
     }
 }
 
@@ -51,7 +54,7 @@ pub fn examples() -> Vec<(DomainEdit, &'static str)> {
 
 fn cpu_examples() -> Vec<(Setting, &'static str)> {
     let set = |text: &str| -> CpuSet { text.parse().unwrap() };
-    let topology = GuestTopology { sockets: 1, cores: 2, threads: 2 };
+    let topology = GuestTopology { sockets: 1, dies: 1, cores: 2, threads: 2 };
     let cell = GuestCell {
         vcpus: 0..4,
         memory_kib: MemSize::from_gib(2),
@@ -138,6 +141,35 @@ fn cpu_examples() -> Vec<(Setting, &'static str)> {
 -    <model>Nehalem</model>
 +  <cpu mode="host-passthrough">"#,
         ),
+        (
+            Setting::KvmHints { on: true },
+            r"
++  <features>
++    <kvm>
++      <hint-dedicated state='on'/>
++      <poll-control state='on'/>
++    </kvm>
++  </features>",
+        ),
+        (Setting::KvmHints { on: false }, ""),
+        (
+            Setting::CpuCache { cache: Some(GuestCache::Passthrough) },
+            r"
++    <cache mode='passthrough'/>",
+        ),
+        (
+            Setting::CpuCache { cache: Some(GuestCache::Emulate) },
+            r"
++    <cache level='3' mode='emulate'/>",
+        ),
+        (Setting::CpuCache { cache: None }, ""),
+        (
+            Setting::Migratable { is_off: true },
+            r#"
+-  <cpu mode="custom" match='exact'>
++  <cpu mode="custom" match='exact' migratable='off'>"#,
+        ),
+        (Setting::Migratable { is_off: false }, ""),
         (
             Setting::AddressBits { bits: Some(AddressBits::Passthrough) },
             r#"

@@ -109,12 +109,12 @@ fn placed(host: &Topology, held: &Occupancy, place: &Placement) -> String {
     let states = device_states(host, held, &place.devices);
     let odd = states.iter().filter(|(state, _)| *state != DeviceState::Free).count();
     writeln!(text, "  {partition}{} ({odd} not free)", row(&place.devices)).unwrap();
-    let GuestTopology { sockets, cores, threads } = place.topology;
+    let GuestTopology { sockets, dies, cores, threads } = place.topology;
     let io = row(&place.iothread_pins);
     let pages = place.node_pages.iter().map(|of| numbers(&format!("{of:?}")));
     writeln!(
         text,
-        "  {sockets}x{cores}x{threads} emulator {} io {io} pages {:?} {}",
+        "  {sockets}x{dies}x{cores}x{threads} emulator {} io {io} pages {:?} {}",
         place.emulator_pin,
         place.huge_pages,
         pages.collect::<Vec<_>>().join(", ")

@@ -213,11 +213,17 @@ fn devices_stand_beside_the_gpu_of_their_switch() {
     let host = host("dgx-h100");
     let all: Vec<u32> = (0..8).collect();
     let place = plan(&host, &Occupancy::default(), &request(&all, 8, 0, 2)).unwrap();
-    assert_eq!(place.guest_pcie.groups.len(), 2);
-    assert_eq!(
-        buses(&place.guest_pcie.groups[0].devices)[..8],
-        [0x1b, 0x18, 0x43, 0x40, 0x52, 0x4f, 0x61, 0x5e]
-    );
+    // One for each host bridge: eight of a GPU and its NIC, and one of the drives.
+    let groups = &place.guest_pcie.groups;
+    assert_eq!(groups.len(), 9);
+    for group in groups {
+        let bridges: std::collections::BTreeSet<_> =
+            group.devices.iter().map(|bdf| host.host_bridge(*bdf)).collect();
+        assert_eq!(bridges.len(), 1, "{group:?}");
+    }
+    let first = groups.iter().filter(|group| group.cell == Some(0));
+    let first: Vec<_> = first.flat_map(|group| group.devices.clone()).collect();
+    assert_eq!(buses(&first)[..8], [0x1b, 0x18, 0x43, 0x40, 0x52, 0x4f, 0x61, 0x5e]);
     assert_eq!(place.devices.len(), 18);
     let kinds: Vec<DeviceKind> =
         place.devices.iter().map(|&bdf| host.device(bdf).unwrap().kind()).collect();

@@ -1,0 +1,200 @@
+//! How a guest sees the L3 caches that its vCPUs share on the host: dies, and where the guest's cache leaves come from.
+//! Knows pins and the host's caches, not how cores were chosen.
+//!
+//! A guest's kernel finds the vCPUs below one L3 by their APIC ids. QEMU gives sockets, dies, cores and threads each a
+//! field of whole bits in it (QEMU, `include/hw/i386/topology.h`). With the host's leaves (`host-cache-info`) AMD's leaf
+//! 0x8000001D says how many ids share a cache, which the kernel rounds up to a power of two (Linux,
+//! `cacheinfo_amd_init_llc_id`); QEMU cuts Intel's leaf 4 to the guest's package. With QEMU's own leaves (`l3-cache`)
+//! each die has one L3 (QEMU, `target/i386/cpu.c`: `legacy_l3_cache`).
+
+use super::GuestTopology;
+use crate::cpuset::CpuSet;
+use crate::topology::Topology;
+use serde::{Deserialize, Serialize};
+
+/// Where the guest's leaves about caches come from (libvirt's `mode` of a CPU's `<cache>`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum GuestCache {
+    /// The host's CPU: sizes and sharing are the host's.
+    Passthrough,
+    /// QEMU: an L3 of 16 MiB for each die.
+    Emulate,
+}
+
+impl GuestCache {
+    /// libvirt's word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            GuestCache::Passthrough => "passthrough",
+            GuestCache::Emulate => "emulate",
+        }
+    }
+}
+
+/// The most dies of a package: AMD's leaf 0x8000001E has three bits for them.
+const MOST_DIES: u32 = 8;
+
+/// Bits that number so many things.
+fn bits(things: u32) -> u32 {
+    things.max(1).next_power_of_two().trailing_zeros()
+}
+
+/// The L3 cache of each vCPU, as places in the host's record; none where a vCPU is not on one pcpu, or its cache is not known.
+fn caches_of(topology: &Topology, pins: &[CpuSet]) -> Option<Vec<usize>> {
+    let caches = &topology.parts().l3;
+    let cache = |pin: &CpuSet| {
+        let only = pin.first().filter(|_| pin.len() == 1)?;
+        caches.iter().position(|cache| cache.pcpus.contains(only))
+    };
+    pins.iter().map(cache).collect()
+}
+
+/// APIC ids that share an L3 of the host, as bits; none where nobody can tell. An offline thread has an id, too, and
+/// Intel's leaf counts ids that the package could have.
+fn host_bits(topology: &Topology) -> Option<u32> {
+    let is_amd = topology.machine().cpu_vendor.as_deref().is_some_and(super::is_amd);
+    let most = topology.parts().l3.iter().map(|cache| cache.pcpus.len()).max()?;
+    let known = is_amd && topology.parts().offline.is_empty();
+    known.then(|| bits(u32::try_from(most).unwrap_or(u32::MAX)))
+}
+
+/// The L3 cache that a guest believes each of its vCPUs to be below, by any number.
+fn seen(shape: GuestTopology, cache: GuestCache, host: Option<u32>) -> Vec<u32> {
+    let GuestTopology { sockets, dies, cores, threads } = shape;
+    let die_at = bits(cores) + bits(threads);
+    let mut seen = Vec::new();
+    for socket in 0..sockets {
+        for die in 0..dies {
+            for core in 0..cores {
+                let number =
+                    (((socket << bits(dies) | die) << bits(cores)) | core) << bits(threads);
+                let group = match (cache, host) {
+                    (GuestCache::Passthrough, Some(shared)) => number >> shared,
+                    (GuestCache::Passthrough, None) => socket,
+                    (GuestCache::Emulate, _) => number >> die_at,
+                };
+                seen.extend((0..threads).map(|_| group));
+            }
+        }
+    }
+    seen
+}
+
+/// Whether two numberings put the same things together.
+fn is_same(seen: &[u32], there: &[usize]) -> bool {
+    let mut pairs: Vec<(u32, usize)> = seen.iter().copied().zip(there.iter().copied()).collect();
+    pairs.sort_unstable();
+    pairs.dedup();
+    let groups = pairs.len();
+    pairs.dedup_by_key(|(seen, _)| *seen);
+    let left = pairs.len();
+    pairs.sort_unstable_by_key(|(_, there)| *there);
+    pairs.dedup_by_key(|(_, there)| *there);
+    seen.len() == there.len() && left == groups && pairs.len() == groups
+}
+
+/// Whether a guest with these pins sees its vCPUs below the L3 caches that they are below on the host; none where that is
+/// not known.
+pub fn shows_caches(
+    topology: &Topology,
+    pins: &[CpuSet],
+    shape: GuestTopology,
+    cache: GuestCache,
+) -> Option<bool> {
+    let there = caches_of(topology, pins)?;
+    // What a document says may not multiply out.
+    let vcpus = [shape.sockets, shape.dies, shape.cores, shape.threads];
+    let vcpus = vcpus.iter().try_fold(1u32, |all, part| all.checked_mul(*part))?;
+    (vcpus as usize == pins.len())
+        .then(|| is_same(&seen(shape, cache, host_bits(topology)), &there))
+}
+
+/// The guest's topology with the fewest dies, and the source of its cache leaves, by which it sees the host's L3 caches;
+/// none: no even number of dies shows them.
+pub fn with_caches(
+    topology: &Topology,
+    pins: &[CpuSet],
+    shape: GuestTopology,
+) -> Option<(GuestTopology, GuestCache)> {
+    let there = caches_of(topology, pins)?;
+    let host = host_bits(topology);
+    let all = shape.dies * shape.cores;
+    let dies = || (1..=MOST_DIES.min(all)).filter(|dies| all.is_multiple_of(*dies));
+    let shapes = || dies().map(|dies| GuestTopology { dies, cores: all / dies, ..shape });
+    [GuestCache::Passthrough, GuestCache::Emulate].into_iter().find_map(|cache| {
+        let fits = |shape: &GuestTopology| is_same(&seen(*shape, cache, host), &there);
+        Some((shapes().find(fits)?, cache))
+    })
+}
+
+/// Whether each vCPU is pinned to a pcpu that no other vCPU of the guest is pinned to. No other guest of ours is there
+/// either.
+pub fn has_own_pcpus(pins: &[CpuSet]) -> bool {
+    let all = pins.iter().fold(CpuSet::new(), |all, pin| all.or(pin));
+    !pins.is_empty() && all.len() == pins.len() && pins.iter().all(|pin| pin.len() == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::{Occupancy, plan};
+    use crate::request::Request;
+
+    /// What a guest of so many GPUs of a recorded host is shown.
+    fn shown(host: &str, gpus: u32) -> (GuestTopology, Option<GuestCache>, Option<bool>) {
+        let text = match host {
+            "dgx-2" => include_str!("../../../topologies/dgx-2.json"),
+            _ => include_str!("../../../topologies/dgx-a100.json"),
+        };
+        let topology = crate::topology::file::from_json(text).unwrap();
+        let place = plan(&topology, &Occupancy::default(), &Request::for_gpus(gpus)).unwrap();
+        let shows = place
+            .cache
+            .and_then(|cache| shows_caches(&topology, &place.vcpu_pins, place.topology, cache));
+        (place.topology, place.cache, shows)
+    }
+
+    #[test]
+    fn guests_see_the_caches_of_their_host() {
+        for (host, gpus) in [("dgx-2", 1), ("dgx-2", 16), ("dgx-a100", 1), ("dgx-a100", 8)] {
+            let (shape, cache, shows) = shown(host, gpus);
+            assert_eq!(cache, Some(GuestCache::Passthrough), "{host} {gpus}: {shape:?}");
+            assert_eq!(shows, Some(true), "{host} {gpus}: {shape:?}");
+        }
+    }
+
+    #[test]
+    fn fields_of_an_apic_id_are_whole_bits() {
+        let shape = GuestTopology { sockets: 1, dies: 2, cores: 3, threads: 2 };
+        // Ids 0 to 5 and 8 to 13.
+        let by_host = seen(shape, GuestCache::Passthrough, Some(3));
+        assert_eq!(by_host, [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(seen(shape, GuestCache::Emulate, None), by_host);
+        // A larger cache of the host would take both dies in.
+        assert_eq!(seen(shape, GuestCache::Passthrough, Some(4)), [0; 12]);
+        let flat = GuestTopology { dies: 1, cores: 6, ..shape };
+        assert_eq!(
+            seen(flat, GuestCache::Passthrough, Some(3)),
+            [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
+        );
+    }
+
+    #[test]
+    fn groups_are_compared_whatever_their_numbers() {
+        assert!(is_same(&[4, 4, 9], &[7, 7, 1]));
+        for (seen, there) in [([4, 4, 9], [7, 1, 1]), ([4, 4, 4], [7, 7, 1]), ([4, 5, 4], [7; 3])] {
+            assert!(!is_same(&seen, &there), "{seen:?} {there:?}");
+        }
+    }
+
+    #[test]
+    fn pins_are_exclusive_where_each_is_one_pcpu_of_its_own() {
+        let set = |text: &str| -> CpuSet { text.parse().unwrap() };
+        assert!(has_own_pcpus(&[set("1"), set("5")]));
+        for pins in [vec![], vec![set("1"), set("1")], vec![set("1"), set("2-3")], vec![set("")]] {
+            assert!(!has_own_pcpus(&pins), "{pins:?}");
+        }
+    }
+}
