@@ -373,3 +373,71 @@ fn what_was_not_deactivated_is_pending() {
     assert_eq!(ids(&a, Some(&h100(&[3]))), [0; 0]);
     assert_eq!(ids(&[], Some(&h100(&[]))), [0; 0], "nothing is active since the host has booted");
 }
+
+/// A host of eight GPUs whose NVSwitches Fabric Manager keeps, with these partitions and module ids by GPU.
+fn shared(partitions: &[(u32, &[u32])], known: &[u32]) -> crate::topology::Topology {
+    use crate::topology::{FabricModel, Partition, PartitionId};
+    let text = include_str!("../../../topologies/dgx-h100.json");
+    let mut parts = crate::topology::file::from_json(text).unwrap().parts().clone();
+    let host = crate::topology::Topology::new(parts.clone()).unwrap();
+    let gpus: Vec<crate::bdf::Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+    let fabric = &mut parts.fabric;
+    fabric.model = FabricModel::SharedNvswitch;
+    fabric.module_ids = known.iter().map(|&id| (gpus[id as usize - 1], id)).collect();
+    let partition = |(id, modules): &(u32, &[u32])| Partition {
+        id: PartitionId(*id),
+        gpus: modules.iter().map(|&id| gpus[id as usize - 1]).collect(),
+        nvlinks_per_gpu: 18,
+        nvswitches: 0,
+        nvswitch_pool: Vec::new(),
+        active: false,
+    };
+    fabric.partitions = partitions.iter().map(partition).collect();
+    crate::topology::Topology::new(parts).unwrap()
+}
+
+#[test]
+fn a_set_of_gpus_needs_the_partition_of_exactly_these() {
+    let all = [1, 2, 3, 4, 5, 6, 7, 8];
+    let host = shared(&[(0, &all), (3, &[1, 3]), (7, &[1])], &all);
+    let gpus: Vec<crate::bdf::Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+    let of = |places: &[usize]| {
+        let devices: Vec<_> = places.iter().map(|place| gpus[place - 1]).collect();
+        need(&host, &devices)
+    };
+    let pair = of(&[3, 1]).unwrap().unwrap();
+    assert_eq!((pair.partition, pair.modules()), (3, modules(&[1, 3])));
+    assert_eq!(pair.placed(&[]).unwrap(), [(1, gpus[0]), (3, gpus[2])]);
+    assert_eq!(of(&[1]).unwrap().unwrap().partition, 7, "one GPU needs its own");
+    assert_eq!(of(&[]).unwrap(), None);
+    let error = of(&[1, 2]).unwrap_err();
+    assert_eq!(error, NeedRefusal::None { gpus: 2, unknown: 0, sizes: vec![1, 2, 8] });
+    assert!(error.hint().contains("1, 2, 8 GPUs"), "{}", error.hint());
+}
+
+#[test]
+fn the_partition_of_all_gpus_needs_no_module_ids() {
+    let all = [1, 2, 3, 4, 5, 6, 7, 8];
+    let host = shared(&[(0, &all)], &[2]);
+    let gpus: Vec<crate::bdf::Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+    let whole = need(&host, &gpus).unwrap().unwrap();
+    assert_eq!((whole.partition, whole.placed(&[])), (0, None));
+    let placed = whole.placed(&h100(&[])).unwrap();
+    assert_eq!(placed.iter().map(|(id, _)| *id).collect::<Modules>(), modules(&all));
+    assert!(placed.contains(&(2, gpus[1])), "the one that is known keeps its own: {placed:?}");
+    assert_eq!(placed.iter().map(|(_, gpu)| gpu).collect::<BTreeSet<_>>().len(), 8);
+    assert_eq!(whole.placed(&[listed(0, &[1, 2], false)]), None, "another number of them");
+    let error = need(&host, &gpus[..2]).unwrap_err();
+    assert!(matches!(error, NeedRefusal::None { unknown: 1, .. }), "{error}");
+}
+
+#[test]
+fn where_a_reset_cuts_links_only_all_gpus_are_activated_for() {
+    let all = [1, 2, 3, 4, 5, 6, 7, 8];
+    let mut parts = shared(&[(0, &all), (3, &[1, 3])], &all).parts().clone();
+    parts.fabric.reset_cuts_links = true;
+    let host = crate::topology::Topology::new(parts).unwrap();
+    let gpus: Vec<crate::bdf::Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+    assert_eq!(need(&host, &[gpus[0], gpus[2]]), Err(NeedRefusal::ResetCutsLinks { partition: 3 }));
+    assert_eq!(need(&host, &gpus).unwrap().unwrap().partition, 0);
+}

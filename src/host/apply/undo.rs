@@ -6,14 +6,18 @@ use super::bind::BindError;
 use super::disk::{self, unfinished};
 use super::identity::{FileId, Identity, Mark, Proof, sum_of, uuid_of, volume_file};
 use super::journal::Journal;
+use super::partition::PartitionStep;
 use super::perform::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
 use super::{Left, Observer, Step, StepError, bind, file, pages, partition};
+use crate::discover::binding::binding;
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
+use crate::fsroot::FsRoot;
 use crate::hypervisor::storage::{NewVolume, VolumeId};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
 use gpuvm_core::domain::{DomainXml, differences};
+use gpuvm_core::topology::is_vfio;
 use std::path::Path;
 
 /// How long after a step began what it makes may come into being, in nanoseconds.
@@ -166,7 +170,10 @@ pub(super) fn undo(
         Step::ActivatePartition(step) => {
             partition::on_this_machine(hypervisor, |switch| switch.undo_activation(step))
                 .map_err(StepError::from)
+                .map(|()| reset(step, hypervisor))
         }
+        // Its guest is off, and what was active for it is not activated again.
+        Step::DeactivatePartition(step) if step.may_wait => Ok(()),
         Step::DeactivatePartition(step) => {
             partition::on_this_machine(hypervisor, |switch| switch.undo_deactivation(step))
                 .map_err(StepError::from)
@@ -188,6 +195,18 @@ pub(super) fn undo(
         | Step::DeleteVolume { .. } => Ok(()),
     };
     gone_is_good(undone)
+}
+
+/// Resets the GPUs of a partition that was deactivated again: what a guest had of it is not left in them. That one of them
+/// cannot be is no reason to stop, since each is reset before its next guest starts.
+fn reset(step: &PartitionStep, hypervisor: &dyn Hypervisor) {
+    let Ok(root) = FsRoot::live() else { return };
+    for gpu in &step.gpus {
+        let bound = binding(&root, gpu.bdf).ok().flatten().and_then(|now| now.driver);
+        if bound.as_deref().is_some_and(is_vfio) {
+            let _ = bind::on_this_machine(hypervisor, false, |binder| binder.reset(gpu.bdf));
+        }
+    }
 }
 
 /// The error that something is not what a step made.
