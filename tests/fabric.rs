@@ -98,6 +98,12 @@ impl Machine {
 
     /// Runs the program there; `libraries`: whether NVIDIA's are installed.
     fn gpuvm(&self, args: &[&str], libraries: bool) -> (i32, String, String) {
+        self.gpuvm_on(&[&[env!("CARGO_BIN_EXE_gpuvm")], args].concat(), libraries, "")
+    }
+
+    /// Runs a command there with a text on standard input.
+    fn gpuvm_on(&self, words: &[&str], libraries: bool, text: &str) -> (i32, String, String) {
+        std::fs::write(self.path("stdin"), text).unwrap();
         let script = "mount -t tmpfs tmpfs /usr/share; mkdir -p /usr/share/nvidia/nvswitch; \
                       cp \"$DIR\"/config/* /usr/share/nvidia/nvswitch/ 2>/dev/null || true; \
                       cp -a /etc/. \"$DIR\"/etc/ 2>/dev/null || true; mount --bind \"$DIR\"/etc /etc; \
@@ -105,7 +111,7 @@ impl Machine {
                       exec \"$@\"";
         let mut command = Command::new(project().join("tests/as-host"));
         command.arg(self.dir.path().join("host")).args(["bash", "-ec", script, "bash"]);
-        command.arg(env!("CARGO_BIN_EXE_gpuvm")).args(args);
+        command.args(words).stdin(std::fs::File::open(self.path("stdin")).unwrap());
         command.env("DIR", self.dir.path()).env("LC_ALL", "C").env_remove("COLUMNS");
         command.env("GPUVM_FAKE_NVIDIA", self.path("fake"));
         if libraries {
@@ -838,4 +844,197 @@ fn before_h100_only_a_guest_of_all_gpus_is_made_in_the_shared_mode() {
     let (code, steps, err) = dry_run(&machine, &uri, "8");
     let activates = |step: &String| step.starts_with("activate NVLink partition ");
     assert!(code == 0 && steps.iter().any(activates), "{steps:#?}{err}");
+/// The document of `fabric restore`, with its exit code.
+fn restored(machine: &Machine, more: &[&str]) -> (i32, Value) {
+    let args = [&["fabric", "restore", "--json"], more].concat();
+    let (code, out, err) = machine.gpuvm(&args, true);
+    (code, serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}{err}")))
+}
+
+/// The operations of Fabric Manager so far, without their time and without lists.
+fn operations(machine: &Machine) -> Vec<String> {
+    let text = std::fs::read_to_string(machine.path("calls")).unwrap_or_default();
+    let calls = text.lines().map(|line| line.split_once(' ').unwrap().1.to_owned());
+    calls.filter(|call| !call.starts_with("fmGet")).collect()
+}
+
+#[test]
+fn a_restarted_fabric_manager_is_told_what_running_guests_have() {
+    let Some(machine) = Machine::h100() else { return };
+    let uri = guest_with(&machine, &["9d", "c3"]);
+    std::fs::create_dir_all(machine.path("var/gpuvm")).unwrap();
+    let ours = "6695eb01-f6a4-8304-79aa-97f2502e193f";
+    let gone = "11111111-2222-3333-4444-555555555555";
+    let text = format!(
+        "{{\"version\":1,\"partitions\":[{{\"id\":3,\"modules\":[1,3],\"domain\":\"{ours}\"}},\
+         {{\"id\":5,\"modules\":[5,7],\"domain\":\"{gone}\"}}]}}"
+    );
+    let fresh = |more: &str| {
+        let _ = std::fs::remove_file(machine.path("state"));
+        let _ = std::fs::remove_file(machine.path("calls"));
+        std::fs::write(machine.path("var/gpuvm/fabric.json"), &text).unwrap();
+        let (state, calls) = (machine.path("state"), machine.path("calls"));
+        machine.fake("h100", &H100, &format!("{more}\nstate {state}\ncalls {calls}"));
+    };
+    fresh("restart_mode 600000");
+    let (code, shown) = restored(&machine, &["--dry-run", "-c", &uri]);
+    let wanted = serde_json::json!([3]);
+    assert_eq!((code, &shown["partitions"], &shown["made"]), (0, &wanted, &false.into()));
+    assert_eq!(operations(&machine), [""; 0]);
+    // One runs, one does not.
+    let (code, shown) = restored(&machine, &["-c", &uri]);
+    assert_eq!((code, &shown["mode"], &shown["partitions"]), (0, &"restart".into(), &wanted));
+    assert_eq!(operations(&machine), ["fmSetActivatedFabricPartitions 3"]);
+    let kept = std::fs::read_to_string(machine.path("var/gpuvm/fabric.json")).unwrap();
+    assert!(kept.contains(ours) && !kept.contains(gone), "{kept}");
+    let (code, shown) = restored(&machine, &["-c", &uri]);
+    assert_eq!((code, &shown["mode"], &shown["made"]), (0, &"normal".into(), &false.into()));
+    // At boot nobody asks libvirt: no process of a guest runs, so nothing is active.
+    fresh("restart_mode 600000\nstarting_for_ms 300");
+    let (code, shown) = restored(&machine, &["--boot", "-c", "test:///nosuch"]);
+    assert_eq!((code, &shown["partitions"]), (0, &serde_json::json!([])), "{shown}");
+    assert_eq!(operations(&machine), ["fmSetActivatedFabricPartitions"]);
+    // Started plainly: what is missing is activated, and the guest is broken.
+    fresh("answers new");
+    let (code, out, err) = machine.gpuvm(&["fabric", "restore", "-c", &uri], true);
+    assert_eq!(code, 3, "{out}{err}");
+    assert!(out.contains("activated partition 3") && err.contains("power cycle it"), "{out}{err}");
+    assert_eq!(operations(&machine), ["fmActivateFabricPartition 3"]);
+    fresh("address elsewhere");
+    let (code, _, err) = machine.gpuvm(&["fabric", "restore", "-c", &uri], true);
+    assert!(code == 1 && err.contains("CONNECTION_NOT_VALID (-9)"), "{err}");
+}
+
+/// A domain's XML with these GPUs.
+fn domain_with(uuid: &str, buses: &[&str]) -> String {
+    let hostdev = |bus: &&str| {
+        format!(
+            "<hostdev mode='subsystem' type='pci' managed='no'><source>\
+             <address domain='0' bus='0x{bus}' slot='0' function='0'/></source></hostdev>"
+        )
+    };
+    let devices: String = buses.iter().map(hostdev).collect();
+    format!(
+        "<domain type='kvm'><name>foreign</name><uuid>{uuid}</uuid>\
+         <devices>{devices}</devices></domain>"
+    )
+}
+
+#[test]
+fn a_guest_that_others_start_gets_its_partition_by_its_xml_alone() {
+    let Some(machine) = Machine::h100() else { return };
+    let (state, calls) = (machine.path("state"), machine.path("calls"));
+    let fake =
+        |more: &str| machine.fake("h100", &H100, &format!("{more}\nstate {state}\ncalls {calls}"));
+    fake("");
+    let uuid = "11111111-2222-3333-4444-555555555555";
+    let ask = |verb: &str, xml: &str| {
+        // Whoever asked libvirt would fail.
+        let program = env!("CARGO_BIN_EXE_gpuvm");
+        let words = [program, "fabric", verb, "--stdin", "-c", "test:///nosuch"];
+        machine.gpuvm_on(&words, true, xml)
+    };
+    // Nothing is loaded for a guest without GPUs.
+    let (code, out, err) = ask("ensure", &domain_with(uuid, &[]));
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
+    assert_eq!(std::fs::read_to_string(machine.path("journal")).unwrap_or_default(), "");
+    // Modules 1 and 5.
+    let (code, _, err) = ask("ensure", &domain_with(uuid, &["9d", "1b"]));
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("2 GPUs of domain `foreign` (modules 1, 5)"), "{err}");
+    assert!(
+        err.contains("partitions have 1, 2, 4, 8 GPUs") && err.contains("modules 1, 3"),
+        "{err}"
+    );
+    let pair = domain_with(uuid, &["9d", "c3"]);
+    for _ in 0..2 {
+        let (code, _, err) = ask("ensure", &pair);
+        assert_eq!(code, 0, "{err}");
+    }
+    assert_eq!(operations(&machine), ["fmActivateFabricPartition 3"]);
+    let kept = std::fs::read_to_string(machine.path("var/gpuvm/fabric.json")).unwrap();
+    assert!(kept.contains(uuid), "{kept}");
+    // It is another's: refused, and what libvirt calls after the refusal takes nothing from its owner.
+    let other = domain_with("22222222-2222-3333-4444-555555555555", &["9d", "c3"]);
+    let (code, _, err) = ask("ensure", &other);
+    assert!(
+        code == 1 && err.contains("partition 3 is active") && err.contains("release 3"),
+        "{err}"
+    );
+    assert_eq!(ask("release", &other).0, 0);
+    assert_eq!(operations(&machine).len(), 1);
+    let (code, _, err) = ask("release", &pair);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(operations(&machine)[1..], ["fmDeactivateFabricPartition 3"]);
+    for (xml, why) in [
+        ("<domain><devices>".to_owned(), "domain XML"),
+        (String::new(), "domain XML"),
+        (format!("<domain>{}</domain>", " ".repeat(17 << 20)), "more than the limit"),
+    ] {
+        let (code, _, err) = ask("ensure", &xml);
+        assert!(code == 1 && err.contains(why), "{err}");
+    }
+    fake("address elsewhere");
+    let (code, _, err) = ask("ensure", &pair);
+    assert!(code == 1 && err.contains("CONNECTION_NOT_VALID (-9)"), "{err}");
+}
+
+#[test]
+fn hook_and_unit_are_installed_and_taken_back_byte_for_byte() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Some(machine) = Machine::h100() else { return };
+    machine.fake("h100", &H100, "");
+    let uri = guest_with(&machine, &["9d"]);
+    let gpuvm = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().chain(["-c", &uri]).collect();
+        machine.gpuvm(&words, true)
+    };
+    let done = |line: &str| {
+        let (code, out, err) = gpuvm(line);
+        assert_eq!(code, 0, "{line}: {out}{err}");
+        out + &err
+    };
+    let file = PathBuf::from(machine.path("etc/libvirt/hooks/qemu.d/50-gpuvm"));
+    let printed = gpuvm("fabric hook --print").1;
+    assert!(done("fabric hook --install").contains("systemctl restart"));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), printed);
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o755);
+    assert!(done("fabric hook --install").contains("nothing to do"));
+    // What libvirt calls for migrations, restores and restarts of its own says nothing and hinders nothing.
+    let hook = |operation: &[&str], xml: &str| {
+        let words = [&["/etc/libvirt/hooks/qemu.d/50-gpuvm", "foreign"], operation].concat();
+        machine.gpuvm_on(&words, true, xml)
+    };
+    for operation in ["migrate", "restore", "reconnect", "start"] {
+        let silent = (0, String::new(), String::new());
+        assert_eq!(hook(&[operation, "begin", "-"], "<domain>"), silent, "{operation}");
+    }
+    let (code, out, err) = hook(&["prepare", "begin", "-"], "<domain>");
+    assert!(code != 0 && out.is_empty() && err.contains("domain XML"), "{err}");
+    let alone = domain_with("11111111-2222-3333-4444-555555555555", &[]);
+    assert_eq!(hook(&["prepare", "begin", "-"], &alone), (0, String::new(), String::new()));
+    done("host undo --yes");
+    assert!(!file.exists());
+    done("fabric hook --install");
+    done("fabric hook --remove");
+    assert!(!file.exists());
+    std::fs::write(&file, "#!/bin/sh\nexit 0\n").unwrap();
+    let (code, _, err) = gpuvm("fabric hook --install");
+    assert!(code == 1 && err.contains("not made by gpuvm") && err.contains("hint: `cat "), "{err}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "#!/bin/sh\nexit 0\n");
+
+    let unit = machine.path("etc/systemd/system/nvidia-fabricmanager.service.d/50-gpuvm.conf");
+    let printed = gpuvm("fabric unit --print").1;
+    assert!(printed.contains("ExecStartPost=-/") && printed.contains("fabric restore --boot"));
+    let said = done("fabric unit --install");
+    assert!(said.contains("daemon-reload"), "{said}");
+    assert_eq!(std::fs::read_to_string(&unit).unwrap(), printed);
+    done("host undo --yes");
+    assert!(!Path::new(&unit).exists());
+    let said = done("fabric unit --install --config --dry-run");
+    assert!(
+        said.contains("fabricmanager.cfg.before-gpuvm") && !Path::new(&unit).exists(),
+        "{said}"
+    );
+    assert!(said.contains("+STATE_FILE_NAME=/var/lib/nvidia-fabricmanager/"), "{said}");
 }

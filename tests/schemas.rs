@@ -7,12 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Documents that need a machine to change, or devices that are not recorded.
-const ELSEWHERE: [&str; 13] = [
+const ELSEWHERE: [&str; 16] = [
     "gpuvm-addresses",
     "gpuvm-created",
     "gpuvm-diffs",
     "gpuvm-dropped-seed",
     "gpuvm-exclusions",
+    "gpuvm-fabric-ensure",
+    "gpuvm-fabric-file",
+    "gpuvm-fabric-restore",
     "gpuvm-fabric-show",
     "gpuvm-host-bridge-preview",
     "gpuvm-image-added",

@@ -46,7 +46,7 @@ use gpuvm_ops::drop_seed::DropSeedError;
 pub use gpuvm_ops::error::Class;
 use gpuvm_ops::error::Error as OpsError;
 use gpuvm_ops::exclude::GpuError;
-use gpuvm_ops::fabric::FabricError;
+use gpuvm_ops::fabric::{BootFileError, FabricError};
 use gpuvm_ops::files::FileError as OutputError;
 use gpuvm_ops::guest::RenderError;
 use gpuvm_ops::host::HostUndoError;
@@ -85,7 +85,7 @@ where
 }
 
 /// The error types that are met as causes.
-static KNOWN: [Known; 75] = [
+static KNOWN: [Known; 76] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -146,6 +146,7 @@ static KNOWN: [Known; 75] = [
     known::<ActivationError>(),
     known::<ManagerRefusal>(),
     known::<FabricError>(),
+    known::<BootFileError>(),
     known::<RestoreFileError>(),
     known::<RestoreListError>(),
     known::<PlanError>(),

@@ -1,20 +1,34 @@
-//! `fabric show`, `fabric release`.
+//! `fabric show`, `fabric release`, `fabric restore`, `fabric ensure`, `fabric hook`, `fabric unit`.
 
-use super::args::{FabricReleaseArgs, FabricVerb};
-use super::change::asking;
+use super::args::{
+    FabricHookArgs, FabricReleaseArgs, FabricRestoreArgs, FabricUnitArgs, FabricVerb,
+};
+use super::change::{asking, change_host, program};
 use super::context::Context;
 use super::error::{EXIT_DONE, EXIT_FOUND};
 use super::table::Table;
+use crate::fsroot::FsRoot;
+use crate::input::{DOMAIN_BYTES, text_or_stdin};
 use crate::topology::FabricModel;
-use gpuvm_ops::fabric::{ShownFabric, ShownPartition, release_partition, show};
+use gpuvm_ops::fabric::{
+    EnsuredPartitions, FabricFile, Restored, Restoring, ShownFabric, ShownPartition, StartMode,
+    config_steps, ensure, file_steps, hook, release_of, release_partition, released, restore, show,
+    unit,
+};
+use gpuvm_ops::host_files::daemon;
 use gpuvm_ops::session::{Manner, Of, Session};
 use std::fmt::Display;
+use std::path::Path;
 
 /// Runs the verb.
 pub fn run(verb: &FabricVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
     match verb {
         FabricVerb::Show => shows(cx),
         FabricVerb::Release(args) => releases(args, cx),
+        FabricVerb::Restore(args) => restores(args, cx),
+        FabricVerb::Ensure(_) => told(&ensure(&xml()?)?, cx),
+        FabricVerb::Hook(args) => hooks(args, cx),
+        FabricVerb::Unit(args) => units(args, cx),
     }
 }
 
@@ -83,12 +97,119 @@ fn joined<T: Display>(all: impl IntoIterator<Item = T>) -> String {
 
 /// Runs `fabric release`.
 fn releases(args: &FabricReleaseArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let FabricReleaseArgs { partition, yes, dry_run, lock } = args;
+    let FabricReleaseArgs { partition, stdin: _, yes, dry_run, lock } = args;
+    let Some(partition) = partition else { return told(&release_of(&xml()?)?, cx) };
     let manner = Manner { of: Of::HostWithGuests, ..asking(lock, (*yes, *dry_run)) };
     let mut session = Session::begin(cx, manner)?;
     let done = session.run(|world| release_partition(world, *partition))?;
     if !done.made && !dry_run {
         cx.output.progress(&format!("partition {partition} is not active; nothing to do"));
+    } else if !dry_run {
+        released(*partition)?;
+    }
+    Ok(EXIT_DONE)
+}
+
+/// The domain's XML that is given on standard input.
+fn xml() -> anyhow::Result<String> {
+    Ok(text_or_stdin(Path::new("-"), DOMAIN_BYTES)?)
+}
+
+/// Tells which partitions were a guest's.
+fn told(done: &EnsuredPartitions, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if cx.output.json {
+        cx.output.json("gpuvm-fabric-ensure", done)?;
+    }
+    Ok(EXIT_DONE)
+}
+
+/// Runs `fabric restore`.
+fn restores(args: &FabricRestoreArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let FabricRestoreArgs { dry_run, boot } = *args;
+    let done = restore(cx, Restoring { dry_run, boot })?;
+    if cx.output.json {
+        cx.output.json("gpuvm-fabric-restore", &done)?;
+    } else {
+        cx.output.text(&restored(&done))?;
+    }
+    for guest in &done.unplaced {
+        cx.output.warning(&format!(
+            "domain `{}` runs, and its NVLink partition is not known or not free: it has no NVLink",
+            guest.name
+        ));
+    }
+    for guest in &done.broken {
+        cx.output.warning(&format!(
+            "domain `{}` ran while its partition was inactive and has lost NVLink: power cycle it, \
+             a reboot inside the guest is not enough",
+            guest.name
+        ));
+    }
+    Ok(if done.is_wrong() { EXIT_FOUND } else { EXIT_DONE })
+}
+
+/// What was restored, for people.
+fn restored(done: &Restored) -> String {
+    let ids = match done.partitions.as_slice() {
+        [] => "no partition".to_owned(),
+        [one] => format!("partition {one}"),
+        many => format!("partitions {}", joined(many)),
+    };
+    let would = |did: &'static str, would: &'static str| if done.made { did } else { would };
+    match done.mode {
+        None => "NVSwitches of this host are not shared; nothing to do\n".into(),
+        Some(StartMode::Restart) => {
+            format!("Fabric Manager {} that {ids} is active\n", would("was told", "would be told"))
+        }
+        Some(StartMode::Normal) if done.partitions.is_empty() => {
+            "no running guest lacks its partition; nothing to do\n".into()
+        }
+        Some(StartMode::Normal) => format!("{} {ids}\n", would("activated", "would activate")),
+    }
+}
+
+/// Runs `fabric hook`.
+fn hooks(args: &FabricHookArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let file = hook(&program()?)?;
+    if args.print {
+        return prints(&file, cx);
+    }
+    let verb = if args.remove { "fabric hook --remove" } else { "fabric hook --install" };
+    let steps = || Ok(file_steps(&file, args.remove)?);
+    let made = change_host(verb, (&args.lock, args.dry_run), steps, cx)?;
+    if !made.is_empty() {
+        cx.output.progress(&format!(
+            "libvirt's daemon looks for hooks when it starts: `systemctl restart {}`; guests that run go on",
+            daemon(&FsRoot::live()?)?
+        ));
+    }
+    Ok(EXIT_DONE)
+}
+
+/// Runs `fabric unit`.
+fn units(args: &FabricUnitArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let file = unit(&program()?)?;
+    if args.print {
+        return prints(&file, cx);
+    }
+    let (config, lines) = if args.config { config_steps()? } else { Default::default() };
+    let steps = || Ok([file_steps(&file, false)?, config.clone()].concat());
+    let made = change_host("fabric unit --install", (&args.lock, args.dry_run), steps, cx)?;
+    lines.iter().for_each(|line| cx.output.progress(line));
+    if !made.is_empty() {
+        cx.output.progress(
+            "systemd reads it after `systemctl daemon-reload`; Fabric Manager reads its file when it starts",
+        );
+    }
+    Ok(EXIT_DONE)
+}
+
+/// Prints a file that would be installed.
+fn prints(file: &FabricFile, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if cx.output.json {
+        cx.output.json("gpuvm-fabric-file", file)?;
+    } else {
+        cx.output.verbatim(&file.text)?;
     }
     Ok(EXIT_DONE)
 }

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 48] = [
+const ALL: [Listed; 51] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
@@ -34,6 +34,9 @@ const ALL: [Listed; 48] = [
     ("gpuvm-error", document::<failure::Failure>),
     ("gpuvm-exclusions", document::<gpuvm_ops::exclude::Excluded>),
     ("gpuvm-export", document::<export::Exported<'static>>),
+    ("gpuvm-fabric-ensure", document::<gpuvm_ops::fabric::EnsuredPartitions>),
+    ("gpuvm-fabric-file", document::<gpuvm_ops::fabric::FabricFile>),
+    ("gpuvm-fabric-restore", document::<gpuvm_ops::fabric::Restored>),
     ("gpuvm-fabric-show", document::<gpuvm_ops::fabric::ShownFabric>),
     ("gpuvm-gpu-list", rows::<gpuvm_ops::devices::ListedGpu>),
     ("gpuvm-history", rows::<crate::history::Entry>),

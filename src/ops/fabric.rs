@@ -1,8 +1,18 @@
 //! Fabric Manager's partitions beside the domains that run: what each is worth, and the release of one that nobody uses.
 
+mod boot_files;
+mod ensure;
+mod restore;
+
+pub use boot_files::{
+    BootFileError, FabricFile, HOOK, UNIT, config_steps, hook, steps as file_steps, unit,
+};
+pub use ensure::{EnsuredPartitions, ensure, release_of};
+pub use restore::{Restored, Restoring, StartMode, restore};
+
 use crate::apply::Step;
 use crate::apply::command::output;
-use crate::apply::partition::{PartitionGpu, PartitionStep};
+use crate::apply::partition::{PartitionError, PartitionGpu, PartitionStep};
 use crate::bdf::Bdf;
 use crate::change::Change;
 use crate::error::{Coded, Result};
@@ -57,6 +67,46 @@ pub enum FabricError {
         /// Those whose GPU is unknown.
         modules: Modules,
     },
+    /// A domain's GPUs are no partition.
+    #[error(
+        "the {} of domain `{domain}` ({}{}) {} no NVLink partition of this host: partitions have {sizes} GPUs",
+        gpuvm_core::words::count(*count, "GPU"),
+        ModulesText(modules),
+        if *unknown == 0 { String::new() } else { format!(", {unknown} of unknown module id") },
+        if *count == 1 { "is" } else { "are" }
+    )]
+    NoPartition {
+        /// The domain.
+        domain: String,
+        /// How many GPUs it has.
+        count: usize,
+        /// Their module ids, where known.
+        modules: Modules,
+        /// The numbers of GPUs that partitions have.
+        sizes: String,
+        /// How many module ids are not known.
+        unknown: usize,
+    },
+    /// Fabric Manager was told that a partition is active, and lists it as inactive.
+    #[error(
+        "Fabric Manager has taken the list of active partitions, and lists partition {partition} as inactive"
+    )]
+    NotTold {
+        /// The partition.
+        partition: u32,
+    },
+    /// Fabric Manager lists a partition that was deactivated as active, with other GPUs than then.
+    #[error(
+        "NVLink partition {partition} is active: Fabric Manager's list has changed since the plan"
+    )]
+    ChangedSince {
+        /// The partition.
+        partition: u32,
+    },
+    /// A partition is not activated or deactivated.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    Partition(#[from] PartitionError),
 }
 
 impl Coded for FabricError {}
@@ -247,4 +297,16 @@ fn step(
     let domain = file.get(partition).map(|entry| entry.domain.clone()).unwrap_or_default();
     let gpus = gpus.into_iter().flatten().collect();
     Ok(PartitionStep { partition, gpus, domain, vfs: Vec::new(), may_wait: false })
+}
+
+/// Refuses to call a partition released that Fabric Manager lists as active: as one of other GPUs since the plan, say.
+pub fn released(partition: u32) -> Result<()> {
+    let listed = Manager::of_host(&FsRoot::live()?)?.list();
+    let listed =
+        listed.map_err(|refusal| FabricError::from(refusal).bare::<crate::error::Error>())?;
+    match listed.iter().any(|one| one.id == partition && one.active) {
+        true => Err(FabricError::ChangedSince { partition }
+            .hint("`gpuvm fabric show` lists it as it is now")),
+        false => Ok(()),
+    }
 }

@@ -12,6 +12,21 @@ const SHOW: &str = "Examples:
 const RELEASE: &str = "Examples:
   gpuvm fabric release 3 --dry-run
   gpuvm fabric release 3";
+/// Examples of `restore`.
+const RESTORE: &str = "Examples:
+  gpuvm fabric restore --dry-run
+  gpuvm fabric restore";
+/// Examples of `ensure`.
+const ENSURE: &str = "Examples:
+  virsh dumpxml train-a | gpuvm fabric ensure --stdin";
+/// Examples of `hook`.
+const HOOK: &str = "Examples:
+  gpuvm fabric hook --print
+  gpuvm fabric hook --install --dry-run";
+/// Examples of `unit`.
+const UNIT: &str = "Examples:
+  gpuvm fabric unit --print
+  gpuvm fabric unit --install --config --dry-run";
 
 /// A verb on Fabric Manager's partitions.
 #[derive(Debug, Subcommand)]
@@ -29,19 +44,115 @@ pub enum FabricVerb {
     ///
     /// Refused if a running domain has any GPU of the partition. The list of Fabric Manager is read again right before the
     /// partition is deactivated, and after it.
+    ///
+    /// With --stdin: the partitions that were activated for the domain whose XML is read, and no others; libvirt is not asked.
     #[command(after_long_help = RELEASE)]
     Release(FabricReleaseArgs),
+    /// Tell a restarted Fabric Manager which partitions running guests have
+    ///
+    /// In its restart mode (FABRIC_MODE_RESTART) Fabric Manager waits 60 s for the list of active partitions: it is told once
+    /// which ones running guests have, possibly none, and their NVLinks go on. Started plainly it has nothing active: missing
+    /// partitions are activated one by one; the guests that ran meanwhile have lost NVLink and need a power cycle. Exits with 3
+    /// if guests are left without NVLink.
+    #[command(after_long_help = RESTORE)]
+    Restore(FabricRestoreArgs),
+    /// Activate the NVLink partition of a guest by its XML, for libvirt's hook
+    ///
+    /// Never asks libvirt, which waits for its hook: GPUs are taken from the XML, their users from open files. A domain
+    /// without NVIDIA GPUs passes at once. Fails if the GPUs form no partition, if the partition is active for another guest,
+    /// or if Fabric Manager does not answer; that ends the start.
+    #[command(after_long_help = ENSURE)]
+    Ensure(FabricEnsureArgs),
+    /// Show, install or remove the libvirt hook for guests that other tools start
+    ///
+    /// The hook runs `gpuvm fabric ensure` before a guest starts and `gpuvm fabric release` when it is off. libvirt's daemon
+    /// looks for hooks when it starts. A file of that name that gpuvm did not make is left alone.
+    #[command(after_long_help = HOOK)]
+    Hook(FabricHookArgs),
+    /// Show or install the systemd drop-in that restores partitions
+    ///
+    /// The drop-in of nvidia-fabricmanager.service runs `gpuvm fabric restore --boot` after each start of Fabric Manager.
+    #[command(after_long_help = UNIT)]
+    Unit(FabricUnitArgs),
 }
 
 /// Arguments of `fabric release`.
 #[derive(Debug, Args)]
 pub struct FabricReleaseArgs {
     /// Partition number, as in `fabric show`
-    #[arg(value_name = "PARTITION")]
-    pub partition: u32,
+    #[arg(value_name = "PARTITION", required_unless_present = "stdin")]
+    pub partition: Option<u32>,
+    /// Release what the domain whose XML is read was given, without asking
+    #[arg(long, conflicts_with_all = ["partition", "yes", "dry_run"])]
+    pub stdin: bool,
     /// Do not ask for confirmation
     #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
+    /// Print the steps and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
+}
+
+/// Arguments of `fabric restore`.
+#[derive(Debug, Args)]
+pub struct FabricRestoreArgs {
+    /// Print what Fabric Manager would be told and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
+    /// Wait for a Fabric Manager that is starting, and do not ask libvirt
+    ///
+    /// libvirt may wait for Fabric Manager in turn: guests are known by their processes and by the list of active partitions.
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub boot: bool,
+}
+
+/// Arguments of `fabric ensure`.
+#[derive(Debug, Args)]
+pub struct FabricEnsureArgs {
+    /// Read the domain's XML from standard input
+    #[arg(long, required = true)]
+    pub stdin: bool,
+}
+
+/// Arguments of `fabric hook`.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("hook").required(true).args(["print", "install", "remove"])))]
+pub struct FabricHookArgs {
+    /// Print the hook
+    #[arg(long)]
+    pub print: bool,
+    /// Install the hook
+    #[arg(long)]
+    pub install: bool,
+    /// Remove the hook
+    #[arg(long)]
+    pub remove: bool,
+    /// Print the steps and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
+}
+
+/// Arguments of `fabric unit`.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("unit").required(true).args(["print", "install"])))]
+pub struct FabricUnitArgs {
+    /// Print the drop-in
+    #[arg(long)]
+    pub print: bool,
+    /// Install the drop-in
+    #[arg(long)]
+    pub install: bool,
+    /// Also set STATE_FILE_NAME in fabricmanager.cfg to a file that is not cleaned up with /tmp
+    ///
+    /// The file is copied first (fabricmanager.cfg.before-gpuvm). A place outside /tmp stays.
+    #[arg(long, requires = "install")]
+    pub config: bool,
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,

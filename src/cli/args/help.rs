@@ -67,6 +67,7 @@ pub fn exit_status(path: &str) -> Vec<(u8, &'static str)> {
         "tune" => Some("with --check: something would change"),
         "network doctor" => Some("the path is broken"),
         "fabric show" => Some("a partition is wrong, or Fabric Manager does not answer"),
+        "fabric restore" => Some("guests are left without NVLink"),
         "" => Some("a check found something, or a new guest has no address yet"),
         _ => None,
     };

@@ -35,7 +35,9 @@ pub use bridge::{
 pub use capacity::CapacityArgs;
 pub use device::{BindArgs, DeviceListArgs, DeviceVerb, Early, ReleaseArgs};
 pub use drive::{DriveChangeArgs, DriveVerb, ReleaseArrayArgs, RestoreArrayArgs, WipeArgs};
-pub use fabric::{FabricReleaseArgs, FabricVerb};
+pub use fabric::{
+    FabricHookArgs, FabricReleaseArgs, FabricRestoreArgs, FabricUnitArgs, FabricVerb,
+};
 pub use gpu::{ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
 pub use help::{GROUPS, command, exit_status};
@@ -374,7 +376,7 @@ pub enum Verb {
     /// List GPUs and their state; exclude and include them
     #[command(subcommand)]
     Gpu(GpuVerb),
-    /// Show and release NVLink partitions of Fabric Manager
+    /// Show, release and restore NVLink partitions of Fabric Manager
     #[command(subcommand)]
     Fabric(FabricVerb),
     /// List PCI devices; bind them to vfio-pci and release them

@@ -19,6 +19,8 @@ struct Modes {
 
 /// A file that everybody may read.
 const PUBLIC: Modes = Modes { directory: 0o755, file: 0o644 };
+/// A file that everybody may run.
+const PROGRAM: Modes = Modes { directory: 0o755, file: 0o755 };
 /// A file that nobody else may read, in a directory of such files.
 const PRIVATE: Modes = Modes { directory: 0o700, file: 0o600 };
 /// A file that nobody else may read, in a directory that is the system's.
@@ -28,6 +30,11 @@ const ROOTS: Modes = Modes { directory: 0o755, file: 0o600 };
 /// they are empty.
 pub fn set_file(path: &Path, text: Option<&str>) -> Result<(), BindError> {
     set(path, text, &PUBLIC).map_err(|source| failed(path, source))
+}
+
+/// As [`set_file`], for a file that is run.
+pub fn set_program(path: &Path, text: Option<&str>) -> Result<(), BindError> {
+    set(path, text, &PROGRAM).map_err(|source| failed(path, source))
 }
 
 /// As [`set_file`], for a file that nobody else may read, in a directory of such files.

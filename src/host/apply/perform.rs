@@ -256,6 +256,9 @@ pub(super) fn perform(
         Step::ResetDevice { bdf, .. } => {
             bind::on_this_machine(hypervisor, false, |binder| binder.reset(*bdf))?;
         }
+        Step::SetFile { path, text, program: true, .. } => {
+            file::set_program(path, text.as_deref())?;
+        }
         Step::SetFile { path, text, .. } => file::set_file(path, text.as_deref())?,
         Step::Remember { path, text, .. } => file::set_private_file(path, text.as_deref())?,
         Step::PinThread { name, thread, pcpus, .. } => hypervisor.pin(name, *thread, pcpus)?,

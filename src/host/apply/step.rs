@@ -270,6 +270,9 @@ pub enum Step {
         text: Option<String>,
         /// Its text before; none: it was not there.
         was: Option<String>,
+        /// Whether it is run, as a hook is.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        program: bool,
     },
     /// Writes or removes a record of what a domain was, which nobody else may read.
     Remember {

@@ -142,8 +142,9 @@ pub(super) fn undo(
                 undone => undone.map_err(StepError::from),
             }
         }
-        Step::SetFile { path, text, was } => {
-            written(path, text.as_deref(), was.as_deref(), file::set_file)
+        Step::SetFile { path, text, was, program } => {
+            let set = if *program { file::set_program } else { file::set_file };
+            written(path, text.as_deref(), was.as_deref(), set)
         }
         Step::Remember { path, text, was } => {
             written(path, text.as_deref(), was.as_deref(), file::set_private_file)

@@ -108,9 +108,46 @@ impl Config {
     }
 }
 
+/// The file's text with another place for Fabric Manager's state, and the lines that change, as a difference has them; none
+/// where the state is kept elsewhere than below /tmp, its default (`STATE_FILE_NAME`).
+pub fn with_state_file(text: &str, state: &str) -> Option<(String, Vec<String>)> {
+    let line_of = |line: &&str| {
+        let said = line.split('#').next().unwrap_or_default();
+        said.split_once('=').is_some_and(|(key, _)| key.trim() == "STATE_FILE_NAME")
+    };
+    let new = format!("STATE_FILE_NAME={state}");
+    // The last of a key counts.
+    let Some(old) = text.lines().filter(line_of).last() else {
+        let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+        return Some((format!("{text}{end}{new}\n"), vec![format!("+{new}")]));
+    };
+    let value = old.split_once('=').map(|(_, value)| value.trim().trim_matches('"'));
+    let is_cleaned = value.is_some_and(|value| value.is_empty() || value.starts_with("/tmp/"));
+    if !is_cleaned {
+        return None;
+    }
+    let at = text.rfind(old)?;
+    let after = format!("{}{new}{}", &text[..at], &text[at + old.len()..]);
+    Some((after, vec![format!("-{old}"), format!("+{new}")]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_state_leaves_tmp_and_no_other_place() {
+        let with = |text| with_state_file(text, "/var/lib/x");
+        let lines = |all: &[&str]| all.iter().map(|&line| line.to_owned()).collect::<Vec<_>>();
+        let replaced = with("A=1\nSTATE_FILE_NAME=/tmp/fabricmanager.state\nB=2").unwrap();
+        let changed =
+            lines(&["-STATE_FILE_NAME=/tmp/fabricmanager.state", "+STATE_FILE_NAME=/var/lib/x"]);
+        assert_eq!(replaced, ("A=1\nSTATE_FILE_NAME=/var/lib/x\nB=2".into(), changed));
+        let added = with("A=1\n#STATE_FILE_NAME=/tmp/y").unwrap();
+        let text = "A=1\n#STATE_FILE_NAME=/tmp/y\nSTATE_FILE_NAME=/var/lib/x\n";
+        assert_eq!(added, (text.into(), lines(&["+STATE_FILE_NAME=/var/lib/x"])));
+        assert_eq!(with("STATE_FILE_NAME=/var/own"), None);
+    }
 
     #[test]
     fn keys_are_read_and_bad_ones_named() {

@@ -49,7 +49,7 @@ fn undoing_goes_backwards_and_leaves_what_does_not_run() {
     let name = "a".to_owned();
     let path = PathBuf::from("/etc/x");
     entry.steps = vec![
-        Step::SetFile { path: path.clone(), text: Some("new".into()), was: None },
+        Step::SetFile { path: path.clone(), text: Some("new".into()), was: None, program: false },
         Step::PinThread {
             name: name.clone(),
             thread: GuestThread::Emulator,
@@ -57,7 +57,7 @@ fn undoing_goes_backwards_and_leaves_what_does_not_run() {
             was: "0-3".parse().unwrap(),
         },
     ];
-    let file = Step::SetFile { path, text: None, was: Some("new".into()) };
+    let file = Step::SetFile { path, text: None, was: Some("new".into()), program: false };
     let define = Step::RedefineDomain {
         name: name.clone(),
         xml: "<domain/>".into(),
@@ -169,7 +169,7 @@ fn the_hosts_changes_of_format_1_are_read_and_undone() {
     let steps = files.undo("", false, "another boot", false);
     // The caller turns an edit round, by what the file holds then.
     assert!(matches!(&steps[..], [Step::EditText(edit)] if edit.after.contains("= 4096")));
-    let [Step::SetFile { path, text: None, was: Some(_) }] =
+    let [Step::SetFile { path, text: None, was: Some(_), .. }] =
         &tuning.undo("", false, "another boot", false)[..]
     else {
         panic!("{tuning:?}")

@@ -12,7 +12,7 @@ mod nodes;
 mod processes;
 mod take;
 
-pub use processes::{Seen, guests, openers, read};
+pub use processes::{Seen, guest_processes, guests, openers, read};
 pub use take::{Hindrance, Take, with_groups};
 
 use gpuvm_core::bdf::Bdf;

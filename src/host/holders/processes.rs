@@ -70,21 +70,56 @@ fn by_nodes(
     Ok(seen)
 }
 
+/// Which of these functions each process has as guests do, by VFIO. Of processes of others nothing may be seen.
+pub fn guest_processes(
+    root: &FsRoot,
+    functions: &[Bdf],
+) -> Result<BTreeMap<u32, BTreeSet<Bdf>>, FsError> {
+    let mut all: Vec<(Bdf, Node)> = Vec::new();
+    for &bdf in functions {
+        all.extend(vfio(root, bdf)?.into_iter().map(|node| (bdf, node)));
+    }
+    let mut found: BTreeMap<u32, BTreeSet<Bdf>> = BTreeMap::new();
+    for (pid, bdf, _) in opened(root, &all, &mut 0)? {
+        found.entry(pid).or_default().insert(bdf);
+    }
+    Ok(found)
+}
+
 /// Adds the processes that have one of these nodes open.
 fn open_files(root: &FsRoot, all: &[(Bdf, Node)], seen: &mut Seen) -> Result<(), FsError> {
+    for (pid, bdf, path) in opened(root, all, &mut seen.hidden)? {
+        let name = root.read(&format!("proc/{pid}/comm")).ok().flatten().unwrap_or_default();
+        let by = format!("process {pid} ({name}), which has {path} open");
+        seen.uses.push(Use { bdf, kind: UseKind::Process, by });
+    }
+    Ok(())
+}
+
+/// The processes that have one of these nodes open, with function and path; counts those that are closed to this user.
+fn opened(
+    root: &FsRoot,
+    all: &[(Bdf, Node)],
+    hidden: &mut usize,
+) -> Result<Vec<(u32, Bdf, String)>, FsError> {
+    let mut uses = Vec::new();
+    if all.is_empty() {
+        return Ok(uses);
+    }
     let mut by_number: BTreeMap<NodeNumber, Vec<&(Bdf, Node)>> = BTreeMap::new();
     let mut by_path: BTreeMap<&str, Vec<&(Bdf, Node)>> = BTreeMap::new();
     for one in all {
         by_number.entry(one.1.number).or_default().push(one);
         by_path.entry(&one.1.path).or_default().push(one);
     }
-    for pid in root.names("proc")?.iter().filter(|name| name.parse::<u32>().is_ok()) {
+    for name in root.names("proc")? {
+        let Ok(pid) = name.parse::<u32>() else { continue };
         // A process may end while it is looked at, and those of others may be closed to this user.
         let dir = match root.dir(&format!("proc/{pid}/fd")) {
             Ok(Some(dir)) => dir,
             Ok(None) => continue,
             Err(_) => {
-                seen.hidden += 1;
+                *hidden += 1;
                 continue;
             }
         };
@@ -101,16 +136,9 @@ fn open_files(root: &FsRoot, all: &[(Bdf, Node)], seen: &mut Seen) -> Result<(),
             let nodes = nodes.into_iter().flatten();
             found.extend(nodes.map(|(bdf, node)| (*bdf, node.path.as_str())));
         }
-        if found.is_empty() {
-            continue;
-        }
-        let name = root.read(&format!("proc/{pid}/comm")).ok().flatten().unwrap_or_default();
-        for (bdf, path) in found {
-            let by = format!("process {pid} ({name}), which has {path} open");
-            seen.uses.push(Use { bdf, kind: UseKind::Process, by });
-        }
+        uses.extend(found.into_iter().map(|(bdf, path)| (pid, bdf, path.to_owned())));
     }
-    Ok(())
+    Ok(uses)
 }
 
 /// The path of an open file, unless it is a pipe, a socket or the like.

@@ -1,0 +1,145 @@
+//! The files by which partitions follow guests and Fabric Manager without gpuvm's verbs: libvirt's hook, for guests that
+//! others start, and the drop-in of Fabric Manager's unit, for its restarts. Both are ours alone, and one of that name that
+//! is not is left.
+
+use crate::apply::Step;
+use crate::apply::text::TextStep;
+use crate::error::{Coded, Doing as _, Result};
+use gpuvm_core::shell::word;
+use gpuvm_host::fabric::config;
+use serde::Serialize;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// Libvirt's hook; the directory is read since libvirt 6.5 (libvirt.org/hooks.html).
+pub const HOOK: &str = "/etc/libvirt/hooks/qemu.d/50-gpuvm";
+/// The drop-in of Fabric Manager's unit.
+pub const UNIT: &str = "/etc/systemd/system/nvidia-fabricmanager.service.d/50-gpuvm.conf";
+/// Where Fabric Manager keeps its state then; systemd makes the directory, by the drop-in.
+pub const STATE: &str = "/var/lib/nvidia-fabricmanager/fabricmanager.state";
+/// How the second line of the hook and the first one of the drop-in begin.
+const MARK: &str = "# Made by `gpuvm fabric ";
+
+/// Says why a file is not installed.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "fabric-file-")]
+pub enum BootFileError {
+    /// A file of that name is somebody else's.
+    #[error("{path} was not made by gpuvm, so it is left as it is")]
+    #[strum(to_string = "not-ours")]
+    NotOurs {
+        /// The file.
+        path: String,
+    },
+    /// Fabric Manager's configuration does not exist.
+    #[error("{path} is not there")]
+    #[strum(to_string = "no-config")]
+    NoConfig {
+        /// The file.
+        path: String,
+    },
+}
+
+impl Coded for BootFileError {}
+
+/// A file that gpuvm would install.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FabricFile {
+    /// Where it belongs.
+    pub path: &'static str,
+    /// Its text.
+    pub text: String,
+    /// Whether it is there with this text.
+    pub installed: bool,
+}
+
+/// The hook; `program`: the path of gpuvm.
+pub fn hook(program: &str) -> Result<FabricFile> {
+    let program = word(program);
+    let text = format!(
+        "#!/bin/sh\n\
+         {MARK}hook --install`; `gpuvm fabric hook --remove` takes it away.\n\
+         # libvirt runs it as: hook GUEST OPERATION SUBOPERATION EXTRA <XML. Its output is never read as XML.\n\
+         case \"$2/$3\" in\n\
+         prepare/begin) verb=ensure ;;\n\
+         release/end) verb=release ;;\n\
+         *) exit 0 ;;\n\
+         esac\n\
+         if [ ! -x {program} ]; then\n\
+         \tcase \"$(cat)\" in *'<hostdev'*) ;; *) exit 0 ;; esac\n\
+         \techo \"gpuvm is gone: no NVLink partition for $1; remove {HOOK}\" >&2\n\
+         \texit 1\n\
+         fi\n\
+         exec {program} --quiet fabric \"$verb\" --stdin >/dev/null\n"
+    );
+    shown(HOOK, text)
+}
+
+/// The drop-in of Fabric Manager's unit; `program`: the path of gpuvm.
+pub fn unit(program: &str) -> Result<FabricFile> {
+    let text = format!(
+        "{MARK}unit --install`; `gpuvm host undo` takes it back.\n\
+         [Service]\n\
+         StateDirectory=nvidia-fabricmanager\n\
+         # Whatever becomes of guests, Fabric Manager goes on.\n\
+         ExecStartPost=-{} fabric restore --boot\n",
+        word(program)
+    );
+    shown(UNIT, text)
+}
+
+/// A file with whether it is there.
+fn shown(path: &'static str, text: String) -> Result<FabricFile> {
+    let installed = read(path)?.as_ref() == Some(&text);
+    Ok(FabricFile { path, text, installed })
+}
+
+/// Reads a file; none where it is missing.
+fn read(path: &str) -> Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        text => Ok(Some(text.doing(|| format!("cannot read {path}"))?)),
+    }
+}
+
+/// The steps that install a file, or (`remove`) take it away; nothing where it is so.
+pub fn steps(file: &FabricFile, remove: bool) -> Result<Vec<Step>> {
+    let was = read(file.path)?;
+    if was.as_ref().is_some_and(|was| !was.lines().take(2).any(|line| line.starts_with(MARK))) {
+        let path = word(file.path);
+        let error = BootFileError::NotOurs { path: file.path.into() };
+        return Err(
+            error.hint(format!("`cat {path}` shows it; `mv {path} {path}.old` puts it away"))
+        );
+    }
+    let text = (!remove).then(|| file.text.clone());
+    if text == was {
+        return Ok(Vec::new());
+    }
+    let program = file.path == HOOK;
+    Ok(vec![Step::SetFile { path: file.path.into(), text, was, program }])
+}
+
+/// The steps that have Fabric Manager keep its state where nobody cleans, after its file was copied; with them the lines
+/// that change. Nothing where it is kept elsewhere than below /tmp.
+pub fn config_steps() -> Result<(Vec<Step>, Vec<String>)> {
+    let path = Path::new("/").join(config::PATH);
+    let Some(before) = read(&path.to_string_lossy())? else {
+        let error = BootFileError::NoConfig { path: path.display().to_string() };
+        return Err(error.hint("it comes with Fabric Manager; is nvidia-fabricmanager installed?"));
+    };
+    let Some((after, lines)) = config::with_state_file(&before, STATE) else {
+        return Ok((Vec::new(), Vec::new()));
+    };
+    let copy = format!("{}.before-gpuvm", path.display());
+    let was = read(&copy)?;
+    let mut steps = Vec::new();
+    if was.as_ref() != Some(&before) {
+        let (path, text) = (copy.into(), Some(before.clone()));
+        steps.push(Step::SetFile { path, text, was, program: false });
+    }
+    let what = "have Fabric Manager keep its state in /var/lib".to_owned();
+    steps.push(Step::EditText(TextStep { path, before, after, what }));
+    Ok((steps, lines))
+}

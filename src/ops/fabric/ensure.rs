@@ -1,0 +1,164 @@
+//! The partition of a guest that libvirt starts or has ended, told by the guest's XML alone: for libvirt's hook, which waits
+//! for the answer, so that no libvirt may be asked. Known are the XML, Fabric Manager, the file of active partitions and the
+//! processes that have GPUs open.
+
+use super::{FabricError, address_of};
+use crate::apply::owner;
+use crate::apply::partition::{PartitionGpu, PartitionStep, Switch, Watched};
+use crate::bdf::Bdf;
+use crate::discover::discover;
+use crate::domain::DomainXml;
+use crate::error::{Coded as _, Error, Result};
+use crate::fsroot::FsRoot;
+use crate::hypervisor::none::NoHypervisor;
+use crate::topology::{FabricModel, NoPartition, Topology};
+use gpuvm_core::fabric::{ModulesText, RestoreEntry};
+use gpuvm_host::apply::bind::BindError;
+use gpuvm_host::fabric::{Manager, RestoreFile};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How long another process that changes partitions is waited for: libvirt's start waits meanwhile.
+const LOCK: Duration = Duration::from_secs(90);
+/// PCI vendor of NVIDIA.
+const NVIDIA: u32 = 0x10de;
+/// PCI base class of display controllers.
+const DISPLAY: u32 = 0x03;
+
+/// What was done for a guest.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct EnsuredPartitions {
+    /// Numbers of the partitions that are active for it, or were deactivated; none: it needs none.
+    pub partitions: Vec<u32>,
+}
+
+/// Has the partition of a domain's GPUs active before it starts; nothing where it needs none.
+pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
+    let xml = DomainXml::parse(xml)?;
+    let root = FsRoot::live()?;
+    let none = EnsuredPartitions { partitions: Vec::new() };
+    let gpus = gpus(&root, &xml)?;
+    // Who has no GPU of NVIDIA's passes before anything is loaded.
+    if gpus.is_empty() || !super::restore::is_shared(&root)? {
+        return Ok(none);
+    }
+    let topology = discover(&root)?;
+    if topology.fabric().model != FabricModel::SharedNvswitch {
+        return Ok(none);
+    }
+    let name = xml.name();
+    let partition = match topology.partition_of(&gpus) {
+        Ok(None) => return Ok(none),
+        Ok(Some(partition)) => partition,
+        Err(NoPartition { unknown }) => return Err(no_partition(&topology, name, &gpus, unknown)),
+    };
+    let modules: Vec<PartitionGpu> = partition
+        .gpus
+        .iter()
+        .filter_map(|&bdf| {
+            let (_, module) = topology.fabric().module_ids.iter().find(|(gpu, _)| *gpu == bdf)?;
+            Some(PartitionGpu { module: *module, bdf })
+        })
+        .collect();
+    if modules.len() < partition.gpus.len() {
+        let unknown = partition.gpus.len() - modules.len();
+        return Err(no_partition(&topology, name, &gpus, unknown));
+    }
+    let step = PartitionStep {
+        partition: partition.id.0,
+        gpus: modules,
+        domain: xml.uuid().unwrap_or_default().to_ascii_lowercase(),
+        vfs: Vec::new(),
+        may_wait: false,
+    };
+    switched(&root, |switch| switch.activate(&step, &mut Watched(None), &mut |_| Ok(())))?;
+    Ok(EnsuredPartitions { partitions: vec![step.partition] })
+}
+
+/// Deactivates the partitions that were activated for a domain which is off; nothing of anybody else's.
+pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
+    let uuid = DomainXml::parse(xml)?.uuid().unwrap_or_default();
+    let list = RestoreFile::read(RestoreFile::here()).map_err(FabricError::from);
+    let list = list.map_err(|error| error.bare::<Error>())?;
+    let is_its =
+        |entry: &&RestoreEntry| !uuid.is_empty() && entry.domain.eq_ignore_ascii_case(&uuid);
+    let entries: Vec<&RestoreEntry> = list.partitions.iter().filter(is_its).collect();
+    let mut done = EnsuredPartitions { partitions: Vec::new() };
+    if entries.is_empty() {
+        return Ok(done);
+    }
+    let root = FsRoot::live()?;
+    let topology = discover(&root)?;
+    for entry in entries {
+        let known = entry.modules.iter().filter_map(|&module| {
+            address_of(&topology, module).map(|bdf| PartitionGpu { module, bdf })
+        });
+        let gpus: Vec<PartitionGpu> = known.collect();
+        if gpus.len() < entry.modules.len() {
+            let (partition, modules) = (entry.id, entry.modules.clone());
+            let error = FabricError::UnknownModules { partition, modules };
+            return Err(error.hint("`gpuvm host modules` shows which module ids are known"));
+        }
+        let step = PartitionStep {
+            partition: entry.id,
+            gpus,
+            domain: entry.domain.clone(),
+            vfs: Vec::new(),
+            may_wait: false,
+        };
+        switched(&root, |switch| switch.deactivate(&step, &mut Watched(None), &mut |_| Ok(())))?;
+        done.partitions.push(entry.id);
+    }
+    Ok(done)
+}
+
+/// The GPUs of NVIDIA's that a domain gets whole.
+fn gpus(root: &FsRoot, xml: &DomainXml) -> Result<Vec<Bdf>> {
+    let mut gpus = BTreeSet::new();
+    for bdf in xml.held(true)?.devices {
+        let Some(dir) = root.dir(&format!("sys/bus/pci/devices/{bdf}"))? else { continue };
+        let is_nvidia = dir.hex::<u32>("vendor")? == Some(NVIDIA);
+        if is_nvidia && dir.hex::<u32>("class")?.is_some_and(|class| class >> 16 == DISPLAY) {
+            gpus.insert(bdf);
+        }
+    }
+    Ok(gpus.into_iter().collect())
+}
+
+/// The refusal of a set that is no partition, with the sets that are.
+fn no_partition(topology: &Topology, domain: String, gpus: &[Bdf], unknown: usize) -> Error {
+    let fabric = topology.fabric();
+    let module = |gpu: &Bdf| fabric.module_ids.iter().find(|(bdf, _)| bdf == gpu).map(|(_, m)| *m);
+    let modules = gpus.iter().filter_map(module).collect();
+    let sizes: BTreeSet<usize> = fabric.partitions.iter().map(|one| one.gpus.len()).collect();
+    let sizes = sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let same = fabric.partitions.iter().filter(|one| one.gpus.len() == gpus.len());
+    let same: Vec<String> = same
+        .map(|one| ModulesText(&one.gpus.iter().filter_map(module).collect()).to_string())
+        .collect();
+    let hint = match (unknown, same.is_empty()) {
+        (1.., _) => "`gpuvm host modules --write` keeps module ids".to_owned(),
+        (0, true) => "`gpuvm fabric show` lists the partitions".to_owned(),
+        (0, false) => {
+            format!("partitions of {}: {}", crate::words::count(gpus.len(), "GPU"), same.join("; "))
+        }
+    };
+    let count = gpus.len();
+    FabricError::NoPartition { domain, count, modules, sizes, unknown }.hint(hint)
+}
+
+/// Works with Fabric Manager without asking libvirt: whose GPUs are is told by processes.
+fn switched(
+    root: &FsRoot,
+    work: impl FnOnce(&Switch<'_>) -> Result<(), gpuvm_host::apply::partition::PartitionError>,
+) -> Result<()> {
+    let manager = Manager::of_host(root)?;
+    let guests = |functions: &[Bdf]| -> std::result::Result<(), BindError> {
+        owner::on_this_machine(&NoHypervisor, false, |look| look.free_of_guests(functions))
+    };
+    let file = RestoreFile::here();
+    let done = work(&Switch { manager: &manager, file, wait: LOCK, guests: &guests });
+    done.map_err(|error| FabricError::from(error).bare())
+}

@@ -1,0 +1,278 @@
+//! What Fabric Manager is told after it has restarted. One that waits for the list of active partitions is told once which
+//! ones running guests have, and ends where nobody tells it within 60 s; one that has started plainly has nothing active:
+//! the missing partitions are activated one by one, and the guests that ran meanwhile have lost NVLink.
+//!
+//! Fabric Manager may come up before libvirt, and libvirt's start may wait for it: then the QEMU processes tell which guests
+//! run, by what they have open, and the file of active partitions tells the rest.
+
+use super::{FabricError, address_of, running};
+use crate::apply::partition::{PartitionGpu, PartitionStep, Switch, Watched};
+use crate::discover::{discover, process};
+use crate::error::{Coded as _, Error, Result};
+use crate::fsroot::FsRoot;
+use crate::holders;
+use crate::topology::{FabricModel, Topology};
+use crate::world::World;
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::fabric::{
+    Call, Domain, Listed, Meaning, Mode, Modules, Restore, RestoreEntry, RestoreList, Running,
+    restore as decide,
+};
+use gpuvm_host::fabric::config::{Config, PATH};
+use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How long a Fabric Manager that is starting is waited for at boot: it waits 60 s for the list, from its own start on.
+const BOOT: Duration = Duration::from_secs(45);
+/// How often it is tried meanwhile.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long another process that changes partitions is waited for.
+const LOCK: Duration = Duration::from_secs(10);
+/// The key of a file of partitions of the admin's own, whose numbers no table knows.
+const DEFINITIONS: &str = "SHARED_PARTITION_DEFINITION_FILE";
+
+/// How partitions are restored.
+#[derive(Debug, Clone, Copy)]
+pub struct Restoring {
+    /// Whether it is only shown.
+    pub dry_run: bool,
+    /// Whether Fabric Manager is just starting: it is waited for, and libvirt is not asked.
+    pub boot: bool,
+}
+
+/// How Fabric Manager has started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum StartMode {
+    /// It waits for the list of active partitions, and guests keep their NVLinks.
+    Restart,
+    /// Nothing was active.
+    Normal,
+}
+
+/// What was restored, or would be.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Restored {
+    /// How Fabric Manager has started; none: NVSwitches of this host are not shared.
+    pub mode: Option<StartMode>,
+    /// Numbers of the partitions that it is told of, or that are activated.
+    pub partitions: Vec<u32>,
+    /// Running guests whose partition is not known or not free: they have no NVLink.
+    pub unplaced: Vec<Domain>,
+    /// Guests that ran while nothing was active: they have lost NVLink and need a power cycle.
+    pub broken: Vec<Domain>,
+    /// Whether it was done, not only shown.
+    pub made: bool,
+}
+
+impl Restored {
+    /// Whether guests are left without NVLink.
+    pub fn is_wrong(&self) -> bool {
+        !self.unplaced.is_empty() || !self.broken.is_empty()
+    }
+}
+
+/// Tells Fabric Manager which partitions are active, or says what it would be told.
+pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
+    world.refuse_recorded("fabric restore")?;
+    let root = FsRoot::live()?;
+    let topology = match wanted.boot {
+        true => discover(&root)?,
+        false => {
+            world.refuse_elsewhere("fabric restore")?;
+            world.topology()?
+        }
+    };
+    let nothing = Restored {
+        mode: None,
+        partitions: Vec::new(),
+        unplaced: Vec::new(),
+        broken: Vec::new(),
+        made: false,
+    };
+    if topology.fabric().model != FabricModel::SharedNvswitch {
+        return Ok(nothing);
+    }
+    let manager = Manager::of_host(&root)?;
+    let mode = started(&manager, wanted.boot).map_err(told)?;
+    let list = RestoreFile::read(RestoreFile::here()).map_err(FabricError::from);
+    let list = list.map_err(|error| error.bare::<Error>())?;
+    let running = match wanted.boot {
+        true => by_processes(&root, &topology, &list)?,
+        false => by_libvirt(world, &root, &topology, &list)?,
+    };
+    let known = match &mode {
+        Mode::Restart => by_table(&root, &topology)?,
+        Mode::Normal(_) => Vec::new(),
+    };
+    let decided = decide(&mode, &list, Some(&running), &known);
+    match decided {
+        Restore::Set { ids, unplaced } => {
+            if !wanted.dry_run {
+                set(&manager, &ids, &running, &known)?;
+            }
+            let mode = Some(StartMode::Restart);
+            Ok(Restored { mode, partitions: ids, unplaced, made: !wanted.dry_run, ..nothing })
+        }
+        Restore::Activate { entries, unplaced } => {
+            let of = |entry: &RestoreEntry| {
+                let its = running.iter().find(|one| one.domain.uuid == entry.domain);
+                its.map(|one| one.domain.clone())
+            };
+            let broken = entries.iter().filter_map(of).collect();
+            let partitions: Vec<u32> = entries.iter().map(|entry| entry.id).collect();
+            let made = !wanted.dry_run && !entries.is_empty();
+            for entry in entries.iter().filter(|_| made) {
+                activate(&manager, entry, &topology)?;
+            }
+            Ok(Restored { mode: Some(StartMode::Normal), partitions, unplaced, broken, made })
+        }
+    }
+}
+
+/// The error that Fabric Manager did not answer, with what to do.
+fn told(refusal: ManagerRefusal) -> Error {
+    let hint = refusal.advice().unwrap_or("`systemctl status nvidia-fabricmanager`");
+    FabricError::from(refusal).hint(hint)
+}
+
+/// How it has started. At boot it is waited for.
+fn started(manager: &Manager, boot: bool) -> Result<Mode, ManagerRefusal> {
+    let until = Instant::now() + BOOT;
+    loop {
+        let refusal = match manager.list() {
+            Ok(listed) => return Ok(Mode::Normal(listed)),
+            Err(refusal) => refusal,
+        };
+        match refusal.meaning(Call::List) {
+            Meaning::WrongMode => return Ok(Mode::Restart),
+            Meaning::Unreachable | Meaning::Starting if boot && Instant::now() < until => {
+                std::thread::sleep(LOOK);
+            }
+            _ => return Err(refusal),
+        }
+    }
+}
+
+/// The guests that run, as libvirt says; where none answers, as their processes do.
+fn by_libvirt(
+    world: &World,
+    root: &FsRoot,
+    topology: &Topology,
+    list: &RestoreList,
+) -> Result<Vec<Running>> {
+    match running(world, topology) {
+        Err(error @ Error::Hypervisor(_)) => {
+            let why = error.whole();
+            world.warning(&format!("{why}, so guests are known by their processes alone"));
+            by_processes(root, topology, list)
+        }
+        running => running,
+    }
+}
+
+/// The guests whose QEMU runs: which GPUs of the board each has open; of one of which that is not seen, what the file says.
+pub(super) fn by_processes(
+    root: &FsRoot,
+    topology: &Topology,
+    list: &RestoreList,
+) -> Result<Vec<Running>> {
+    let board: Vec<Bdf> = topology.ruled().collect();
+    let opened = holders::guest_processes(root, &board)?;
+    let mut all = Vec::new();
+    for (uuid, pid) in process::all(root)? {
+        let domain = Domain { name: uuid.clone(), uuid: uuid.clone() };
+        let mut one = Running { domain, modules: Modules::new(), unknown: 0 };
+        for bdf in opened.get(&pid).into_iter().flatten() {
+            match topology.fabric().module_ids.iter().find(|(known, _)| known == bdf) {
+                Some((_, module)) => drop(one.modules.insert(*module)),
+                None => one.unknown += 1,
+            }
+        }
+        if one.modules.is_empty() && one.unknown == 0 {
+            let its = list.partitions.iter().rev();
+            let its = its.into_iter().find(|entry| entry.domain.eq_ignore_ascii_case(&uuid));
+            one.modules = its.map(|entry| entry.modules.clone()).unwrap_or_default();
+        }
+        all.push(one);
+    }
+    Ok(all)
+}
+
+/// Sets of partitions by number, as the board's table has them; none where the admin has defined others.
+fn by_table(root: &FsRoot, topology: &Topology) -> Result<Vec<(u32, Modules)>> {
+    let text = root.read(PATH)?.unwrap_or_default();
+    if text.lines().any(|line| line.trim_start().starts_with(DEFINITIONS)) {
+        return Ok(Vec::new());
+    }
+    let ids: BTreeMap<Bdf, u32> = topology.fabric().module_ids.iter().copied().collect();
+    let sets = topology.fabric().partitions.iter().map(|partition| {
+        let modules: Option<Modules> =
+            partition.gpus.iter().map(|gpu| ids.get(gpu).copied()).collect();
+        Some((partition.id.0, modules?))
+    });
+    Ok(sets.flatten().collect())
+}
+
+/// Tells it once, proves it by its list, and writes down what is active now.
+fn set(
+    manager: &Manager,
+    ids: &[u32],
+    running: &[Running],
+    known: &[(u32, Modules)],
+) -> Result<()> {
+    let bare = |error: FabricError| error.bare::<Error>();
+    let file = RestoreFile::lock(RestoreFile::here(), LOCK);
+    let mut file = file.map_err(FabricError::from).map_err(bare)?;
+    manager.set_activated(ids).map_err(told)?;
+    let listed = manager.list().map_err(told)?;
+    let is_active = |id: &u32| listed.iter().any(|one| one.id == *id && one.active);
+    if let Some(&partition) = ids.iter().find(|id| !is_active(id)) {
+        return Err(FabricError::NotTold { partition }.bare());
+    }
+    let modules_of = |id: u32| {
+        let listed = listed.iter().find(|one| one.id == id).map(Listed::modules);
+        listed.or_else(|| Some(known.iter().find(|(known, _)| *known == id)?.1.clone()))
+    };
+    let mut list = RestoreList::default();
+    for &id in ids {
+        let Some(modules) = modules_of(id) else { continue };
+        let its = running.iter().find(|one| one.modules == modules);
+        let domain = its.map(|one| one.domain.uuid.clone());
+        let was = file.list().get(id).map(|entry| entry.domain.clone());
+        let domain = domain.or(was).unwrap_or_default();
+        list = list.with(RestoreEntry { id, modules, domain });
+    }
+    file.write(list).map_err(FabricError::from).map_err(bare)
+}
+
+/// Activates the partition of a guest that runs.
+fn activate(manager: &Manager, entry: &RestoreEntry, topology: &Topology) -> Result<()> {
+    let gpus = entry
+        .modules
+        .iter()
+        .filter_map(|&module| address_of(topology, module).map(|bdf| PartitionGpu { module, bdf }));
+    let step = PartitionStep {
+        partition: entry.id,
+        gpus: gpus.collect(),
+        domain: entry.domain.clone(),
+        vfs: Vec::new(),
+        may_wait: false,
+    };
+    // Its guest runs with these GPUs: that is why it is activated.
+    let guests = |_: &[Bdf]| Ok(());
+    let switch = Switch { manager, file: RestoreFile::here(), wait: LOCK, guests: &guests };
+    switch
+        .activate(&step, &mut Watched(None), &mut |_| Ok(()))
+        .map_err(|error| FabricError::from(error).bare())
+}
+
+/// Whether Fabric Manager's file says that partitions are shared without virtual functions.
+pub(super) fn is_shared(root: &FsRoot) -> Result<bool> {
+    use gpuvm_host::fabric::config::Mode;
+    Ok(Config::read(root)?.mode == Some(Mode::Shared))
+}
