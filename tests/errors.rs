@@ -184,7 +184,7 @@ const PROVOKED: &[&str] = &[
     "fabric show --host topologies/dgx-h100.json",
     "fabric release 1 --host topologies/dgx-h100.json",
     "fabric restore --host topologies/dgx-h100.json",
-    "fabric ensure",
+    "fabric ensure --stdin",
     "fabric hook --install --host topologies/dgx-h100.json",
     "fabric unit --install --host topologies/dgx-h100.json",
     "device list --host /nonexistent",

@@ -844,6 +844,8 @@ fn before_h100_only_a_guest_of_all_gpus_is_made_in_the_shared_mode() {
     let (code, steps, err) = dry_run(&machine, &uri, "8");
     let activates = |step: &String| step.starts_with("activate NVLink partition ");
     assert!(code == 0 && steps.iter().any(activates), "{steps:#?}{err}");
+}
+
 /// The document of `fabric restore`, with its exit code.
 fn restored(machine: &Machine, more: &[&str]) -> (i32, Value) {
     let args = [&["fabric", "restore", "--json"], more].concat();
@@ -958,7 +960,9 @@ fn a_guest_that_others_start_gets_its_partition_by_its_xml_alone() {
     let other = domain_with("22222222-2222-3333-4444-555555555555", &["9d", "c3"]);
     let (code, _, err) = ask("ensure", &other);
     assert!(
-        code == 1 && err.contains("partition 3 is active") && err.contains("release 3"),
+        code == 1
+            && err.contains("partition 3 is active")
+            && err.contains("hint: `gpuvm fabric release "),
         "{err}"
     );
     assert_eq!(ask("release", &other).0, 0);

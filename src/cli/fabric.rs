@@ -207,9 +207,9 @@ fn units(args: &FabricUnitArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Prints a file that would be installed.
 fn prints(file: &FabricFile, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
-        cx.output.json("gpuvm-fabric-file", file)?;
+        cx.output.json_document("gpuvm-fabric-file", file)?;
     } else {
-        cx.output.verbatim(&file.text)?;
+        cx.output.document(&file.text)?;
     }
     Ok(EXIT_DONE)
 }

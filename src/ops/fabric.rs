@@ -103,6 +103,10 @@ pub enum FabricError {
         /// The partition.
         partition: u32,
     },
+    /// No partition can be activated for a domain's GPUs.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    Need(#[from] gpuvm_core::fabric::NeedRefusal),
     /// A partition is not activated or deactivated.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
@@ -297,6 +301,21 @@ fn step(
     let domain = file.get(partition).map(|entry| entry.domain.clone()).unwrap_or_default();
     let gpus = gpus.into_iter().flatten().collect();
     Ok(PartitionStep { partition, gpus, domain, vfs: Vec::new(), may_wait: false })
+}
+
+/// The error of a partition, with what helps.
+fn refused(error: PartitionError) -> crate::error::Error {
+    let hint = match &error {
+        PartitionError::Refused(refusal) => match refusal.stale() {
+            Some(partition) => format!("`gpuvm fabric release {partition}`"),
+            None => "`gpuvm fabric show` lists partitions and who holds them".into(),
+        },
+        PartitionError::Manager(refusal) | PartitionError::Unsure(refusal) => {
+            refusal.advice().unwrap_or("`journalctl -u nvidia-fabricmanager`").into()
+        }
+        _ => "`gpuvm fabric show` lists partitions and who holds them".into(),
+    };
+    FabricError::from(error).hint(hint)
 }
 
 /// Refuses to call a partition released that Fabric Manager lists as active: as one of other GPUs since the plan, say.

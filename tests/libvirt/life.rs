@@ -99,6 +99,18 @@ fn t41_a_start_that_takes_long_is_announced_and_not_given_up() {
     let hook = hooks.join("qemu");
     fs::write(&hook, "#!/bin/sh\n[ \"$2\" != prepare ] || sleep 32\n").unwrap();
     fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    // gpuvm's own hook, which must not keep libvirtd waiting for itself; what it runs is noted.
+    let (ran, notes) = (hooks.join("gpuvm"), daemon.fresh_dir("hook").join("ran"));
+    let program = env!("CARGO_BIN_EXE_gpuvm");
+    let noted = format!("#!/bin/sh\necho \"$3\" >>{}\nexec {program} \"$@\"\n", notes.display());
+    let (code, printed, err) = run(&mut crate::support::gpuvm(&["fabric", "hook", "--print"]));
+    assert_eq!(code, 0, "{err}");
+    let own = printed.replace(program, "/etc/libvirt/hooks/gpuvm");
+    fs::create_dir_all(hooks.join("qemu.d")).unwrap();
+    for (file, text) in [(&ran, &noted), (&hooks.join("qemu.d/50-gpuvm"), &own)] {
+        fs::write(file, text).unwrap();
+        fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
     // libvirtd looks for hooks when it starts.
     daemon.restart();
     let disk = daemon.fresh_dir("long").join("disk.raw");
@@ -119,4 +131,7 @@ fn t41_a_start_that_takes_long_is_announced_and_not_given_up() {
     assert!(start.wait().unwrap().success(), "{said}");
     assert!(begun.elapsed() > Duration::from_secs(32), "the hook did not run");
     assert_eq!(daemon.virsh(&["domstate", "long"]).1.trim(), "running");
+    assert_eq!(fs::read_to_string(&notes).unwrap(), "ensure\n");
+    assert!(daemon.virsh(&["destroy", "long"]).0);
+    assert_eq!(fs::read_to_string(&notes).unwrap(), "ensure\nrelease\n");
 }

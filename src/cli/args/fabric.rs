@@ -48,7 +48,7 @@ pub enum FabricVerb {
     /// With --stdin: the partitions that were activated for the domain whose XML is read, and no others; libvirt is not asked.
     #[command(after_long_help = RELEASE)]
     Release(FabricReleaseArgs),
-    /// Tell a restarted Fabric Manager which partitions running guests have
+    /// Tell a restarted Fabric Manager what is active
     ///
     /// In its restart mode (FABRIC_MODE_RESTART) Fabric Manager waits 60 s for the list of active partitions: it is told once
     /// which ones running guests have, possibly none, and their NVLinks go on. Started plainly it has nothing active: missing
@@ -56,20 +56,20 @@ pub enum FabricVerb {
     /// if guests are left without NVLink.
     #[command(after_long_help = RESTORE)]
     Restore(FabricRestoreArgs),
-    /// Activate the NVLink partition of a guest by its XML, for libvirt's hook
+    /// Activate the NVLink partition of a domain's XML
     ///
     /// Never asks libvirt, which waits for its hook: GPUs are taken from the XML, their users from open files. A domain
     /// without NVIDIA GPUs passes at once. Fails if the GPUs form no partition, if the partition is active for another guest,
     /// or if Fabric Manager does not answer; that ends the start.
     #[command(after_long_help = ENSURE)]
     Ensure(FabricEnsureArgs),
-    /// Show, install or remove the libvirt hook for guests that other tools start
+    /// Print, install or remove libvirt's hook
     ///
-    /// The hook runs `gpuvm fabric ensure` before a guest starts and `gpuvm fabric release` when it is off. libvirt's daemon
+    /// For guests that other tools start: it runs `gpuvm fabric ensure` before a guest starts and `gpuvm fabric release` when it is off. libvirt's daemon
     /// looks for hooks when it starts. A file of that name that gpuvm did not make is left alone.
     #[command(after_long_help = HOOK)]
     Hook(FabricHookArgs),
-    /// Show or install the systemd drop-in that restores partitions
+    /// Print or install the systemd drop-in that restores partitions
     ///
     /// The drop-in of nvidia-fabricmanager.service runs `gpuvm fabric restore --boot` after each start of Fabric Manager.
     #[command(after_long_help = UNIT)]
@@ -82,7 +82,7 @@ pub struct FabricReleaseArgs {
     /// Partition number, as in `fabric show`
     #[arg(value_name = "PARTITION", required_unless_present = "stdin")]
     pub partition: Option<u32>,
-    /// Release what the domain whose XML is read was given, without asking
+    /// Read the domain's XML from standard input
     #[arg(long, conflicts_with_all = ["partition", "yes", "dry_run"])]
     pub stdin: bool,
     /// Do not ask for confirmation
@@ -99,10 +99,10 @@ pub struct FabricReleaseArgs {
 /// Arguments of `fabric restore`.
 #[derive(Debug, Args)]
 pub struct FabricRestoreArgs {
-    /// Print what Fabric Manager would be told and change nothing
+    /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Wait for a Fabric Manager that is starting, and do not ask libvirt
+    /// Wait for Fabric Manager and do not ask libvirt
     ///
     /// libvirt may wait for Fabric Manager in turn: guests are known by their processes and by the list of active partitions.
     #[arg(long, help_heading = BEHAVIOUR)]
@@ -121,13 +121,13 @@ pub struct FabricEnsureArgs {
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("hook").required(true).args(["print", "install", "remove"])))]
 pub struct FabricHookArgs {
-    /// Print the hook
+    /// Print the file
     #[arg(long)]
     pub print: bool,
-    /// Install the hook
+    /// Install the file
     #[arg(long)]
     pub install: bool,
-    /// Remove the hook
+    /// Remove the file
     #[arg(long)]
     pub remove: bool,
     /// Print the steps and change nothing
@@ -142,10 +142,10 @@ pub struct FabricHookArgs {
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("unit").required(true).args(["print", "install"])))]
 pub struct FabricUnitArgs {
-    /// Print the drop-in
+    /// Print the file
     #[arg(long)]
     pub print: bool,
-    /// Install the drop-in
+    /// Install the file
     #[arg(long)]
     pub install: bool,
     /// Also set STATE_FILE_NAME in fabricmanager.cfg to a file that is not cleaned up with /tmp

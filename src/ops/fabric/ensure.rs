@@ -2,7 +2,7 @@
 //! for the answer, so that no libvirt may be asked. Known are the XML, Fabric Manager, the file of active partitions and the
 //! processes that have GPUs open.
 
-use super::{FabricError, address_of};
+use super::{FabricError, address_of, refused};
 use crate::apply::owner;
 use crate::apply::partition::{PartitionGpu, PartitionStep, Switch, Watched};
 use crate::bdf::Bdf;
@@ -11,8 +11,8 @@ use crate::domain::DomainXml;
 use crate::error::{Coded as _, Error, Result};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::none::NoHypervisor;
-use crate::topology::{FabricModel, NoPartition, Topology};
-use gpuvm_core::fabric::{ModulesText, RestoreEntry};
+use crate::topology::{FabricModel, Topology};
+use gpuvm_core::fabric::{ModulesText, NeedRefusal, RestoreEntry, need};
 use gpuvm_host::apply::bind::BindError;
 use gpuvm_host::fabric::{Manager, RestoreFile};
 use serde::Serialize;
@@ -49,26 +49,28 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
         return Ok(none);
     }
     let name = xml.name();
-    let partition = match topology.partition_of(&gpus) {
+    let need = match need(&topology, &gpus) {
         Ok(None) => return Ok(none),
-        Ok(Some(partition)) => partition,
-        Err(NoPartition { unknown }) => return Err(no_partition(&topology, name, &gpus, unknown)),
+        Ok(Some(need)) => need,
+        Err(NeedRefusal::None { unknown, .. }) => {
+            return Err(no_partition(&topology, name, &gpus, unknown));
+        }
+        Err(refusal) => {
+            let hint = refusal.hint();
+            return Err(FabricError::from(refusal).hint(hint));
+        }
     };
-    let modules: Vec<PartitionGpu> = partition
-        .gpus
-        .iter()
-        .filter_map(|&bdf| {
-            let (_, module) = topology.fabric().module_ids.iter().find(|(gpu, _)| *gpu == bdf)?;
-            Some(PartitionGpu { module: *module, bdf })
-        })
-        .collect();
-    if modules.len() < partition.gpus.len() {
-        let unknown = partition.gpus.len() - modules.len();
-        return Err(no_partition(&topology, name, &gpus, unknown));
-    }
+    // Only the partition of all GPUs is known without their module ids, and then Fabric Manager tells them.
+    let listed = match need.modules().len() < need.gpus.len() {
+        true => Manager::of_host(&root)?.list().map_err(|refusal| refused(refusal.into()))?,
+        false => Vec::new(),
+    };
+    let Some(placed) = need.placed(&listed) else {
+        return Err(no_partition(&topology, name, &gpus, need.gpus.len()));
+    };
     let step = PartitionStep {
-        partition: partition.id.0,
-        gpus: modules,
+        partition: need.partition,
+        gpus: placed.into_iter().map(|(module, bdf)| PartitionGpu { module, bdf }).collect(),
         domain: xml.uuid().unwrap_or_default().to_ascii_lowercase(),
         vfs: Vec::new(),
         may_wait: false,
@@ -160,5 +162,5 @@ fn switched(
     };
     let file = RestoreFile::here();
     let done = work(&Switch { manager: &manager, file, wait: LOCK, guests: &guests });
-    done.map_err(|error| FabricError::from(error).bare())
+    done.map_err(refused)
 }

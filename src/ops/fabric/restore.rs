@@ -5,7 +5,7 @@
 //! Fabric Manager may come up before libvirt, and libvirt's start may wait for it: then the QEMU processes tell which guests
 //! run, by what they have open, and the file of active partitions tells the rest.
 
-use super::{FabricError, address_of, running};
+use super::{FabricError, address_of, refused, running};
 use crate::apply::partition::{PartitionGpu, PartitionStep, Switch, Watched};
 use crate::discover::{discover, process};
 use crate::error::{Coded as _, Error, Result};
@@ -266,9 +266,7 @@ fn activate(manager: &Manager, entry: &RestoreEntry, topology: &Topology) -> Res
     // Its guest runs with these GPUs: that is why it is activated.
     let guests = |_: &[Bdf]| Ok(());
     let switch = Switch { manager, file: RestoreFile::here(), wait: LOCK, guests: &guests };
-    switch
-        .activate(&step, &mut Watched(None), &mut |_| Ok(()))
-        .map_err(|error| FabricError::from(error).bare())
+    switch.activate(&step, &mut Watched(None), &mut |_| Ok(())).map_err(refused)
 }
 
 /// Whether Fabric Manager's file says that partitions are shared without virtual functions.
