@@ -148,9 +148,9 @@ pub struct FabricUnitArgs {
     /// Install the file
     #[arg(long)]
     pub install: bool,
-    /// Also set STATE_FILE_NAME in fabricmanager.cfg to a file that is not cleaned up with /tmp
+    /// Also keep Fabric Manager's state outside /tmp
     ///
-    /// The file is copied first (fabricmanager.cfg.before-gpuvm). A place outside /tmp stays.
+    /// Sets STATE_FILE_NAME in fabricmanager.cfg to a file that is not cleaned up. The configuration is copied first (fabricmanager.cfg.before-gpuvm). A place outside /tmp stays.
     #[arg(long, requires = "install")]
     pub config: bool,
     /// Print the steps and change nothing
