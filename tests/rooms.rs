@@ -115,7 +115,7 @@ const MODULES: [(&str, &[&str]); 15] = [
     ("topology", &[]),
     ("fabric", &["topology"]),
     ("image", &[]),
-    ("seed", &[]),
+    ("seed", &["nccl"]),
     ("hostnet", &["network"]),
     ("request", &[]),
     ("occupancy", &[]),

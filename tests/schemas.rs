@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Documents that need a machine to change, or devices that are not recorded.
-const ELSEWHERE: [&str; 16] = [
+const ELSEWHERE: [&str; 17] = [
     "gpuvm-addresses",
     "gpuvm-created",
     "gpuvm-diffs",
@@ -19,6 +19,7 @@ const ELSEWHERE: [&str; 16] = [
     "gpuvm-fabric-show",
     "gpuvm-host-bridge-preview",
     "gpuvm-image-added",
+    "gpuvm-nccl-installed",
     "gpuvm-network-created",
     "gpuvm-undone",
     "gpuvm-verify",

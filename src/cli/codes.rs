@@ -53,6 +53,7 @@ use gpuvm_ops::host::HostUndoError;
 use gpuvm_ops::host_bridge::HostBridgeError;
 use gpuvm_ops::host_settings::HostVerbError;
 use gpuvm_ops::images::error::ImageError;
+use gpuvm_ops::nccl::install::InstallError;
 use gpuvm_ops::networks::NetworkError;
 use gpuvm_ops::pages::GuestPagesError;
 use gpuvm_ops::partition::ActivationError;
@@ -131,6 +132,7 @@ static KNOWN: [Known; 76] = [
     known::<UndoError>(),
     known::<HostUndoError>(),
     known::<DropSeedError>(),
+    known::<InstallError>(),
     known::<ClaimError>(),
     known::<HistoryOfError>(),
     known::<OutputError>(),

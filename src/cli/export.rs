@@ -1,11 +1,12 @@
 //! `export`: plans a guest and prints its domain XML.
 
-use super::args::ExportArgs;
+use super::args::{ExportArgs, ExportFormat};
 use super::context::Context;
 use super::error::EXIT_DONE;
-use super::output::Document;
+use super::output::{Answer, Document};
 use gpuvm_ops::export::export;
 use gpuvm_ops::files::FileError;
+use gpuvm_ops::nccl::nccl_of;
 use serde::Serialize;
 use std::io::Write as _;
 use std::path::Path;
@@ -26,20 +27,35 @@ pub(in crate::cli) struct Exported<'a> {
 /// Runs the verb.
 pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (name, xml) = export(cx, &args.guest.request()?, &args.storage.request()?)?;
+    if args.format == ExportFormat::Nccl {
+        let told = nccl_of(cx, &xml)?;
+        return print(args, cx, "gpuvm-nccl", &told, &told.file);
+    }
     let exported = Exported { name: name.as_str(), xml: xml.text() };
+    print(args, cx, FORMAT, &exported, exported.xml)
+}
+
+/// Prints an answer, or writes it to the file that was named.
+fn print<T: Answer>(
+    args: &ExportArgs,
+    cx: &Context<'_>,
+    format: &'static str,
+    answer: &T,
+    document: &str,
+) -> anyhow::Result<u8> {
     match &args.output {
         Some(path) => {
             let mut text = match cx.output.json {
-                true => serde_json::to_string_pretty(&Document::new(FORMAT, &exported))?,
-                false => exported.xml.to_owned(),
+                true => serde_json::to_string_pretty(&Document::new(format, answer))?,
+                false => document.to_owned(),
             };
             if !text.ends_with('\n') {
                 text.push('\n');
             }
             write(path, &text).map_err(FileError::of(path))?;
         }
-        None if cx.output.json => cx.output.json_document(FORMAT, &exported)?,
-        None => cx.output.document(exported.xml)?,
+        None if cx.output.json => cx.output.json_document(format, answer)?,
+        None => cx.output.document(document)?,
     }
     Ok(EXIT_DONE)
 }

@@ -1,5 +1,5 @@
-//! What a guest's agent says of the guest: a few commands that only read, within one time for all of them. Nothing is
-//! run in the guest.
+//! What a guest's agent says of the guest, and what is written by it: a few commands within one time for all of them. What a
+//! guest is compared with is only read; only `nccl --install` writes a file and moves it to its place.
 
 use crate::cpuset::NodeSet;
 use crate::domain::DomainXml;
@@ -109,6 +109,41 @@ impl<'h> Agent<'h> {
         String::from_utf8(bytes).map_err(|_| Untold::Nonsense)
     }
 
+    /// Writes a file of the guest; what is there goes.
+    pub fn write(&self, path: &str, text: &str) -> Result<(), Untold> {
+        let opened = self.ask("guest-file-open", &json!({ "path": path, "mode": "w" }))?;
+        let handle = opened.as_i64().ok_or(Untold::Nonsense)?;
+        let mut written = Ok(());
+        for piece in text.as_bytes().chunks(12 << 10) {
+            let arguments = json!({ "handle": handle, "buf-b64": to_base64(piece) });
+            written = match self.ask("guest-file-write", &arguments) {
+                Ok(answer) if answer["count"].as_u64() == Some(piece.len() as u64) => Ok(()),
+                Ok(_) => Err(Untold::Nonsense),
+                Err(untold) => Err(untold),
+            };
+            if written.is_err() {
+                break;
+            }
+        }
+        // What is buffered is written then, or is not.
+        let closed = self.ask("guest-file-close", &json!({ "handle": handle }));
+        written.and(closed.map(drop))
+    }
+
+    /// Runs a program of the guest and waits for its end; its exit code, -1 where a signal ended it.
+    pub fn run(&self, program: &str, words: &[&str]) -> Result<i64, Untold> {
+        let arguments = json!({ "path": program, "arg": words });
+        let started = self.ask("guest-exec", &arguments)?;
+        let pid = started["pid"].as_i64().ok_or(Untold::Nonsense)?;
+        loop {
+            let status = self.ask("guest-exec-status", &json!({ "pid": pid }))?;
+            if status["exited"].as_bool() == Some(true) {
+                return Ok(status["exitcode"].as_i64().unwrap_or(-1));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// Reads cells, cores and PCI functions out of the guest's files, where its agent opens them.
     fn files(&self, live: &Claims<'_>, view: &mut View) {
         let nodes = "/sys/devices/system/node";
@@ -158,14 +193,28 @@ pub enum Untold {
     Late,
     /// The hypervisor or the agent says no.
     Refused,
+    /// The agent may not do it in this guest.
+    Forbidden,
+    /// There is no such file.
+    Absent,
     /// The answer is none.
     Nonsense,
 }
 
 impl From<HypervisorError> for Untold {
-    fn from(_: HypervisorError) -> Untold {
-        Untold::Refused
+    fn from(error: HypervisorError) -> Untold {
+        match &error.message {
+            _ if is_forbidden(&error) => Untold::Forbidden,
+            said if said.contains("No such file or directory") => Untold::Absent,
+            _ => Untold::Refused,
+        }
     }
+}
+
+/// Whether an agent will never do it: some distributions forbid it.
+pub fn is_forbidden(error: &HypervisorError) -> bool {
+    let says = |text: &str| error.message.contains(text);
+    says("has been disabled") || says("is not allowed") || says("has not been found")
 }
 
 /// How many vCPUs of an answer of `guest-get-vcpus` are online.
@@ -197,9 +246,11 @@ fn pci_line(line: &str) -> Option<(String, u16, u16)> {
     Some((format!("0000:{bus:02x}:{device:02x}.{function}"), vendor, (id & 0xffff) as u16))
 }
 
+/// The digits of base64.
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 /// Decodes base64; none where it is none.
-fn base64(text: &str) -> Option<Vec<u8>> {
-    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+pub(crate) fn base64(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let (mut bits, mut count) = (0u32, 0);
     for letter in text.trim_end_matches('=').bytes() {
@@ -212,6 +263,20 @@ fn base64(text: &str) -> Option<Vec<u8>> {
         }
     }
     Some(bytes)
+}
+
+/// Encodes base64.
+pub(crate) fn to_base64(bytes: &[u8]) -> String {
+    let piece = |piece: &[u8]| {
+        let byte = |at: usize| u32::from(piece.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        let letter = |at: usize| match at <= piece.len() {
+            true => char::from(ALPHABET[(bits >> (18 - 6 * at) & 0x3f) as usize]),
+            false => '=',
+        };
+        [0, 1, 2, 3].map(letter)
+    };
+    bytes.chunks(3).flat_map(piece).collect()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `seed drop`, and `create --drop-seed`: what a guest was told goes once it has read it.
 
+use crate::agent::is_forbidden;
 use crate::apply::{ApplyError, Step, StepError};
 use crate::change::Change;
 use crate::domain::DomainXml;
@@ -112,12 +113,6 @@ fn is_done(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorErro
         let _ = ask(serde_json::json!({ "execute": "guest-file-close", "arguments": arguments }));
     }
     Ok(())
-}
-
-/// Whether an agent will never open a file: some distributions forbid it.
-fn is_forbidden(error: &HypervisorError) -> bool {
-    let says = |text: &str| error.message.contains(text);
-    says("has been disabled") || says("is not allowed") || says("has not been found")
 }
 
 /// The seed of a guest that is there.

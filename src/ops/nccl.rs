@@ -1,11 +1,14 @@
 //! `nccl`: a guest's topology for NCCL, from its definition and its host. What stands in it is [`gpuvm_core::nccl`]'s.
 
+pub mod install;
+
 use crate::domain::DomainXml;
 use crate::error::{Coded, Doing as _, Error, Result};
 use crate::guest::find;
 use crate::hypervisor::{DomainState, XmlOf};
 use crate::shell::word;
 use crate::source::{Source, definition};
+use crate::topology::Topology;
 use crate::world::World;
 use gpuvm_core::nccl::{NcclError, Note, System, Told, topology};
 use serde::Serialize;
@@ -31,8 +34,18 @@ impl Coded for NcclError {}
 /// Makes the topology of a domain; changes nothing.
 pub fn nccl(world: &World, source: &Source) -> Result<Nccl> {
     let domain = read(source, world)?;
+    of(&domain, &world.topology()?, source)
+}
+
+/// Makes the topology of a definition that is not defined yet.
+pub fn nccl_of(world: &World, domain: &DomainXml) -> Result<Nccl> {
+    of(domain, &world.topology()?, &Source::File("FILE".into()))
+}
+
+/// Makes the topology of a domain on its host.
+fn of(domain: &DomainXml, host: &Topology, source: &Source) -> Result<Nccl> {
     let Told { system, notes, is_needed } =
-        topology(&domain, &world.topology()?).map_err(|error| helped(error, source))?;
+        topology(domain, host).map_err(|error| helped(error, source))?;
     let name = Some(domain.name()).filter(|name| !name.is_empty());
     Ok(Nccl {
         domain: name.unwrap_or_else(|| source.named().to_owned()),

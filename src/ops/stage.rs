@@ -1,6 +1,7 @@
 //! A machine of a test: a hypervisor in memory, with the lock and the journals in a directory of its own, and somebody
 //! who is told and asked.
 
+pub(crate) mod agent;
 pub(crate) mod fake;
 mod networks;
 mod storage;

@@ -53,6 +53,10 @@ fn files_of_recorded_hosts_are_as_kept_and_nccl_reads_them() {
         let (code, out, err) = nccl(&file, host, &[]);
         assert_eq!(code, 0, "{err}");
         assert_eq!(nccl(&file, host, &[]).1, out, "another file of the same");
+        let recorded = self::host(host);
+        let mut args = vec!["export", "--name", "t", "--host", &recorded, "--format", "nccl"];
+        args.extend(words.split(' '));
+        assert_eq!(run(&mut gpuvm(&args)).1, out, "export prints another one");
         assert_eq!(read(out.as_bytes()).unwrap().count(), elements, "{host} {words}: {out}");
         let name = format!("{host}{}.xml", words.replace(" --", "-").replace(' ', ""));
         let kept = project().join("tests/golden/nccl").join(name.replace("--", "-"));

@@ -36,6 +36,16 @@ pub struct PlanArgs {
     pub explain: bool,
 }
 
+/// What `export` prints.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ExportFormat {
+    /// Domain XML.
+    #[default]
+    Xml,
+    /// The topology file for NCCL.
+    Nccl,
+}
+
 /// Arguments of `export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
@@ -45,6 +55,12 @@ pub struct ExportArgs {
     /// Its disks.
     #[command(flatten)]
     pub storage: StorageArgs,
+    /// What to print [default: xml]
+    ///
+    /// xml is the domain XML; nccl the guest's topology file for NCCL, as `gpuvm nccl` prints it of the defined guest.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t, hide_default_value = true)]
+    #[arg(hide_possible_values = true, help_heading = BEHAVIOUR)]
+    pub format: ExportFormat,
     /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(help_heading = BEHAVIOUR)]

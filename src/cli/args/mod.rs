@@ -47,7 +47,7 @@ pub use host::{
 };
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
-pub use make::{CreateArgs, ExportArgs, PlanArgs};
+pub use make::{CreateArgs, ExportArgs, ExportFormat, PlanArgs};
 pub use meta::{CompletionsArgs, ManArgs, SchemaArgs};
 pub use nccl::NcclArgs;
 pub use network::{
@@ -343,9 +343,9 @@ pub enum Verb {
     /// NCCL reads PCIe distances from the guest, which sees each device below a root port of its own, so that NCCL takes GPUs and
     /// NICs of one PCIe switch for distant and keeps GPUDirect RDMA off. The file (NCCL_TOPO_FILE) puts the switches of the host
     /// back, with their link speeds, and names each GPU and NIC by its address in the guest. gpuvm-hardware(7), NCCL TOPOLOGY,
-    /// explains it and says where the guest needs it.
+    /// explains it and says where the guest needs it; --install puts it there.
     ///
-    /// Changes nothing. Takes any domain of libvirt, also one that gpuvm did not create, or a file of domain XML. Refuses what NCCL
+    /// Changes nothing unless --install is given. Takes any domain of libvirt, also one that gpuvm did not create, or a file of domain XML. Refuses what NCCL
     /// would read as something else. The file holds until the guest's devices or their addresses change.
     #[command(after_long_help = nccl::NCCL)]
     #[command(group = about_records())]

@@ -47,6 +47,11 @@ pub struct SeedArgs {
     /// Do not install the QEMU guest agent
     #[arg(long, help_heading = FIRST_BOOT, hide_short_help = true)]
     pub no_agent: bool,
+    /// Write no NCCL topology file into the guest
+    ///
+    /// Default for guests with one GPU and no NIC, which need none. `gpuvm nccl NAME --install` writes it later.
+    #[arg(long, help_heading = FIRST_BOOT, hide_short_help = true)]
+    pub no_nccl: bool,
     /// Create no cloud-init seed
     ///
     /// Default for guests without an image that have none of the options of this section.
@@ -73,6 +78,7 @@ impl SeedArgs {
             meta_data: self.meta_data.clone(),
             network_config: self.network_config.clone(),
             agent: !self.no_agent,
+            nccl: !self.no_nccl,
             wanted: match (self.no_seed, self.drop_seed) {
                 (true, _) => SeedWanted::No,
                 (false, true) => SeedWanted::Yes,

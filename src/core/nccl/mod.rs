@@ -13,6 +13,7 @@ pub mod bus;
 mod cells;
 mod filled;
 mod link;
+pub mod place;
 mod tree;
 mod write;
 

@@ -13,6 +13,7 @@ pub use given::{
 };
 pub use volume::{is_seed, volume};
 
+use crate::nccl::place;
 use serde_json::{Value, json};
 
 /// Where cloud-init finds the data disk: libvirt gives virtio disks the serial of their definition.
@@ -38,6 +39,8 @@ pub struct Seed {
     /// Whether services that need CUDA wait until the NVSwitch fabric is ready (gpuvm-hardware(7),
     /// NVSWITCH MODELS).
     pub fabric_wait: bool,
+    /// The topology file for NCCL, as `gpuvm nccl` prints it; none: the guest gets none.
+    pub nccl: Option<String>,
     /// The admin's own user-data, as it is.
     pub user_data: Option<String>,
     /// The admin's own keys of the meta-data, JSON or YAML as it is; in place of ours.
@@ -197,23 +200,30 @@ impl Seed {
                 config["users"] = json!([made]);
             }
         }
-        let mut commands: Vec<Value> = Vec::new();
+        let (mut files, mut commands) = (Vec::new(), Vec::new());
+        let file = |path: &str, content: &str, permissions: &str| json!({ "path": path, "content": content, "permissions": permissions });
         if self.data_disk {
             commands.push(json!(["sh", "-c", DATA_DISK]));
         }
         if self.fabric_wait {
-            let file = |path: &str, content: &str, permissions: &str| json!({ "path": path, "content": content, "permissions": permissions });
-            config["write_files"] = json!([
-                file("/usr/local/sbin/gpuvm-fabric-wait", FABRIC_WAIT, "0755"),
-                file("/etc/systemd/system/gpuvm-fabric-wait.service", FABRIC_UNIT, "0644"),
-            ]);
+            files.push(file("/usr/local/sbin/gpuvm-fabric-wait", FABRIC_WAIT, "0755"));
+            let unit = "/etc/systemd/system/gpuvm-fabric-wait.service";
+            files.push(file(unit, FABRIC_UNIT, "0644"));
             commands.push(json!(["systemctl", "daemon-reload"]));
             commands.push(json!(["systemctl", "enable", "gpuvm-fabric-wait.service"]));
             let start = ["systemctl", "start", "--no-block", "gpuvm-fabric-wait.service"];
             commands.push(json!(start));
         }
+        if let Some(nccl) = &self.nccl {
+            files.push(file(place::FILE, nccl, "0644"));
+            files.push(file(place::TMPFILES, place::TMPFILES_TEXT, "0644"));
+            commands.push(json!(["systemd-tmpfiles", "--create", place::TMPFILES_NAME]));
+        }
         if self.guest_agent {
             commands.push(json!(["sh", "-c", AGENT]));
+        }
+        if !files.is_empty() {
+            config["write_files"] = json!(files);
         }
         if !commands.is_empty() {
             config["runcmd"] = json!(commands);

@@ -226,3 +226,28 @@ fn cloud_init_finds_the_volume_as_it_looks_for_it() {
         assert!(told.lines().any(|told| told == line), "no {line}:\n{told}");
     }
 }
+
+#[test]
+fn the_file_for_nccl_is_written_where_nccl_finds_it() {
+    let nccl = Some("<system version=\"1\">\n</system>\n".to_owned());
+    let alone = Seed { nccl: nccl.clone(), fabric_wait: false, ..seed() };
+    let told = config(&alone.files(), "user-data");
+    let files = told["write_files"].as_array().unwrap();
+    let paths: Vec<_> = files.iter().map(|file| file["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["/etc/nccl-topo.xml", "/etc/tmpfiles.d/nccl-topo.conf"]);
+    assert_eq!(files[0]["content"], nccl.clone().unwrap());
+    let link = "L+ /run/nvidia-topologyd/virtualTopology.xml - - - - /etc/nccl-topo.xml\n";
+    assert!(files[1]["content"].as_str().unwrap().ends_with(link));
+    assert!(files.iter().all(|file| file["permissions"] == "0644"));
+    let create = json!(["systemd-tmpfiles", "--create", "nccl-topo.conf"]);
+    assert!(told["runcmd"].as_array().unwrap().contains(&create));
+    // Beside the files of a guest on a shared fabric, and not done where the user-data has files of its own.
+    let both = Seed { nccl, user_data: Some("#cloud-config\nwrite_files: []\n".into()), ..seed() };
+    assert_eq!(config(&both.files(), "vendor-data")["write_files"].as_array().unwrap().len(), 4);
+    assert_eq!(both.overruled(), ["write_files"]);
+    assert!(
+        config(&Seed { fabric_wait: false, ..seed() }.files(), "user-data")
+            .get("write_files")
+            .is_none()
+    );
+}

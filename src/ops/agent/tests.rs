@@ -41,4 +41,8 @@ fn base64_is_decoded_or_refused() {
     }
     assert_eq!(base64("Pz8/Pj4+").unwrap(), b"???>>>");
     assert_eq!(base64("M C0"), None);
+    for bytes in [&b""[..], b"0", b"0-", b"0-1", b"0-1\n", b"???>>>", &[0, 255, 254]] {
+        assert_eq!(base64(&to_base64(bytes)).as_deref(), Some(bytes));
+    }
+    assert_eq!((&*to_base64(b"0"), &*to_base64(b"0-1\n")), ("MA==", "MC0xCg=="));
 }

@@ -16,12 +16,16 @@ use crate::network::{Kind, known};
 use crate::networks::{self, on_demand};
 use crate::partition::{self, Guest};
 use crate::placement::Topic;
+use crate::seed::Seed;
+use crate::shell::word;
 use crate::storage::{self, Disks, Notice, remains, room};
 
+use crate::topology::Topology;
 use crate::world::World;
 use crate::{pages, vfs};
 use gpuvm_core::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, check};
 use gpuvm_core::finding::Severity;
+use gpuvm_core::nccl::{self, NcclError};
 use gpuvm_core::versions::Versions;
 
 /// The network of [`CreateRequest::private_net`].
@@ -80,6 +84,9 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     let xml = defined(world, wanted, (&planned, &extra, reserves), hypervisor)?;
     if let Some(mut seed) = seed {
         seed.nics = macs(&xml);
+        if wanted.seed.nccl {
+            tell_nccl(&mut seed, &xml, &planned.topology, world);
+        }
         storage::complete(&mut steps, &seed)?;
     }
     // A guest that is only defined gets its devices when it starts.
@@ -183,6 +190,26 @@ fn defined(
         world.warning(&warning);
     }
     Ok(xml)
+}
+
+/// Puts the topology file for NCCL into a seed, where the guest needs one. Below an expander bus no number depends on what
+/// libvirt adds; where one does the file is left to `nccl --install`.
+fn tell_nccl(seed: &mut Seed, xml: &DomainXml, topology: &Topology, world: &World) {
+    let before = seed.overruled();
+    match nccl::topology(xml, topology) {
+        Ok(told) if told.is_needed => seed.nccl = Some(told.system.to_string()),
+        Ok(_) | Err(NcclError::NoGpu) => return,
+        Err(error) => {
+            let later = format!("`gpuvm nccl {} --install` writes it later", word(&xml.name()));
+            return world
+                .note(&format!("the seed has no topology file for NCCL: {error}; {later}"));
+        }
+    }
+    for key in seed.overruled().iter().filter(|key| !before.contains(key)) {
+        let text =
+            format!("`{key}` of the user-data takes the place of gpuvm's own: no file for NCCL");
+        world.warning(&text);
+    }
 }
 
 /// The note by which what is made for a guest is known to be its own also when its definition is gone.

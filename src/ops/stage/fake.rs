@@ -1,5 +1,6 @@
 //! A hypervisor in memory.
 
+use super::agent::FakeAgent;
 use crate::hypervisor::network::{NetworkState, Networks};
 use crate::hypervisor::storage::Storage;
 use crate::hypervisor::{
@@ -35,6 +36,8 @@ pub struct Fake {
     pub agent: RefCell<BTreeMap<&'static str, &'static str>>,
     /// The addresses that its guests have once they run.
     pub addresses: RefCell<Vec<GuestAddress>>,
+    /// The guest behind every agent; none: they answer by [`Fake::agent`].
+    pub guest: RefCell<Option<FakeAgent>>,
     /// Commands that agents were given, so far.
     pub asked: Cell<usize>,
     /// Whether nothing answers any more.
@@ -212,6 +215,9 @@ impl Hypervisor for Fake {
     }
     fn ask_agent(&self, _: &str, what: &str, _: Duration) -> Result<String, HypervisorError> {
         self.asked.set(self.asked.get() + 1);
+        if let Some(guest) = &*self.guest.borrow() {
+            return guest.answer(what);
+        }
         let agent = self.agent.borrow();
         let answer = agent.iter().find(|(command, _)| what.contains(*command));
         let answer = answer.map(|(_, answer)| format!("{{\"return\":{answer}}}"));

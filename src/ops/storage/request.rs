@@ -107,6 +107,8 @@ pub struct SeedRequest {
     pub network_config: Option<PathBuf>,
     /// Whether the guest agent is installed.
     pub agent: bool,
+    /// Whether it gets the topology file for NCCL, where it needs one.
+    pub nccl: bool,
     /// Whether there is a seed.
     pub wanted: SeedWanted,
 }

@@ -107,6 +107,7 @@ fn read(wanted: &SeedRequest, place: &Place<'_>, disks: &mut Disks) -> Result<Se
         user_data,
         meta_data,
         network_config,
+        nccl: None,
         nics: Vec::new(),
     };
     for key in seed.overruled() {

@@ -1,0 +1,151 @@
+//! The file in a guest, by an agent in memory.
+
+use super::*;
+use crate::error::Error;
+use crate::reporter::Answer;
+use crate::stage::agent::FakeAgent;
+use crate::stage::{Stage, UUID};
+use gpuvm_core::topology::file::from_json;
+
+/// A guest with two GPUs of a DGX H100, below an expander bus of this number.
+fn definition(bus: u32, state: &str) -> String {
+    let device = |bdf: &str, index: u32, slot: u32| {
+        format!(
+            "<controller type='pci' index='{index}' model='pcie-root-port'><address type='pci' bus='1' slot='{slot}'/>\
+             </controller><hostdev mode='subsystem' type='pci'><source><address domain='0' bus='0x{bdf}' slot='0' \
+             function='0'/></source><address type='pci' bus='{index}' slot='0' function='0'/></hostdev>"
+        )
+    };
+    format!(
+        "<domain type='kvm'><name>a</name><uuid>{UUID}</uuid><memory>1048576</memory><vcpu>2</vcpu>\
+         <os><type arch='x86_64' machine='q35'>hvm</type></os><devices><controller type='pci' index='1' \
+         model='pcie-expander-bus'><target busNr='{bus}'/><address type='pci' bus='0' slot='4'/></controller>{}{}\
+         <channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0' state='{state}'/></channel>\
+         </devices></domain>",
+        device("1b", 2, 0),
+        device("43", 3, 1)
+    )
+}
+
+/// A stage with such a guest, which runs and has an agent.
+fn stage() -> Stage {
+    let mut stage = Stage::who_says(Answer::Nobody);
+    let host = include_str!("../../../../topologies/dgx-h100.json");
+    stage.world = stage.world.with_topology(from_json(host).unwrap());
+    stage.fake.put_xml(&definition(100, "connected"), true);
+    *stage.fake.guest.borrow_mut() = Some(FakeAgent::new());
+    stage
+}
+
+/// Does it.
+fn done(stage: &Stage, manner: Manner) -> Result<Installed> {
+    install(&stage.world, &Source::Domain("a".into()), manner)
+}
+
+/// A file of the guest.
+fn file(stage: &Stage, path: &str) -> Option<String> {
+    stage.fake.guest.borrow().as_ref().unwrap().file(path)
+}
+
+/// How often something of the guest was changed.
+fn changes(stage: &Stage) -> usize {
+    stage.fake.guest.borrow().as_ref().unwrap().changes.get()
+}
+
+/// Puts a file into the guest.
+fn put(stage: &Stage, path: &str, text: &str) {
+    stage.fake.guest.borrow().as_ref().unwrap().put(path, text);
+}
+
+/// The states of the files.
+fn states(done: &Installed) -> Vec<(&'static str, State)> {
+    done.files.iter().map(|file| (file.path, file.state)).collect()
+}
+
+#[test]
+fn the_file_is_written_once_and_found_until_the_guest_changes() {
+    let stage = stage();
+    let told = nccl(&stage.world, &Source::Domain("a".into())).unwrap().file;
+    let missing = [(FILE, State::Missing), (TMPFILES, State::Missing)];
+    for manner in [Manner::Check, Manner::DryRun] {
+        let seen = done(&stage, manner).unwrap();
+        assert_eq!((states(&seen), seen.found, changes(&stage)), (missing.to_vec(), false, 0));
+    }
+    let first = done(&stage, Manner::Install).unwrap();
+    assert_eq!((states(&first), first.found, first.written), (missing.to_vec(), true, true));
+    assert_eq!(file(&stage, FILE), Some(told.clone()));
+    assert_eq!(file(&stage, FOUND_AT), Some(told), "it is not found");
+    assert_eq!(file(&stage, &format!("{FILE}.gpuvm-new")), None);
+    let before = changes(&stage);
+    let second = done(&stage, Manner::Install).unwrap();
+    assert_eq!((second.found, second.written, changes(&stage)), (true, false, before));
+    // At other addresses it is another file; the old one is ours and not kept.
+    stage.fake.put_xml(&definition(120, "connected"), true);
+    let stale = done(&stage, Manner::Check).unwrap();
+    assert_eq!((stale.files[0].state, stale.found), (State::Differs, false));
+    assert!(stale.files[0].kept.is_none());
+    assert!(done(&stage, Manner::Install).unwrap().found);
+    assert!(file(&stage, FOUND_AT).unwrap().contains("0000:79:00.0"));
+}
+
+#[test]
+fn what_is_not_gpuvms_is_kept_and_named() {
+    let stage = stage();
+    put(&stage, FILE, "<system version=\"1\"/>\n");
+    put(&stage, &format!("{FILE}.before-gpuvm"), "older\n");
+    // NVIDIA's daemon has a file of its own, so NCCL's settings name ours.
+    put(&stage, FOUND_AT, "the daemon's\n");
+    put(&stage, CONF, "NCCL_DEBUG=INFO");
+    let seen = done(&stage, Manner::Install).unwrap();
+    let kept = format!("{FILE}.before-gpuvm.2");
+    assert_eq!(seen.files[0].kept.as_deref(), Some(&*kept));
+    assert_eq!(file(&stage, &kept).as_deref(), Some("<system version=\"1\"/>\n"));
+    assert_eq!(file(&stage, &format!("{FILE}.before-gpuvm")).as_deref(), Some("older\n"));
+    assert_eq!(file(&stage, FOUND_AT).as_deref(), Some("the daemon's\n"));
+    let conf = "NCCL_DEBUG=INFO\nNCCL_TOPO_FILE=/etc/nccl-topo.xml\n";
+    assert_eq!(file(&stage, CONF).as_deref(), Some(conf));
+    assert!(seen.found && file(&stage, TMPFILES).is_none());
+    assert!(done(&stage, Manner::Check).unwrap().found);
+    // Settings that name another file stay as they are, and are told of.
+    put(&stage, CONF, "NCCL_TOPO_FILE=/mine.xml\n");
+    let overruled = done(&stage, Manner::Install).unwrap();
+    assert_eq!((overruled.overruled_by.as_deref(), overruled.found), (Some("/mine.xml"), false));
+    assert_eq!(file(&stage, CONF).as_deref(), Some("NCCL_TOPO_FILE=/mine.xml\n"));
+}
+
+#[test]
+fn a_guest_that_cannot_take_it_is_refused_untouched() {
+    let refused = |change: &dyn Fn(&Stage), code: &str| {
+        let stage = stage();
+        change(&stage);
+        let error: Error = done(&stage, Manner::Install).unwrap_err();
+        let refusal = error.refusal().unwrap_or_else(|| panic!("{error}"));
+        assert_eq!(refusal.code, code, "{error}");
+        assert!(!refusal.hint.is_empty(), "{error}");
+        for path in [FILE, TMPFILES, CONF] {
+            assert_eq!(file(&stage, path), None, "{path}: {error}");
+        }
+    };
+    refused(&|stage| stage.fake.put_xml(&definition(100, "connected"), false), "nccl-install-off");
+    let deaf = |stage: &Stage| stage.fake.put_xml(&definition(100, "disconnected"), true);
+    refused(&deaf, "nccl-install-no-agent");
+    let forbid = |command: &'static str| {
+        move |stage: &Stage| {
+            let agent = stage.fake.guest.borrow();
+            agent.as_ref().unwrap().forbidden.borrow_mut().push(command);
+        }
+    };
+    refused(&forbid("guest-ping"), "nccl-install-no-agent");
+    refused(&forbid("guest-file-open"), "nccl-install-forbidden");
+    refused(&forbid("guest-file-write"), "nccl-install-forbidden");
+    refused(&forbid("guest-exec"), "nccl-install-forbidden");
+    refused(&|stage| put(stage, "/proc/sys/kernel/ostype", "FreeBSD\n"), "nccl-install-not-linux");
+    let stuck = |stage: &Stage| {
+        let dir = stage.fake.guest.borrow().as_ref().unwrap().root.path().join("etc/nccl-topo.xml");
+        std::fs::create_dir_all(dir.join("a")).unwrap();
+    };
+    refused(&stuck, "nccl-install-failed");
+    let source = Source::File("a.xml".into());
+    let error = install(&stage().world, &source, Manner::Check).unwrap_err();
+    assert!(error.refusal().unwrap().is_usage());
+}

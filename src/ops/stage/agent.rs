@@ -1,0 +1,154 @@
+//! A guest's agent in memory: its files lie below a directory, and what it runs is run there.
+
+use super::fake::failed;
+use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
+use serde_json::{Value, json};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// An agent.
+pub struct FakeAgent {
+    /// The guest's files.
+    pub root: tempfile::TempDir,
+    /// Commands that it refuses as distributions do.
+    pub forbidden: RefCell<Vec<&'static str>>,
+    /// Commands that have changed something.
+    pub changes: Cell<usize>,
+    /// Open files by handle: what is left to be read, or where it is written to.
+    open: RefCell<BTreeMap<i64, (PathBuf, Vec<u8>)>>,
+    /// The exit code of the last program.
+    code: Cell<i32>,
+}
+
+impl FakeAgent {
+    /// One of a guest that runs Linux with systemd.
+    pub fn new() -> FakeAgent {
+        let agent = FakeAgent {
+            root: tempfile::tempdir().unwrap(),
+            forbidden: RefCell::default(),
+            changes: Cell::default(),
+            open: RefCell::default(),
+            code: Cell::default(),
+        };
+        agent.put("/proc/sys/kernel/ostype", "Linux\n");
+        agent.put("/proc/1/comm", "systemd\n");
+        agent.put("/etc/tmpfiles.d/other.conf", "");
+        agent
+    }
+
+    /// A path of the guest on this machine.
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join(path.trim_start_matches('/'))
+    }
+
+    /// Puts a file there.
+    pub fn put(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    /// A file of the guest.
+    pub fn file(&self, path: &str) -> Option<String> {
+        std::fs::read_to_string(self.path(path)).ok()
+    }
+
+    /// Answers a command.
+    pub fn answer(&self, command: &str) -> Result<String, HypervisorError> {
+        let command: Value = serde_json::from_str(command).unwrap();
+        let (name, given) = (command["execute"].as_str().unwrap(), &command["arguments"]);
+        if self.forbidden.borrow().contains(&name) {
+            return Err(refused(&format!(
+                "The command {name} has been disabled for this instance"
+            )));
+        }
+        let answer = match name {
+            "guest-file-open" => self.opened(given)?,
+            "guest-file-read" => self.read(given),
+            "guest-file-write" => self.written(given),
+            "guest-file-close" => {
+                let (path, bytes) = self.open.borrow_mut().remove(&handle(given)).unwrap();
+                if !bytes.is_empty() && path.is_absolute() {
+                    std::fs::write(path, bytes).unwrap();
+                }
+                json!({})
+            }
+            "guest-exec" => {
+                self.changes.set(self.changes.get() + 1);
+                self.code.set(self.run(given));
+                json!({ "pid": 7 })
+            }
+            "guest-exec-status" => json!({ "exited": true, "exitcode": self.code.get() }),
+            _ => json!({}),
+        };
+        Ok(json!({ "return": answer }).to_string())
+    }
+
+    /// Opens a file.
+    fn opened(&self, given: &Value) -> Result<Value, HypervisorError> {
+        let name = given["path"].as_str().unwrap();
+        let path = self.path(name);
+        let entry = if given["mode"] == "w" {
+            self.changes.set(self.changes.get() + 1);
+            (path, Vec::new())
+        } else {
+            let absent =
+                || refused(&format!("failed to open file '{name}': No such file or directory"));
+            (PathBuf::new(), std::fs::read(path).map_err(|_| absent())?)
+        };
+        let mut open = self.open.borrow_mut();
+        let handle = open.keys().last().map_or(1000, |last| last + 1);
+        open.insert(handle, entry);
+        Ok(json!(handle))
+    }
+
+    /// Reads all that is left.
+    fn read(&self, given: &Value) -> Value {
+        let mut open = self.open.borrow_mut();
+        let bytes = std::mem::take(&mut open.get_mut(&handle(given)).unwrap().1);
+        json!({ "buf-b64": crate::agent::to_base64(&bytes), "count": bytes.len(), "eof": true })
+    }
+
+    /// Takes what is written.
+    fn written(&self, given: &Value) -> Value {
+        let bytes = crate::agent::base64(given["buf-b64"].as_str().unwrap()).unwrap();
+        self.open.borrow_mut().get_mut(&handle(given)).unwrap().1.extend(&bytes);
+        json!({ "count": bytes.len(), "eof": false })
+    }
+
+    /// Runs a program with its paths below the root; systemd's makes the link of the only line that is here.
+    fn run(&self, given: &Value) -> i32 {
+        let words = given["arg"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+        let words: Vec<&str> = words.collect();
+        if words[0] == "systemd-tmpfiles" {
+            let conf = self.file("/etc/tmpfiles.d/nccl-topo.conf").unwrap();
+            for line in conf.lines().filter(|line| line.starts_with("L+ ")) {
+                let parts: Vec<&str> = line.split(' ').collect();
+                let (link, target) = (self.path(parts[1]), self.path(parts[6]));
+                std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+                let _ = std::fs::remove_file(&link);
+                std::os::unix::fs::symlink(target, link).unwrap();
+            }
+            return 0;
+        }
+        let place = |word: &str| match word.starts_with('/') {
+            true => self.path(word).display().to_string(),
+            false => word.to_owned(),
+        };
+        let mut command = Command::new(Path::new(given["path"].as_str().unwrap()));
+        command.args(words.into_iter().map(place)).status().unwrap().code().unwrap_or(-1)
+    }
+}
+
+/// The handle that a command names.
+fn handle(given: &Value) -> i64 {
+    given["handle"].as_i64().unwrap()
+}
+
+/// What libvirt says where an agent refuses.
+fn refused(message: &str) -> HypervisorError {
+    let message = format!("unable to execute QEMU agent command: {message}");
+    HypervisorError { message, ..failed("ask the agent", HypervisorErrorKind::Other) }
+}
