@@ -86,7 +86,7 @@ where
 }
 
 /// The error types that are met as causes.
-static KNOWN: [Known; 76] = [
+static KNOWN: [Known; 77] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
