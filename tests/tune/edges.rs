@@ -87,6 +87,29 @@ fn cells_that_are_there_are_renewed_and_what_they_lack_is_added() {
 }
 
 #[test]
+fn a_nic_has_eight_queues_unless_it_has_more() {
+    let eight = Wanted::vendor(0, 8).xml(&host("dgx-2"));
+    let model = "<model type='virtio'/>";
+    let with_queues = |queues: u32| {
+        let driver = format!("{model}<driver name='vhost' queues='{queues}'/>");
+        eight.replace(model, &driver)
+    };
+    let queues = |item| Items { net_queues: item, ..Items::default() };
+    let after = |text: &str, item| {
+        let tuned = one(text, &queues(item)).unwrap();
+        let nic = tuned.after.text().split("<driver name='vhost' queues='").nth(1).unwrap();
+        nic.split('\'').next().unwrap().parse::<u32>().unwrap()
+    };
+    assert_eq!(after(&eight, Item::On), 8);
+    // Of 46 vCPUs: what is usual or more stays; what cannot be used does not.
+    for (had, has) in [(1, 8), (7, 8), (8, 8), (9, 9), (46, 46), (47, 8), (300, 8)] {
+        assert_eq!(after(&with_queues(had), Item::On), has, "{had}");
+        assert_eq!(after(&with_queues(had), Item::To(8)), 8, "{had}");
+        assert_eq!(after(&with_queues(had), Item::To(46)), 46, "{had}");
+    }
+}
+
+#[test]
 fn values_at_the_edge_are_taken_and_beyond_it_refused() {
     let eight = Wanted::vendor(0, 8).xml(&host("dgx-2"));
     let mut parts = host("dgx-2").parts().clone();

@@ -48,7 +48,7 @@ pub struct GuestArgs {
     /// Keys:
     ///   mac=MAC         MAC address; default: derived from the domain name
     ///   model=MODEL     virtio, e1000e, e1000, igb or rtl8139
-    ///   queues=N        default: one per vCPU, at most 256
+    ///   queues=N        at most one per vCPU (default: of 8)
     ///   mtu=BYTES       MTU of the NIC
     ///   vlan=ID         VLAN of its frames
     ///   inbound=RATE    inbound limit

@@ -168,7 +168,7 @@ pub struct ItemArgs {
     pub disk_queues: Option<Item<u32>>,
     /// Queues per NIC
     ///
-    /// At most one per vCPU, and at most 256.
+    /// At most one per vCPU, and at most 256. `on` raises NICs to one per vCPU, at most 8, and leaves those that have more.
     #[arg(long, value_name = "on|off|N", value_parser = item::number, help_heading = NETWORK)]
     pub net_queues: Option<Item<u32>>,
     /// Inbound limit: AVERAGE[,PEAK[,BURST]]

@@ -2,6 +2,7 @@
 
 use super::guest::Guest;
 use super::report::Report;
+use crate::domain::nics::{MOST_QUEUES, USUAL_QUEUES};
 use crate::finding::Rule;
 use crate::words;
 use std::collections::BTreeSet;
@@ -21,12 +22,13 @@ const DISK_QUEUES: Rule = Rule::warning("disk-queues", "a disk with more queues 
 const NET_QUEUES: Rule = Rule::error("net-queues", "an interface with more than 256 queues");
 /// As for disks.
 const NET_IDLE: Rule = Rule::warning("net-queues-idle", "an interface with more queues than vCPUs");
+/// Never a finding, since it may be wanted: each queue has a thread of the host.
+const NET_MANY: Rule =
+    Rule::warning("net-queues-many", "an interface with more queues than it gains from");
 
 /// Rules of this module.
-pub const RULES: &[Rule] = &[NO_THREAD, NO_DISK_THREAD, UNUSED, DISK_QUEUES, NET_QUEUES, NET_IDLE];
-
-/// The most queues that QEMU gives an interface.
-const MAX_NET_QUEUES: u32 = 256;
+pub const RULES: &[Rule] =
+    &[NO_THREAD, NO_DISK_THREAD, UNUSED, DISK_QUEUES, NET_QUEUES, NET_IDLE, NET_MANY];
 
 /// Checks I/O threads and queues.
 pub fn check<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
@@ -79,16 +81,23 @@ fn queues<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     for device in &guest.queued {
         let Some(queues) = &device.queues else { continue };
         let count = queues.value;
-        let most = words::count(vcpus.min(MAX_NET_QUEUES), "queue");
+        let most = words::count(vcpus.min(MOST_QUEUES), "queue");
         let hint = format!("take at most {most}");
-        if device.kind == "interface" && count > MAX_NET_QUEUES {
-            let message = format!("{count} queues, QEMU takes at most {MAX_NET_QUEUES}");
+        if device.kind == "interface" && count > MOST_QUEUES {
+            let message = format!("{count} queues, QEMU takes at most {MOST_QUEUES}");
             report.add(&NET_QUEUES, queues.spot, message, hint);
         } else if count > vcpus {
             let rule = if device.kind == "interface" { &NET_IDLE } else { &DISK_QUEUES };
             let message =
                 format!("{} for {}", words::count(count, "queue"), words::count(vcpus, "vCPU"));
             report.add(rule, queues.spot, message, hint);
+        } else if device.kind == "interface" && count > USUAL_QUEUES {
+            let message = format!(
+                "{count} queues, each with a thread of the host, where {USUAL_QUEUES} usually do: \
+                 `gpuvm tune {} --net-queues 8` takes the others away",
+                guest.name
+            );
+            report.note(&NET_MANY, queues.spot, message);
         }
     }
 }

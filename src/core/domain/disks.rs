@@ -13,7 +13,9 @@ use crate::topology::Topology;
 use std::collections::BTreeSet;
 
 /// Queues of a disk at most: beyond, each costs memory and interrupts and wins nothing; the replaced tool's guide ends
-/// here too (gpuvm-hardware(7), DISKS AND QUEUES).
+/// here too (gpuvm-hardware(7), DISKS AND QUEUES). Unlike a NIC's, a disk's queue has no thread of its own: the planned I/O
+/// threads serve all of them, so that more vCPUs gain from more; Linux takes no more than it has CPUs (commit
+/// bf348f9b78d4).
 const MOST_DISK_QUEUES: u32 = 64;
 
 impl Seats<'_> {

@@ -1,5 +1,5 @@
-//! The NICs of a guest: the template's or one per network that is asked for, each with a stable MAC address and as many
-//! queues as the guest has vCPUs.
+//! The NICs of a guest: the template's or one per network that is asked for, each with a stable MAC address and a
+//! queue for each vCPU, up to [`USUAL_QUEUES`].
 
 use super::edit::{NicSeat, VfNic};
 use super::element::Element;
@@ -12,6 +12,12 @@ use crate::topology::{PciDevice, Sriov, Topology};
 
 /// Queues of a tap device at most (`MAX_TAP_QUEUES` of the kernel).
 pub const MOST_QUEUES: u32 = 256;
+/// Queues of a NIC at most where nobody asks for more. Each is a pair of rings with a vhost thread on the host and 64 KiB
+/// of its memory (OpenShift Virtualization, "About multi-queue functionality"), and one for each of many vCPUs is wasted
+/// (kubevirt/kubevirt issue 18012): a bridge or macvtap has one uplink, and address translation less. Guests spread more
+/// vCPUs over fewer queues (Linux 4.19, commit 2ca653d607ce). Eight are what drivers of real NICs took by default
+/// (DEFAULT_MAX_NUM_RSS_QUEUES of the kernel).
+pub const USUAL_QUEUES: u32 = 8;
 /// MTUs that the kernel takes for a NIC.
 pub const MTUS: std::ops::RangeInclusive<u32> = 68..=65_535;
 
@@ -30,7 +36,7 @@ pub(super) fn nics(
 ) -> Result<(Vec<NicSeat>, Vec<usize>), DomainXmlError> {
     let found: Vec<Element<'_>> = seats.named("interface").collect();
     let name = guest.name.as_str();
-    let queues = seats.placement.vcpus().min(MOST_QUEUES);
+    let queues = usual_queues(seats.placement.vcpus());
     let vhost = has_vhost(guest);
     let pools = &guest.vf_pools;
     let is_pool = |wish: &NicWish| pools.contains(&wish.network);
@@ -96,6 +102,11 @@ pub(super) fn seat_new(seats: &mut Seats<'_>, nics: &mut [NicSeat]) -> Result<()
         nic.address = seats.port()?;
     }
     Ok(())
+}
+
+/// Queues of a NIC of a guest with so many vCPUs, where nobody asks for another number.
+pub fn usual_queues(vcpus: u32) -> u32 {
+    vcpus.min(USUAL_QUEUES)
 }
 
 /// What an interface of a domain hangs on.

@@ -107,7 +107,7 @@ impl NicSettings {
 }
 
 /// What to do where more queues are asked for than a NIC takes.
-pub const QUEUES_HINT: &str = "leave queues= out: it has as many as vCPUs then";
+pub const QUEUES_HINT: &str = "leave queues= out: it has one for each vCPU then, at most 8";
 
 /// A NIC of a guest on a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

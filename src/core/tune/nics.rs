@@ -4,7 +4,7 @@ use super::work::Work;
 use super::{Item, ItemName, TuneError};
 use crate::domain::edit::NicSeat;
 use crate::domain::guest::mac;
-use crate::domain::nics::{MOST_QUEUES, MTUS, takes_queues};
+use crate::domain::nics::{MOST_QUEUES, MTUS, takes_queues, usual_queues};
 use crate::domain::setting::{NicTuning, Put, Rate, Setting};
 use crate::domain::wish::{NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, Element, hooks};
@@ -24,7 +24,9 @@ struct Nic {
     /// Place among the document's interfaces.
     nth: usize,
     /// Whether it takes queues.
-    queues: bool,
+    takes_queues: bool,
+    /// Its queues now.
+    queues: u32,
     /// Whether the host's kernel can move its packets.
     vhost: bool,
     /// Whether it has a device on the host, with rates and an MTU.
@@ -38,7 +40,10 @@ fn nics(work: &Work<'_>) -> Vec<Nic> {
     let read = |(nth, nic): (usize, Element<'_>)| {
         let kind = nic.attr("type").unwrap_or_default();
         let tap = matches!(kind.as_ref(), "network" | "bridge" | "direct" | "ethernet");
-        Nic { nth, queues: takes_queues(nic), vhost: tap && work.guest.kvm, tap }
+        let queues = nic.child("driver").and_then(|driver| driver.attr("queues"));
+        let queues = queues.and_then(|text| text.parse().ok()).unwrap_or(1);
+        let takes_queues = takes_queues(nic);
+        Nic { nth, takes_queues, queues, vhost: tap && work.guest.kvm, tap }
     };
     all.map(read).collect()
 }
@@ -47,23 +52,29 @@ fn nics(work: &Work<'_>) -> Vec<Nic> {
 fn net_queues(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::NetQueues;
     let most = work.vcpus().min(MOST_QUEUES);
-    let wanted = match work.given.items.net_queues {
+    let usual = usual_queues(work.vcpus());
+    let put = match work.given.items.net_queues {
         Item::Keep => return Ok(()),
-        Item::Off => None,
-        Item::On => Some(most),
+        Item::Off => Put::Gone,
+        Item::On => Put::Is(usual),
         Item::To(queues) if queues == 0 || queues > most => {
             let message = format!("{queues} queues, and a NIC of this guest takes 1 to {most}");
             return Err(TuneError::item(item, message, "--net-queues on"));
         }
-        Item::To(queues) => Some(queues),
+        Item::To(queues) => Put::Is(queues),
     };
+    let is_on = work.given.items.net_queues.is_on();
     let tuned = |nic: Nic| NicTuning {
         nth: nic.nth,
-        queues: wanted.map_or(Put::Gone, Put::Is),
-        vhost: nic.vhost && wanted.is_some(),
+        // More than usual may be wanted: `check` notes it, and only a number takes them away.
+        queues: match is_on && (usual..=most).contains(&nic.queues) {
+            true => Put::Is(nic.queues),
+            false => put.clone(),
+        },
+        vhost: nic.vhost && put != Put::Gone,
         ..NicTuning::default()
     };
-    let nics = nics(work).into_iter().filter(|nic| nic.queues).map(tuned).collect();
+    let nics = nics(work).into_iter().filter(|nic| nic.takes_queues).map(tuned).collect();
     work.set(item, Setting::Nics { nics })
 }
 
@@ -107,7 +118,6 @@ fn taps(work: &Work<'_>, item: ItemName) -> Result<Vec<usize>, TuneError> {
 /// NICs that are named by their network: those that are on it are set, as many times as it is named; others are new.
 fn networks(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Network;
-    let most = work.vcpus().min(MOST_QUEUES);
     let wishes = &work.given.items.networks;
     let there = hooks(&work.xml);
     let mut macs: Vec<String> = there.iter().map(|hook| hook.mac.clone()).collect();
@@ -129,7 +139,7 @@ fn networks(work: &mut Work<'_>) -> Result<(), TuneError> {
         macs.extend(mac.clone());
         taken.push(nth);
         let takes = !is_vf && !settings.is_emulated();
-        let usual = is_new.then_some(most);
+        let usual = is_new.then_some(usual_queues(work.vcpus()));
         seats.push(NicSeat {
             nth,
             network: is_new.then(|| network.clone()),

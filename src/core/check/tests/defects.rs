@@ -406,6 +406,12 @@ pub const DEFECTS: &[Defect] = &[
         true,
         &[("<driver queues='8'", "<driver queues='11'")],
     ),
+    defect(
+        "net-queues-many",
+        "/domain/devices/interface/driver/@queues",
+        true,
+        &[("<driver queues='8'", "<driver queues='9'")],
+    ),
     setting(
         "device-held",
         FIRST,

@@ -31,7 +31,7 @@ pub const SOUND: &[Change] = &[
     (&[], large_bars),
     (&[("0x61", "0x67")], |_| {}),
     (&[NIC_35], |_| {}),
-    (&[("queues='8'", "queues='10'")], |_| {}),
+    (&[("iothread='1' queues='8'", "iothread='1' queues='10'")], |_| {}),
     (
         &[
             ("<iothreads>1<", "<iothreads>2<"),

@@ -288,7 +288,7 @@ fn a_dgx_2_guest_carries_what_it_must() {
     assert_eq!(at("devices/hostdev/rom", "bar"), "off");
     assert_eq!(at("devices/disk/driver", "queues"), "64");
     assert_eq!(at("devices/disk/driver", "iothread"), "1");
-    assert_eq!(at("devices/interface/driver", "queues"), "92");
+    assert_eq!(at("devices/interface/driver", "queues"), "8");
     assert_eq!(at("devices/interface/mac", "address"), mac("whole", 0));
     assert_eq!(at("devices/memballoon", "model"), "none");
     assert_eq!(at("devices/channel/target", "name"), "org.qemu.guest_agent.0");
