@@ -117,7 +117,7 @@ pub fn with_state_file(text: &str, state: &str) -> Option<(String, Vec<String>)>
     };
     let new = format!("STATE_FILE_NAME={state}");
     // The last of a key counts.
-    let Some(old) = text.lines().filter(line_of).last() else {
+    let Some(old) = text.lines().rfind(line_of) else {
         let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
         return Some((format!("{text}{end}{new}\n"), vec![format!("+{new}")]));
     };
