@@ -179,6 +179,16 @@ impl<'h> Agent<'h> {
                 Err(Untold::Late) => return view.untold.push(LATE),
                 Err(_) => {}
             }
+            // One vCPU speaks for all that it names.
+            if view.l3.values().any(|set| set.contains(VcpuId(vcpu))) {
+                continue;
+            }
+            let path = format!("/sys/devices/system/cpu/cpu{vcpu}/cache/index3/shared_cpu_list");
+            match self.read(&path) {
+                Ok(text) => view.l3.extend(text.trim().parse().ok().map(|s| (vcpu, s))),
+                Err(Untold::Late) => return view.untold.push(LATE),
+                Err(_) => {}
+            }
         }
     }
 }

@@ -7,10 +7,11 @@ use super::on_host;
 use crate::support::daemon::{Daemon, Tiny, daemon, namespaces};
 use crate::support::{project, run, skip};
 use gpuvm::bdf::Bdf;
+use gpuvm::cpuset::{CpuSet, PcpuId};
 use gpuvm::discover::source::load;
 use gpuvm::domain::{DomainXml, Element};
 use gpuvm::nccl::{Pci, topology};
-use gpuvm::placement::{PcieLink, Placement};
+use gpuvm::placement::{PcieLink, Placement, caches_of};
 use gpuvm::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -272,7 +273,10 @@ fn compare_tree(written: &Written, functions: &[Function]) {
             planned += 1;
         }
         assert!(ways.iter().all(|way| way[0] == ways[0][0]), "not below one bus: {ways:?}");
-        assert!(roots.insert(ways[0][0].clone()), "the bus of another cell: {ways:?}");
+        assert!(roots.insert(ways[0][0].clone()), "the bus of another group: {ways:?}");
+        let bridges: BTreeSet<_> =
+            group.devices.iter().map(|bdf| written.topology.host_bridge(*bdf)).collect();
+        assert_eq!(bridges.len(), 1, "host bridges of one bus: {group:?}");
         assert!(ways.is_sorted(), "numbered otherwise than by the host: {ways:?}");
     }
     assert_eq!(planned, written.plan.devices.len());
@@ -301,6 +305,27 @@ fn compare_busids(written: &Written, functions: &[Function]) {
         }
     }
     assert!(compared > 0);
+}
+
+/// Compares the L3 caches that a guest sees with its packages, whose vCPUs are below one each on these hosts. The host's own
+/// leaves and several dies are nothing that an emulated CPU can show; QEMU's CPU of AMD's family has no such leaf.
+fn compare_caches(written: &Written, shown: &str) {
+    let plan = &written.plan;
+    if plan.topology.threads < 2 {
+        return;
+    }
+    let below = caches_of(&written.topology, &plan.vcpu_pins).expect("pins");
+    let lines = shown.lines().filter_map(|line| line.trim_end().strip_prefix("seen: cpu "));
+    let mut compared = 0;
+    for line in lines {
+        let (number, seen) = line.split_once(" siblings ").expect("a vCPU");
+        let seen: CpuSet = seen.split_once(" l3 ").expect("a cache").1.parse().unwrap();
+        let own = below[number.parse::<usize>().unwrap()];
+        let same = (0u32..).zip(&below).filter(|(_, cache)| **cache == own);
+        assert_eq!(seen, same.map(|(at, _)| PcpuId(at)).collect(), "{line} of {:?}", plan.topology);
+        compared += 1;
+    }
+    assert_eq!(compared, plan.vcpu_pins.len());
 }
 
 /// Compares the cells that a guest sees with the plan's.
@@ -357,6 +382,55 @@ fn seen(daemon: &Daemon, dir: &Path, name: &str) -> String {
     }
 }
 
+/// What QEMU is told for a guest that libvirt takes for one of KVM: no machine is needed for it that has KVM, since libvirt
+/// writes the same for its largest emulated CPU. What the guest makes of it only KVM can show.
+#[test]
+fn qemu_is_told_of_pinned_vcpus_of_the_hosts_caches_and_of_the_clock() {
+    if !namespaces() {
+        return skip("namespaces need root");
+    }
+    let Some(daemon) = daemon() else { return };
+    let dir = daemon.fresh_dir("told");
+    let told = |words: &str| {
+        let (code, xml, err) = run(&mut on_host("dgx-a100", &format!("$GPUVM export {words}")));
+        assert_eq!(code, 0, "{words}: {err}");
+        let mut text = with_stand_ins(&xml, |_, _| Vec::new());
+        let document = DomainXml::parse(&xml).unwrap();
+        let devices = document.root().child("devices").unwrap();
+        for nic in devices.children("interface") {
+            text = text.replacen(nic.xml(), "", 1);
+        }
+        let os = document.root().child("os").unwrap();
+        let bare = "<os><type arch='x86_64' machine='q35'>hvm</type></os>";
+        text = text.replacen(os.xml(), bare, 1).replacen("type='kvm'", "type='qemu'", 1);
+        text = text.replacen("mode='host-passthrough'", "mode='maximum'", 1);
+        let file = dir.join("told.xml");
+        std::fs::write(&file, text).unwrap();
+        let (is_done, said) =
+            daemon.virsh(&["domxml-to-native", "qemu-argv", file.to_str().unwrap()]);
+        assert!(is_done, "{words}: {said}");
+        said
+    };
+    let line = told("--gpus 8 --name whole --assume-empty --memory 4G");
+    for wanted in [
+        "migratable=off",
+        "topoext=on",
+        "kvm-hint-dedicated=on",
+        "kvm-poll-control=on",
+        "host-cache-info=on,l3-cache=off",
+        "240,sockets=2,dies=4,clusters=1,cores=15,threads=2",
+    ] {
+        assert!(line.contains(wanted), "{wanted}: {line}");
+    }
+    let line = told("--gpus 8 --name few --assume-empty --memory 4G --vcpus 8");
+    assert!(line.contains("l3-cache=on,host-cache-info=off"), "{line}");
+    assert!(line.contains("8,sockets=2,dies=2,clusters=1,cores=1,threads=2"), "{line}");
+    let line = told("--gpus 0 --name floats --assume-empty --memory 1G --pins none --vcpus 4");
+    for absent in ["kvm-hint", "kvm-poll", "host-cache-info", "migratable=off"] {
+        assert!(!line.contains(absent), "{absent}: {line}");
+    }
+}
+
 #[test]
 fn the_guests_kernel_sees_the_tree_that_was_planned() {
     if !namespaces() {
@@ -386,5 +460,6 @@ fn the_guests_kernel_sees_the_tree_that_was_planned() {
         eprintln!("{}: {} functions", case.name, functions.len());
         compare_tree(&written, &functions);
         compare_cells(&written, &shown);
+        compare_caches(&written, &shown);
     }
 }

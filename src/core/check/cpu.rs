@@ -75,7 +75,7 @@ pub fn check<'t>(
 }
 
 /// Pins of vCPUs, vCPU 0 first; an empty set is no pin.
-fn pins_by_vcpu(guest: &Guest<'_>) -> Vec<CpuSet> {
+pub fn pins_by_vcpu(guest: &Guest<'_>) -> Vec<CpuSet> {
     let mut pins: Vec<CpuSet> = Vec::new();
     for pin in live_pins(guest) {
         let at = pin.of.value as usize;
@@ -109,6 +109,23 @@ fn dedicated<'t>(guest: &Guest<'t>, others: &Occupancy, report: &mut Report<'t>)
     report.add(&DEDICATED, spot, message, hint);
 }
 
+/// Where a guest's cache leaves come from: QEMU, where nothing is said.
+pub fn shown_cache(cpu: &super::guest::Cpu<'_>) -> GuestCache {
+    let is_passed = cpu.cache.as_ref().is_some_and(|(_, mode)| mode == "passthrough");
+    if is_passed { GuestCache::Passthrough } else { GuestCache::Emulate }
+}
+
+/// The topology that a guest is shown, where it can be compared with the host's caches: on KVM with the host's CPU, without
+/// clusters, and of as many vCPUs as the guest has.
+pub fn comparable_shape(guest: &Guest<'_>) -> Option<GuestTopology> {
+    let cpu = guest.cpu.as_ref().filter(|cpu| cpu.mode == "host-passthrough")?;
+    let shown = cpu.topology.as_ref().filter(|_| guest.is_kvm)?;
+    let [sockets, dies, clusters, cores, threads] = shown.value;
+    let product = shown.value.iter().try_fold(1u32, |all, part| all.checked_mul(*part));
+    let fits = clusters == 1 && product == Some(guest.vcpus.value);
+    fits.then_some(GuestTopology { sockets, dies, cores, threads })
+}
+
 /// Checks what the guest sees as its caches.
 fn caches<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     let Some(cpu) = &guest.cpu else { return };
@@ -119,19 +136,13 @@ fn caches<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
         let hint = "write <cpu mode='host-passthrough'>, or <cache level='3' mode='emulate'/>";
         return report.add(&CACHE_MODE, *spot, message, hint);
     }
-    let Some(shown) = cpu.topology.as_ref().filter(|_| guest.is_kvm && is_hosts) else { return };
-    let [sockets, dies, clusters, cores, threads] = shown.value;
-    let shape = GuestTopology { sockets, dies, cores, threads };
-    let product = shown.value.iter().try_fold(1u32, |all, part| all.checked_mul(*part));
-    if clusters != 1 || product != Some(guest.vcpus.value) {
-        return;
-    }
-    let cache = if passes.is_some() { GuestCache::Passthrough } else { GuestCache::Emulate };
+    let (Some(shape), Some(shown)) = (comparable_shape(guest), &cpu.topology) else { return };
+    let cache = shown_cache(cpu);
     let pins = pins_by_vcpu(guest);
     if shows_caches(topology, &pins, shape, cache) != Some(false) {
         return;
     }
-    let all = GuestTopology { dies: 1, cores: dies * cores, ..shape };
+    let all = GuestTopology { dies: 1, cores: shape.dies * shape.cores, ..shape };
     // Where no shape would show them, it is as good as can be.
     let Some((better, mode)) = with_caches(topology, &pins, all) else { return };
     let message = "the guest sees other L3 caches than those that its vCPUs are below".to_owned();

@@ -3,7 +3,7 @@
 //! what other domains hold in, findings out. Changes nothing, and cannot know what only the machine
 //! can tell: the format of an image, whether a path is there.
 
-mod cpu;
+pub mod cpu;
 mod disks;
 mod fabric;
 pub mod guest;

@@ -152,7 +152,10 @@ fn domain_edits(
     let is_numa = placement.cells.len() > 1 || bound || passes;
     edits.push(DomainEdit::SetCpu {
         model: cpu_model(current, guest.virt, placement),
-        topology: placement.topology,
+        topology: match guest.virt {
+            VirtType::Kvm => placement.topology,
+            VirtType::Qemu => placement.topology.without_dies(),
+        },
         topoext: guest.virt == VirtType::Kvm
             && (placement.topology.threads > 1 || placement.cache.is_some())
             && topology.machine().cpu_vendor.as_deref().is_some_and(is_amd),

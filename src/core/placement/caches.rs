@@ -42,7 +42,7 @@ fn bits(things: u32) -> u32 {
 }
 
 /// The L3 cache of each vCPU, as places in the host's record; none where a vCPU is not on one pcpu, or its cache is not known.
-fn caches_of(topology: &Topology, pins: &[CpuSet]) -> Option<Vec<usize>> {
+pub fn caches_of(topology: &Topology, pins: &[CpuSet]) -> Option<Vec<usize>> {
     let caches = &topology.parts().l3;
     let cache = |pin: &CpuSet| {
         let only = pin.first().filter(|_| pin.len() == 1)?;
@@ -58,6 +58,14 @@ fn host_bits(topology: &Topology) -> Option<u32> {
     let most = topology.parts().l3.iter().map(|cache| cache.pcpus.len()).max()?;
     let known = is_amd && topology.parts().offline.is_empty();
     known.then(|| bits(u32::try_from(most).unwrap_or(u32::MAX)))
+}
+
+/// The largest APIC id of a guest.
+fn last_id(shape: GuestTopology) -> u64 {
+    let GuestTopology { sockets, dies, cores, threads } = shape;
+    [(sockets, 0), (dies, bits(dies)), (cores, bits(cores)), (threads, bits(threads))]
+        .into_iter()
+        .fold(0, |id, (number, field)| id << field | u64::from(number.max(1) - 1))
 }
 
 /// The L3 cache that a guest believes each of its vCPUs to be below, by any number.
@@ -123,8 +131,12 @@ pub fn with_caches(
     let all = shape.dies * shape.cores;
     let dies = || (1..=MOST_DIES.min(all)).filter(|dies| all.is_multiple_of(*dies));
     let shapes = || dies().map(|dies| GuestTopology { dies, cores: all / dies, ..shape });
+    // Ids from 255 on need a device that remaps interrupts.
+    let most = last_id(shape).max(254);
     [GuestCache::Passthrough, GuestCache::Emulate].into_iter().find_map(|cache| {
-        let fits = |shape: &GuestTopology| is_same(&seen(*shape, cache, host), &there);
+        let fits = |shape: &GuestTopology| {
+            last_id(*shape) <= most && is_same(&seen(*shape, cache, host), &there)
+        };
         Some((shapes().find(fits)?, cache))
     })
 }
@@ -179,6 +191,14 @@ mod tests {
             seen(flat, GuestCache::Passthrough, Some(3)),
             [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
         );
+    }
+
+    #[test]
+    fn apic_ids_stay_small_enough_for_a_guest_without_remapping() {
+        let shape = GuestTopology { sockets: 2, dies: 4, cores: 15, threads: 2 };
+        assert_eq!(last_id(shape), 253);
+        assert_eq!(last_id(GuestTopology { dies: 3, cores: 20, ..shape }), 423);
+        assert_eq!(last_id(GuestTopology { sockets: 1, dies: 1, cores: 1, threads: 1 }), 0);
     }
 
     #[test]

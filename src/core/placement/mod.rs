@@ -47,7 +47,7 @@ pub use crate::occupancy::{Exclusion, Held, Occupancy};
 use crate::request::{PageSize, PinPolicy, Profile, Request, RequestError};
 use crate::topology::{PartitionId, Topology};
 use budget::Solution;
-pub use caches::{GuestCache, has_own_pcpus, shows_caches, with_caches};
+pub use caches::{GuestCache, caches_of, has_own_pcpus, shows_caches, with_caches};
 pub use candidates::Kind as ExtraKind;
 pub use capacity::{Blocked, Capacity, OfModel, Size, capacity};
 use explain::Reasons;
@@ -138,6 +138,14 @@ pub struct GuestTopology {
     pub cores: u32,
     /// Threads of a core.
     pub threads: u32,
+}
+
+impl GuestTopology {
+    /// The same without dies. QEMU 10.0 without KVM ends with `encode_topo_cpuid1f: Assertion ... failed` when a guest of
+    /// several dies asks for a level that leaf 0x1f has not, as Linux does at its start; KVM answers by itself.
+    pub fn without_dies(self) -> GuestTopology {
+        GuestTopology { dies: 1, cores: self.dies * self.cores, ..self }
+    }
 }
 
 /// Dies of a package in records of versions that knew none.

@@ -133,7 +133,8 @@ fn topology(work: &mut Work<'_>) -> Result<(), TuneError> {
     let topology = match (work.given.items.topology, work.placement) {
         (Item::Keep, _) | (Item::On, None) => return Ok(()),
         (Item::Off, _) => None,
-        (Item::On, Some(placement)) => Some(placement.topology),
+        (Item::On, Some(placement)) if work.guest.kvm => Some(placement.topology),
+        (Item::On, Some(placement)) => Some(placement.topology.without_dies()),
         (Item::To(shape), _) => Some(shape),
     };
     let vcpus = work.vcpus();

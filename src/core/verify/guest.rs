@@ -2,11 +2,13 @@
 //! guest: it can make a difference seen, and hide one.
 
 use super::report::{Between, Report, Wrong};
+use crate::check::cpu::{comparable_shape, pins_by_vcpu, shown_cache};
 use crate::check::guest::Guest;
 use crate::domain::Element;
 use crate::domain::claims::{VcpuId, VcpuSet};
 use crate::domain::read::GuestAddress;
 use crate::finding::Rule;
+use crate::placement::{caches_of, shows_caches};
 use crate::topology::Topology;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +19,9 @@ const VCPUS: Rule = Rule::error("guest-vcpus", "a guest that runs on another num
 const CELLS: Rule = Rule::error("guest-cells", "a guest that sees other NUMA cells");
 /// The guest's scheduler takes strangers for siblings.
 const PAIRS: Rule = Rule::error("guest-threads", "a guest that sees other threads of a core");
+/// The guest's scheduler and its libraries share work out over caches that are not there.
+const CACHES: Rule =
+    Rule::warning("guest-l3-caches", "a guest that sees other L3 caches than its vCPUs are below");
 /// No driver in the guest, or it was unplugged.
 const NICS: Rule = Rule::error("guest-interfaces", "an interface that the guest does not see");
 /// As for interfaces.
@@ -28,7 +33,7 @@ const PCI_NODE: Rule =
     Rule::error("guest-device-cell", "passed functions that the guest sees near other cells");
 
 /// Rules of this module.
-pub const RULES: &[Rule] = &[VCPUS, CELLS, PAIRS, NICS, DISKS, PCI, PCI_NODE];
+pub const RULES: &[Rule] = &[VCPUS, CELLS, PAIRS, CACHES, NICS, DISKS, PCI, PCI_NODE];
 
 /// A PCI function that a guest sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -54,6 +59,9 @@ pub struct View {
     /// vCPUs of the same core, by vCPU.
     #[serde(skip)]
     pub siblings: BTreeMap<u32, VcpuSet>,
+    /// vCPUs below one L3 cache, by the first of them.
+    #[serde(skip)]
+    pub l3: BTreeMap<u32, VcpuSet>,
     /// MAC addresses of its interfaces, lower case.
     pub macs: Option<BTreeSet<String>>,
     /// Whole disks on virtio.
@@ -81,6 +89,9 @@ pub fn compare(live: &Guest<'_>, view: &View, topology: Option<&Topology>, repor
         seen.cells(live, view);
     }
     seen.pairs(live, view);
+    if let Some(topology) = topology {
+        seen.caches(live, view, topology);
+    }
     seen.devices(live, view);
     if let (Some(functions), Some(topology)) = (&view.functions, topology) {
         seen.functions(live, functions, topology);
@@ -131,6 +142,25 @@ impl Seen<'_> {
             let at = format!("/sys/devices/system/cpu/cpu{vcpu}/topology/thread_siblings_list");
             let expected = all.and(&live.plugged).to_string();
             self.tell(&PAIRS, &what, expected, found.to_string(), &at);
+        }
+    }
+
+    /// Compares L3 caches with those of the host that the vCPUs are below, where the XML shows them.
+    fn caches(&mut self, live: &Guest<'_>, view: &View, topology: &Topology) {
+        let pins = pins_by_vcpu(live);
+        let Some((shape, cpu)) = comparable_shape(live).zip(live.cpu.as_ref()) else { return };
+        let Some(there) = caches_of(topology, &pins) else { return };
+        if shows_caches(topology, &pins, shape, shown_cache(cpu)) != Some(true) {
+            return;
+        }
+        for (&vcpu, found) in &view.l3 {
+            let Some(own) = there.get(vcpu as usize) else { continue };
+            let same = (0u32..).zip(&there).filter(|(_, cache)| *cache == own);
+            let all: VcpuSet = same.map(|(vcpu, _)| VcpuId(vcpu)).collect();
+            let what = format!("vCPUs below the L3 cache of vcpu {vcpu}");
+            let at = format!("/sys/devices/system/cpu/cpu{vcpu}/cache/index3/shared_cpu_list");
+            let expected = all.and(&live.plugged).to_string();
+            self.tell(&CACHES, &what, expected, found.to_string(), &at);
         }
     }
 

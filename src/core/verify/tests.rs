@@ -103,6 +103,7 @@ fn good() -> Case {
         vcpus: Some(4),
         cells: [(0, set("0-1")), (1, set("2-3"))].into(),
         siblings: [(0, set("0-1")), (1, set("0-1")), (2, set("2-3")), (3, set("2-3"))].into(),
+        l3: [(0, set("0-1")), (2, set("2-3"))].into(),
         macs: Some(["52:54:00:ab:00:01".to_owned()].into()),
         virtio_disks: Some(1),
         functions: Some(vec![gpu(0), gpu(1)]),
@@ -210,6 +211,7 @@ fn vcpus_that_are_not_plugged_have_no_thread_and_need_none() {
     case.view.vcpus = Some(3);
     case.view.cells.insert(1, set("2"));
     case.view.siblings = [(2, set("2"))].into();
+    case.view.l3 = [(2, set("2"))].into();
     assert_eq!(case.found(true), []);
 }
 
@@ -276,6 +278,9 @@ fn what_the_guest_sees_otherwise_is_found() {
         }),
         ("guest-threads", "threads of the core of vcpu 2: expected 2-3, found 2", |case| {
             case.view.siblings.insert(2, set("2"));
+        }),
+        ("guest-l3-caches", "L3 cache of vcpu 0: expected 0-1, found 0-3", |case| {
+            case.view.l3 = [(0, set("0-3"))].into();
         }),
         ("guest-interfaces", "MAC address 52:54:00:ab:00:01", |case| {
             case.view.macs = Some(BTreeSet::new());

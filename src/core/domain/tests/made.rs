@@ -334,6 +334,17 @@ fn guests_differ_by_host_and_kind() {
     };
     assert!(of(&amd, VirtType::Kvm).text().contains("name='topoext'"));
     assert!(!of(&intel, VirtType::Kvm).text().contains("topoext"));
+    // Eight L3 caches that two packages show by dies, where KVM answers for them.
+    let whole = Request::for_gpus(8);
+    let place = plan(&amd, &Occupancy::default(), &whole).unwrap();
+    let cpu = |virt| {
+        let xml = render(TEMPLATES[0].1, &guest("a", virt, &whole), &place, &amd);
+        xml.root().child("cpu").unwrap().xml().to_owned()
+    };
+    assert!(cpu(VirtType::Kvm).contains("sockets='2' dies='4' cores='15' threads='2'"));
+    assert!(cpu(VirtType::Kvm).contains("<cache mode='passthrough'/>"));
+    assert!(cpu(VirtType::Qemu).contains("sockets='2' cores='60' threads='2'"));
+    assert!(!cpu(VirtType::Qemu).contains("<cache"));
     let emulated = of(&intel, VirtType::Qemu);
     for absent in ["vhost", "maxphysaddr", "host-passthrough", "topoext"] {
         assert!(!emulated.text().contains(absent), "{absent}");
