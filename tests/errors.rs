@@ -218,6 +218,7 @@ const PROVOKED: &[&str] = &[
     "man --dir /nonexistent",
     "network create x --kind bridge --connect test:///default",
     "host files --count 99 --host topologies/dgx-2.json",
+    "host trust one-tenant --host topologies/dgx-2.json",
 ];
 
 /// The words of the verbs that do something, below a command.

@@ -21,6 +21,7 @@ pub mod place;
 mod seed;
 mod storage;
 mod traffic;
+mod trust;
 mod tune;
 mod undo;
 mod vendor;

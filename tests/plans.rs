@@ -277,6 +277,26 @@ fn names_are_the_replaced_tools_under_its_name() {
     assert!(time.len() == 4 && time.bytes().all(|b| b.is_ascii_digit()), "{name}");
 }
 
+#[test]
+fn sizes_are_the_replaced_tools_under_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join("nvidia-vm");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_gpuvm"), &link).unwrap();
+    let file = project().join("topologies/dgx-2.json");
+    let placed = |program: &Path, more: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(["plan", "--json", "--name", "a", "--gpus", "4", "--host"]).arg(&file);
+        let (code, out, err) = run(command.args(more));
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str::<serde_json::Value>(&out).unwrap()["placement"].clone()
+    };
+    let gpuvm = Path::new(env!("CARGO_BIN_EXE_gpuvm"));
+    let (vendor, own) = (["--profile", "nvidia-vm"], ["--profile", "share"]);
+    assert_eq!(placed(&link, &[]), placed(gpuvm, &vendor));
+    assert_eq!(placed(&link, &own), placed(gpuvm, &[]));
+    assert_ne!(placed(gpuvm, &own), placed(gpuvm, &vendor));
+}
+
 /// One line of the table of sizes: vCPUs and memory of a guest with so many GPUs by each profile.
 fn sizes(host: &Path, gpus: u64) -> String {
     let of = |profile: &str| {

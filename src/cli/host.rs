@@ -1,4 +1,5 @@
-//! `host show`, `host matrix`, `host modules`, `host pages`, `host files`, `host tuning`, `host undo`, `host capture`.
+//! `host show`, `host matrix`, `host modules`, `host pages`, `host files`, `host tuning`, `host trust`, `host undo`,
+//! `host capture`.
 
 pub mod capture;
 
@@ -10,6 +11,7 @@ pub mod show;
 mod summary;
 mod tables;
 mod tree;
+pub mod trust;
 pub mod tuning;
 mod undo;
 
@@ -25,6 +27,7 @@ pub fn run(verb: &HostVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         HostVerb::Pages(args) => pages::run(args, cx),
         HostVerb::Files(args) => files::run(args, cx),
         HostVerb::Tuning(args) => tuning::run(args, cx),
+        HostVerb::Trust(args) => trust::run(args, cx),
         HostVerb::Undo(args) => undo::run(args, cx),
         HostVerb::Capture(args) => capture::run(args, cx),
     }

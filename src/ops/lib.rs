@@ -119,6 +119,7 @@ pub mod start;
 pub mod stop;
 pub mod storage;
 pub mod taken;
+pub mod trust;
 pub mod tune;
 pub mod undo;
 pub mod unfinished;

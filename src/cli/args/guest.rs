@@ -163,9 +163,11 @@ pub struct ShapeArgs {
     #[arg(long, value_name = "N", help_heading = CPU, hide_short_help = true)]
     pub threads: Option<u32>,
     /// Sizing and pinning profile
-    #[arg(long, value_name = "PROFILE", value_enum, default_value = "share")]
+    ///
+    /// Default: share; under the name nvidia-vm that profile.
+    #[arg(long, value_name = "PROFILE", value_enum)]
     #[arg(help_heading = CPU, hide_short_help = true)]
-    pub profile: ProfileArg,
+    pub profile: Option<ProfileArg>,
     /// Reserve N cores of each node for the host
     ///
     /// The first cores of every NUMA node are reserved. Guests of default size get fewer vCPUs. Default: 0.

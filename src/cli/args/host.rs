@@ -44,6 +44,12 @@ const TUNING: &str = "Examples:
   gpuvm host tuning --governor performance --dry-run
   gpuvm host tuning --transparent-huge-pages madvise";
 
+/// Examples of `trust`.
+const TRUST: &str = "Examples:
+  gpuvm host trust
+  gpuvm host trust one-tenant
+  gpuvm host trust --unset";
+
 /// A verb on hosts.
 #[derive(Debug, Subcommand)]
 pub enum HostVerb {
@@ -88,7 +94,18 @@ pub enum HostVerb {
     /// `host undo` reverts it.
     #[command(after_long_help = TUNING)]
     Tuning(HostTuningArgs),
-    /// Revert the last change of files, tuning or a bridge of the host
+    /// Show or set whether the guests of this host trust each other
+    ///
+    /// On boards whose NVLinks cannot be divided (guests of some GPUs of a DGX-1, DGX-2 or DGX A100) guests can reach each other
+    /// over NVLink. one-tenant: they may; plans say so, and `create` goes on. strangers: no such guest is made. Not set: `create`
+    /// makes one only with --accept-shared-fabric. Kept in /etc/gpuvm/trust.json, which `host capture` records; with --host the
+    /// record counts, never this machine's file. `host undo` reverts it.
+    #[command(after_long_help = TRUST)]
+    #[command(group = about_records())]
+    Trust(HostTrustArgs),
+    /// Revert the last change of the host
+    ///
+    /// A change of files, tuning, trust or a bridge.
     ///
     /// Restores files to the byte; later edits of other lines stay, and so do settings that somebody else has changed since. Run
     /// again, it reverts the change before.
@@ -266,6 +283,32 @@ pub struct HostTuningArgs {
     /// Apply at every boot as well
     #[arg(long, help_heading = BEHAVIOUR)]
     pub at_boot: bool,
+    /// Print the steps and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
+}
+
+/// Whether guests trust each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TrustArg {
+    /// All guests are of one tenant and may share NVLink
+    OneTenant,
+    /// Guests are of strangers and never share NVLink
+    Strangers,
+}
+
+/// Arguments of `host trust`.
+#[derive(Debug, Args)]
+pub struct HostTrustArgs {
+    /// one-tenant or strangers
+    #[arg(value_enum, hide_possible_values = true, value_name = "GUESTS")]
+    pub guests: Option<TrustArg>,
+    /// Forget what was set
+    #[arg(long, conflicts_with = "guests")]
+    pub unset: bool,
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,

@@ -1,5 +1,6 @@
 //! From the arguments of a guest to what is asked of the operations. Knows the clock and the user, which make a name.
 
+use super::wish::ProfileArg;
 use super::{AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, TakenArgs, VirtTypeArg};
 use crate::apply::now_s;
 use crate::bdf::Bdf;
@@ -54,7 +55,7 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
         vcpus: shape.vcpus,
         memory_kib: shape.memory,
         huge_pages: shape.huge_pages.map(Into::into),
-        profile: shape.profile.into(),
+        profile: shape.profile.unwrap_or_else(usual_profile).into(),
         pins: shape.pins.into(),
         cells: shape.cells.0,
         threads: shape.threads,
@@ -167,6 +168,11 @@ fn contradictions(gpus: &GpuWish, extras: &Extras, shape: &ShapeArgs) -> anyhow:
         ));
     }
     Ok(())
+}
+
+/// The profile where none is asked for: under the replaced tool's name guests have its sizes and pins.
+fn usual_profile() -> ProfileArg {
+    if called_as_vendor() { ProfileArg::NvidiaVm } else { ProfileArg::Share }
 }
 
 /// Whether the program runs under the name of `nvidia-vm`.

@@ -2,7 +2,7 @@
 
 use crate::cli::names::{counted, model, plain, wrapped};
 use crate::memsize::MemSize;
-use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Weakness};
+use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Trust, Weakness};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -28,6 +28,7 @@ pub fn header(topology: &Topology, degraded: &[String], width: usize) -> String 
         ("Devices", devices(topology)),
         ("NVLink", nvlink(topology)),
         ("IOMMU", iommu(topology)),
+        ("Guests", trust(topology)),
         ("Kernel", kernel(topology)),
         ("Degraded", degraded.join("; ")),
     ];
@@ -37,6 +38,15 @@ pub fn header(topology: &Topology, degraded: &[String], width: usize) -> String 
         }
     }
     text
+}
+
+/// Whether guests trust each other; nothing where it was not said.
+fn trust(topology: &Topology) -> String {
+    match topology.machine().trust {
+        Some(Trust::OneTenant) => "of one tenant: they may share NVLink".into(),
+        Some(Trust::Strangers) => "of strangers: they never share NVLink".into(),
+        None => String::new(),
+    }
 }
 
 /// Packages of a host.

@@ -6,10 +6,10 @@ use super::groups::Block;
 use super::home::Homes;
 use super::slots::{Slots, first};
 use super::taken::Taken;
-use super::{Occupancy, PlanError, plan};
+use super::{Occupancy, PlanError, Topic, plan};
 use crate::bdf::Bdf;
 use crate::request::{GpuWish, Request};
-use crate::topology::Topology;
+use crate::topology::{Topology, Trust};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -28,6 +28,12 @@ pub struct Capacity {
     pub models: Vec<OfModel>,
     /// GPUs and NVSwitches that no guest gets, whoever is there, each with the reason.
     pub never_placed: Vec<String>,
+    /// Sizes of which a guest is not isolated on NVLink from others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shared_fabric: Vec<u32>,
+    /// What was said of such guests, or what helps; none: there are none, or the admin keeps strangers apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<&'static str>,
     /// What the numbers leave out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -107,7 +113,17 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
     let next = sizes.iter().find(|size| size.now == 0 && Some(size.gpus) > largest);
     let next = next.and_then(|size| blocked(topology, held, &empty, &with(size.gpus), size.gpus));
     let warnings = topology.memory_warning().into_iter().collect();
+    let shares = |gpus: &u32| {
+        let placed =
+            plan(topology, held, &with(*gpus)).or_else(|_| plan(topology, &empty, &with(*gpus)));
+        placed.is_ok_and(|placement| placement.reasons.iter().any(|r| r.choice == Topic::Trust))
+    };
+    let shared_fabric: Vec<u32> = wanted.iter().copied().filter(shares).collect();
+    let said = topology.machine().trust;
+    let advice = (!shared_fabric.is_empty()).then(|| Trust::advice(said));
     Capacity {
+        shared_fabric,
+        advice,
         sizes,
         largest,
         next,
@@ -139,8 +155,11 @@ fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> u32 {
         _ => topology.gpus().count(),
     };
     let most = u32::try_from(most).unwrap_or(u32::MAX);
+    let strangers = topology.machine().trust == Some(Trust::Strangers);
     for number in 0..most {
         match plan(topology, &held, request) {
+            // `create` refuses it.
+            Ok(placement) if strangers && placement.shared_fabric().is_some() => return number,
             Ok(placement) => held.domains.push(placement.held(&format!("({number})"))),
             Err(_) => return number,
         }

@@ -7,15 +7,34 @@ use super::reason::{IsolationReason, Topic};
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::fabric::need;
-use crate::topology::{DeviceKind, FabricModel, Isolated, Topology};
+use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Trust};
 
-/// Adds the reason.
+/// Adds the reasons.
 pub(super) fn explain(
     topology: &Topology,
     taken: &Taken<'_>,
     devices: &Devices,
     reasons: &mut Reasons,
 ) {
+    let mut own = Reasons(Vec::new());
+    reach(topology, taken, devices, &mut own);
+    let open = own.0.iter().any(|reason| reason.choice == Topic::Isolation && reason.compromise);
+    let said = topology.machine().trust;
+    for reason in own.0 {
+        match reason.choice == Topic::Isolation && said == Some(Trust::OneTenant) {
+            true => reasons.say(reason.choice, reason.because),
+            false => reasons.0.push(reason),
+        }
+    }
+    match said {
+        _ if !open => {}
+        Some(Trust::OneTenant) => reasons.say(Topic::Trust, IsolationReason::Trust(said)),
+        _ => reasons.compromise(Topic::Trust, IsolationReason::Trust(said)),
+    }
+}
+
+/// Says what the guest reaches over NVLink, and who reaches it.
+fn reach(topology: &Topology, taken: &Taken<'_>, devices: &Devices, reasons: &mut Reasons) {
     let gpus = topology.gpus().count();
     let switches: Vec<Bdf> = topology.of_kind(DeviceKind::NvSwitch).map(|d| d.bdf).collect();
     match topology.fabric().model {

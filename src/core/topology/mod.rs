@@ -17,6 +17,7 @@ pub mod model;
 pub mod pages;
 pub mod pci;
 pub mod proximity;
+mod trust;
 
 pub use accelerator::{SetAside, Unsupported};
 pub use binding::{Binding, VFIO, is_vfio};
@@ -28,6 +29,7 @@ pub use matrix::{Matrix, MatrixRow};
 pub use pages::{HugePagePool, HugetlbMount};
 pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov};
 pub use proximity::{Proximity, Way};
+pub use trust::Trust;
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, MAX_ID, NodeId, PcpuId};
@@ -79,6 +81,9 @@ pub struct Machine {
     /// Memory of the machine that none of its nodes shows, where that is much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_nodes_kib: Option<MemSize>,
+    /// Whether the guests of the host trust each other, as its admin has said; none: nothing was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<Trust>,
     /// Host name; only where the admin asked for identifying data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_name: Option<String>,

@@ -39,6 +39,7 @@ pub mod released;
 pub mod silent;
 pub mod source;
 pub mod topo;
+pub mod trust;
 pub mod tuning;
 
 use crate::fsroot::{FsError, FsRoot};
@@ -95,6 +96,7 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     parts.offline = pcpus.offline;
     parts.isolated = pcpus.isolated;
     pci::devices(root, &mut parts)?;
+    parts.machine.trust = trust::trust(root)?;
     parts.machine.isolation = isolation::settings(root)?;
     if parts.machine.isolation.as_ref().is_some_and(|settings| settings.no_iommu) {
         without_made_up_groups(root, &mut parts)?;

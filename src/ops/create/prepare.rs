@@ -20,7 +20,7 @@ use crate::seed::Seed;
 use crate::shell::word;
 use crate::storage::{self, Disks, Notice, remains, room};
 
-use crate::topology::Topology;
+use crate::topology::{Topology, Trust};
 use crate::world::World;
 use crate::{pages, vfs};
 use gpuvm_core::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, check};
@@ -116,9 +116,11 @@ fn placed(
         refuse_existing(hypervisor, name.as_str())?;
     }
     let planned = resolve(world, &wanted.guest, Some(&wanted.storage))?;
-    if let Some(why) = planned.placement.shared_fabric().filter(|_| !wanted.accept_shared_fabric) {
-        return Err(CreateError::SharedFabric { why: why.to_string() }
-            .hint("--accept-shared-fabric takes it as it is"));
+    let said = planned.topology.machine().trust;
+    // What the admin has said of the whole host is not overruled for one guest.
+    let is_accepted = wanted.accept_shared_fabric && said != Some(Trust::Strangers);
+    if let Some(why) = planned.placement.shared_fabric().filter(|_| !is_accepted) {
+        return Err(CreateError::SharedFabric { why: why.to_string() }.hint(Trust::advice(said)));
     }
     if let Some(hypervisor) = hypervisor {
         refuse_existing(hypervisor, planned.name.as_str())?;
@@ -234,6 +236,8 @@ fn judge(
     world: &World,
 ) -> Result<()> {
     let reasons = planned.placement.reasons.iter().filter(|reason| reason.compromise);
+    // Whether guests trust each other was asked by then.
+    let reasons = reasons.filter(|reason| reason.choice != Topic::Trust);
     for reason in reasons.filter(|reason| !(reserves && reason.choice == Topic::HugePages)) {
         world.warning(&format!("{}: {}", reason.choice, reason.because));
     }

@@ -3,7 +3,7 @@
 use crate::bdf::Bdf;
 use crate::fabric::{Need, NeedRefusal};
 use crate::placement::explain::{count, domains, list};
-use crate::topology::Weakness;
+use crate::topology::{Trust, Weakness};
 use std::fmt;
 
 /// What isolates a guest over NVLink and the IOMMU (gpuvm-hardware(7), ISOLATION).
@@ -15,6 +15,8 @@ pub enum IsolationReason {
     Partition(Need),
     /// It cannot be.
     NoPartition(NeedRefusal),
+    /// What the admin has said of guests that are not isolated.
+    Trust(Option<Trust>),
     /// The guest owns every GPU of the host.
     WholeHost,
     /// The guest owns every GPU and NVSwitch of its board.
@@ -58,6 +60,7 @@ impl fmt::Display for IsolationReason {
             IsolationReason::Partition(need) => {
                 write!(f, "gpuvm activates partition {need} before the start, and deactivates it once the guest is off")
             }
+            IsolationReason::Trust(said) => f.write_str(Trust::advice(*said)),
             IsolationReason::NoPartition(why) => write!(f, "{why}; {}", why.hint()),
             IsolationReason::WholeHost => {
                 f.write_str("the guest owns every GPU of the host: no other guest is on its NVLinks")

@@ -43,6 +43,8 @@ pub enum Topic {
     Isolation,
     /// The NVLink partition that the guest needs active.
     Partition,
+    /// Whether guests that are not isolated on NVLink trust each other.
+    Trust,
     /// Whether the IOMMU keeps the functions apart from others.
     Iommu,
     /// Peer-to-peer between GPUs over PCIe.

@@ -1,0 +1,102 @@
+//! What the admin has said of the guests of a host: whether they trust each other. Written by `gpuvm host trust`; believed
+//! only where nobody but root may have written it.
+
+use crate::fsroot::{FsError, FsRoot};
+use gpuvm_core::topology::Trust;
+use serde::{Deserialize, Serialize};
+use std::os::unix::fs::MetadataExt as _;
+
+/// The file, below the root.
+pub const FILE: &str = "etc/gpuvm/trust.json";
+
+/// The first word of the file.
+const FORMAT: &str = "gpuvm-trust";
+/// The version of its form.
+const VERSION: u32 = 1;
+/// Permissions that let others than the owner write.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// The file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    /// [`FORMAT`].
+    format: String,
+    /// [`VERSION`].
+    version: u32,
+    /// What was said.
+    guests: Trust,
+}
+
+/// What was said of a host's guests; none: nothing.
+pub fn trust(root: &FsRoot) -> Result<Option<Trust>, FsError> {
+    let Some(text) = root.read(FILE)? else { return Ok(None) };
+    if root.is_live() {
+        // A record's files are whose the record is.
+        owned(root)?;
+    }
+    let file: File = serde_json::from_str(&text).map_err(|error| {
+        let message = error.to_string();
+        let reason = message.rsplit_once(" at line ").map_or(message.as_str(), |(text, _)| text);
+        root.malformed(FILE, error.line().max(1), reason)
+    })?;
+    if (file.format.as_str(), file.version) != (FORMAT, VERSION) {
+        let File { format, version, .. } = file;
+        let reason =
+            format!("it is `{format}` version {version}, not `{FORMAT}` version {VERSION}");
+        return Err(root.malformed(FILE, 1, reason));
+    }
+    Ok(Some(file.guests))
+}
+
+/// Refuses a file that others than root may have written.
+fn owned(root: &FsRoot) -> Result<(), FsError> {
+    let Ok(metadata) = std::fs::metadata(root.path().join(FILE)) else { return Ok(()) };
+    if metadata.uid() == 0 && metadata.mode() & OTHERS_WRITE == 0 {
+        return Ok(());
+    }
+    let (uid, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    let reason =
+        format!("others than root may have written it: it is of user {uid}, mode {mode:04o}");
+    Err(root.malformed(FILE, 1, reason))
+}
+
+/// The text of a file that says this.
+pub fn to_json(guests: Trust) -> String {
+    let file = File { format: FORMAT.into(), version: VERSION, guests };
+    serde_json::to_string_pretty(&file).expect("the values have only string keys") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else_is_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = FsRoot::at(dir.path()).unwrap();
+        assert_eq!(trust(&root).unwrap(), None);
+        std::fs::create_dir_all(dir.path().join("etc/gpuvm")).unwrap();
+        let write = |text: &str| std::fs::write(dir.path().join(FILE), text).unwrap();
+        for said in [Trust::OneTenant, Trust::Strangers] {
+            write(&to_json(said));
+            assert_eq!(trust(&root).unwrap(), Some(said));
+        }
+        let good = to_json(Trust::OneTenant);
+        for (text, reason) in [
+            ("", "EOF while parsing a value"),
+            ("{\n", "line 2"),
+            (&good.replace("one-tenant", "friends"), "line 4: unknown variant `friends`"),
+            (&good.replace(": 1", ": 2"), "version 2, not `gpuvm-trust` version 1"),
+            (&good.replace("gpuvm-trust", "other"), "it is `other` version 1"),
+            (&good.replace("\"version\"", "\"more\": 1, \"version\""), "unknown field `more`"),
+        ] {
+            write(text);
+            let error = trust(&root).unwrap_err().to_string();
+            assert!(error.contains(reason) && error.contains("etc/gpuvm/trust.json"), "{error}");
+        }
+        std::fs::remove_file(dir.path().join(FILE)).unwrap();
+        nix::unistd::mkfifo(&dir.path().join(FILE), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(trust(&root).is_err());
+    }
+}

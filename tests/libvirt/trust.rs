@@ -1,0 +1,105 @@
+//! `host trust`: guests that are not isolated on NVLink need no option on each line where the admin has said that they trust
+//! each other, and none is made where he has said that they do not. One sentence in every verb.
+
+use super::on_dgx2;
+use crate::support::daemon::namespaces;
+use crate::support::{host_tree, run, skip};
+
+/// Begins a script: /etc/gpuvm and what the program keeps are its own.
+const BEGIN: &str = "for dir in /etc/gpuvm /var/lib/gpuvm; do mkdir -p $dir; mount -t tmpfs tmpfs $dir; done
+export LIBVIRT_DEFAULT_URI=test:///default
+fails() { if \"$@\" 2>&1; then echo \"it was done: $*\"; exit 8; fi; }
+make() { $GPUVM create --gpus 2 --name a --dry-run --no-seed --disk-dir /tmp --data-size none \"$@\"; }
+";
+
+/// What a script says on a DGX-2.
+fn says(script: &str) -> Option<String> {
+    if !namespaces() {
+        return skip("namespaces need root");
+    }
+    let (code, out, err) = run(&mut on_dgx2(&format!("{BEGIN}exec 2>&1\n{script}")));
+    assert_eq!(code, 0, "{out}{err}");
+    Some(out)
+}
+
+#[test]
+fn what_the_admin_says_once_counts_in_every_verb_and_is_taken_back() {
+    let advice = "`gpuvm host trust one-tenant` says once that all guests of this host trust each other; \
+                  `--accept-shared-fabric` takes it for one guest";
+    let Some(unsaid) = says(
+        "export COLUMNS=1000
+         fails make; $GPUVM plan --gpus 2; $GPUVM capacity; $GPUVM host trust
+         make --accept-shared-fabric >/dev/null",
+    ) else {
+        return;
+    };
+    assert_eq!(unsaid.matches(advice).count(), 3, "{unsaid}");
+    assert!(unsaid.contains("not set: guests share NVLink only by --accept-shared-fabric"));
+    assert!(
+        unsaid.contains("not isolated on NVLink: guests with 2, 4 GPUs; `gpuvm host"),
+        "{unsaid}"
+    );
+
+    let said = says(
+        "export COLUMNS=1000
+         $GPUVM host trust one-tenant --dry-run; test ! -e /etc/gpuvm/trust.json
+         $GPUVM host trust one-tenant; stat -c 'mode %a' /etc/gpuvm/trust.json; $GPUVM host trust one-tenant
+         make; $GPUVM plan --gpus 2; $GPUVM capacity; $GPUVM host trust; $GPUVM host show
+         $GPUVM host undo --yes; test ! -e /etc/gpuvm/trust.json; fails make",
+    )
+    .unwrap();
+    for words in [
+        "write /etc/gpuvm/trust.json",
+        "mode 644",
+        "already set; nothing to do",
+        "define domain `a`",
+        "all guests of this host trust each other, by `gpuvm host trust`",
+        "one-tenant: guests may share NVLink",
+        "Guests    of one tenant: they may share NVLink",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(!said.contains("! isolation"), "{said}");
+    assert_eq!(said.matches(advice).count(), 1, "{said}");
+
+    let strangers = says(
+        "export COLUMNS=1000
+         $GPUVM host trust strangers; fails make --accept-shared-fabric; $GPUVM capacity
+         $GPUVM create --gpus 8 --name b --dry-run --no-seed --disk-dir /tmp --data-size none
+         $GPUVM host trust --unset; test ! -e /etc/gpuvm/trust.json",
+    )
+    .unwrap();
+    assert!(strangers.contains("guests of this host are of strangers"), "{strangers}");
+    let counts = |gpus: &str| {
+        let row = strangers.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        row.filter(|row| row.first() == Some(&gpus)).map(|row| row[1].to_owned()).next().unwrap()
+    };
+    assert_eq!([counts("2"), counts("4"), counts("8")], ["0", "0", "2"], "{strangers}");
+    assert!(strangers.contains("define domain `b`"), "{strangers}");
+}
+
+#[test]
+fn what_others_may_have_written_is_not_believed_and_a_record_has_its_own_word() {
+    let tree = host_tree("dgx-2").display().to_string();
+    let Some(said) = says(&format!(
+        "$GPUVM host trust one-tenant -q; chmod 666 /etc/gpuvm/trust.json; fails make
+         chmod 644 /etc/gpuvm/trust.json; chown 12345 /etc/gpuvm/trust.json; fails make
+         chown 0 /etc/gpuvm/trust.json; echo '{{' >/etc/gpuvm/trust.json; fails make
+         rm /etc/gpuvm/trust.json; mkfifo /etc/gpuvm/trust.json; fails timeout 20 $GPUVM host show
+         rm /etc/gpuvm/trust.json; $GPUVM host trust one-tenant -q
+         fails $GPUVM --host {tree} create --gpus 2 --name a --dry-run
+         $GPUVM host capture /tmp/gpuvm-trust.json -q; $GPUVM host trust --unset -q
+         $GPUVM --host /tmp/gpuvm-trust.json host trust; rm /tmp/gpuvm-trust.json
+         fails $GPUVM --host {tree} host trust one-tenant"
+    )) else {
+        return;
+    };
+    let others = "trust.json line 1: others than root may have written it: it is of user";
+    assert_eq!(said.matches(others).count(), 2, "{said}");
+    assert!(
+        said.contains("trust.json line 2") || said.contains("trust.json line 1: EOF"),
+        "{said}"
+    );
+    assert!(said.contains("not isolated on NVLink"), "{said}");
+    assert!(said.contains("one-tenant: guests may share NVLink"), "{said}");
+}
