@@ -16,9 +16,9 @@ pub struct NcclArgs {
     /// Domain name, domain XML file, or `-` for standard input
     #[arg(value_name = "NAME|FILE", value_hint = ValueHint::FilePath)]
     pub target: String,
-    /// Write the file into the running guest, by its agent
+    /// Install the file
     ///
-    /// To /etc/nccl-topo.xml, with what NCCL finds it by: a link below /run/nvidia-topologyd that tmpfiles.d makes at each start, or
+    /// Into the running guest, by its agent: to /etc/nccl-topo.xml, with what NCCL finds it by: a link below /run/nvidia-topologyd that tmpfiles.d makes at each start, or
     /// a line in /etc/nccl.conf where the guest has no systemd or another file there. Files that are not gpuvm's are kept as
     /// NAME.before-gpuvm.
     #[arg(long)]

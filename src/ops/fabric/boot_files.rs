@@ -18,7 +18,7 @@ pub const UNIT: &str = "/etc/systemd/system/nvidia-fabricmanager.service.d/50-gp
 /// Where Fabric Manager keeps its state then; systemd makes the directory, by the drop-in.
 pub const STATE: &str = "/var/lib/nvidia-fabricmanager/fabricmanager.state";
 /// How the second line of the hook and the first one of the drop-in begin.
-const MARK: &str = "# Made by `gpuvm fabric ";
+const MARK: &str = "# Made by gpuvm: ";
 
 /// Says why a file is not installed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -59,7 +59,7 @@ pub fn hook(program: &str) -> Result<FabricFile> {
     let program = word(program);
     let text = format!(
         "#!/bin/sh\n\
-         {MARK}hook --install`; `gpuvm fabric hook --remove` takes it away.\n\
+         {MARK}`gpuvm fabric hook --install`; `gpuvm fabric hook --remove` takes it away.\n\
          # libvirt runs it as: hook GUEST OPERATION SUBOPERATION EXTRA <XML. Its output is never read as XML.\n\
          case \"$2/$3\" in\n\
          prepare/begin) verb=ensure ;;\n\
@@ -79,7 +79,7 @@ pub fn hook(program: &str) -> Result<FabricFile> {
 /// The drop-in of Fabric Manager's unit; `program`: the path of gpuvm.
 pub fn unit(program: &str) -> Result<FabricFile> {
     let text = format!(
-        "{MARK}unit --install`; `gpuvm host undo` takes it back.\n\
+        "{MARK}`gpuvm fabric unit --install`; `gpuvm host undo` takes it back.\n\
          [Service]\n\
          StateDirectory=nvidia-fabricmanager\n\
          # Whatever becomes of guests, Fabric Manager goes on.\n\
