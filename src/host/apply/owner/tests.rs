@@ -212,7 +212,8 @@ fn what_nobody_has_is_free_and_kept_until_the_write_is_done() {
 #[test]
 fn what_a_domain_has_is_never_free_whatever_its_state() {
     let host = Host::new();
-    for state in [DomainState::Running, DomainState::Paused, DomainState::ShuttingDown] {
+    use DomainState::{Crashed, Paused, Running, ShuttingDown};
+    for state in [Running, Paused, ShuttingDown, Crashed] {
         for force in [false, true] {
             let error = host.look(&with(&[("b", state, &[GPU])]), force, &[GPU]).unwrap_err();
             assert_eq!(error, format!("{GPU} is in use by domain `b`, which runs"));
