@@ -14,6 +14,7 @@ use gpuvm_host::fabric::{Limits, Manager, RestoreFile};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -58,7 +59,8 @@ impl Fm {
     fn process(&self, asks: &str, answers: &Path) -> Command {
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "private", "sh", "-ec"]);
-        command.arg("mount --bind \"$DIR/var\" /var/lib; exec \"$@\"").arg("sh");
+        let pci = "[ ! -d \"$DIR/pci\" ] || mount --bind \"$DIR/pci\" /sys/bus/pci";
+        command.arg(format!("mount --bind \"$DIR/var\" /var/lib; {pci}; exec \"$@\"")).arg("sh");
         command.arg(std::env::current_exe().unwrap());
         command.args(["--exact", "partitions::does_as_told", "--nocapture"]);
         command.env("DIR", self.dir.path()).env("GPUVM_FAKE_NVIDIA", self.path("fake"));
@@ -99,6 +101,25 @@ impl Fm {
     fn remembered(&self) -> Vec<(u32, String)> {
         let list = RestoreFile::read(&self.path("var/gpuvm/fabric.json")).unwrap();
         list.partitions.into_iter().map(|entry| (entry.id, entry.domain)).collect()
+    }
+
+    /// GPUs of the bus in the place of this machine's, bound for guests.
+    fn with_gpus(self, modules: &[u32]) -> Fm {
+        for module in modules {
+            let dir = self.path(&format!("pci/devices/0000:{module:02x}:00.0"));
+            fs::create_dir_all(&dir).unwrap();
+            symlink("../../drivers/vfio-pci", dir.join("driver")).unwrap();
+            fs::write(dir.join("driver_override"), "vfio-pci\n").unwrap();
+            fs::write(dir.join("reset"), "").unwrap();
+        }
+        fs::create_dir_all(self.path("pci/drivers/vfio-pci")).unwrap();
+        self
+    }
+
+    /// What was written to the reset of a GPU.
+    fn reset(&self, module: u32) -> String {
+        let path = self.path(&format!("pci/devices/0000:{module:02x}:00.0/reset"));
+        fs::read_to_string(path).unwrap()
     }
 
     /// How many journals are left.
@@ -148,6 +169,7 @@ fn does_steps(words: &str) -> Value {
     let directory = |name: &str| Step::CreateDirectory { path: made.join(name) };
     let step = |word: &str| match word.split_once(' ').unwrap() {
         ("activate", step) => Step::ActivatePartition(serde_json::from_str(step).unwrap()),
+        ("fail", name) => directory(name),
         ("deactivate", step) => Step::DeactivatePartition(serde_json::from_str(step).unwrap()),
         (other, _) => panic!("{other} is no step"),
     };
@@ -457,6 +479,36 @@ fn what_fabric_manager_refuses_leaves_all_as_it_was() {
 }
 
 #[test]
+fn what_fails_after_the_activation_resets_the_gpus_that_a_guest_may_have_had() {
+    if !can() {
+        return;
+    }
+    let fm = Fm::new("h100", "").with_gpus(&[1, 2, 3]);
+    let said = fm.ask(&format!("steps activate {} then fail no/such", three("u"))).remove(0);
+    assert!(said["error"].as_str().is_some_and(|error| error.contains("no/such")), "{said}");
+    assert_eq!(fm.calls(), ["Gets", "Activate 3", "Gets", "Gets", "Deactivate 3", "Gets"]);
+    assert_eq!((fm.active(), fm.remembered(), fm.journals()), (BTreeSet::new(), vec![], 0));
+    let resets = [1, 2, 3].map(|module| fm.reset(module));
+    assert_eq!(resets, ["1", "", "1"], "those of the partition, and no other one");
+}
+
+#[test]
+fn what_fails_once_a_guest_is_off_leaves_its_partition_inactive() {
+    if !can() {
+        return;
+    }
+    // As a stop has it: the guest is off all the same.
+    let off = three("u").replace("\"domain\":\"u\"", "\"domain\":\"u\",\"may_wait\":true");
+    let fm = Fm::new("h100", "");
+    fm.ask(&format!("steps activate {}", three("u")));
+    fs::remove_file(fm.path("calls")).unwrap();
+    let said = fm.ask(&format!("steps deactivate {off} then fail no/such")).remove(0);
+    assert!(said["error"].as_str().is_some_and(|error| error.contains("no/such")), "{said}");
+    assert_eq!(fm.calls(), ["Gets", "Deactivate 3", "Gets"]);
+    assert_eq!((fm.active(), fm.remembered(), fm.journals()), (BTreeSet::new(), vec![], 0));
+}
+
+#[test]
 fn a_run_that_is_killed_at_any_call_is_recovered() {
     if !can() {
         return;
@@ -511,7 +563,7 @@ fn sixteen_at_once_never_overlap() {
             // A place of its own for each one's directories.
             let own = fm.path(&format!("own-{number}"));
             fs::create_dir_all(own.join("made")).unwrap();
-            std::os::unix::fs::symlink(fm.path("var"), own.join("var")).unwrap();
+            symlink(fm.path("var"), own.join("var")).unwrap();
             let mut process = fm.process(&asks, &answers);
             let process = process.env("DIR", &own).stdout(Stdio::null());
             let child = process.spawn().unwrap();
