@@ -44,9 +44,14 @@ fn bits(things: u32) -> u32 {
 /// The L3 cache of each vCPU, as places in the host's record; none where a vCPU is not on one pcpu, or its cache is not known.
 pub fn caches_of(topology: &Topology, pins: &[CpuSet]) -> Option<Vec<usize>> {
     let caches = &topology.parts().l3;
+    let last = caches.iter().filter_map(|cache| cache.pcpus.last()).max()?;
+    let mut below = vec![None; last.0 as usize + 1];
+    for (at, cache) in caches.iter().enumerate() {
+        cache.pcpus.iter().for_each(|pcpu| below[pcpu.0 as usize] = Some(at));
+    }
     let cache = |pin: &CpuSet| {
         let only = pin.first().filter(|_| pin.len() == 1)?;
-        caches.iter().position(|cache| cache.pcpus.contains(only))
+        *below.get(only.0 as usize)?
     };
     pins.iter().map(cache).collect()
 }
