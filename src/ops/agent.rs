@@ -172,6 +172,9 @@ impl<'h> Agent<'h> {
             functions.push(Function { vendor, device, cell });
         }
         view.functions = Some(functions);
+        if !live.passed.is_empty() {
+            view.nccl = self.read(gpuvm_core::nccl::place::FILE).ok();
+        }
         for VcpuId(vcpu) in live.plugged.iter() {
             let path = format!("/sys/devices/system/cpu/cpu{vcpu}/topology/thread_siblings_list");
             match self.read(&path) {

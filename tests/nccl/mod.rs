@@ -109,6 +109,37 @@ fn what_nccl_would_misread_is_refused_with_what_helps() {
     assert!(exit == 1 && err.contains("does not tell what bridges"), "{err}");
 }
 
+#[test]
+fn a_flat_guest_without_cells_is_mended_by_the_command_that_is_hinted_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("flat.xml");
+    let hostdev = |bus: &str, at: &str| {
+        format!(
+            "<hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0' bus='0x{bus}' slot='0' \
+             function='0'/></source><address type='pci' {at} function='0'/></hostdev>"
+        )
+    };
+    let xml = format!(
+        "<domain type='kvm'><name>flat</name><memory unit='GiB'>8</memory><vcpu>4</vcpu><os><type arch='x86_64' \
+         machine='q35'>hvm</type></os><devices><controller type='pci' index='0' model='pcie-root'/><controller \
+         type='pci' index='1' model='pcie-root-port'><address type='pci' bus='0' slot='2' function='0'/>\
+         </controller><controller type='usb' index='0' model='none'/><memballoon model='none'/>{}{}</devices></domain>",
+        hostdev("1b", "bus='0' slot='5'"),
+        hostdev("18", "bus='1' slot='1'")
+    );
+    std::fs::write(&file, xml).unwrap();
+    let (code, _, err) = nccl(&file, "dgx-h100", &[]);
+    assert!(code == 1 && err.contains("--pcie on` gives each a root port"), "{err}");
+    let (path, host) = (file.display().to_string(), host("dgx-h100"));
+    let (code, tuned, err) = run(&mut gpuvm(&["tune", "--host", &host, &path, "--pcie", "on"]));
+    assert_eq!(code, 0, "{err}");
+    assert!(!tuned.contains("<node>"), "{tuned}");
+    std::fs::write(&file, tuned).unwrap();
+    let (code, out, err) = nccl(&file, "dgx-h100", &[]);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(read(out.as_bytes()).unwrap().placed().len(), 3, "{out}");
+}
+
 /// The files of clouds and of machines that others recorded.
 fn public_files() -> Option<Vec<PathBuf>> {
     let entries = std::fs::read_dir(shared_hosts()?.join("nccl")).unwrap();

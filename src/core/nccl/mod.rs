@@ -399,6 +399,29 @@ impl System {
     pub fn elements(&self) -> usize {
         1 + self.cpus.iter().map(|cpu| 1 + count(&cpu.below)).sum::<usize>()
     }
+
+    /// The functions in the order of the file: the address on the host, and that in the guest.
+    pub fn functions(&self) -> Vec<(Bdf, Bdf)> {
+        let mut functions = Vec::new();
+        let mut left: Vec<&Pci> =
+            self.cpus.iter().rev().flat_map(|cpu| cpu.below.iter().rev()).collect();
+        while let Some(pci) = left.pop() {
+            if pci.ids.is_none() {
+                functions.push((pci.host, pci.busid));
+            }
+            left.extend(pci.below.iter().rev());
+        }
+        functions
+    }
+}
+
+/// The guest addresses of the functions that a file of ours names, in its order; switches have those that no guest has.
+pub fn addresses_of(file: &str) -> Vec<Bdf> {
+    let named = file.split("<pci busid=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    named
+        .filter_map(|busid| busid.parse().ok())
+        .filter(|busid: &Bdf| busid.segment() == 0)
+        .collect()
 }
 
 /// How many elements these are with all below them.

@@ -126,6 +126,9 @@ fn functions_share_the_switches_of_the_host() {
     for one in &placed {
         assert_eq!((one.numaid.as_str(), one.rate), ("0", Some(24_000)), "{one:?}");
     }
+    let named: Vec<Bdf> = told.system.functions().into_iter().map(|(_, guest)| guest).collect();
+    assert_eq!(addresses_of(&text), named);
+    assert_eq!(named.len(), 4);
     // Each GPU has its NIC below an element that both are below.
     let above = |bus: &str| &placed.iter().find(|one| one.busid.starts_with(bus)).unwrap().above;
     assert_eq!(above("0000:66")[..], above("0000:67")[..]);

@@ -2,10 +2,12 @@
 
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
+use crate::domain::claims::Claims;
 use crate::domain::disks::disk_queues;
 use crate::domain::guest::{DiskIo, Made};
 use crate::domain::setting::{AGENT, DiskTuning, Put, Setting};
 use crate::domain::{DomainXml, Element, seat_edits, unseat_edits};
+use crate::placement::Placement;
 
 /// The property that tells a root port how fast it is.
 const SPEED: &str = "x-speed";
@@ -201,6 +203,16 @@ fn disk_queue_items(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(item, Setting::Disks { disks })
 }
 
+/// A plan for a guest that stays without cells, where it has none: an expander bus cannot name one.
+fn without_cells(xml: &DomainXml, placement: &Placement) -> Placement {
+    let mut placement = placement.clone();
+    if Claims::read(xml).cells.is_empty() {
+        placement.cells.clear();
+        placement.guest_pcie.groups.iter_mut().for_each(|group| group.cell = None);
+    }
+    placement
+}
+
 /// Places of passed-through functions in the guest's PCIe tree.
 fn places(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Pcie;
@@ -214,6 +226,7 @@ fn places(work: &mut Work<'_>) -> Result<(), TuneError> {
             let fastest = work.given.abilities.port_speed_dgts.or(has);
             // Nobody's GPU changes its place in the guest without being asked for.
             let stays = work.given.items.unnamed.contains(&ItemName::Pcie);
+            let placement = &without_cells(&work.xml, placement);
             seat_edits(&work.xml, placement, work.given.topology, fastest, stays)?
         }
         _ => return Ok(()),

@@ -68,6 +68,9 @@ pub struct View {
     pub virtio_disks: Option<usize>,
     /// PCI functions.
     pub functions: Option<Vec<Function>>,
+    /// Its topology file for NCCL; none: it has none, or that was not told.
+    #[serde(skip)]
+    pub nccl: Option<String>,
     /// What it did not tell, one phrase each.
     pub untold: Vec<&'static str>,
 }

@@ -9,6 +9,7 @@ pub mod files;
 pub mod guest;
 mod host;
 mod memory;
+mod nccl;
 mod plan;
 pub mod process;
 mod report;
@@ -67,6 +68,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         memory::RULES,
         devices::RULES,
         guest::RULES,
+        nccl::RULES,
         host::RULES,
         files::RULES,
         definition::RULES,
@@ -89,6 +91,9 @@ pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
         }
         if let Some(view) = subject.guest {
             guest::compare(&live, view, topology, &mut report);
+            if let (Some(file), Some(topology)) = (&view.nccl, topology) {
+                nccl::compare(xml, file, topology, &mut report);
+            }
         }
     }
     files::compare(subject, &mut report);

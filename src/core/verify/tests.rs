@@ -107,6 +107,7 @@ fn good() -> Case {
         macs: Some(["52:54:00:ab:00:01".to_owned()].into()),
         virtio_disks: Some(1),
         functions: Some(vec![gpu(0), gpu(1)]),
+        nccl: None,
         untold: vec![],
     };
     let tuning = Tuning::default();
