@@ -157,6 +157,9 @@ impl Fragment {
                 && matches!((&a.pick, &b.pick), (Pick::First, Pick::First))
                 && matches!(a.name, "devices" | "cpu" | "os" | "features" | "metadata")
         };
+        // Two edits may both need a namespace; written twice it would be no document.
+        let again = |name: &str| other.attributes.iter().any(|(other, _)| *other == name);
+        self.attributes.retain(|(name, _)| !again(name));
         self.attributes.extend(other.attributes);
         self.text = other.text.or(self.text.take());
         self.only.extend(other.only);

@@ -88,6 +88,23 @@ mod tests {
     }
 
     #[test]
+    fn a_window_and_properties_of_devices_share_a_namespace() {
+        use super::super::{DomainEdit, Override};
+        let overrides = vec![Override {
+            alias: "ua-gpu0".into(),
+            property: "x-nv-gpudirect-clique",
+            kind: "unsigned",
+            value: "0".into(),
+        }];
+        let mib = 4096;
+        let edits = [DomainEdit::SetOverrides { overrides }, DomainEdit::SetFirmwareWindow { mib }];
+        let mut xml = DomainXml::parse("<domain>\n  <name>a</name>\n</domain>\n").unwrap();
+        xml.apply_all(&edits).unwrap();
+        assert_eq!(xml.text().matches("xmlns:qemu").count(), 1, "{}", xml.text());
+        assert!(xml.tells_window(4096) && xml.text().contains("ua-gpu0"), "{}", xml.text());
+    }
+
+    #[test]
     fn uefi_is_named_or_loaded_from_flash() {
         for (os, is_uefi) in [
             ("<os firmware='efi'/>", true),
