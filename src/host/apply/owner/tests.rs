@@ -219,7 +219,7 @@ fn what_a_domain_has_is_never_free_whatever_its_state() {
             assert_eq!(error, format!("{GPU} is in use by domain `b`, which runs"));
         }
     }
-    let error = host.look(&with(&[("b", DomainState::Running, &[MATE])]), true, &[GPU]);
+    let error = host.look(&with(&[("b", Running, &[MATE])]), true, &[GPU]);
     let said = format!("{GPU} is in use by domain `b`, which runs with {MATE} of its IOMMU group");
     assert_eq!(error.unwrap_err(), said);
     assert!(host.opened.borrow().is_empty(), "a domain that starts is not disturbed");
