@@ -165,7 +165,9 @@ mod tests {
         assert_eq!(pins("thread"), Ok(Item::To(PinOrder::Thread)));
         let shape = GuestTopology { sockets: 2, dies: 1, cores: 23, threads: 2 };
         assert_eq!(topology("2x23x2"), Ok(Item::To(shape)));
-        for text in ["", "2x23", "2x23x0", "1x2x3x4", "axbxc", "4294967296x1x1"] {
+        let shape = GuestTopology { sockets: 1, dies: 2, cores: 3, threads: 4 };
+        assert_eq!(topology("1x2x3x4"), Ok(Item::To(shape)));
+        for text in ["", "2x23", "2x23x0", "1x2x3x4x5", "axbxc", "4294967296x1x1"] {
             assert!(topology(text).is_err(), "{text}");
         }
         assert!(switch("yes").is_err() && number("0").is_err() && number("-1").is_err());
