@@ -239,7 +239,7 @@ fn the_verbs_that_read_records_are_those_that_offers_name_the_record_to() {
             assert!(hint.is_some(), "{args:?}: {err}");
         }
     }
-    assert_eq!(readers, 15, "a verb that reads records is marked in its arguments");
+    assert_eq!(readers, 14, "a verb that reads records is marked in its arguments");
 }
 
 /// What cannot be, on any host or on most.

@@ -46,7 +46,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     // What another hypervisor of this machine has made for a domain of this UUID is that one's.
     let made_on = Owner::of(&summary.uuid, hypervisor).other_hypervisor();
     if made_on.is_none() {
-        steps.extend(partition::once_gone(world, &parsed)?);
+        steps.extend(partition_once_gone(world, hypervisor, (name, &parsed), !steps.is_empty()));
     }
     if summary.persistent {
         steps.push(Step::UndefineDomain { name: name.clone(), xml: xml.clone() });
@@ -101,6 +101,30 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     let on_drives = drives::kept(&parsed, hypervisor)?;
     let change = Change::new("delete", name, steps, on_drives);
     Ok(Change { warnings: stays, question, again, ..change })
+}
+
+/// The steps for the NVLink partition of a guest that goes; what runs may have other GPUs than its definition. That this
+/// cannot be told keeps nobody from deleting it.
+fn partition_once_gone(
+    world: &World,
+    hypervisor: &dyn Hypervisor,
+    (name, defined): (&str, &DomainXml),
+    runs: bool,
+) -> Vec<Step> {
+    let plan = || -> Result<Vec<Step>> {
+        match runs {
+            true => {
+                let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
+                partition::once_gone(world, &live, true)
+            }
+            false => partition::once_gone(world, defined, false),
+        }
+    };
+    plan().unwrap_or_else(|error| {
+        let todo = "`gpuvm fabric show` tells whether an NVLink partition stays active";
+        world.warning(&format!("{error}; {todo}"));
+        Vec::new()
+    })
 }
 
 /// What is said where another hypervisor of this machine has made what this domain's metadata is about.

@@ -5,7 +5,6 @@
 use crate::apply::Step;
 use crate::apply::partition::{PartitionGpu, PartitionStep};
 use crate::bdf::Bdf;
-use crate::discover::binding::binding;
 use crate::domain::DomainXml;
 use crate::error::{Coded, Doing as _, Error, Result};
 use crate::fsroot::FsRoot;
@@ -140,8 +139,8 @@ pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
         RestoreFile::read(RestoreFile::here()).map_err(|e| ActivationError::from(e).told())?;
     let step = activation(&wanted, &listed, guest)?;
     match decide(&asked(&step), &listed, &running, &file) {
-        Decision::Activate => Ok(Some(Step::ActivatePartition(step))),
-        Decision::AlreadySo => Ok(None),
+        // It may be deactivated by a stop that is just ending; the step looks again, and does nothing where it is so.
+        Decision::Activate | Decision::AlreadySo => Ok(Some(Step::ActivatePartition(step))),
         Decision::Refused(refusal) => Err(ActivationError::from(refusal).told()),
     }
 }
@@ -160,7 +159,7 @@ pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Resul
     let Some(manager) = shared(world, &topology)? else { return Ok(Vec::new()) };
     let (name, uuid) = (defined.name(), defined.uuid());
     let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &before };
-    let mut steps = once_off(world, &topology, guest)?;
+    let mut steps = once_off(world, &topology, guest, true)?;
     let down: Vec<PartitionStep> = steps.iter().filter_map(deactivated).cloned().collect();
     for step in &down {
         steps.extend(resets(&topology, step, world)?);
@@ -190,8 +189,14 @@ fn deactivated(step: &Step) -> Option<&PartitionStep> {
 }
 
 /// The steps once a guest is off: what is active for it is deactivated. Where Fabric Manager does not answer this is left
-/// for later: the guest is off all the same. Never keeps a guest from being stopped.
-pub fn once_off(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<Vec<Step>> {
+/// for later: the guest is off all the same. Never keeps a guest from being stopped. `ran`: whether
+/// it runs until then.
+pub fn once_off(
+    world: &World,
+    topology: &Topology,
+    guest: Guest<'_>,
+    ran: bool,
+) -> Result<Vec<Step>> {
     let (Some(manager), Some(uuid)) = (shared(world, topology)?, guest.uuid) else {
         return Ok(Vec::new());
     };
@@ -216,8 +221,10 @@ pub fn once_off(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
         }
         steps.push(of_entry(&entry, topology, guest));
     }
-    // One that was activated by others, or whose record is lost: a guest that has all of its GPUs is the only one to use it.
-    if let (Some(wanted), Ok(listed)) = (&wanted, &listed)
+    // One that was activated by others, or whose record is lost: a guest that runs with all of its GPUs is the only one to
+    // use it.
+    if ran
+        && let (Some(wanted), Ok(listed)) = (&wanted, &listed)
         && let Some(step) = PartitionStep::of(wanted, listed, uuid)
         && is_active(listed, step.partition, &step.modules())
         && !steps.iter().any(|known| known.partition == step.partition)
@@ -230,20 +237,20 @@ pub fn once_off(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
 }
 
 /// The steps of a guest that is deleted, once it is off; its GPUs are reset as they are given back.
-pub fn once_gone(world: &World, xml: &DomainXml) -> Result<Vec<Step>> {
+pub fn once_gone(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Step>> {
     let devices = xml.held(true)?.devices;
     if devices.is_empty() || world.is_test() || !world.has_guests_here()? {
         return Ok(Vec::new());
     }
     let (name, uuid) = (xml.name(), xml.uuid());
     let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
-    once_off(world, &world.topology()?, guest)
+    once_off(world, &world.topology()?, guest, ran)
 }
 
 /// The steps of a guest that is stopped and stays defined: its partition goes, and its GPUs are reset, so that nothing is
 /// left of what it had in them.
-pub fn once_stopped(world: &World, xml: &DomainXml) -> Result<Vec<Step>> {
-    let mut steps = once_gone(world, xml)?;
+pub fn once_stopped(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Step>> {
+    let mut steps = once_gone(world, xml, ran)?;
     if steps.is_empty() {
         return Ok(steps);
     }
@@ -257,15 +264,16 @@ pub fn once_stopped(world: &World, xml: &DomainXml) -> Result<Vec<Step>> {
 
 /// The resets of a partition's GPUs that are bound for guests. An excluded one may not answer.
 fn resets(topology: &Topology, step: &PartitionStep, world: &World) -> Result<Vec<Step>> {
-    let (excluded, root) = (world.excluded()?, FsRoot::live()?);
+    let excluded = world.excluded()?;
     let mut steps = Vec::new();
     for &PartitionGpu { bdf, .. } in &step.gpus {
         let is_excluded = excluded.iter().any(|one| one.bdf == bdf);
         if is_excluded || topology.device(bdf).is_none() {
             continue;
         }
-        let now = binding(&root, bdf)?;
-        if now.and_then(|now| now.driver).as_deref().is_some_and(is_vfio) {
+        // `driver_override` is not read: that waits for ever where an unbinding hangs.
+        let driver = topology.device(bdf).and_then(|device| device.driver.as_deref());
+        if driver.is_some_and(is_vfio) {
             steps.push(Step::ResetDevice { bdf, back: true });
         }
     }

@@ -28,12 +28,15 @@ pub fn stop(world: &World, name: &str, down: Down) -> Result<Change> {
     let hypervisor = &*world.hypervisor()?;
     let step = way_down(hypervisor, name, down)?;
     let of = if step.is_some() { XmlOf::Live } else { XmlOf::Inactive };
-    Ok(ending(name, step, after(world, hypervisor, (name, of))))
+    let after = after(world, hypervisor, (name, of));
+    Ok(ending(name, step, after))
 }
 
 /// What follows when a guest is off. That this cannot be told keeps nobody from stopping it.
 fn after(world: &World, hypervisor: &dyn Hypervisor, (name, of): (&str, XmlOf)) -> Vec<Step> {
-    let plan = || partition::once_stopped(world, &DomainXml::parse(&hypervisor.xml(name, of)?)?);
+    let ran = of == XmlOf::Live;
+    let read = || Ok::<_, Error>(DomainXml::parse(&hypervisor.xml(name, of)?)?);
+    let plan = || partition::once_stopped(world, &read()?, ran);
     plan().unwrap_or_else(|error| {
         let todo = "`gpuvm fabric show` tells whether an NVLink partition stays active";
         world.warning(&format!(

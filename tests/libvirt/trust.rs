@@ -82,10 +82,11 @@ fn what_the_admin_says_once_counts_in_every_verb_and_is_taken_back() {
 fn what_others_may_have_written_is_not_believed_and_a_record_has_its_own_word() {
     let tree = host_tree("dgx-2").display().to_string();
     let Some(said) = says(&format!(
-        "$GPUVM host trust one-tenant -q; chmod 666 /etc/gpuvm/trust.json; fails make
-         chmod 644 /etc/gpuvm/trust.json; chown 12345 /etc/gpuvm/trust.json; fails make
-         chown 0 /etc/gpuvm/trust.json; echo '{{' >/etc/gpuvm/trust.json; fails make
-         rm /etc/gpuvm/trust.json; mkfifo /etc/gpuvm/trust.json; fails timeout 20 $GPUVM host show
+        "export COLUMNS=1000
+         $GPUVM host trust one-tenant -q; chmod 666 /etc/gpuvm/trust.json; fails make; $GPUVM host show
+         chmod 644 /etc/gpuvm/trust.json; chown 12345 /etc/gpuvm/trust.json; fails make; $GPUVM host show
+         chown 0 /etc/gpuvm/trust.json; echo '{{' >/etc/gpuvm/trust.json; fails make; $GPUVM host show
+         rm /etc/gpuvm/trust.json; mkfifo /etc/gpuvm/trust.json; fails make; timeout 20 $GPUVM host show
          rm /etc/gpuvm/trust.json; $GPUVM host trust one-tenant -q
          fails $GPUVM --host {tree} create --gpus 2 --name a --dry-run
          $GPUVM host capture /tmp/gpuvm-trust.json -q; $GPUVM host trust --unset -q
@@ -96,6 +97,8 @@ fn what_others_may_have_written_is_not_believed_and_a_record_has_its_own_word() 
     };
     let others = "trust.json line 1: others than root may have written it: it is of user";
     assert_eq!(said.matches(others).count(), 2, "{said}");
+    assert_eq!(said.matches("so guests are taken for strangers").count(), 4, "{said}");
+    assert_eq!(said.matches("guests of this host are of strangers").count(), 4, "{said}");
     assert!(
         said.contains("trust.json line 2") || said.contains("trust.json line 1: EOF"),
         "{said}"

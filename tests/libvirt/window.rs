@@ -79,9 +79,10 @@ fn placed(daemon: &Daemon, tiny: &Tiny, name: &str, change: impl Fn(String) -> S
         .replace("type='kvm'", "type='qemu'")
         .replace("name='vhost'", "name='qemu'")
         .replace(
-            "mode='host-passthrough' check='none'>",
+            "mode='host-passthrough' check='none' migratable='off'>",
             "mode='custom'><model>Haswell-noTSX</model>",
         )
+        .replace("<cache mode='passthrough'/>", "")
         .replace(
             "<maxphysaddr mode='passthrough'/>",
             &format!("<maxphysaddr mode='emulate' bits='{BITS}'/>"),

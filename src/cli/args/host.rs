@@ -101,7 +101,6 @@ pub enum HostVerb {
     /// makes one only with --accept-shared-fabric. Kept in /etc/gpuvm/trust.json, which `host capture` records; with --host the
     /// record counts, never this machine's file. `host undo` reverts it.
     #[command(after_long_help = TRUST)]
-    #[command(group = about_records())]
     Trust(HostTrustArgs),
     /// Revert the last change of the host
     ///
@@ -296,7 +295,7 @@ pub struct HostTuningArgs {
 pub enum TrustArg {
     /// All guests are of one tenant and may share NVLink
     OneTenant,
-    /// Guests are of strangers and never share NVLink
+    /// Guests are of strangers: none is made that shares NVLink
     Strangers,
 }
 

@@ -44,7 +44,7 @@ pub fn header(topology: &Topology, degraded: &[String], width: usize) -> String 
 fn trust(topology: &Topology) -> String {
     match topology.machine().trust {
         Some(Trust::OneTenant) => "of one tenant: they may share NVLink".into(),
-        Some(Trust::Strangers) => "of strangers: they never share NVLink".into(),
+        Some(Trust::Strangers) => "of strangers: none is made that shares NVLink".into(),
         None => String::new(),
     }
 }

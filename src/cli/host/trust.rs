@@ -39,7 +39,7 @@ fn show(cx: &Context<'_>) -> anyhow::Result<u8> {
     } else {
         cx.output.text(match trust {
             Some(Trust::OneTenant) => "one-tenant: guests may share NVLink",
-            Some(Trust::Strangers) => "strangers: guests never share NVLink",
+            Some(Trust::Strangers) => "strangers: no guest is made that shares NVLink",
             None => "not set: guests share NVLink only by --accept-shared-fabric",
         })?;
     }

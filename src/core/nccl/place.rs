@@ -28,10 +28,10 @@ pub fn is_ours(text: &str) -> bool {
     OURS.iter().any(|head| text.starts_with(head))
 }
 
-/// The file that NCCL's settings name; none: they name none. As NCCL reads them: `KEY=VALUE` from the first column, the last one
-/// counts.
+/// The file that NCCL's settings name; none: they name none. As NCCL reads them: `KEY=VALUE` from the first column, and the
+/// first one counts, since a later one does not overwrite it.
 pub fn named(conf: &str) -> Option<&str> {
-    conf.lines().filter_map(|line| line.strip_prefix("NCCL_TOPO_FILE=")).next_back()
+    conf.split('\n').find_map(|line| line.strip_prefix("NCCL_TOPO_FILE="))
 }
 
 /// NCCL's settings with the file named too; what they say already stays.
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn settings_keep_what_they_say_and_name_the_file_on_a_line_of_its_own() {
         assert_eq!(named("# NCCL_TOPO_FILE=/a\nNCCL_DEBUG=INFO\n"), None);
-        assert_eq!(named("NCCL_TOPO_FILE=/a\nNCCL_TOPO_FILE=/b"), Some("/b"));
+        assert_eq!(named("NCCL_TOPO_FILE=/a\nNCCL_TOPO_FILE=/b"), Some("/a"));
         for (before, after) in [
             ("", "NCCL_TOPO_FILE=/etc/nccl-topo.xml\n"),
             ("NCCL_DEBUG=INFO", "NCCL_DEBUG=INFO\nNCCL_TOPO_FILE=/etc/nccl-topo.xml\n"),

@@ -160,6 +160,7 @@ fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> u32 {
         match plan(topology, &held, request) {
             // `create` refuses it.
             Ok(placement) if strangers && placement.shared_fabric().is_some() => return number,
+            Ok(placement) if placement.has_no_partition() => return number,
             Ok(placement) => held.domains.push(placement.held(&format!("({number})"))),
             Err(_) => return number,
         }

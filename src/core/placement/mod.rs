@@ -249,6 +249,11 @@ impl Placement {
         }
     }
 
+    /// Whether no NVLink partition can be activated for it.
+    pub fn has_no_partition(&self) -> bool {
+        self.reasons.iter().any(|reason| reason.choice == Topic::Partition && reason.compromise)
+    }
+
     /// Why other guests are not kept off this guest's NVLinks, or it off theirs; none: they are.
     pub fn shared_fabric(&self) -> Option<&Because> {
         let open = |reason: &&Reason| reason.choice == Topic::Isolation && reason.compromise;

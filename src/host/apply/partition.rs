@@ -322,11 +322,19 @@ impl Switch<'_> {
         made: Made<'_>,
     ) -> Result<(), PartitionError> {
         let done = self.deactivate_now(step, watched, made);
-        let why = match done {
-            Err(PartitionError::Manager(why) | PartitionError::Unsure(why)) if step.may_wait => why,
+        // The guest is off all the same, and what is remembered of it stays.
+        let (why, advice) = match done {
+            Err(PartitionError::Manager(why) | PartitionError::Unsure(why)) if step.may_wait => {
+                (why.to_string(), why.advice())
+            }
+            Err(why @ (PartitionError::NotProven { .. } | PartitionError::File(_)))
+                if step.may_wait =>
+            {
+                (why.to_string(), None)
+            }
             done => return done,
         };
-        let advice = why.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+        let advice = advice.map(|advice| format!("; {advice}")).unwrap_or_default();
         watched.note(&format!(
             "{step} stays active until Fabric Manager is asked again: {why}{advice}"
         ));

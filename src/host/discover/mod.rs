@@ -43,7 +43,7 @@ pub mod trust;
 pub mod tuning;
 
 use crate::fsroot::{FsError, FsRoot};
-use gpuvm_core::topology::{Parts, Topology, TopologyError};
+use gpuvm_core::topology::{Parts, Topology, TopologyError, Trust};
 
 /// Says why a host cannot be read.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -96,7 +96,11 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     parts.offline = pcpus.offline;
     parts.isolated = pcpus.isolated;
     pci::devices(root, &mut parts)?;
-    parts.machine.trust = trust::trust(root)?;
+    parts.machine.trust = trust::trust(root).unwrap_or_else(|error| {
+        // Nobody is trusted for what cannot be read, and all else goes on.
+        parts.notes.push(format!("{error}; so guests are taken for strangers"));
+        Some(Trust::Strangers)
+    });
     parts.machine.isolation = isolation::settings(root)?;
     if parts.machine.isolation.as_ref().is_some_and(|settings| settings.no_iommu) {
         without_made_up_groups(root, &mut parts)?;

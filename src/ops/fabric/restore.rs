@@ -97,6 +97,17 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     if topology.fabric().model != FabricModel::SharedNvswitch {
         return Ok(nothing);
     }
+    if !is_shared(&root)? {
+        // Guests with virtual functions are not seen here: to say that nothing is active would end their NVLink.
+        world.warning(
+            "FABRIC_MODE=2: partitions of virtual functions are left to `fmpm --set-activated`",
+        );
+        return Ok(nothing);
+    }
+    if !wanted.boot && world.is_test() {
+        // Its domains have no GPUs of this machine, whose guests it does not know.
+        return Ok(nothing);
+    }
     let manager = Manager::of_host(&root)?;
     let mode = started(&manager, wanted.boot).map_err(told)?;
     let list = RestoreFile::read(RestoreFile::here()).map_err(FabricError::from);
@@ -104,6 +115,11 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     let running = match wanted.boot {
         true => by_processes(&root, &topology, &list)?,
         false => by_libvirt(world, &root, &topology, &list)?,
+    };
+    let running = match &mode {
+        // What is not told now is lost: a connection may not know all guests of the machine.
+        Mode::Restart => with_processes(running, &root, &topology, &list)?,
+        Mode::Normal(_) => running,
     };
     let known = match &mode {
         Mode::Restart => by_table(&root, &topology)?,
@@ -173,6 +189,22 @@ fn by_libvirt(
         }
         running => running,
     }
+}
+
+/// Guests with those that only their processes tell of.
+fn with_processes(
+    mut running: Vec<Running>,
+    root: &FsRoot,
+    topology: &Topology,
+    list: &RestoreList,
+) -> Result<Vec<Running>> {
+    for one in by_processes(root, topology, list)? {
+        let is_same = |other: &Running| other.domain.uuid.eq_ignore_ascii_case(&one.domain.uuid);
+        if !running.iter().any(is_same) {
+            running.push(one);
+        }
+    }
+    Ok(running)
 }
 
 /// The guests whose QEMU runs: which GPUs of the board each has open; of one of which that is not seen, what the file says.
@@ -269,8 +301,8 @@ fn activate(manager: &Manager, entry: &RestoreEntry, topology: &Topology) -> Res
     switch.activate(&step, &mut Watched(None), &mut |_| Ok(())).map_err(refused)
 }
 
-/// Whether Fabric Manager's file says that partitions are shared without virtual functions.
+/// Whether Fabric Manager's file lets partitions be shared without virtual functions; one that says nothing does.
 pub(super) fn is_shared(root: &FsRoot) -> Result<bool> {
     use gpuvm_host::fabric::config::Mode;
-    Ok(Config::read(root)?.mode == Some(Mode::Shared))
+    Ok(!matches!(Config::read(root)?.mode, Some(Mode::Passthrough | Mode::Vgpu)))
 }
