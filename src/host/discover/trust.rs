@@ -85,7 +85,7 @@ mod tests {
         let good = to_json(Trust::OneTenant);
         for (text, reason) in [
             ("", "EOF while parsing a value"),
-            ("{\n", "line 2"),
+            ("{\n", "EOF while parsing an object"),
             (&good.replace("one-tenant", "friends"), "line 4: unknown variant `friends`"),
             (&good.replace(": 1", ": 2"), "version 2, not `gpuvm-trust` version 1"),
             (&good.replace("gpuvm-trust", "other"), "it is `other` version 1"),
