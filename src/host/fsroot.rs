@@ -264,6 +264,30 @@ impl FsRoot {
         FsError::Malformed { path: self.shown(path), line, reason: reason.to_string() }
     }
 
+    /// Reads a JSON document of ours, with its format and version as `of` finds them; none where it is missing.
+    pub fn document<T: serde::de::DeserializeOwned>(
+        &self,
+        path: &str,
+        known: (&str, u32),
+        of: impl for<'t> Fn(&'t T) -> (&'t str, u32),
+    ) -> Result<Option<T>, FsError> {
+        let Some(text) = self.read(path)? else { return Ok(None) };
+        let document: T = serde_json::from_str(&text).map_err(|error| {
+            let said = error.to_string();
+            let reason = said.rsplit_once(" at line ").map_or(said.as_str(), |(text, _)| text);
+            self.malformed(path, error.line().max(1), reason)
+        })?;
+        let (found, (format, version)) = (of(&document), known);
+        if found != known {
+            let reason = format!(
+                "it is `{}` version {}, not `{format}` version {version}",
+                found.0, found.1
+            );
+            return Err(self.malformed(path, 1, reason));
+        }
+        Ok(Some(document))
+    }
+
     /// Tells who listens that a file or a directory is read.
     fn reads(&self, path: &str) {
         debug!("read {}", self.shown(path));

@@ -48,20 +48,9 @@ struct File {
 
 /// The entries of a host's file; none where there is no file.
 pub fn entries(root: &FsRoot) -> Result<Vec<Entry>, FsError> {
-    let Some(text) = root.read(FILE)? else { return Ok(Vec::new()) };
-    let file: File = serde_json::from_str(&text).map_err(|error| {
-        let message = error.to_string();
-        let reason = message.rsplit_once(" at line ").map_or(message.as_str(), |(text, _)| text);
-        root.malformed(FILE, error.line().max(1), reason)
-    })?;
-    if (file.format.as_str(), file.version) != (FORMAT, VERSION) {
-        let reason = format!(
-            "it is `{}` version {}, not `{FORMAT}` version {VERSION}",
-            file.format, file.version
-        );
-        return Err(root.malformed(FILE, 1, reason));
-    }
-    Ok(file.excluded)
+    let known = (FORMAT, VERSION);
+    let file = root.document(FILE, known, |file: &File| (&file.format, file.version))?;
+    Ok(file.map(|file| file.excluded).unwrap_or_default())
 }
 
 /// The text of a file with these entries.

@@ -126,18 +126,9 @@ pub fn names(root: &FsRoot) -> Result<Vec<String>, FsError> {
 /// The record of an array; none where it was not released.
 pub fn read(root: &FsRoot, name: &str) -> Result<Option<Released>, FsError> {
     let path = file(name);
-    let Some(text) = root.read(&path)? else { return Ok(None) };
-    let released: Released = serde_json::from_str(&text).map_err(|error| {
-        let message = error.to_string();
-        let reason = message.rsplit_once(" at line ").map_or(message.as_str(), |(text, _)| text);
-        root.malformed(&path, error.line().max(1), reason)
-    })?;
-    if (released.format.as_str(), released.version) != (FORMAT, VERSION) {
-        let (format, version) = (&released.format, released.version);
-        let reason =
-            format!("it is `{format}` version {version}, not `{FORMAT}` version {VERSION}");
-        return Err(root.malformed(&path, 1, reason));
-    }
+    let known = (FORMAT, VERSION);
+    let released = root.document(&path, known, |one: &Released| (&one.format, one.version))?;
+    let Some(released) = released else { return Ok(None) };
     if released.name != name {
         return Err(root.malformed(&path, 1, format!("it is of `{}`", released.name)));
     }

@@ -30,23 +30,13 @@ struct File {
 
 /// What was said of a host's guests; none: nothing.
 pub fn trust(root: &FsRoot) -> Result<Option<Trust>, FsError> {
-    let Some(text) = root.read(FILE)? else { return Ok(None) };
     if root.is_live() {
         // A record's files are whose the record is.
         owned(root)?;
     }
-    let file: File = serde_json::from_str(&text).map_err(|error| {
-        let message = error.to_string();
-        let reason = message.rsplit_once(" at line ").map_or(message.as_str(), |(text, _)| text);
-        root.malformed(FILE, error.line().max(1), reason)
-    })?;
-    if (file.format.as_str(), file.version) != (FORMAT, VERSION) {
-        let File { format, version, .. } = file;
-        let reason =
-            format!("it is `{format}` version {version}, not `{FORMAT}` version {VERSION}");
-        return Err(root.malformed(FILE, 1, reason));
-    }
-    Ok(Some(file.guests))
+    let known = (FORMAT, VERSION);
+    let file = root.document(FILE, known, |file: &File| (&file.format, file.version))?;
+    Ok(file.map(|file| file.guests))
 }
 
 /// Refuses a file that others than root may have written.
