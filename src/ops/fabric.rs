@@ -25,7 +25,7 @@ use gpuvm_core::fabric::{
     Domain, Listed, Modules, ModulesText, PartitionRefusal, PartitionState, Release, RestoreEntry,
     Verdict, pending, release, states,
 };
-use gpuvm_host::fabric::config::{Config, Mode};
+use gpuvm_host::fabric::config::Config;
 use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError};
 use serde::Serialize;
 
@@ -173,7 +173,8 @@ pub fn show(world: &World) -> Result<ShownFabric> {
     world.refuse_elsewhere("fabric show")?;
     let topology = world.topology()?;
     let fabric = topology.fabric();
-    let Config { address, mode, .. } = Config::read(&FsRoot::live()?)?;
+    let config = Config::read(&FsRoot::live()?)?;
+    let (is_of_vgpu, address) = (config.is_of_vgpu(), config.address);
     let mut shown = ShownFabric {
         board: fabric.board.clone(),
         model: fabric.model,
@@ -201,7 +202,7 @@ pub fn show(world: &World) -> Result<ShownFabric> {
         Ok(listed) => {
             let states = states(&listed, &running).into_iter();
             shown.partitions = states.map(|state| of_state(state, &topology)).collect();
-            if mode == Some(Mode::Vgpu) {
+            if is_of_vgpu {
                 // Which guests have virtual functions or mediated devices of a GPU is not looked at.
                 let all = shown.partitions.iter_mut().filter(|one| one.active);
                 all.filter(|one| one.holder.is_none())
@@ -242,7 +243,7 @@ pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
         return Err(FabricError::NotShared.hint("`gpuvm fabric show` shows the model"));
     }
     let refused = |error: FabricError, hint: &str| error.hint::<crate::error::Error>(hint);
-    if Config::read(&FsRoot::live()?)?.mode == Some(Mode::Vgpu) {
+    if Config::read(&FsRoot::live()?)?.is_of_vgpu() {
         let error = FabricError::Virtual { partition };
         return Err(refused(
             error,

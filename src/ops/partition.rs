@@ -16,7 +16,7 @@ use gpuvm_core::fabric::{
     Call, Decision, Domain, Listed, Meaning, Modules, Need, NeedRefusal, PartitionRefusal,
     RestoreEntry, RestoreList, Running, Wanted, by_record, decide, need,
 };
-use gpuvm_host::fabric::config::{Config, Mode};
+use gpuvm_host::fabric::config::Config;
 use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError};
 use std::collections::BTreeSet;
 
@@ -120,19 +120,21 @@ fn shared(world: &World, topology: &Topology) -> Result<Option<Manager>> {
     if world.is_test() || !world.is_here()? {
         return Ok(None);
     }
-    let Config { address, mode, .. } = Config::read(&FsRoot::live()?)?;
-    Ok((mode != Some(Mode::Vgpu)).then(|| Manager::at(address)))
+    let config = Config::read(&FsRoot::live()?)?;
+    Ok((!config.is_of_vgpu()).then(|| Manager::at(config.address)))
 }
 
-/// The step that a guest needs between the reset of its GPUs and its start; none: it needs no partition, or has it. Fabric
-/// Manager is asked, so that nothing is bound for a guest that cannot get it; of a recorded host the record tells.
+/// The step that a guest needs between the reset of its GPUs and its start; none: it needs no partition. Fabric Manager is asked, so that nothing is bound for a guest that cannot get it; of a recorded host the record tells.
 pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<Option<Step>> {
+    let manager = shared(world, topology)?;
+    if manager.is_none() && !world.is_recorded() {
+        return Ok(None);
+    }
     let Some(wanted) = needed(topology, guest)? else { return Ok(None) };
-    if world.is_recorded() {
+    let Some(manager) = manager else {
         let step = PartitionStep::of(&wanted, &[], guest.uuid.unwrap_or_default());
         return Ok(step.map(Step::ActivatePartition));
-    }
-    let Some(manager) = shared(world, topology)? else { return Ok(None) };
+    };
     let listed = listed(&manager, &wanted, topology, guest)?;
     let running = running(world, topology)?;
     let file =
@@ -159,11 +161,8 @@ pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Resul
     let Some(manager) = shared(world, &topology)? else { return Ok(Vec::new()) };
     let (name, uuid) = (defined.name(), defined.uuid());
     let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &before };
-    let mut steps = once_off(world, &topology, guest, true)?;
-    let down: Vec<PartitionStep> = steps.iter().filter_map(deactivated).cloned().collect();
-    for step in &down {
-        steps.extend(resets(&topology, step, world)?);
-    }
+    let down = once_off(world, &topology, guest, true)?;
+    let mut steps = with_resets(&down, &topology, world)?;
     let guest = Guest { devices: &after, ..guest };
     let Some(wanted) = needed(&topology, guest)? else { return Ok(steps) };
     let mut listed = listed(&manager, &wanted, &topology, guest)?;
@@ -180,23 +179,14 @@ pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Resul
     Ok(steps)
 }
 
-/// What a step deactivates.
-fn deactivated(step: &Step) -> Option<&PartitionStep> {
-    match step {
-        Step::DeactivatePartition(step) => Some(step),
-        _ => None,
-    }
-}
-
-/// The steps once a guest is off: what is active for it is deactivated. Where Fabric Manager does not answer this is left
-/// for later: the guest is off all the same. Never keeps a guest from being stopped. `ran`: whether
-/// it runs until then.
-pub fn once_off(
+/// What is deactivated once a guest is off: what is active for it. Where Fabric Manager does not answer this is left for
+/// later: the guest is off all the same. Never keeps a guest from being stopped. `ran`: whether it runs until then.
+fn once_off(
     world: &World,
     topology: &Topology,
     guest: Guest<'_>,
     ran: bool,
-) -> Result<Vec<Step>> {
+) -> Result<Vec<PartitionStep>> {
     let (Some(manager), Some(uuid)) = (shared(world, topology)?, guest.uuid) else {
         return Ok(Vec::new());
     };
@@ -232,52 +222,54 @@ pub fn once_off(
     {
         steps.push(step);
     }
-    let down = |step| Step::DeactivatePartition(PartitionStep { may_wait: true, ..step });
-    Ok(steps.into_iter().map(down).collect())
+    Ok(steps.into_iter().map(|step| PartitionStep { may_wait: true, ..step }).collect())
 }
 
 /// The steps of a guest that is deleted, once it is off; its GPUs are reset as they are given back.
 pub fn once_gone(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Step>> {
-    let devices = xml.held(true)?.devices;
-    if devices.is_empty() || world.is_test() || !world.has_guests_here()? {
-        return Ok(Vec::new());
-    }
-    let (name, uuid) = (xml.name(), xml.uuid());
-    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
-    once_off(world, &world.topology()?, guest, ran)
+    let down = looked_at(world, xml, ran)?.map(|(down, _)| down).unwrap_or_default();
+    Ok(down.into_iter().map(Step::DeactivatePartition).collect())
 }
 
 /// The steps of a guest that is stopped and stays defined: its partition goes, and its GPUs are reset, so that nothing is
 /// left of what it had in them.
 pub fn once_stopped(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Step>> {
-    let mut steps = once_gone(world, xml, ran)?;
-    if steps.is_empty() {
-        return Ok(steps);
+    match looked_at(world, xml, ran)? {
+        Some((down, topology)) => with_resets(&down, &topology, world),
+        None => Ok(Vec::new()),
     }
-    let topology = world.topology()?;
-    let down: Vec<PartitionStep> = steps.iter().filter_map(deactivated).cloned().collect();
-    for step in &down {
-        steps.extend(resets(&topology, step, world)?);
-    }
-    Ok(steps)
 }
 
-/// The resets of a partition's GPUs that are bound for guests. An excluded one may not answer.
-fn resets(topology: &Topology, step: &PartitionStep, world: &World) -> Result<Vec<Step>> {
-    let excluded = world.excluded()?;
-    let mut steps = Vec::new();
-    for &PartitionGpu { bdf, .. } in &step.gpus {
-        let is_excluded = excluded.iter().any(|one| one.bdf == bdf);
-        if is_excluded || topology.device(bdf).is_none() {
-            continue;
-        }
-        // `driver_override` is not read: that waits for ever where an unbinding hangs.
-        let driver = topology.device(bdf).and_then(|device| device.driver.as_deref());
-        if driver.is_some_and(is_vfio) {
-            steps.push(Step::ResetDevice { bdf, back: true });
-        }
+/// What is deactivated once a guest is off, and the host as it was looked at; none: it has no function of this machine.
+fn looked_at(
+    world: &World,
+    xml: &DomainXml,
+    ran: bool,
+) -> Result<Option<(Vec<PartitionStep>, Topology)>> {
+    let devices = xml.held(true)?.devices;
+    if devices.is_empty() || world.is_test() || !world.has_guests_here()? {
+        return Ok(None);
     }
-    Ok(steps)
+    let (name, uuid, topology) = (xml.name(), xml.uuid(), world.topology()?);
+    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
+    Ok(Some((once_off(world, &topology, guest, ran)?, topology)))
+}
+
+/// The steps that deactivate partitions, and then reset their GPUs that are bound for guests. An excluded one may not
+/// answer.
+fn with_resets(down: &[PartitionStep], topology: &Topology, world: &World) -> Result<Vec<Step>> {
+    if down.is_empty() {
+        return Ok(Vec::new());
+    }
+    let excluded = world.excluded()?;
+    // `driver_override` is not read: that waits for ever where an unbinding hangs.
+    let is_reset = |bdf: &Bdf| {
+        let driver = topology.device(*bdf).and_then(|device| device.driver.as_deref());
+        driver.is_some_and(is_vfio) && !excluded.iter().any(|one| one.bdf == *bdf)
+    };
+    let gpus = down.iter().flat_map(|step| &step.gpus).map(|gpu| gpu.bdf).filter(is_reset);
+    let resets = gpus.map(|bdf| Step::ResetDevice { bdf, back: true });
+    Ok(down.iter().cloned().map(Step::DeactivatePartition).chain(resets).collect())
 }
 
 /// The partition that a guest needs by what is known of the host.

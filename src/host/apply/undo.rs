@@ -9,7 +9,6 @@ use super::journal::Journal;
 use super::partition::PartitionStep;
 use super::perform::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
 use super::{Left, Observer, Step, StepError, bind, file, pages, partition};
-use crate::discover::binding::binding;
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
 use crate::fsroot::FsRoot;
@@ -203,7 +202,9 @@ pub(super) fn undo(
 fn reset(step: &PartitionStep, hypervisor: &dyn Hypervisor) {
     let Ok(root) = FsRoot::live() else { return };
     for gpu in &step.gpus {
-        let bound = binding(&root, gpu.bdf).ok().flatten().and_then(|now| now.driver);
+        // `driver_override` is not read: that waits for ever where an unbinding hangs.
+        let dir = root.dir(&format!("sys/bus/pci/devices/{}", gpu.bdf)).ok().flatten();
+        let bound = dir.and_then(|dir| dir.link_name("driver").ok().flatten());
         if bound.as_deref().is_some_and(is_vfio) {
             let _ = bind::on_this_machine(hypervisor, false, |binder| binder.reset(gpu.bdf));
         }

@@ -68,6 +68,11 @@ impl Mode {
 }
 
 impl Config {
+    /// Whether guests get virtual functions, whose partitions gpuvm neither activates nor judges.
+    pub fn is_of_vgpu(&self) -> bool {
+        self.mode == Some(Mode::Vgpu)
+    }
+
     /// Reads a host's file.
     pub fn read(root: &FsRoot) -> Result<Config, FsError> {
         Ok(root.read(PATH)?.map(|text| Config::parse(&text)).unwrap_or_default())

@@ -14,6 +14,7 @@ use crate::hypervisor::none::NoHypervisor;
 use crate::topology::{FabricModel, Topology};
 use gpuvm_core::fabric::{ModulesText, NeedRefusal, RestoreEntry, need};
 use gpuvm_host::apply::bind::BindError;
+use gpuvm_host::fabric::config::{Config, Mode};
 use gpuvm_host::fabric::{Manager, RestoreFile};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -41,7 +42,7 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
     let none = EnsuredPartitions { partitions: Vec::new() };
     let gpus = gpus(&root, &xml)?;
     // Who has no GPU of NVIDIA's passes before anything is loaded.
-    if gpus.is_empty() || !super::restore::is_shared(&root)? {
+    if gpus.is_empty() || !may_be_shared(&root)? {
         return Ok(none);
     }
     let topology = discover(&root)?;
@@ -114,6 +115,12 @@ pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
         done.partitions.push(entry.id);
     }
     Ok(done)
+}
+
+/// Whether Fabric Manager's file leaves it possible that partitions of whole GPUs are shared, which looking at the host tells.
+fn may_be_shared(root: &FsRoot) -> Result<bool> {
+    let config = Config::read(root)?;
+    Ok(!config.is_of_vgpu() && config.mode != Some(Mode::Passthrough))
 }
 
 /// The GPUs of NVIDIA's that a domain gets whole.

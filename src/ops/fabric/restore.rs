@@ -97,7 +97,7 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     if topology.fabric().model != FabricModel::SharedNvswitch {
         return Ok(nothing);
     }
-    if !is_shared(&root)? {
+    if Config::read(&root)?.is_of_vgpu() {
         // Guests with virtual functions are not seen here: to say that nothing is active would end their NVLink.
         world.warning(
             "FABRIC_MODE=2: partitions of virtual functions are left to `fmpm --set-activated`",
@@ -295,10 +295,4 @@ fn activate(manager: &Manager, entry: &RestoreEntry, topology: &Topology) -> Res
     let guests = |_: &[Bdf]| Ok(());
     let switch = Switch { manager, file: RestoreFile::here(), wait: LOCK, guests: &guests };
     switch.activate(&step, &mut Watched(None), &mut |_| Ok(())).map_err(refused)
-}
-
-/// Whether Fabric Manager's file lets partitions be shared without virtual functions; one that says nothing does.
-pub(super) fn is_shared(root: &FsRoot) -> Result<bool> {
-    use gpuvm_host::fabric::config::Mode;
-    Ok(!matches!(Config::read(root)?.mode, Some(Mode::Passthrough | Mode::Vgpu)))
 }
