@@ -31,7 +31,7 @@ pub struct Capacity {
     /// Sizes of which a guest is not isolated on NVLink from others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shared_fabric: Vec<u32>,
-    /// What was said of such guests, or what helps; none: there are none, or the admin keeps strangers apart.
+    /// What was said of such guests, or what helps; none: there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<&'static str>,
     /// What the numbers leave out.
@@ -97,13 +97,17 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
         let on_empty = fit(&empty);
         // Nothing is taken, so nothing is asked twice.
         let now = if held.domains.is_empty() { on_empty } else { fit(held) };
-        Size { gpus, now, empty: on_empty }
+        let shares = now.shares || now.guests == 0 && on_empty.shares;
+        (Size { gpus, now: now.guests, empty: on_empty.guests }, shares)
     };
-    let sizes: Vec<Size> = wanted.iter().map(|&gpus| size(with(gpus), gpus)).collect();
+    let counted = wanted.iter().map(|&gpus| size(with(gpus), gpus));
+    let (sizes, shares): (Vec<Size>, Vec<bool>) = counted.unzip();
+    let shared_fabric: Vec<u32> =
+        sizes.iter().zip(shares).filter(|(_, shares)| *shares).map(|(size, _)| size.gpus).collect();
     let of_model = |(ids, model, number): (String, String, u32)| {
         let wanted = wanted.iter().copied().filter(|&gpus| gpus <= number);
         let request = |gpus| Request { gpu_model: Some(ids.clone()), ..with(gpus) };
-        let sizes = wanted.map(|gpus| size(request(gpus), gpus)).collect();
+        let sizes = wanted.map(|gpus| size(request(gpus), gpus).0).collect();
         OfModel { ids: ids.clone(), model, gpus: number, sizes }
     };
     let models =
@@ -113,12 +117,6 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
     let next = sizes.iter().find(|size| size.now == 0 && Some(size.gpus) > largest);
     let next = next.and_then(|size| blocked(topology, held, &empty, &with(size.gpus), size.gpus));
     let warnings = topology.memory_warning().into_iter().collect();
-    let shares = |gpus: &u32| {
-        let placed =
-            plan(topology, held, &with(*gpus)).or_else(|_| plan(topology, &empty, &with(*gpus)));
-        placed.is_ok_and(|placement| placement.reasons.iter().any(|r| r.choice == Topic::Trust))
-    };
-    let shared_fabric: Vec<u32> = wanted.iter().copied().filter(shares).collect();
     let said = topology.machine().trust;
     let advice = (!shared_fabric.is_empty()).then(|| Trust::advice(said));
     Capacity {
@@ -147,8 +145,17 @@ fn offered(topology: &Topology) -> BTreeSet<u32> {
     sizes
 }
 
+/// What fits of a request.
+#[derive(Clone, Copy)]
+struct Fit {
+    /// How many guests.
+    guests: u32,
+    /// Whether the first of them is not isolated on NVLink from others, also where it is not made for that.
+    shares: bool,
+}
+
 /// How many guests of a request fit one after the other; no more than there are GPUs, or pcpus where they have no GPUs.
-fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> u32 {
+fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> Fit {
     let mut held = held.clone();
     let most = match request.gpus {
         GpuWish::Count(0) => topology.pcpus().len(),
@@ -156,16 +163,20 @@ fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> u32 {
     };
     let most = u32::try_from(most).unwrap_or(u32::MAX);
     let strangers = topology.machine().trust == Some(Trust::Strangers);
-    for number in 0..most {
-        match plan(topology, &held, request) {
-            // `create` refuses it.
-            Ok(placement) if strangers && placement.shared_fabric().is_some() => return number,
-            Ok(placement) if placement.has_no_partition() => return number,
-            Ok(placement) => held.domains.push(placement.held(&format!("({number})"))),
-            Err(_) => return number,
+    let mut fit = Fit { guests: 0, shares: false };
+    while fit.guests < most {
+        let Ok(placement) = plan(topology, &held, request) else { return fit };
+        if fit.guests == 0 {
+            fit.shares = placement.reasons.iter().any(|reason| reason.choice == Topic::Trust);
         }
+        // `create` refuses it.
+        if strangers && placement.shared_fabric().is_some() || placement.has_no_partition() {
+            return fit;
+        }
+        held.domains.push(placement.held(&format!("({})", fit.guests)));
+        fit.guests += 1;
     }
-    most
+    fit
 }
 
 /// What is in the way of a size, and what would free it.
