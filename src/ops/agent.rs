@@ -96,10 +96,16 @@ impl<'h> Agent<'h> {
                 Ok(piece) => piece,
                 Err(error) => break Err(error),
             };
-            let more = piece["buf-b64"].as_str().and_then(base64).unwrap_or_default();
+            let Some(more) = base64(piece["buf-b64"].as_str().unwrap_or_default()) else {
+                break Err(Untold::Nonsense);
+            };
             let end = more.is_empty() || piece["eof"].as_bool() == Some(true);
             bytes.extend(more);
-            if end || bytes.len() > MOST {
+            // A part of a file is not the file.
+            if bytes.len() > MOST {
+                break Err(Untold::Nonsense);
+            }
+            if end {
                 break Ok(());
             }
         };

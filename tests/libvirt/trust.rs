@@ -84,6 +84,7 @@ fn what_others_may_have_written_is_not_believed_and_a_record_has_its_own_word() 
     let Some(said) = says(&format!(
         "export COLUMNS=1000
          $GPUVM host trust one-tenant -q; chmod 666 /etc/gpuvm/trust.json; fails make; $GPUVM host show
+         fails $GPUVM host trust strangers; fails $GPUVM host trust --unset
          chmod 644 /etc/gpuvm/trust.json; chown 12345 /etc/gpuvm/trust.json; fails make; $GPUVM host show
          chown 0 /etc/gpuvm/trust.json; echo '{{' >/etc/gpuvm/trust.json; fails make; $GPUVM host show
          rm /etc/gpuvm/trust.json; mkfifo /etc/gpuvm/trust.json; fails make; timeout 20 $GPUVM host show
@@ -96,7 +97,8 @@ fn what_others_may_have_written_is_not_believed_and_a_record_has_its_own_word() 
         return;
     };
     let others = "trust.json line 1: others than root may have written it: it is of user";
-    assert_eq!(said.matches(others).count(), 2, "{said}");
+    assert_eq!(said.matches(others).count(), 4, "{said}");
+    assert_eq!(said.matches("/etc/gpuvm/trust.json.old` puts it away").count(), 2, "{said}");
     assert_eq!(said.matches("so guests are taken for strangers").count(), 4, "{said}");
     assert_eq!(said.matches("guests of this host are of strangers").count(), 4, "{said}");
     assert!(

@@ -249,9 +249,7 @@ impl Guest<'_> {
             Some(there) if *there == text => State::Same,
             Some(_) => State::Differs,
         };
-        // What NCCL's settings say stays in them.
-        let is_foreign =
-            path != CONF && state == State::Differs && !there.is_some_and(|t| is_ours(&t));
+        let is_foreign = state == State::Differs && !there.is_some_and(|t| is_ours(&t));
         let kept = if is_foreign { Some(self.free_name(path)?) } else { None };
         Ok(Wanted { placed: Placed { path, state, kept }, text })
     }

@@ -104,6 +104,9 @@ fn what_is_not_gpuvms_is_kept_and_named() {
     assert_eq!(file(&stage, FOUND_AT).as_deref(), Some("the daemon's\n"));
     let conf = "NCCL_DEBUG=INFO\nNCCL_TOPO_FILE=/etc/nccl-topo.xml\n";
     assert_eq!(file(&stage, CONF).as_deref(), Some(conf));
+    let kept = format!("{CONF}.before-gpuvm");
+    assert_eq!(seen.files[1].kept.as_deref(), Some(&*kept));
+    assert_eq!(file(&stage, &kept).as_deref(), Some("NCCL_DEBUG=INFO"));
     assert!(seen.found && file(&stage, TMPFILES).is_none());
     assert!(done(&stage, Manner::Check).unwrap().found);
     // Settings that name another file stay as they are, and are told of.
