@@ -24,6 +24,11 @@ fn tree() -> tempfile::TempDir {
         let path = root.join("sys/class/block").join(name).canonicalize().unwrap();
         path.strip_prefix(root.canonicalize().unwrap()).unwrap().to_str().unwrap().to_owned()
     };
+    // Of the recorded partitions and array nothing stays.
+    for name in ["nvme0n1p1", "nvme0n1p2", "nvme1n1p2", "md0"] {
+        fs::remove_dir_all(root.join(block(name))).unwrap();
+        fs::remove_file(root.join("sys/class/block").join(name)).unwrap();
+    }
     for number in 0..10 {
         let name = format!("nvme{number}n1");
         write(&format!("{}/dev", block(&name)), &format!("259:{number}"));

@@ -438,7 +438,7 @@ fn commands_in_json_are_those_of_the_text() {
     let guest = guest.to_str().unwrap();
     let mut seen = 0;
     for args in [
-        &["plan", "--gpus", "1", "--huge-pages", "2M", "--explain"][..],
+        &["plan", "--gpus", "16", "--huge-pages", "2M", "--explain"][..],
         &["check", guest],
         &["device", "list"],
         &["list", "--domain-xml", guest],

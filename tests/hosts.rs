@@ -2,9 +2,9 @@
 //! name.
 
 use crate::support::tree::{host_text, scratch};
-use crate::support::{host_tree, project, run, shared_hosts};
+use crate::support::{gpuvm, host_tree, project, run, shared_hosts};
 use gpuvm::discover::source;
-use gpuvm::topology::file::to_json;
+use gpuvm::topology::file::to_json_with;
 use gpuvm::topology::{DeviceKind, Topology};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -22,13 +22,20 @@ const OTHER_THAN_HWLOC: [(&str, &str); 2] = [
     ("64amd64-4p2n4ca2co", "hwloc takes the two halves of an AMD compute unit for cores"),
 ];
 
+/// Where the facts of a host come from: the comments of its tree, a paragraph.
+fn sources(name: &str) -> Vec<String> {
+    let text = host_text(name);
+    let lines = text.lines().map_while(|line| line.strip_prefix("# "));
+    vec![lines.collect::<Vec<_>>().join(" ")]
+}
+
 #[test]
 fn every_topology_is_what_is_discovered() {
     let mut stale = Vec::new();
     for name in HOSTS {
         let host = source::load(&host_tree(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
         let file = project().join(format!("topologies/{name}.json"));
-        let found = to_json(&host);
+        let found = to_json_with(&host, sources(name));
         if std::env::var_os(RENEW).is_some() {
             std::fs::write(&file, &found).unwrap();
         }
@@ -51,6 +58,28 @@ fn every_topology_is_what_is_discovered() {
     };
     assert_eq!(listed("tests/hosts", ".tree"), HOSTS);
     assert_eq!(listed("topologies", ".json"), HOSTS);
+}
+
+#[test]
+fn a_record_of_before_is_read_and_what_it_lacks_is_said() {
+    let text = std::fs::read_to_string(project().join("topologies/dgx-2.json")).unwrap();
+    let mut file: Value = serde_json::from_str(&text).unwrap();
+    file.as_object_mut().unwrap().remove("sources");
+    let machine = file["host"]["machine"].as_object_mut().unwrap();
+    for field in ["physical_address_bits", "hugetlbfs", "isolation"] {
+        assert!(machine.remove(field).is_some(), "{field}");
+    }
+    for device in file["host"]["devices"].as_array_mut().unwrap() {
+        device.as_object_mut().unwrap().remove("bars");
+    }
+    let dir = scratch();
+    let old = dir.path().join("old.json");
+    std::fs::write(&old, file.to_string()).unwrap();
+    let words = ["plan", "--gpus", "1", "--explain", "--host", old.to_str().unwrap()];
+    let (code, out, err) = run(&mut gpuvm(&words));
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("not set: the record does not know the BARs"), "{out}");
+    assert!(out.contains("whether the IOMMU isolates these devices is unknown"), "{out}");
 }
 
 #[test]

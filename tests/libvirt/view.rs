@@ -30,7 +30,7 @@ struct Case {
     nightly: bool,
 }
 
-/// Every size on a DGX-2, and a DGX H100 with faster links, NICs below the GPUs' switches, and drives of slow links.
+/// Every size on a DGX-2, and a DGX H100 with faster links, NICs below the GPUs' switches, and drives.
 const CASES: [Case; 6] = [
     Case { name: "view-16", host: "dgx-2", words: "--gpus 16 --vcpus 4", nightly: false },
     Case { name: "view-8", host: "dgx-2", words: "--gpus 8 --vcpus 2 --nic 2", nightly: false },
@@ -41,7 +41,7 @@ const CASES: [Case; 6] = [
     Case {
         name: "view-h",
         host: "dgx-h100",
-        words: "--gpus 8 --vcpus 4 --nic 4 --nvme 01:00.0 --nvme 02:00.0",
+        words: "--gpus 8 --vcpus 4 --nic 4 --nvme 2b:00.0 --nvme ac:00.0",
         nightly: false,
     },
 ];

@@ -17,6 +17,9 @@ struct HostFile {
     format: String,
     /// [`VERSION`].
     version: u32,
+    /// Where the facts of a host that nobody recorded come from, for people; not read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    sources: Vec<String>,
     /// The host.
     host: Parts,
 }
@@ -129,7 +132,13 @@ fn long_string(text: &str) -> Option<(usize, usize, usize)> {
 
 /// Writes a host for a file; ends with a newline.
 pub fn to_json(topology: &Topology) -> String {
-    let file = HostFile { format: FORMAT.into(), version: VERSION, host: topology.parts().clone() };
+    to_json_with(topology, Vec::new())
+}
+
+/// Writes a host for a file, with where its facts come from.
+pub fn to_json_with(topology: &Topology, sources: Vec<String>) -> String {
+    let host = topology.parts().clone();
+    let file = HostFile { format: FORMAT.into(), version: VERSION, sources, host };
     let mut text = serde_json::to_string_pretty(&file).expect("a host has no map with odd keys");
     text.push('\n');
     text

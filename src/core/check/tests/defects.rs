@@ -87,7 +87,10 @@ pub const DEFECTS: &[Defect] = &[
         false,
         &[
             ("mode='host-passthrough' check='none' migratable='off'", "mode='host-model'"),
-            ("<maxphysaddr mode='passthrough'/>", "<cache mode='passthrough'/>"),
+            (
+                "<maxphysaddr mode='passthrough'/>",
+                "<cache mode='passthrough'/><maxphysaddr mode='emulate' bits='46'/>",
+            ),
         ],
     ),
     defect(

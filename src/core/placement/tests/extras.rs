@@ -118,9 +118,9 @@ fn a_dgx_2_pair_gets_its_own_nic_and_leaves_its_neighbours_theirs() {
     let all: Vec<u32> = (0..16).collect();
     let nics = chosen(&dgx2, &request(&all, 8, 0, 0)).nics;
     assert_eq!(buses(&nics), [0x35, 0x3a, 0x58, 0x5d, 0xb8, 0xbd, 0xe1, 0xe6]);
-    // No GPU wants the NICs of the chipset.
+    // No GPU wants this NIC, and the drives of the chipset are the system's.
     let ours = chosen(&dgx2, &request(&[], 1, 0, 1));
-    assert_eq!((buses(&ours.nics), buses(&ours.nvmes)), (vec![0x06], vec![0x01]));
+    assert_eq!((buses(&ours.nics), buses(&ours.nvmes)), (vec![0x86], vec![0xb1]));
 }
 
 #[test]
