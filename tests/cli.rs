@@ -66,6 +66,9 @@ fn usage_errors_end_with_2_and_say_what_is_wrong() {
     let cases: &[(&[&str], &str)] = &[
         (&[], "Usage"),
         (&["frobnicate"], "frobnicate"),
+        (&["launch"], "`gpuvm create`: Plan, define and start a guest"),
+        (&["destroy", "x"], "`gpuvm delete`: Delete a domain"),
+        (&["network", "add"], "'add'"),
         (&["plan", "--gpus", "two"], "two"),
         (&["plan", "--gpus", "-1"], "-1"),
         (&["plan", "--memory", "12"], "180G"),

@@ -12,8 +12,10 @@ const WIDTHS: [usize; 2] = [80, 100];
 /// The most lines of `-h`.
 const SHORT_LINES: usize = 60;
 /// Options that mean something else in another verb, and so have other words there.
-const OF_THE_VERB: [&str; 10] =
-    ["all", "count", "domain", "force", "mtu", "name", "nic", "pool", "wait", "nvme"];
+const OF_THE_VERB: [&str; 12] = [
+    "all", "count", "domain", "force", "mtu", "name", "nic", "pool", "print", "user", "wait",
+    "nvme",
+];
 
 /// The command line, built for a width, without clap's own verb.
 fn built(width: usize) -> Command {

@@ -127,6 +127,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
         ("show test TEST", "gpuvm-domain"),
         ("start test TEST", "gpuvm-started"),
         ("ip test TEST", "gpuvm-address"),
+        ("ssh test TEST", "gpuvm-login"),
         ("check test --host HOST TEST", "gpuvm-check"),
         ("verify --all TEST", "gpuvm-verify-all"),
         ("history test TEST", "gpuvm-history"),

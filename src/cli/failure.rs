@@ -1,10 +1,13 @@
 //! Errors as programs read them: with `--json` an error is the one document on standard output, and standard error says
 //! nothing of it.
 
+use super::args::Cli;
 use super::codes::{Class, code};
 use super::error::Told;
 use super::output::{self, Output};
-use clap::error::ErrorKind;
+use clap::CommandFactory as _;
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde::Serialize;
 use std::ffi::OsString;
 
@@ -85,6 +88,51 @@ impl Failure {
     pub fn print(&self) {
         let _ = Output { json: true, quiet: true }.json(FORMAT, self);
     }
+}
+
+/// What other tools call what a verb of ours does, and the verbs.
+const VERBS_ELSEWHERE: [(&[&str], &str); 16] = [
+    (&["launch", "new", "run", "install", "deploy", "add", "up", "define"], "gpuvm create"),
+    (&["destroy", "kill", "poweroff"], "gpuvm stop --force"),
+    (&["destroy", "remove", "purge", "undefine", "terminate"], "gpuvm delete"),
+    (&["shutdown", "halt", "down", "suspend"], "gpuvm stop"),
+    (&["reboot", "reset"], "gpuvm restart"),
+    (&["boot", "resume", "poweron"], "gpuvm start"),
+    (&["ps", "vm", "vms", "guests", "domains", "status", "state"], "gpuvm list"),
+    (&["describe", "inspect", "dominfo", "get", "status", "state"], "gpuvm show"),
+    (&["shell", "exec", "login", "connect"], "gpuvm ssh"),
+    (&["attach", "serial", "tty"], "gpuvm console"),
+    (&["copy", "scp", "push", "pull", "transfer"], "gpuvm cp"),
+    (&["address", "addr", "domifaddr"], "gpuvm ip"),
+    (&["topology", "topo", "numa", "layout"], "gpuvm host show"),
+    (&["bind", "vfio", "pci", "lspci"], "gpuvm device list"),
+    (&["dumpxml", "xml"], "gpuvm export"),
+    (&["pin", "optimize", "optimise", "fix"], "gpuvm tune"),
+];
+
+/// Puts our verbs in the place of a word that other tools have for them; spelling alone finds others.
+pub fn name_the_verb(error: &mut clap::Error) {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+        return;
+    };
+    let found = VERBS_ELSEWHERE.iter().filter(|(words, _)| words.contains(&word.as_str()));
+    let tips: Vec<StyledStr> = found.map(|(_, ours)| tip(ours).into()).collect();
+    // Only at the top: `network add` is another thing.
+    let is_top = matches!(error.get(ContextKind::Usage), Some(ContextValue::StyledStr(usage))
+        if usage.to_string().contains("gpuvm [OPTIONS] <COMMAND>"));
+    if is_top && !tips.is_empty() {
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+    }
+}
+
+/// A command of ours with what its verb does.
+fn tip(ours: &str) -> String {
+    let root = Cli::command();
+    let words = ours.split(' ').skip(1).take_while(|word| !word.starts_with('-'));
+    let verb = words.fold(Some(&root), |at, word| at?.find_subcommand(word));
+    let about = verb.and_then(clap::Command::get_about).map(ToString::to_string);
+    format!("`{ours}`: {}", about.unwrap_or_default())
 }
 
 /// The commands of a hint: what stands between grave accents and begins with a program's name.

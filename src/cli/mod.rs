@@ -28,6 +28,7 @@ pub mod host;
 pub mod image;
 pub mod ip;
 pub mod list;
+pub mod login;
 pub mod manual;
 pub mod meta;
 pub mod names;
@@ -68,7 +69,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     let words: Vec<OsString> = args.into_iter().collect();
     let cli = match parse(&words) {
         Ok(cli) => cli,
-        Err(error) => return unreadable(&error, failure::wants_json(&words)),
+        Err(mut error) => {
+            failure::name_the_verb(&mut error);
+            return unreadable(&error, failure::wants_json(&words));
+        }
     };
     let json = cli.global.json;
     std::panic::set_hook(Box::new(move |panic| match json {
@@ -155,6 +159,8 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Restart(args) => restart::run(args, &cx),
         Verb::Ip(args) => ip::run(args, &cx),
         Verb::Console(args) => console::run(args, &cx),
+        Verb::Ssh(args) => login::ssh(args, &cx),
+        Verb::Cp(args) => login::cp(args, &cx),
         Verb::Delete(args) => delete::run(args, &cx),
         Verb::Tune(args) => tune::run(args, &cx),
         Verb::History(args) => history::run(args, &cx),

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 52] = [
+const ALL: [Listed; 53] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
@@ -57,6 +57,7 @@ const ALL: [Listed; 52] = [
     ("gpuvm-network", document::<gpuvm_ops::networks::facts::NetworkShown>),
     ("gpuvm-network-created", document::<network::create::Created>),
     ("gpuvm-network-doctor", document::<gpuvm_ops::networks::doctor::Diagnoses>),
+    ("gpuvm-login", document::<super::login::LoginCommand>),
     ("gpuvm-network-list", rows::<gpuvm_ops::networks::facts::NetworkRow>),
     ("gpuvm-network-preview", document::<network::create::Preview<'static>>),
     ("gpuvm-nic-list", rows::<gpuvm_ops::nics::NetworkCard>),

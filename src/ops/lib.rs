@@ -97,6 +97,7 @@ pub mod host_settings;
 pub mod host_show;
 pub mod images;
 pub mod links;
+pub mod login;
 pub mod made;
 pub mod modules;
 pub mod nccl;

@@ -90,16 +90,26 @@ fn hint(host: &str) -> String {
 
 /// The command that reads the host; none where the connection is not by ssh, or its parts are not fit for a command line.
 fn command(uri: &Uri<'_>) -> Option<Vec<String>> {
+    let way = way(uri)?;
+    // What the caller's settings say of sessions (a master that stays, forwarding) is not for a command that reads.
+    let quiet = "ssh -T -a -x -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes -o";
+    let mut argv: Vec<String> = quiet.split(' ').map(str::to_owned).collect();
+    argv.push(format!("ConnectTimeout={CONNECT_S}"));
+    argv.extend(way);
+    argv.extend(CAPTURE.map(str::to_owned));
+    Some(argv)
+}
+
+/// What ssh is told to get to the host of a connection, `--` and the host last; none where the connection is not by ssh, or
+/// its parts are not fit for a command line.
+pub fn way(uri: &Uri<'_>) -> Option<Vec<String>> {
     let host = uri.host.filter(|_| uri.may_ask() && uri.transport != Some("ext"))?;
     // What begins with `-` would be an option to ssh, and what a shell reads otherwise is no name.
     let fit = |text: &str| {
         !text.starts_with('-')
             && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-:%@".contains(c))
     };
-    // What the caller's settings say of sessions (a master that stays, forwarding) is not for a command that reads.
-    let quiet = "ssh -T -a -x -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes -o";
-    let mut argv: Vec<String> = quiet.split(' ').map(str::to_owned).collect();
-    argv.push(format!("ConnectTimeout={CONNECT_S}"));
+    let mut argv = Vec::new();
     if let Some(port) = uri.port {
         argv.extend(["-p".to_owned(), port.parse::<u16>().ok()?.to_string()]);
     }
@@ -110,7 +120,6 @@ fn command(uri: &Uri<'_>) -> Option<Vec<String>> {
         argv.extend(["-i".to_owned(), Some(key).filter(|key| key.starts_with('/'))?]);
     }
     argv.extend(["--".to_owned(), Some(host).filter(|host| fit(host))?.to_owned()]);
-    argv.extend(CAPTURE.map(str::to_owned));
     Some(argv)
 }
 

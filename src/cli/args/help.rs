@@ -9,7 +9,10 @@ use std::fmt::Write as _;
 pub const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Guests",
-        &["create", "list", "show", "start", "stop", "restart", "ip", "console", "delete", "seed"],
+        &[
+            "create", "list", "show", "start", "stop", "restart", "ip", "console", "ssh", "cp",
+            "delete", "seed",
+        ],
     ),
     ("Planning (changes nothing)", &["plan", "capacity", "export"]),
     ("Tuning and checks", &["tune", "check", "verify", "nccl", "history", "undo", "recover"]),

@@ -15,6 +15,7 @@ mod host;
 mod image;
 mod item;
 mod life;
+mod login;
 mod make;
 mod meta;
 mod nccl;
@@ -47,6 +48,7 @@ pub use host::{
 };
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
+pub use login::{CpArgs, LoginArgs, SshArgs};
 pub use make::{CreateArgs, ExportArgs, ExportFormat, PlanArgs};
 pub use meta::{CompletionsArgs, ManArgs, SchemaArgs};
 pub use nccl::NcclArgs;
@@ -233,12 +235,17 @@ pub enum Verb {
     Create(CreateArgs),
     /// List domains and the devices they hold
     ///
-    /// All domains of libvirt, also those that gpuvm did not create; on a recorded host (--host), those of --domain-xml.
+    /// All domains of libvirt, also those that gpuvm did not create; on a recorded host (--host), those of --domain-xml. Also as
+    /// `gpuvm ls`.
     #[command(after_long_help = examples::LIST)]
+    #[command(alias = "ls")]
     #[command(group = about_records())]
     List(ListArgs),
     /// Show a domain: its devices, addresses and plan
+    ///
+    /// Also as `gpuvm info`.
     #[command(after_long_help = examples::SHOW)]
+    #[command(alias = "info")]
     Show(NameArgs),
     /// Start a domain
     ///
@@ -273,6 +280,18 @@ pub enum Verb {
     /// output, until the input or the guest ends.
     #[command(after_long_help = life::CONSOLE)]
     Console(ConsoleArgs),
+    /// Log in to a running guest by ssh
+    ///
+    /// Runs `ssh` at the guest's address, waiting for it if the guest has just started. The guest's host key is remembered by the
+    /// guest's UUID, so that a new guest at an old address is no alarm. A guest of another machine (--connect) is reached
+    /// through that machine. Under sudo, `ssh` runs as the user who called, with their keys. Exits as `ssh` does.
+    #[command(after_long_help = login::SSH)]
+    Ssh(SshArgs),
+    /// Copy files to and from a running guest
+    ///
+    /// Runs `scp` as `gpuvm ssh` runs `ssh`. NAME:PATH is a path in the guest; all paths but the last are copied to the last.
+    #[command(after_long_help = login::CP)]
+    Cp(CpArgs),
     /// Delete a domain and what was created for it
     ///
     /// Lists everything that will be deleted, then asks for the domain's name, or takes --yes. Deletes a disk only if
@@ -280,8 +299,9 @@ pub enum Verb {
     /// an image on top of it under any name. Everything else stays and is listed with the command that removes it, such as
     /// the disks of a copy (virt-clone, `virsh define` of an edited definition). A GPU or virtual function that another guest
     /// runs with by now, or that a process has open, is left alone as well: it is not reset, not rebound to another driver
-    /// and not reconfigured.
+    /// and not reconfigured. Also as `gpuvm rm`.
     #[command(after_long_help = examples::DELETE)]
+    #[command(alias = "rm")]
     Delete(DeleteArgs),
     /// Remove cloud-init seeds of guests
     #[command(subcommand)]

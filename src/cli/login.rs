@@ -1,0 +1,216 @@
+//! `ssh` and `cp`: the system's own `ssh` and `scp` at a guest's address.
+
+use super::args::{CpArgs, LoginArgs, SshArgs};
+use super::context::Context;
+use super::error::{EXIT_DONE, around};
+use crate::shell::word;
+use anyhow::Context as _;
+use gpuvm_host::program::for_caller;
+use gpuvm_ops::error::usage;
+use gpuvm_ops::login::{Login, LoginWanted, login};
+use nix::unistd::{Gid, Uid, User, geteuid, initgroups, setgid, setuid};
+use serde::Serialize;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
+
+/// What leads into a guest.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LoginCommand {
+    /// The guest.
+    #[serde(flatten)]
+    pub login: Login,
+    /// The command, by its words.
+    pub command: Vec<String>,
+}
+
+/// Runs `ssh`.
+pub fn ssh(args: &SshArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let found = find(&args.name, &args.login, cx)?;
+    let mut words: Vec<OsString> = vec!["ssh".into()];
+    words.extend(options(&found, &args.login));
+    words.extend(["--".into(), found.address.to_string().into()]);
+    // ssh joins its words by spaces, and the guest's shell takes them apart.
+    let quoted = |part: &OsString| {
+        part.to_str().map_or_else(|| part.clone(), |p| word(p).into_owned().into())
+    };
+    match &args.command[..] {
+        [line] => words.push(line.clone()),
+        several => words.extend(several.iter().map(quoted)),
+    }
+    run(words, found, args.login.print, cx)
+}
+
+/// Runs `scp`.
+pub fn cp(args: &CpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let guest = guest_of(&args.paths)?;
+    let found = find(&guest, &args.login, cx)?;
+    let mut words: Vec<OsString> = vec!["scp".into()];
+    if args.recursive {
+        words.push("-r".into());
+    }
+    words.extend(options(&found, &args.login));
+    words.push("--".into());
+    for path in &args.paths {
+        words.push(match in_guest(path) {
+            // Brackets are for IPv6, and do no harm.
+            Some((_, below)) => {
+                let mut word = OsString::from(format!("[{}]:", found.address));
+                word.push(below);
+                word
+            }
+            None => path.clone(),
+        });
+    }
+    run(words, found, args.login.print, cx)
+}
+
+/// Takes `NAME:PATH` apart; none: a path of this machine.
+fn in_guest(path: &OsStr) -> Option<(&str, &OsStr)> {
+    let bytes = path.as_bytes();
+    let colon = bytes.iter().position(|byte| *byte == b':').filter(|at| *at > 0)?;
+    let (name, below) = (&bytes[..colon], &bytes[colon + 1..]);
+    let name = std::str::from_utf8(name).ok().filter(|name| !name.contains('/'))?;
+    Some((name, OsStr::from_bytes(below)))
+}
+
+/// The guest that these paths are of: the sources, or the target.
+fn guest_of(paths: &[OsString]) -> anyhow::Result<String> {
+    let (to, from) = paths.split_last().expect("two paths or more");
+    let sources: Vec<Option<&str>> = from.iter().map(|path| Some(in_guest(path)?.0)).collect();
+    let first = sources[0];
+    let guest = match (first, in_guest(to)) {
+        (Some(name), None) if sources.iter().all(|other| *other == Some(name)) => name,
+        (None, Some((name, _))) if sources.iter().all(Option::is_none) => name,
+        (Some(_), Some(_)) => {
+            return Err(usage(
+                "`cp` copies between this machine and one guest, not between guests",
+                "copy here first: `gpuvm cp NAME:FILE .`",
+            )
+            .into());
+        }
+        (None, None) => {
+            let hint =
+                "`gpuvm cp FILE NAME:` copies to the guest NAME, `gpuvm cp NAME:FILE .` from it";
+            return Err(usage("no path is in a guest", hint).into());
+        }
+        _ => {
+            return Err(
+                usage("the files are not all of one guest", "one `gpuvm cp` for each").into()
+            );
+        }
+    };
+    Ok(guest.to_owned())
+}
+
+/// Finds the way into a guest.
+fn find(name: &str, args: &LoginArgs, cx: &Context<'_>) -> anyhow::Result<Login> {
+    let wanted = LoginWanted { name: name.to_owned(), user: args.user.clone(), wait_s: args.wait };
+    Ok(login(cx, &wanted)?)
+}
+
+/// What `ssh` and `scp` are told. What the caller gives comes first, as ssh takes the first of two.
+fn options(found: &Login, args: &LoginArgs) -> Vec<OsString> {
+    let mut options = args.option.clone();
+    options.extend(found.user.as_ref().map(|user| format!("User={user}")));
+    options.push(format!("HostKeyAlias=gpuvm-{}", found.uuid));
+    options.push("StrictHostKeyChecking=accept-new".into());
+    if let Some(through) = &found.through {
+        // A percent sign is a token of ssh's.
+        let words: Vec<String> = through.iter().map(|w| word(w).replace('%', "%%")).collect();
+        options.push(format!("ProxyCommand=ssh -W [%h]:%p {}", words.join(" ")));
+    }
+    options.into_iter().flat_map(|option| ["-o".into(), option.into()]).collect()
+}
+
+/// Prints the command, or becomes it.
+fn run(words: Vec<OsString>, found: Login, print: bool, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let shown: Vec<String> = words.iter().map(|w| w.to_string_lossy().into_owned()).collect();
+    if print || cx.output.json {
+        let line: Vec<_> = shown.iter().map(|shown| word(shown)).collect();
+        let line = line.join(" ") + "\n";
+        let command = LoginCommand { login: found, command: shown };
+        match cx.output.json {
+            true => cx.output.json("gpuvm-login", &command)?,
+            false => cx.output.verbatim(&line)?,
+        }
+        return Ok(EXIT_DONE);
+    }
+    let mut command = for_caller(&words[0]);
+    command.args(&words[1..]).env_remove("LC_ALL");
+    if let Some(lang) = std::env::var_os("LANG") {
+        command.env("LANG", lang);
+    }
+    if let Some(caller) = caller() {
+        command.env("HOME", &caller.dir).env("USER", &caller.name).env("LOGNAME", &caller.name);
+        become_one(&caller).with_context(|| format!("cannot run ssh as `{}`", caller.name))?;
+    }
+    let error = command.exec();
+    let program = shown[0].clone();
+    Err(around(error, format!("cannot run {program}"), "`sudo apt install openssh-client`"))
+}
+
+/// Who called by sudo, whose keys are meant.
+fn caller() -> Option<User> {
+    let id = |name| std::env::var(name).ok()?.parse::<u32>().ok().filter(|id| *id != 0);
+    let uid = id("SUDO_UID").filter(|_| geteuid().is_root())?;
+    User::from_uid(Uid::from_raw(uid)).ok().flatten()
+}
+
+/// Becomes another user for good.
+fn become_one(user: &User) -> anyhow::Result<()> {
+    initgroups(&CString::new(user.name.as_str())?, user.gid)?;
+    setgid(Gid::from_raw(user.gid.as_raw()))?;
+    setuid(user.uid)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The guest of these paths, or what is wrong.
+    fn guest(paths: &[&str]) -> Result<String, String> {
+        let paths: Vec<OsString> = paths.iter().map(OsString::from).collect();
+        guest_of(&paths).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn one_side_of_a_copy_is_one_guest() {
+        assert_eq!(guest(&["a", "b", "vm:"]), Ok("vm".into()));
+        assert_eq!(guest(&["vm:a", "vm:b", "."]), Ok("vm".into()));
+        // A colon behind a slash is a file's.
+        assert_eq!(guest(&["./a:b", "vm:x:y"]), Ok("vm".into()));
+        assert!(guest(&["a", "./b:c"]).unwrap_err().contains("no path"));
+        assert!(guest(&["vm:a", "other:b", "."]).unwrap_err().contains("one guest"));
+        assert!(guest(&["vm:a", "b", "."]).unwrap_err().contains("one guest"));
+        assert!(guest(&["vm:a", "other:"]).unwrap_err().contains("between guests"));
+        assert!(guest(&[":a", "b"]).unwrap_err().contains("no path"));
+    }
+
+    #[test]
+    fn the_callers_options_come_first() {
+        let found = Login {
+            domain: "g".into(),
+            uuid: "u".into(),
+            address: "192.0.2.7".parse().unwrap(),
+            user: Some("me".into()),
+            through: Some(vec!["-l".into(), "root".into(), "--".into(), "fe80::1%eth0".into()]),
+        };
+        let args = LoginArgs { user: None, option: vec!["Port=22".into()], wait: 0, print: true };
+        let said: Vec<OsString> = options(&found, &args);
+        let said: Vec<_> =
+            said.iter().skip(1).step_by(2).map(|word| word.to_str().unwrap()).collect();
+        assert_eq!(
+            said,
+            [
+                "Port=22",
+                "User=me",
+                "HostKeyAlias=gpuvm-u",
+                "StrictHostKeyChecking=accept-new",
+                "ProxyCommand=ssh -W [%h]:%p -l root -- fe80::1%%eth0",
+            ]
+        );
+    }
+}
