@@ -129,8 +129,8 @@ pub fn name_the_verb(error: &mut clap::Error) {
 /// A command of ours with what its verb does.
 fn tip(ours: &str) -> String {
     let root = Cli::command();
-    let words = ours.split(' ').skip(1).take_while(|word| !word.starts_with('-'));
-    let verb = words.fold(Some(&root), |at, word| at?.find_subcommand(word));
+    let mut words = ours.split(' ').skip(1).take_while(|word| !word.starts_with('-'));
+    let verb = words.try_fold(&root, |at, word| at.find_subcommand(word));
     let about = verb.and_then(clap::Command::get_about).map(ToString::to_string);
     format!("`{ours}`: {}", about.unwrap_or_default())
 }
