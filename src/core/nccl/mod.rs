@@ -329,7 +329,7 @@ fn functions<'h>(
         let no_address = || NcclError::NoAddress { what: bdf.to_string() };
         let at = passed.at.as_ref().ok_or_else(no_address)?;
         let counts = match device.kind() {
-            DeviceKind::Gpu => device.vendor == crate::topology::pci::VENDOR_NVIDIA,
+            DeviceKind::Gpu => device.vendor == crate::topology::vendor::VENDOR_NVIDIA,
             kind => kind == DeviceKind::Nic,
         };
         if !counts {

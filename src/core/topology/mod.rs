@@ -4,7 +4,7 @@
 //! cross-reference resolves and refuses the rest, so code that holds a [`Topology`] need not check again. This module
 //! does not know where the data came from, and not what is taken: that is [`crate::placement::Occupancy`].
 
-pub mod accelerator;
+mod accelerator;
 pub mod binding;
 mod checked;
 pub mod cpu;
@@ -17,9 +17,10 @@ pub mod model;
 pub mod pages;
 pub mod pci;
 pub mod proximity;
+mod set_aside;
 mod trust;
+pub mod vendor;
 
-pub use accelerator::{SetAside, Unsupported};
 pub use binding::{Binding, VFIO, is_vfio};
 pub use cpu::{Core, L3, NumaNode};
 pub use drive::{Content, Drive, DriveUse, PartitionTableEntry, Signature};
@@ -29,6 +30,7 @@ pub use matrix::{Matrix, MatrixRow};
 pub use pages::{HugePagePool, HugetlbMount};
 pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov};
 pub use proximity::{Proximity, Way};
+pub use set_aside::{SetAside, Unsupported};
 pub use trust::Trust;
 
 use crate::bdf::Bdf;

@@ -1,8 +1,7 @@
 //! Models of functions: their names by PCI id, and which GPUs a name means. Ids that are not listed are printed as
 //! numbers.
 
-use super::accelerator::{VENDOR_ATI, VENDOR_HABANA, VENDOR_INTEL};
-use super::pci::{VENDOR_MELLANOX, VENDOR_NVIDIA};
+use super::vendor::{VENDOR_ATI, VENDOR_HABANA, VENDOR_INTEL, VENDOR_MELLANOX, VENDOR_NVIDIA};
 use super::{PciDevice, Topology};
 
 /// Models by vendor and device id (gpuvm-hardware(7), DEVICE IDS, the PCI ID list, the drivers'

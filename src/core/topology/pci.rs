@@ -1,14 +1,10 @@
 //! PCI functions of a host.
 
 use super::accelerator;
+use super::vendor::VENDOR_NVIDIA;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use serde::{Deserialize, Serialize};
-
-/// PCI vendor NVIDIA.
-pub const VENDOR_NVIDIA: u16 = 0x10de;
-/// PCI vendor Mellanox.
-pub const VENDOR_MELLANOX: u16 = 0x15b3;
 
 /// A base address register that asks for memory or ports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

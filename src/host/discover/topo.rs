@@ -4,7 +4,7 @@
 
 use super::fabric::links::{GpuLinks, MOST_LINKS, Read, lay_over};
 use gpuvm_core::bdf::Bdf;
-use gpuvm_core::topology::pci::VENDOR_NVIDIA;
+use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
 use gpuvm_core::topology::{DeviceKind, FabricModel, Proximity, Sriov, Topology, TopologyError};
 use gpuvm_core::words;
 

@@ -4,7 +4,7 @@
 
 use super::boards::{Board, Sets};
 use gpuvm_core::bdf::Bdf;
-use gpuvm_core::topology::pci::VENDOR_NVIDIA;
+use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
 use gpuvm_core::topology::{DeviceKind, Parts, PciDevice, Sriov};
 use std::collections::{BTreeMap, BTreeSet};
 

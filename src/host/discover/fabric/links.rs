@@ -7,7 +7,7 @@
 use super::nvml;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
-use gpuvm_core::topology::pci::VENDOR_NVIDIA;
+use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
 use gpuvm_core::topology::{DeviceKind, Fabric, FabricModel, NvLink, Parts, PciDevice, Sriov};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,0 +1,324 @@
+//! Which GPUs no guest gets by number, and which functions cannot be passed through at all. Chooses nothing and knows
+//! nothing of what is taken.
+
+use super::vendor::{DISPLAY, THREE_D, VENDOR_AMD, VENDOR_ATI, VENDOR_INTEL, VENDOR_NVIDIA, VGA};
+use super::{DeviceKind, PciDevice, Topology};
+use crate::bdf::Bdf;
+use std::fmt;
+
+/// Why a GPU is none to hand out: it does not count, and only its address takes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetAside {
+    /// The firmware and the console show their picture on it (sysfs `boot_vga`).
+    BootDisplay,
+    /// It is a part of the processor.
+    Integrated,
+}
+
+impl SetAside {
+    /// The reason, to be read after the function's name.
+    pub fn why(self) -> &'static str {
+        match self {
+            SetAside::BootDisplay => "is the host's boot display; only its address takes it",
+            SetAside::Integrated => "is integrated in the processor; only its address takes it",
+        }
+    }
+
+    /// What the host loses with it.
+    pub fn costs(self) -> &'static str {
+        match self {
+            SetAside::BootDisplay => "is the host's boot display: the host loses its console",
+            SetAside::Integrated => {
+                "is integrated in the processor: the host loses its display, and few of these work in a guest"
+            }
+        }
+    }
+}
+
+/// Ids of GPUs in AMD's processors, first and last of each range: those that amdgpu and radeon mark as APU, and the PCI
+/// ID list for the ranges (Kaveri, Sumo, Wrestler, Kabini, Mullins, Carrizo, Stoney, Trinity, Van Gogh, Raven, Renoir,
+/// Rembrandt, Raphael, Phoenix, Mendocino, Strix, Krackan, Granite Ridge). Newer ones are known by their slot.
+const IN_AMD_CPUS: &[(u16, u16)] = &[
+    (0x1114, 0x1114),
+    (0x1304, 0x131d),
+    (0x13c0, 0x13c0),
+    (0x13db, 0x13db),
+    (0x13f9, 0x13fe),
+    (0x143f, 0x143f),
+    (0x1506, 0x1506),
+    (0x150e, 0x150e),
+    (0x1586, 0x1586),
+    (0x15bf, 0x15bf),
+    (0x15c8, 0x15c8),
+    (0x15d8, 0x15d8),
+    (0x15dd, 0x15dd),
+    (0x15e7, 0x15e7),
+    (0x1636, 0x1638),
+    (0x163f, 0x163f),
+    (0x164c, 0x164f),
+    (0x1681, 0x1681),
+    (0x1900, 0x1901),
+    (0x9640, 0x964f),
+    (0x9802, 0x980a),
+    (0x9830, 0x983f),
+    (0x9850, 0x985f),
+    (0x9870, 0x9877),
+    (0x98e4, 0x98e4),
+    (0x9900, 0x99a4),
+];
+
+/// Whether a GPU is a part of the processor. Intel's stand at device 2 of the first bus, without a bridge above them
+/// (QEMU's docs/igd-assign.txt), and cards never do on a real host. AMD's share their slot with functions of the
+/// processor's own vendor id (security processor, USB), which no card has.
+fn is_integrated(topology: &Topology, gpu: &PciDevice) -> bool {
+    let bdf = gpu.bdf;
+    let display = matches!(gpu.class >> 8, VGA | THREE_D | DISPLAY);
+    match gpu.vendor {
+        VENDOR_INTEL => {
+            let on_first_bus = gpu.parent.is_none() && bdf.bus() == 0;
+            display && on_first_bus && bdf.device() == 2
+        }
+        VENDOR_ATI if display => {
+            IN_AMD_CPUS.iter().any(|(first, last)| (*first..=*last).contains(&gpu.device))
+                || topology.slot_of(bdf).any(|mate| mate.vendor == VENDOR_AMD)
+        }
+        _ => false,
+    }
+}
+
+/// Why a function is not supported as yet, whoever asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsupported {
+    /// Its memory is the CPU's, too, over NVLink-C2C: Grace with Hopper or Blackwell; `rack`: with NVLinks over the
+    /// switches of a rack.
+    Grace {
+        /// Whether its NVLinks leave the host.
+        rack: bool,
+    },
+    /// GB10 (DGX Spark), which has no memory of its own.
+    Gb10,
+    /// A function of any kind whose PCI domain has more than 16 bits.
+    Domain,
+}
+
+/// GPUs with memory that is coherent with Grace's: the table of the kernel's drivers/vfio/pci/nvgrace-gpu/main.c (GH200
+/// 0x2342, 0x2345, 0x2348, GB200 0x2941, GB300 0x31c2), and the ids in KubeVirt's enhancement 199 (0x3041, 0x307f).
+const HOPPER_GRACE: &[u16] = &[0x2342, 0x2345, 0x2348];
+/// As [`HOPPER_GRACE`]: those of racks.
+const BLACKWELL_GRACE: &[u16] = &[0x2941, 0x31c2, 0x3041, 0x307f];
+/// The GPU of GB10: the PCI ID list.
+const GB10: u16 = 0x2e12;
+
+/// What is missing for GPUs whose memory is coherent with Grace's, a sentence each.
+const FOR_GRACE: &str = "not supported yet: passthrough needs the host driver nvgrace-gpu-vfio-pci in place of vfio-pci; it needs \
+    ACPI generic initiators, eight NUMA nodes of the guest for each GPU's memory; it needs a nested SMMUv3 over iommufd \
+    that the guest sees";
+
+/// What is missing, a sentence each, to be read after the names of GPUs.
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rest = match self {
+            Unsupported::Grace { rack } => {
+                f.write_str(FOR_GRACE)?;
+                let rack_only =
+                    "; the NVLinks run over the rack's switches, which no host partitions";
+                if *rack { rack_only } else { "" }
+            }
+            // https://docs.nvidia.com/dgx/dgx-spark/support.html, "Passthrough virtualization support".
+            Unsupported::Gb10 => {
+                "not supported: NVIDIA supports no passthrough of a GB10's GPU, which shares its memory with the CPU"
+            }
+            Unsupported::Domain => {
+                "not supported: QEMU takes no PCI domain above ffff, and what is behind Intel VMD has one; with VMD off \
+                 in the firmware's setup it has another"
+            }
+        };
+        f.write_str(rest)
+    }
+}
+
+impl Topology {
+    /// Why a GPU does not count among those that guests are given by number; none: it counts, or it is no GPU.
+    pub fn set_aside(&self, device: &PciDevice) -> Option<SetAside> {
+        match device {
+            _ if device.kind() != DeviceKind::Gpu || self.unsupported(device).is_some() => None,
+            _ if is_integrated(self, device) => Some(SetAside::Integrated),
+            PciDevice { boot_vga: true, .. } => Some(SetAside::BootDisplay),
+            _ => None,
+        }
+    }
+
+    /// Why it is not known which devices there are; none where functions are listed.
+    pub fn unlisted(&self) -> Option<&'static str> {
+        self.devices().is_empty().then_some("its record lists no PCI functions")
+    }
+
+    /// The sentence that there is none of these devices, or that it is not known whether there is one.
+    pub fn without(&self, devices: &str) -> String {
+        match self.unlisted() {
+            Some(why) => format!("whether this host has a {devices} is not known: {why}"),
+            None => format!("this host has no {devices}"),
+        }
+    }
+
+    /// GPUs that do not count, by address, each with the reason.
+    pub fn displays(&self) -> impl Iterator<Item = (&PciDevice, SetAside)> {
+        self.devices().iter().filter_map(|device| Some((device, self.set_aside(device)?)))
+    }
+
+    /// Why a function cannot be passed through by this program, whoever asks for it. Boards of other processors than
+    /// Arm have no NVLink-C2C, whatever the id.
+    pub fn unsupported(&self, device: &PciDevice) -> Option<Unsupported> {
+        // libvirt defines such a domain, and QEMU 10.0 refuses it at start: "Property 'vfio-pci.host' doesn't take
+        // value '10000:01:00.0'".
+        if device.bdf.segment() > 0xffff {
+            return Some(Unsupported::Domain);
+        }
+        if device.vendor != VENDOR_NVIDIA || self.is_x86() {
+            return None;
+        }
+        match device.device {
+            GB10 => Some(Unsupported::Gb10),
+            id if HOPPER_GRACE.contains(&id) => Some(Unsupported::Grace { rack: false }),
+            id if BLACKWELL_GRACE.contains(&id) => Some(Unsupported::Grace { rack: true }),
+            _ => None,
+        }
+    }
+
+    /// Whether the host is known to be x86.
+    fn is_x86(&self) -> bool {
+        let machine = self.machine();
+        match machine.architecture.as_deref() {
+            Some(name) => matches!(name, "x86_64" | "i686"),
+            None => {
+                matches!(machine.cpu_vendor.as_deref(), Some("GenuineIntel" | "AuthenticAMD"))
+            }
+        }
+    }
+
+    /// The other functions of a function's slot, by address.
+    pub fn slot_of(&self, bdf: Bdf) -> impl Iterator<Item = &PciDevice> {
+        let at = |function| Bdf::new(bdf.segment(), bdf.bus(), bdf.device(), function);
+        let slot = at(0).unwrap_or(bdf)..=at(7).unwrap_or(bdf);
+        self.in_order(slot).filter(move |mate| mate.bdf != bdf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::vendor::{PROCESSING, VENDOR_HABANA, VENDOR_QUALCOMM};
+    use super::*;
+    use crate::topology::{Core, NumaNode, Parts};
+    use serde_json::json;
+
+    /// A function.
+    fn function(bdf: &str, ids: (u16, u16), class: u32) -> PciDevice {
+        let json = json!({ "bdf": bdf, "class": format!("{:#08x}", class << 8),
+            "vendor": format!("{:#06x}", ids.0), "device": format!("{:#06x}", ids.1) });
+        serde_json::from_value(json).unwrap()
+    }
+
+    /// A host with these functions.
+    fn host(devices: Vec<PciDevice>, architecture: &str) -> Topology {
+        let pcpus = "0".parse().unwrap();
+        let core =
+            Core { package: 0, die: None, core_id: 0, node: crate::cpuset::NodeId(0), pcpus };
+        let node: NumaNode = serde_json::from_value(json!({
+            "os_index": 0, "pcpus": "0", "memory_kib": 1 << 20
+        }))
+        .unwrap();
+        let mut parts = Parts { nodes: vec![node], cores: vec![core], devices, ..Parts::default() };
+        parts.machine.architecture = Some(architecture.into());
+        Topology::new(parts).unwrap()
+    }
+
+    #[test]
+    fn accelerators_are_told_by_vendor_and_class() {
+        let kind = |vendor, device, class| function("01:00.0", (vendor, device), class).kind();
+        for (vendor, device, class) in [
+            (VENDOR_NVIDIA, 0x2330, THREE_D),
+            (VENDOR_NVIDIA, 0x2e12, VGA),
+            (VENDOR_ATI, 0x74a1, PROCESSING),
+            (VENDOR_ATI, 0x740f, DISPLAY),
+            (VENDOR_ATI, 0x74b5, PROCESSING),
+            (VENDOR_INTEL, 0x0bd5, DISPLAY),
+            (VENDOR_INTEL, 0x56c0, DISPLAY),
+            (VENDOR_HABANA, 0x1020, PROCESSING),
+            (VENDOR_QUALCOMM, 0xa100, PROCESSING),
+        ] {
+            assert_eq!(kind(vendor, device, class), DeviceKind::Gpu, "{vendor:x}:{device:x}");
+        }
+        for (vendor, device, class) in [
+            // QuickAssist, DSA, an NPU, an FPGA card, an AMD NPU, Alveo.
+            (VENDOR_INTEL, 0x4940, 0x0b40),
+            (VENDOR_INTEL, 0x0b25, 0x0880),
+            (VENDOR_INTEL, 0x7d1d, PROCESSING),
+            (VENDOR_INTEL, 0x09c4, PROCESSING),
+            (VENDOR_AMD, 0x1502, 0x1180),
+            (0x10ee, 0x5000, PROCESSING),
+            // BlueField's management function, an ASPEED, an ES1000, a phone's modem.
+            (0x15b3, 0xc2d3, 0x0801),
+            (0x1a03, 0x2000, VGA),
+            (VENDOR_ATI, 0x515e, VGA),
+            (VENDOR_QUALCOMM, 0x0306, PROCESSING),
+        ] {
+            assert_eq!(kind(vendor, device, class), DeviceKind::Other, "{vendor:x}:{device:x}");
+        }
+        assert_eq!(kind(VENDOR_NVIDIA, 0x22a3, 0x0680), DeviceKind::NvSwitch);
+        assert_eq!(kind(0x15b3, 0xa2dc, 0x0200), DeviceKind::Nic);
+    }
+
+    #[test]
+    fn displays_do_not_count() {
+        let card = function("0000:01:00.0", (VENDOR_NVIDIA, 0x2684), VGA);
+        let shown = PciDevice { boot_vga: true, ..function("02:00.0", (VENDOR_ATI, 0x744c), VGA) };
+        let devices = vec![
+            function("0000:00:02.0", (VENDOR_INTEL, 0x4680), VGA),
+            card.clone(),
+            function("0000:01:00.1", (VENDOR_NVIDIA, 0x22ba), 0x0403),
+            shown,
+            function("0000:05:00.0", (VENDOR_ATI, 0x1638), VGA),
+            // An id that nobody knows yet, beside the processor's security processor.
+            function("0000:06:00.0", (VENDOR_ATI, 0xfff0), DISPLAY),
+            function("0000:06:00.2", (VENDOR_AMD, 0x15c7), 0x1080),
+            // A card beside its own USB controller.
+            function("0000:07:00.0", (VENDOR_ATI, 0x73bf), VGA),
+            function("0000:07:00.2", (VENDOR_ATI, 0x73a6), 0x0c03),
+            // Intel's cards stand behind a switch of their own, or in a guest at another place.
+            function("0000:00:03.0", (VENDOR_INTEL, 0x56a0), VGA),
+        ];
+        let mut devices = devices;
+        devices.sort_by_key(|device| device.bdf);
+        let host = host(devices, "x86_64");
+        let gpus: Vec<String> = host.gpus().map(|gpu| gpu.bdf.to_string()).collect();
+        assert_eq!(gpus, ["0000:00:03.0", "0000:01:00.0", "0000:07:00.0"]);
+        let aside: Vec<(String, SetAside)> =
+            host.displays().map(|(gpu, why)| (gpu.bdf.to_string(), why)).collect();
+        let integrated = |bdf: &str| (bdf.to_owned(), SetAside::Integrated);
+        let expected = [
+            integrated("0000:00:02.0"),
+            ("0000:02:00.0".into(), SetAside::BootDisplay),
+            integrated("0000:05:00.0"),
+            integrated("0000:06:00.0"),
+        ];
+        assert_eq!(aside, expected);
+    }
+
+    #[test]
+    fn coherent_gpus_are_not_supported_beside_an_arm_processor() {
+        for (id, why) in [
+            (0x2342, Some(Unsupported::Grace { rack: false })),
+            (0x2941, Some(Unsupported::Grace { rack: true })),
+            (0x31c2, Some(Unsupported::Grace { rack: true })),
+            (GB10, Some(Unsupported::Gb10)),
+            (0x2330, None),
+        ] {
+            let gpu =
+                || PciDevice { boot_vga: true, ..function("01:00.0", (VENDOR_NVIDIA, id), VGA) };
+            let arm = host(vec![gpu()], "aarch64");
+            assert_eq!(arm.unsupported(&gpu()), why, "{id:x}");
+            assert_eq!(arm.gpus().count(), usize::from(why.is_some()), "{id:x}");
+            assert_eq!(host(vec![gpu()], "x86_64").unsupported(&gpu()), None, "{id:x}");
+        }
+    }
+}
