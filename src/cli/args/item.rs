@@ -2,7 +2,7 @@
 
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::guest::DiskFormat;
-use crate::domain::setting::Rate;
+use crate::domain::rate::Rate;
 use crate::memsize::MemSize;
 use crate::placement::{GuestCache, GuestTopology};
 use crate::request::PageSize;

@@ -6,7 +6,7 @@ use super::item;
 use super::life::LockArgs;
 use super::wish::AllowArg;
 use crate::cpuset::{CpuSet, NodeSet};
-use crate::domain::setting::Rate;
+use crate::domain::rate::Rate;
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::placement::{GuestCache, GuestTopology};

@@ -1,8 +1,7 @@
 //! What a device of a document is: what tells it from others, and whether and where it sits on the guest's PCI buses.
 //! Reads only; knows no host.
 
-use super::element::Element;
-use super::pci::PciAddress;
+use super::element::{Element, number};
 use crate::bdf::Bdf;
 
 /// Where a device without an address is put.
@@ -23,14 +22,6 @@ pub(super) fn disk_path(disk: Element<'_>) -> Option<String> {
 /// The path of a disk that our metadata remembers.
 pub(super) fn remembered_path(disk: Element<'_>) -> Option<String> {
     disk.attr("path").map(Into::into)
-}
-
-/// A number as libvirt writes those of addresses: `0x1f`, `1f` with a prefix only, or decimal.
-pub(super) fn number(text: &str) -> Option<u32> {
-    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    }
 }
 
 /// The host address of a passed-through PCI function, as text, of a hostdev or of an interface that is one; none for
@@ -57,14 +48,6 @@ pub(super) fn is_our_hostdev(hostdev: Element<'_>) -> bool {
             })
         })
     })
-}
-
-/// The guest PCI address of a device or controller; none where it has none or it is no PCI address.
-pub(super) fn pci_address(device: Element<'_>) -> Option<PciAddress> {
-    let address = device.child("address").filter(|a| a.attr("type").as_deref() == Some("pci"))?;
-    let field = |name: &str| u8::try_from(number(&address.attr(name)?)?).ok();
-    let (bus, slot) = (field("bus")?, field("slot")?);
-    Some(PciAddress { bus, slot, function: field("function").unwrap_or(0), multifunction: false })
 }
 
 /// Whether a disk is on virtio, by its bus or else by its name.

@@ -2,8 +2,8 @@
 //! devices) is no difference, and neither is order.
 
 use super::DomainXml;
-use super::device::number;
 use super::element::Element;
+use super::element::number;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt;

@@ -2,10 +2,10 @@
 
 use super::DomainXml;
 use super::DomainXmlError;
-use super::device::{disk_path, number, seat};
-use super::edit::{DiskSeat, IoThread};
-use super::element::Element;
+use super::device::{disk_path, seat};
+use super::element::{Element, number};
 use super::guest::Guest;
+use super::placed::{DiskSeat, IoThread};
 use super::seats::Seats;
 use crate::cpuset::CpuSet;
 use crate::placement::{GuestCell, Placement};

@@ -1,7 +1,8 @@
 //! From a place to the changes that make a document that guest: which edits there are, and with which numbers. Every
 //! number comes from the placement; what a document has already right is not touched.
 
-use super::edit::{CpuModel, DomainEdit};
+use super::edit::DomainEdit;
+use super::guest::CpuModel;
 use super::guest::{Guest, VirtType};
 use super::setting::Setting;
 use super::{DomainXml, DomainXmlError, seated};

@@ -13,6 +13,21 @@ pub struct Element<'t> {
     pub(super) node: usize,
 }
 
+/// A number as libvirt writes those of addresses: `0x1f`, `1f` with a prefix only, or decimal.
+pub(super) fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+impl Tree {
+    /// The root.
+    pub fn root(&self) -> Element<'_> {
+        Element { tree: self, node: 0 }
+    }
+}
+
 impl<'t> Element<'t> {
     /// Its place.
     pub(super) fn place(self) -> &'t Node {

@@ -30,6 +30,24 @@ impl VirtType {
     }
 }
 
+/// What CPU a guest sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum CpuModel {
+    /// The host's, with the host's physical address bits where the architecture has that setting.
+    HostPassthrough {
+        /// Whether to write `<maxphysaddr mode='passthrough'/>`, which OVMF's 64-bit window depends on.
+        maxphysaddr: bool,
+    },
+    /// All that an emulator can do.
+    Maximum,
+    /// A model of libvirt's.
+    Named(&'static str),
+    /// The one that the document names.
+    Kept,
+}
+
 /// How a disk's bytes are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

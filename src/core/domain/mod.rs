@@ -15,6 +15,8 @@ pub mod nics;
 mod order;
 mod overrides;
 pub mod pci;
+pub mod placed;
+pub mod rate;
 pub mod read;
 mod record;
 mod seated;

@@ -1,25 +1,14 @@
 //! The NICs of a guest: the template's or one per network that is asked for, each with a stable MAC address and a
 //! queue for each vCPU, up to [`USUAL_QUEUES`].
 
-use super::edit::{NicSeat, VfNic};
 use super::element::Element;
 use super::guest::{Guest, mac};
+use super::placed::{NicSeat, VfNic};
 use super::seats::{Seats, has_vhost};
-use super::wish::NicWish;
+use super::wish::{NicWish, USUAL_QUEUES};
 use super::{DomainXml, DomainXmlError};
 use crate::bdf::Bdf;
 use crate::topology::{PciDevice, Sriov, Topology};
-
-/// Queues of a tap device at most (`MAX_TAP_QUEUES` of the kernel).
-pub const MOST_QUEUES: u32 = 256;
-/// Queues of a NIC at most where nobody asks for more. Each is a pair of rings with a vhost thread on the host and 64 KiB
-/// of its memory (OpenShift Virtualization, "About multi-queue functionality"), and one for each of many vCPUs is wasted
-/// (kubevirt/kubevirt issue 18012): a bridge or macvtap has one uplink, and address translation less. Guests spread more
-/// vCPUs over fewer queues (Linux 4.19, commit 2ca653d607ce). Eight are what drivers of real NICs took by default
-/// (DEFAULT_MAX_NUM_RSS_QUEUES of the kernel).
-pub const USUAL_QUEUES: u32 = 8;
-/// MTUs that the kernel takes for a NIC.
-pub const MTUS: std::ops::RangeInclusive<u32> = 68..=65_535;
 
 /// Number of the first virtual function among a guest's NICs, as far as MAC addresses go: they do not change when a NIC
 /// comes or goes.

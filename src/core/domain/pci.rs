@@ -2,8 +2,7 @@
 //! device is whose.
 
 use super::DomainXmlError;
-use super::device::{number, pci_address};
-use super::element::Element;
+use super::element::{Element, number};
 use super::fragment::{Fragment, Want};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,6 +57,14 @@ pub struct Controller {
     pub alias: Option<String>,
     /// Its address; none: what the document says.
     pub address: Option<PciAddress>,
+}
+
+/// The guest PCI address of a device or controller; none where it has none or it is no PCI address.
+pub(super) fn pci_address(device: Element<'_>) -> Option<PciAddress> {
+    let address = device.child("address").filter(|a| a.attr("type").as_deref() == Some("pci"))?;
+    let field = |name: &str| u8::try_from(number(&address.attr(name)?)?).ok();
+    let (bus, slot) = (field("bus")?, field("slot")?);
+    Some(PciAddress { bus, slot, function: field("function").unwrap_or(0), multifunction: false })
 }
 
 /// Reads the index of a PCI controller, as text without zeros in front.

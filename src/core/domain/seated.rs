@@ -2,12 +2,13 @@
 //! one that is there. Where each sits is [`super::seats`]'s.
 
 use super::device::hostdev_bdf;
-use super::edit::{DomainEdit, HostdevSeat};
+use super::edit::DomainEdit;
 use super::element::Element;
 use super::guest::Guest;
 use super::nics::{nics, pf_of_nic, seat_new, vf_nic};
 use super::overrides::{Override, links, overrides};
 use super::pci::PciAddress;
+use super::placed::HostdevSeat;
 use super::seats::Seats;
 use super::setting::Setting;
 use super::{DomainXml, DomainXmlError};

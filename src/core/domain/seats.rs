@@ -2,14 +2,13 @@
 //! group of passed-through functions. libvirt would put devices without an address on any free port, that of an
 //! expander bus included, and so on the wrong guest cell.
 
-use super::device::{
-    Seat, hostdev_bdf, is_on_usb, is_on_virtio_serial, is_our_hostdev, pci_address, seat,
-};
-use super::edit::{DevicePlace, DomainEdit, HostdevSeat};
+use super::device::{Seat, hostdev_bdf, is_on_usb, is_on_virtio_serial, is_our_hostdev, seat};
+use super::edit::DomainEdit;
 use super::element::Element;
 use super::guest::{Guest, VirtType};
 use super::order::device_name;
-use super::pci::{Buses, Controller, PciAddress};
+use super::pci::{Buses, Controller, PciAddress, pci_address};
+use super::placed::{DevicePlace, HostdevSeat};
 use super::{DomainXml, DomainXmlError};
 use crate::bdf::Bdf;
 use crate::placement::Placement;

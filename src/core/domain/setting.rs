@@ -9,13 +9,13 @@ use super::device::{hostdev_bdf, remembered_path};
 use super::element::Element;
 use super::fragment::{Fragment, Want};
 use super::guest::Made;
+use super::rate::Rate;
 use super::shape;
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
-use crate::memsize::MemSize;
 use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// The name by which libvirt and a guest's agent find each other.
 pub const AGENT: &str = "org.qemu.guest_agent.0";
@@ -43,50 +43,6 @@ impl<T: ToString> Put<T> {
             Put::Is(value) => Some(Want::Set(value.to_string())),
         }
     }
-}
-
-/// The rate of one direction of a NIC, as libvirt has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Rate {
-    /// Mean rate, in units of 1000 bytes per second.
-    pub average_kb_s: u64,
-    /// Highest rate, in the same unit; none: libvirt's default. Ignored for what the guest sends.
-    pub peak_kb_s: Option<u64>,
-    /// How much may go at the highest rate, in KiB; none: libvirt's default.
-    pub burst_kib: Option<u64>,
-}
-
-impl Rate {
-    /// Reads a mean rate and, if wanted, the highest rate and the burst, with this between them: `1Gbit/s:2Gbit/s:4M`.
-    pub fn read(text: &str, between: char) -> Option<Rate> {
-        let mut parts = text.split(between);
-        let average_kb_s = speed(parts.next()?)?;
-        let peak_kb_s = parts.next().map(speed);
-        let burst = parts.next().map(|text| text.parse::<MemSize>().ok());
-        if parts.next().is_some() || peak_kb_s == Some(None) || burst == Some(None) {
-            return None;
-        }
-        let burst_kib = burst.flatten().map(MemSize::kib);
-        Some(Rate { average_kb_s, peak_kb_s: peak_kb_s.flatten(), burst_kib })
-    }
-}
-
-/// Reads a rate with its unit, in units of 1000 bytes per second, which libvirt counts in.
-fn speed(text: &str) -> Option<u64> {
-    /// Units, each with how many bits per second it is.
-    const UNITS: [(&str, u64); 6] = [
-        ("kbit/s", 1000),
-        ("Mbit/s", 1_000_000),
-        ("Gbit/s", 1_000_000_000),
-        ("kB/s", 8000),
-        ("MB/s", 8_000_000),
-        ("GB/s", 8_000_000_000),
-    ];
-    let (number, bits) =
-        UNITS.iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, *bits)))?;
-    let number: u64 = number.parse().ok()?;
-    Some(number.checked_mul(bits)? / 8000).filter(|rate| *rate > 0)
 }
 
 /// How many physical address bits a guest sees.
@@ -427,18 +383,6 @@ impl NicTuning {
             Put::Gone => nic.child(Fragment::gone("mtu")),
             Put::Is(mtu) => nic.child(Fragment::new("mtu").attr("size", mtu)),
         }
-    }
-}
-
-impl Rate {
-    /// What its element shall be like.
-    pub(super) fn fragment(self, name: &'static str) -> Fragment {
-        let or_absent =
-            |value: Option<u64>| value.map_or(Want::Absent, |value| Want::Set(value.to_string()));
-        Fragment::new(name)
-            .attr("average", self.average_kb_s)
-            .want("peak", or_absent(self.peak_kb_s))
-            .want("burst", or_absent(self.burst_kib))
     }
 }
 

@@ -1,11 +1,11 @@
 //! What the elements that edits set shall be like, as fragments. Writes down numbers and chooses none.
 
 use super::device::{disk_path, hostdev_bdf};
-use super::edit::{CpuModel, DiskSeat, HostdevSeat, IoThread, NicSeat};
 use super::element::Element;
 use super::fragment::{Fragment, KeyOf, Want};
-use super::guest::{DiskKind, Guarded, Made, NAMESPACE, Record};
+use super::guest::{CpuModel, DiskKind, Guarded, Made, NAMESPACE, Record};
 use super::pci::PciAddress;
+use super::placed::{DiskSeat, HostdevSeat, IoThread, NicSeat};
 use super::wish::{NicModel, vlan};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet, PcpuId};

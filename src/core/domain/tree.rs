@@ -3,7 +3,6 @@
 //! can grow while it is read.
 
 use super::DomainXmlError;
-use super::element::Element;
 use quick_xml::escape::unescape;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
@@ -80,11 +79,6 @@ impl Tree {
             Ok(nodes) => Ok(Tree { text, nodes }),
             Err((at, message)) => Err(DomainXmlError::Syntax { line: line_at(&text, at), message }),
         }
-    }
-
-    /// The root.
-    pub fn root(&self) -> Element<'_> {
-        Element { tree: self, node: 0 }
     }
 
     /// The bytes of a span.

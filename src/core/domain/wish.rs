@@ -3,9 +3,19 @@
 mod text;
 
 use super::fragment::{Fragment, Want};
-use super::nics::MOST_QUEUES;
-use super::setting::Rate;
+use super::rate::Rate;
 use serde::{Deserialize, Serialize};
+
+/// Queues of a tap device at most (`MAX_TAP_QUEUES` of the kernel).
+pub const MOST_QUEUES: u32 = 256;
+/// Queues of a NIC at most where nobody asks for more. Each is a pair of rings with a vhost thread on the host and 64 KiB
+/// of its memory (OpenShift Virtualization, "About multi-queue functionality"), and one for each of many vCPUs is wasted
+/// (kubevirt/kubevirt issue 18012): a bridge or macvtap has one uplink, and address translation less. Guests spread more
+/// vCPUs over fewer queues (Linux 4.19, commit 2ca653d607ce). Eight are what drivers of real NICs took by default
+/// (DEFAULT_MAX_NUM_RSS_QUEUES of the kernel).
+pub const USUAL_QUEUES: u32 = 8;
+/// MTUs that the kernel takes for a NIC.
+pub const MTUS: std::ops::RangeInclusive<u32> = 68..=65_535;
 
 /// The device that a guest sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,28 +1,29 @@
-//! The items of a guest's disks, of the agent's channel, of the places of passed-through functions.
+//! The items of a guest's devices in their order, and those of the agent's channel and of the places of passed-through
+//! functions.
 
+use super::words::has_agent;
 use super::work::Work;
-use super::{Item, ItemName, TuneError};
+use super::{Item, ItemName, TuneError, disks, iothreads, nics};
 use crate::domain::claims::Claims;
-use crate::domain::disks::disk_queues;
-use crate::domain::guest::{DiskIo, Made};
-use crate::domain::setting::{AGENT, DiskTuning, Put, Setting};
-use crate::domain::{DomainXml, Element, seat_edits, unseat_edits};
+use crate::domain::setting::Setting;
+use crate::domain::{DomainXml, seat_edits, unseat_edits};
 use crate::placement::Placement;
 
 /// The property that tells a root port how fast it is.
 const SPEED: &str = "x-speed";
 /// The fastest link that a root port can be told to have, in units of 0.1 GT/s.
 const FASTEST_DGTS: u32 = 640;
+
 /// Makes them. The agent's channel comes first, since the channel's controller gets a place too.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     agent(work)?;
     // In the order in which libvirt writes a driver's attributes.
-    disk_words(work)?;
-    super::iothreads::apply(work)?;
-    disk_queue_items(work)?;
+    disks::driver_words(work)?;
+    iothreads::apply(work)?;
+    disks::queues(work)?;
     // After all that looks at a disk by its file.
-    convert(work)?;
-    super::nics::apply(work)?;
+    disks::convert(work)?;
+    nics::apply(work)?;
     places(work)
 }
 
@@ -34,173 +35,6 @@ fn agent(work: &mut Work<'_>) -> Result<(), TuneError> {
         Item::Off if there => work.set(ItemName::Agent, Setting::Agent { there: false }),
         _ => Ok(()),
     }
-}
-
-/// Whether a domain has the channel of a guest's agent.
-pub(super) fn has_agent(xml: &DomainXml) -> bool {
-    let devices = xml.root().child("devices");
-    let mut channels = devices.into_iter().flat_map(|devices| devices.children("channel"));
-    let name = |channel: Element<'_>| Some(channel.child("target")?.attr("name")?.into_owned());
-    channels.any(|channel| name(channel).is_some_and(|name| name == AGENT))
-}
-
-/// A disk of a document that the guest writes.
-#[derive(Debug, Clone)]
-pub(super) struct Disk {
-    /// Place among the document's disks.
-    pub nth: usize,
-    /// Name that libvirt knows it by.
-    target: String,
-    /// Path on the host; none: it is no file and no block device.
-    path: Option<String>,
-    /// Whether it is on virtio, so that it has queues and I/O threads.
-    pub virtio: bool,
-    /// How the host caches it.
-    cache: Option<String>,
-    /// How QEMU reads and writes it.
-    io: Option<String>,
-}
-
-/// The disks that the guest writes.
-pub(super) fn disks(work: &Work<'_>) -> Vec<Disk> {
-    let devices = work.xml.root().child("devices");
-    let all = devices.into_iter().flat_map(|devices| devices.children("disk")).enumerate();
-    let read = |(nth, disk): (usize, Element<'_>)| {
-        let is_disk = disk.attr("device").is_none_or(|device| device == "disk");
-        // What another process serves has that process' queues and threads.
-        let is_served = disk.attr("type").is_some_and(|kind| kind == "vhostuser");
-        if !is_disk || is_served || disk.child("readonly").is_some() {
-            return None;
-        }
-        let text = |element: Option<Element<'_>>, name: &str| {
-            element.and_then(|element| element.attr(name)).map(|text| text.into_owned())
-        };
-        let (source, target, driver) =
-            (disk.child("source"), disk.child("target"), disk.child("driver"));
-        let name = text(target, "dev").unwrap_or_default();
-        let bus = text(target, "bus");
-        Some(Disk {
-            nth,
-            path: text(source, "file").or_else(|| text(source, "dev")),
-            virtio: bus.map_or(name.starts_with("vd"), |bus| bus == "virtio"),
-            target: name,
-            cache: text(driver, "cache"),
-            io: text(driver, "io"),
-        })
-    };
-    all.filter_map(read).collect()
-}
-
-/// The queues that a disk will have.
-pub(super) fn queues_of(work: &Work<'_>, disk: &Disk) -> u32 {
-    match work.given.items.disk_queues {
-        Item::On => disk_queues(work.vcpus()),
-        Item::To(queues) => queues,
-        Item::Off => 1,
-        Item::Keep => {
-            let devices = work.xml.root().child("devices");
-            let element = devices.and_then(|devices| devices.children("disk").nth(disk.nth));
-            let queues = element.and_then(|disk| disk.child("driver")?.attr("queues"));
-            queues.and_then(|text| text.parse().ok()).unwrap_or(1)
-        }
-    }
-}
-
-/// Cache and I/O of disks.
-fn disk_words(work: &mut Work<'_>) -> Result<(), TuneError> {
-    let items = work.given.items;
-    if items.disk_cache.is_kept() && items.disk_io.is_kept() {
-        return Ok(());
-    }
-    let (mut caches, mut ios) = (Vec::new(), Vec::new());
-    for disk in disks(work) {
-        let Some(path) = &disk.path else { continue };
-        let best = work.given.disks.get(path).copied().unwrap_or_default();
-        let (cache, io) =
-            (put(&items.disk_cache, best, &disk, 0), put(&items.disk_io, best, &disk, 1));
-        let will = |put: &Put<String>, now: &Option<String>| match put {
-            Put::Stays => now.clone(),
-            Put::Gone => None,
-            Put::Is(word) => Some(word.clone()),
-        };
-        let direct = will(&cache, &disk.cache);
-        let direct = matches!(direct.as_deref(), Some("none" | "directsync"));
-        if will(&io, &disk.io).as_deref() == Some("native") && !direct {
-            let message =
-                format!("disk `{}` cannot be read natively through the host's cache", disk.target);
-            let (item, hint) = match items.disk_io.is_kept() {
-                true => (ItemName::DiskCache, "add --disk-io on"),
-                false => (ItemName::DiskIo, "add --disk-cache on"),
-            };
-            return Err(TuneError::item(item, message, hint));
-        }
-        caches.push(DiskTuning { nth: disk.nth, cache, ..DiskTuning::default() });
-        ios.push(DiskTuning { nth: disk.nth, io, ..DiskTuning::default() });
-    }
-    work.set(ItemName::DiskCache, Setting::Disks { disks: caches })?;
-    work.set(ItemName::DiskIo, Setting::Disks { disks: ios })
-}
-
-/// What an item makes of a disk's cache (`at` 0) or I/O (`at` 1). A disk that goes past the cache already is as good, by
-/// whatever means it does.
-fn put(item: &Item<String>, best: DiskIo, disk: &Disk, at: usize) -> Put<String> {
-    match item {
-        Item::Keep => Put::Stays,
-        Item::Off => Put::Gone,
-        Item::To(word) => Put::Is(word.clone()),
-        Item::On => {
-            let cached = !matches!(disk.cache.as_deref(), Some("none" | "directsync"));
-            let slow = !matches!(disk.io.as_deref(), Some("native" | "io_uring"));
-            if best != DiskIo::Threads && !cached && !slow {
-                return Put::Stays;
-            }
-            let (cache, io) = best.words();
-            Put::Is([cache, io][at].to_owned())
-        }
-    }
-}
-
-/// Disks whose content is in another file by now.
-fn convert(work: &mut Work<'_>) -> Result<(), TuneError> {
-    let item = ItemName::Convert;
-    let made = work.xml.made();
-    let mut converted = Vec::new();
-    for disk in disks(work) {
-        let new = disk.path.and_then(|path| Some((work.given.items.convert.get(&path)?, path)));
-        let Some((new, path)) = new else { continue };
-        let (format, file) = (Put::Is(new.format.clone()), Put::Is(new.made.path.clone()));
-        converted.push(DiskTuning { nth: disk.nth, format, file, ..DiskTuning::default() });
-        // What was made for the guest goes with it.
-        if let Some(old) = made.iter().find(|made| made.path == path) {
-            let disk = Made { role: old.role, ..new.made.clone() };
-            work.set(item, Setting::Made { disk })?;
-        }
-    }
-    work.set(item, Setting::Disks { disks: converted })
-}
-
-/// Queues of disks.
-fn disk_queue_items(work: &mut Work<'_>) -> Result<(), TuneError> {
-    let item = ItemName::DiskQueues;
-    let vcpus = work.vcpus();
-    match work.given.items.disk_queues {
-        Item::Keep => return Ok(()),
-        Item::To(queues) if queues == 0 || queues > vcpus => {
-            let message =
-                format!("{queues} queues, and a disk takes 1 to {vcpus}, one for each vCPU");
-            return Err(TuneError::item(item, message, "--disk-queues on"));
-        }
-        _ => {}
-    }
-    let put = |disk: &Disk| match work.given.items.disk_queues {
-        Item::Off => Put::Gone,
-        _ => Put::Is(queues_of(work, disk)),
-    };
-    let disks = disks(work).into_iter().filter(|disk| disk.virtio);
-    let disks =
-        disks.map(|disk| DiskTuning { nth: disk.nth, queues: put(&disk), ..DiskTuning::default() });
-    let disks = disks.collect();
-    work.set(item, Setting::Disks { disks })
 }
 
 /// A plan for a guest that stays without cells, where it has none: an expander bus cannot name one.

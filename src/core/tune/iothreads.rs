@@ -1,13 +1,13 @@
 //! The items of a guest's I/O threads: how many, which disk each serves, where they run.
 
-use super::devices::{Disk, disks, queues_of};
+use super::disks::{Disk, disks, queues_of};
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
 use crate::cpuset::CpuSet;
 use crate::domain::Element;
 use crate::domain::claims::IothreadSet;
 use crate::domain::disks::{Spread, named_iothreads};
-use crate::domain::edit::IoThread;
+use crate::domain::placed::IoThread;
 use crate::domain::setting::{DiskTuning, Put, Setting};
 use crate::placement::Placement;
 

@@ -2,7 +2,7 @@
 
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::guest::Made;
-use crate::domain::setting::Rate;
+use crate::domain::rate::Rate;
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::placement::{GuestCache, GuestTopology};

@@ -9,6 +9,7 @@
 
 mod cpu;
 mod devices;
+mod disks;
 mod iothreads;
 pub mod items;
 mod nics;

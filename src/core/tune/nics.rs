@@ -2,11 +2,12 @@
 
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
-use crate::domain::edit::NicSeat;
 use crate::domain::guest::mac;
-use crate::domain::nics::{MOST_QUEUES, MTUS, takes_queues, usual_queues};
-use crate::domain::setting::{NicTuning, Put, Rate, Setting};
-use crate::domain::wish::{NicWish, QUEUES_HINT};
+use crate::domain::nics::{takes_queues, usual_queues};
+use crate::domain::placed::NicSeat;
+use crate::domain::rate::Rate;
+use crate::domain::setting::{NicTuning, Put, Setting};
+use crate::domain::wish::{MOST_QUEUES, MTUS, NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, Element, hooks};
 
 /// Makes them.

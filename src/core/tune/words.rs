@@ -2,6 +2,7 @@
 
 use super::ItemName;
 use crate::domain::claims::Claims;
+use crate::domain::setting::AGENT;
 use crate::domain::{DomainXml, Element};
 use crate::request::{CellWish, PinPolicy, Request};
 use crate::words::{count, nouns};
@@ -105,7 +106,7 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
         ),
         ItemName::Network => listed(devices("interface").map(on).collect(), "; ", "no NIC"),
         ItemName::Agent => {
-            let there = super::devices::has_agent(xml);
+            let there = has_agent(xml);
             if there { "a channel" } else { "no channel" }.into()
         }
         ItemName::Pcie => {
@@ -156,6 +157,14 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
             record.map_or("nothing".into(), |record| wish(&record.request))
         }
     }
+}
+
+/// Whether a domain has the channel of a guest's agent.
+pub(super) fn has_agent(xml: &DomainXml) -> bool {
+    let devices = xml.root().child("devices");
+    let mut channels = devices.into_iter().flat_map(|devices| devices.children("channel"));
+    let name = |channel: Element<'_>| Some(channel.child("target")?.attr("name")?.into_owned());
+    channels.any(|channel| name(channel).is_some_and(|name| name == AGENT))
 }
 
 /// What of a wish an item may change.

@@ -1,8 +1,8 @@
 //! What a disk shall be: its driver's words, and the file that it is on.
 
 use super::Put;
-use crate::domain::edit::IoThread;
 use crate::domain::fragment::{Fragment, Want};
+use crate::domain::placed::IoThread;
 use crate::domain::shape;
 use serde::Serialize;
 

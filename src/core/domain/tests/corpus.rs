@@ -3,9 +3,11 @@
 use super::guests::made;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::domain::DomainXml;
-use crate::domain::edit::{CpuModel, DevicePlace, DiskSeat, DomainEdit, IoThread, NicSeat};
+use crate::domain::edit::DomainEdit;
+use crate::domain::guest::CpuModel;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Record, Reserved, VirtType};
 use crate::domain::pci::{Controller, PciAddress};
+use crate::domain::placed::{DevicePlace, DiskSeat, IoThread, NicSeat};
 use crate::domain::wish::NicSettings;
 use crate::memsize::MemSize;
 use crate::placement::GuestTopology;

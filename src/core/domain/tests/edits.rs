@@ -3,8 +3,9 @@
 use super::examples::{HAND, disk, examples, variant};
 use super::guests::made;
 use crate::cpuset::NodeId;
-use crate::domain::edit::{DiskSeat, DomainEdit};
+use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Made, Record, Reserved};
+use crate::domain::placed::DiskSeat;
 use crate::domain::{DomainXml, DomainXmlError};
 use crate::memsize::MemSize;
 use crate::request::Request;

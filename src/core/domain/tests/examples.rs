@@ -3,11 +3,10 @@
 use super::guests::made;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::Override;
-use crate::domain::edit::{
-    CpuModel, DevicePlace, DiskSeat, DomainEdit, HostdevSeat, IoThread, NicSeat,
-};
-use crate::domain::guest::{Disk, DiskFormat, DiskKind, Record, VirtType};
+use crate::domain::edit::DomainEdit;
+use crate::domain::guest::{CpuModel, Disk, DiskFormat, DiskKind, Record, VirtType};
 use crate::domain::pci::{Controller, PciAddress};
+use crate::domain::placed::{DevicePlace, DiskSeat, HostdevSeat, IoThread, NicSeat};
 use crate::memsize::MemSize;
 use crate::placement::{GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};

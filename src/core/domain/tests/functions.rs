@@ -1,7 +1,8 @@
 //! One edit of each kind that speaks of virtual functions of network cards, and what it does to `hand.xml`.
 
 use super::examples::at;
-use crate::domain::edit::{DomainEdit, HostdevSeat, NicSeat, VfNic};
+use crate::domain::edit::DomainEdit;
+use crate::domain::placed::{HostdevSeat, NicSeat, VfNic};
 use crate::domain::wish::NicSettings;
 
 /// The edits, each with its diff.

@@ -1,9 +1,11 @@
 //! One example of each setting: what `tune` switches, and the lines that go and come.
 
 use crate::cpuset::CpuSet;
-use crate::domain::edit::{DomainEdit, IoThread};
+use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Made, Role};
-use crate::domain::setting::{AddressBits, DiskTuning, NicTuning, Put, Rate, Setting};
+use crate::domain::placed::IoThread;
+use crate::domain::rate::Rate;
+use crate::domain::setting::{AddressBits, DiskTuning, NicTuning, Put, Setting};
 use crate::memsize::MemSize;
 use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};

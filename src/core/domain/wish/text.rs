@@ -1,8 +1,7 @@
 //! A NIC of a guest as text: its network, and what is set on it.
 
-use super::{NicModel, NicSettings, NicWish};
-use crate::domain::nics::{MOST_QUEUES, MTUS};
-use crate::domain::setting::Rate;
+use super::{MOST_QUEUES, MTUS, NicModel, NicSettings, NicWish};
+use crate::domain::rate::Rate;
 use crate::ethernet::{mac, vlan};
 use std::str::FromStr;
 

@@ -1,7 +1,7 @@
 //! The address of a NIC, and whether the host would look for it there.
 
 use super::report::{Hop, Hops};
-use super::{Attached, Case, HostSide, bridged, rules};
+use super::{Attached, Case, HostSide, rules};
 use crate::network::AddressSource;
 use crate::shell::word;
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,7 +27,7 @@ pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
             AddressSource::Arp => "ARP",
         };
         hop.says(format!("{ip}, by {by}"));
-    } else if bridged::has_dhcp(case) {
+    } else if case.on.has_dhcp() {
         unknown(case, hops.hop("address"));
     } else {
         let why = "no lease, agent or ARP entry tells it; the server of addresses is not libvirt's";

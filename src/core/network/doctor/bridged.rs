@@ -3,7 +3,6 @@
 use super::report::Hops;
 use super::wires::{self, up};
 use super::{Case, Device, HostSide, PortState, mtu, routed, rules};
-use crate::network::Kind;
 use crate::shell::word;
 
 /// Judges the path from the tap outwards.
@@ -120,13 +119,4 @@ fn tap(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
         }
     };
     hop.wrong(&rules::PORT_STATE, "the bridge passes packets to it:", ("yes", found), name, hint);
-}
-
-/// Whether a kind of network hands out addresses by a server of libvirt's.
-pub(super) fn has_dhcp(case: &Case<'_>) -> bool {
-    let serves = |network: &crate::network::Network| {
-        matches!(network.kind, Kind::Nat | Kind::Private | Kind::Routed)
-            && !(network.dhcp.is_empty() && network.statics.is_empty())
-    };
-    case.on.network().is_some_and(serves)
 }

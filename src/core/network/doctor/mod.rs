@@ -20,7 +20,7 @@ pub use nic::{Attached, Nic};
 pub use report::{Diagnosis, Finding, Hop, OfHop, Verdict};
 pub use rules::RULES;
 
-use super::Network;
+use super::{Kind, Network};
 use crate::network::GuestAddress;
 use crate::shell::word;
 use report::Hops;
@@ -56,6 +56,15 @@ impl On {
             On::Known(network, _) => Some(network),
             _ => None,
         }
+    }
+
+    /// Whether a server of libvirt's hands out addresses on it.
+    fn has_dhcp(&self) -> bool {
+        let serves = |network: &Network| {
+            matches!(network.kind, Kind::Nat | Kind::Private | Kind::Routed)
+                && !(network.dhcp.is_empty() && network.statics.is_empty())
+        };
+        self.network().is_some_and(serves)
     }
 }
 

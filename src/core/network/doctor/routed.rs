@@ -1,7 +1,7 @@
 //! What the host does for a network of libvirt's own bridge: it serves addresses, passes packets on, and filters them.
 
 use super::report::{Hop, Hops};
-use super::{Case, Device, HostSide, bridged, rules};
+use super::{Case, Device, HostSide, rules};
 use crate::network::firewall::{Fate, Hook, Packet};
 use crate::network::{Kind, Network};
 use crate::shell::word;
@@ -13,7 +13,7 @@ const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 /// Judges what comes behind the bridge of a network of libvirt's.
 pub(super) fn judge(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
     let Some(network) = case.on.network() else { return };
-    if bridged::has_dhcp(case) {
+    if case.on.has_dhcp() {
         dhcp(case, network, host, bridge, hops);
     }
     if !matches!(network.kind, Kind::Nat | Kind::Routed) {
