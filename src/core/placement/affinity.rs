@@ -1,7 +1,8 @@
 //! Which cores belong to a GPU: its node, its share of the node, its block of cores. Knows the host alone and what is
 //! kept for it; what is taken is not its question.
 
-use super::annex;
+mod annex;
+
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::request::Profile;
@@ -271,4 +272,10 @@ pub(super) fn rank(
         let distance = distances.get(at).copied().unwrap_or(u32::MAX);
         (node.os_index != from, distance, node.os_index.0.abs_diff(from.0), node.os_index)
     }
+}
+
+/// The distance between two nodes, where the host knows it.
+pub(super) fn distance(topology: &Topology, from: NodeId, to: NodeId) -> Option<u32> {
+    let position = topology.nodes().iter().position(|node| node.os_index == to)?;
+    topology.node(from)?.distances.get(position).copied()
 }

@@ -2,9 +2,13 @@
 //! core and writes no text. The same answer is what cores (pcpus.rs) and memory (memory.rs) are then taken by, so the
 //! two cannot disagree.
 
-use super::home::{self, Homes};
-use super::rooms::{self, Room};
-use super::shortage::Short;
+mod demand;
+mod node_memory;
+
+pub use node_memory::memory_node;
+
+use super::PlanError;
+use super::affinity::{self, Homes};
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
@@ -12,6 +16,9 @@ use crate::memsize::MemSize;
 use crate::request::{PinPolicy, Profile, Request};
 use crate::topology::Topology;
 use std::cell::RefCell;
+
+/// Memory that the replaced tool gave to 16 GPUs of a DGX-2 (gpuvm-nvidia-vm(7), SIZES).
+pub(super) const DGX2: MemSize = MemSize::from_kib(1_516_912_640);
 
 /// What cores and memory of a set cost; the smaller, the better.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +73,27 @@ impl Stock {
         let free = self.free(1);
         owed.saturating_sub(free.saturating_sub(cores)) - owed.saturating_sub(free)
     }
+}
+
+/// A node's memory.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// The node.
+    pub(super) id: NodeId,
+    /// What guests can have on the empty host.
+    pub(super) there: MemSize,
+    /// What they can have now.
+    pub(super) left: MemSize,
+    /// What the GPUs that have their memory here share.
+    base: MemSize,
+    /// How many these are.
+    gpus: u32,
+    /// Memory in huge pages of other sizes than the guest's that no domain has or will take.
+    pub(super) idle: MemSize,
+    /// Whether it can have pages of the size that is asked for.
+    pub(super) pages: bool,
+    /// Whether memory that is bound nowhere comes from here, too.
+    pub(super) usual: bool,
 }
 
 /// How many cores are wanted on a node.
@@ -143,6 +171,67 @@ pub(super) struct Solution {
     pub(super) left: Vec<MemSize>,
 }
 
+/// What a guest lacks.
+#[derive(Debug)]
+pub(super) enum Short {
+    /// More vCPUs than the host has hyperthreads.
+    Threads {
+        /// vCPUs.
+        vcpus: u32,
+        /// Hyperthreads that guests may have.
+        there: u32,
+    },
+    /// A node has too few cores.
+    Cores {
+        /// What is wanted.
+        demand: Demand,
+        /// Threads that a core for vCPUs needs.
+        threads: u32,
+    },
+    /// All nodes together have too few cores.
+    Everywhere {
+        /// The node of the GPUs, with the cores that lack.
+        demand: Demand,
+    },
+    /// Fewer cores than nodes that the GPUs are on.
+    Nodes {
+        /// Cores for vCPUs.
+        cores: u32,
+        /// Nodes of the GPUs.
+        nodes: u32,
+    },
+    /// The number of cells is not that of the nodes.
+    Cells {
+        /// Cells asked for.
+        asked: u32,
+        /// Nodes that the guest stands on, or could at most stand on.
+        nodes: u32,
+    },
+    /// The memory does not give each cell a page.
+    Page {
+        /// The memory.
+        asked: MemSize,
+        /// Cells.
+        cells: usize,
+    },
+    /// The record does not say how much memory the host has.
+    Unknown,
+    /// The nodes have no huge pages of the size.
+    Pages {
+        /// The nodes, as places.
+        rooms: Vec<usize>,
+    },
+    /// Too little memory.
+    Memory {
+        /// The nodes, as places; none: the whole host, where memory is bound nowhere.
+        rooms: Option<Vec<usize>>,
+        /// What is wanted of them.
+        size: MemSize,
+    },
+    /// Refused whatever the host has.
+    Refused(PlanError),
+}
+
 /// The cores and the memory of a host's nodes that can be had, and what is wanted of them.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -210,7 +299,7 @@ impl Budget {
                 share: small(homes.share(home.id)),
                 has_gpus: !home.gpus.is_empty(),
                 annexes: home.annexes.clone(),
-                room: rooms::of(topology, home.id),
+                room: node_memory::of(topology, home.id),
                 free,
                 there,
             }
@@ -221,13 +310,13 @@ impl Budget {
         let common = small(homes.common_threads());
         let has = |t: u32| t == 1 || nodes.iter().any(|node| node.there(t) > node.there(t + 1));
         let levels = (1..=common).rev().filter(|&t| has(t)).collect();
-        let rooms = rooms::table(topology, homes, taken, request, &nodes);
+        let rooms = node_memory::table(topology, homes, taken, request, &nodes);
         let mut budget = Budget {
             request: request.clone(),
             has_annexes: nodes.iter().any(|node| !node.annexes.is_empty()),
             nodes,
             rooms,
-            is_dgx2: rooms::is_dgx2(topology),
+            is_dgx2: node_memory::is_dgx2(topology),
             has_memory: topology.nodes().iter().any(|node| !node.memory_kib.is_zero()),
             threads,
             common,
@@ -248,7 +337,7 @@ impl Budget {
         let at: Vec<Option<usize>> = self.nodes.iter().map(|node| place(node.id)).collect();
         let usual = super::taken::ordinary(topology);
         for (own, stock) in self.nodes.iter().enumerate() {
-            let rank = home::rank(topology, stock.id);
+            let rank = affinity::rank(topology, stock.id);
             let far = |at: usize| rank(at, &topology.nodes()[at]);
             let mut others: Vec<usize> = (0..at.len()).filter(|other| *other != own).collect();
             others.sort_by_key(|other| at[*other].map(far));

@@ -1,9 +1,9 @@
 //! What still fits on a host, and what is in the way of more. Counts by planning one guest after the other, so that
 //! it cannot promise what [`plan`] would refuse.
 
+use super::affinity::Homes;
 use super::freeing::{self, Advice};
 use super::groups::Block;
-use super::home::Homes;
 use super::slots::{Slots, first};
 use super::taken::Taken;
 use super::{Occupancy, PlanError, Topic, plan};

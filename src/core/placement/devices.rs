@@ -1,71 +1,23 @@
 //! Which GPUs and NVSwitches a guest gets. Knows of pcpus, memory, NICs and drives only what its judges say.
 
-use super::budget::Budget;
+use super::affinity::Homes;
+use super::chosen::{Devices, Set, Wanted};
 use super::explain::{NOTHING_LEFT, Reasons, count, list};
-use super::extras::{self, Extras};
 use super::future::Future;
 use super::groups;
-use super::home::Homes;
 use super::partitions;
 use super::reason::{GpuReason, Topic};
-use super::score::{Ranking, Scorer};
+use super::score::{Judges, Ranking, Scorer};
 use super::search;
 use super::slots::{Mask, Slots, bits, size};
 use super::taken::Taken;
 use super::{DeviceState, PlanError, compare, isolation};
 use crate::bdf::Bdf;
 use crate::request::{GpuWish, Request};
+use crate::topology::Topology;
 use crate::topology::model::model as model_name;
-use crate::topology::{PartitionId, Topology};
 use crate::words::are;
 use std::collections::BTreeMap;
-
-/// What a guest gets passed through.
-#[derive(Debug, Default)]
-pub(super) struct Devices {
-    /// NVLink partition.
-    pub(super) partition: Option<PartitionId>,
-    /// GPUs, by address.
-    pub(super) gpus: Vec<Bdf>,
-    /// NVSwitches, by address.
-    pub(super) switches: Vec<Bdf>,
-    /// NICs, virtual functions and NVMe drives.
-    pub(super) extras: Extras,
-    /// Functions that have to come along, by address.
-    pub(super) companions: Vec<Bdf>,
-}
-
-impl Devices {
-    /// All of them in guest order.
-    pub(super) fn all(&self) -> Vec<Bdf> {
-        [self.asked(), self.companions.clone()].concat()
-    }
-
-    /// All but those that come along, in guest order.
-    fn asked(&self) -> Vec<Bdf> {
-        let Extras { nics, vfs, nvmes } = &self.extras;
-        [&self.gpus[..], &self.switches, nics, vfs, nvmes].concat()
-    }
-}
-
-/// What candidate sets are judged by besides their GPUs.
-pub(super) struct Judges<'a> {
-    /// Cores and memory.
-    pub(super) budget: &'a Budget,
-    /// NICs and NVMe drives.
-    pub(super) extras: &'a extras::Search,
-}
-
-/// A set of GPUs that was chosen.
-#[derive(Debug, Default)]
-pub(super) struct Set {
-    /// The partition; none where it is no listed one.
-    pub(super) id: Option<PartitionId>,
-    /// GPUs.
-    pub(super) gpus: Mask,
-    /// NVSwitches.
-    pub(super) switches: Mask,
-}
 
 /// What to do where the host has no GPU at all.
 const NO_GPU: &str =
@@ -162,15 +114,6 @@ fn supported(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
         what: slots.lines(named).join("; "),
         hint: "leave --gpus out for a guest without GPUs".into(),
     })
-}
-
-/// What is wanted of this host.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Wanted {
-    /// So many.
-    Any(usize),
-    /// These.
-    These(Mask),
 }
 
 /// Why it is not known which GPUs a host has, with a hint; none where its functions are listed.

@@ -2,13 +2,12 @@
 //! each GPU, and of equally near ones those that free GPUs need least. Knows nothing of pcpus and memory.
 
 use super::PlanError;
+use super::affinity::Homes;
 use super::assign::{Cost, cheapest};
-use super::beside::{self, Choice};
 use super::candidates::{Candidate, Devices, Kind, Refused, short};
 use super::explain::{Reasons, count};
 use super::groups;
-use super::home::Homes;
-use super::reason::GpuName;
+use super::reason::{BesideGpu, BesideReason, GpuName, label};
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
@@ -44,6 +43,10 @@ pub(super) struct Search {
     error: Option<PlanError>,
 }
 
+/// The devices of a kind that a guest gets: the index of the GPU that each is for, where the guest has GPUs, and
+/// the device's place among the candidates.
+type Choice = Vec<(Option<usize>, usize)>;
+
 /// What is wanted of one kind, and what can be had.
 #[derive(Debug)]
 pub(super) struct Wish {
@@ -77,6 +80,17 @@ pub(super) fn distance(proximity: Proximity) -> u32 {
         Proximity::Same | Proximity::NvLink(_) | Proximity::Pix | Proximity::Pxb => 0,
         Proximity::Phb | Proximity::Node => 1,
         Proximity::Sys => 2,
+    }
+}
+
+/// A nearness as a number; the nearer, the smaller.
+fn rank(proximity: Proximity) -> i32 {
+    match proximity {
+        Proximity::Same | Proximity::NvLink(_) | Proximity::Pix => 0,
+        Proximity::Pxb => 1,
+        Proximity::Phb => 2,
+        Proximity::Node => 3,
+        Proximity::Sys => 4,
     }
 }
 
@@ -172,7 +186,7 @@ impl Search {
                 true => wish.without_gpus(node, &outside),
                 false => wish.choose(&places, &outside)?,
             };
-            beside::explain(wish, &places, &choice, reasons);
+            explain(wish, &places, &choice, reasons);
             let chosen = match wish.kind {
                 Kind::Nic => &mut extras.nics,
                 Kind::Vf => &mut extras.vfs,
@@ -299,7 +313,7 @@ impl Wish {
             Cost([
                 i32::try_from(nearest(at)).unwrap_or(2),
                 i32::from(!single),
-                beside::rank(beside),
+                rank(beside),
                 small(round),
                 alone,
                 shared,
@@ -356,7 +370,7 @@ impl Wish {
             Near::Node | Near::Any => "on the node of",
         };
         let names: Vec<GpuName> = gpus.iter().map(|&gpu| self.name(gpu)).collect();
-        let label = beside::label(&names);
+        let label = label(&names);
         let (what, flag) =
             (count(number, noun), if self.kind == Kind::Nvme { "nvme" } else { "nic" });
         let what = match self.is_exact {
@@ -392,4 +406,61 @@ impl Wish {
         };
         short(what, &refused, hint)
     }
+}
+
+/// Adds what was taken, and what of it is a compromise.
+fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mut Reasons) {
+    let mut choice: Vec<(usize, Option<(usize, Proximity)>)> =
+        choice.iter().map(|&(gpu, at)| (at, nearest(wish, gpus, gpu, at))).collect();
+    choice.sort_by_key(|(at, _)| *at);
+    let bdf = |at: usize| wish.candidates[at].bdf;
+    let kind = wish.kind;
+    let taken = choice.iter().map(|&(at, beside)| BesideGpu {
+        device: bdf(at),
+        gpu: beside.map(|(gpu, proximity)| (wish.name(gpu), proximity)),
+        node: wish.candidates[at].node,
+    });
+    let of = (!wish.is_exact).then_some(wish.free);
+    reasons.say(kind.topic(), BesideReason::Taken { devices: taken.collect(), kind, of });
+    let at_distance = |wanted: u32| {
+        let far = choice.iter().filter(move |(_, beside)| {
+            beside.is_some_and(|(_, proximity)| distance(proximity) == wanted)
+        });
+        far.map(|(at, _)| bdf(*at)).collect::<Vec<_>>()
+    };
+    for wanted in [1, 2] {
+        // What hangs elsewhere and has no node that is known may be near.
+        let is_unknown = |bdf: &Bdf| {
+            let mut same = wish.candidates.iter().filter(|candidate| candidate.bdf == *bdf);
+            wanted == 2 && same.all(|candidate| candidate.node.is_none())
+        };
+        let (unknown, far): (Vec<Bdf>, Vec<Bdf>) =
+            at_distance(wanted).into_iter().partition(is_unknown);
+        if !far.is_empty() {
+            let why = match wanted {
+                1 => BesideReason::OffSwitch { devices: far },
+                _ => BesideReason::OffNode { devices: far },
+            };
+            reasons.compromise(kind.topic(), why);
+        }
+        if !unknown.is_empty() {
+            reasons.compromise(kind.topic(), BesideReason::Unknown { devices: unknown });
+        }
+    }
+    let lacks = |gpu: &&usize| choice.iter().all(|(at, _)| distance(wish.beside[**gpu][*at]) > 0);
+    let without: Vec<GpuName> = gpus.iter().filter(lacks).map(|&gpu| wish.name(gpu)).collect();
+    if wish.number >= gpus.len() && !without.is_empty() {
+        reasons.compromise(kind.topic(), BesideReason::NoneOnSwitch { kind, gpus: without });
+    }
+}
+
+/// The GPU of the guest that a device is nearest to, and how near; of equally near ones the one that it is for.
+fn nearest(
+    wish: &Wish,
+    gpus: &[usize],
+    meant: Option<usize>,
+    at: usize,
+) -> Option<(usize, Proximity)> {
+    let all = gpus.iter().map(|&gpu| (wish.beside[gpu][at], Some(gpu) != meant, gpu));
+    all.min().map(|(proximity, _, gpu)| (gpu, proximity))
 }

@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn guests_go_together_below_the_smallest_unit_that_holds_them() {
-        use crate::placement::home::Homes;
+        use crate::placement::affinity::Homes;
         use crate::placement::taken::Taken;
         let host = crate::placement::tests::dgx2();
         let held = crate::placement::Occupancy::default();

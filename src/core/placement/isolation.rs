@@ -1,7 +1,7 @@
 //! What a guest of this size on this board can reach over NVLink (gpuvm-hardware(7), ISOLATION),
 //! and whether the IOMMU isolates its devices, said plainly. Chooses nothing.
 
-use super::devices::Devices;
+use super::chosen::Devices;
 use super::explain::Reasons;
 use super::reason::{IsolationReason, Topic};
 use super::taken::Taken;

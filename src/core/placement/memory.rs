@@ -1,11 +1,11 @@
 //! The guest's cells with their memory, and why it is so much and from there. The numbers are the budget's.
 
 use super::GuestCell;
-use super::budget::{Budget, CellSize, Solution};
+use super::affinity::distance;
+use super::budget::{Budget, CellSize, DGX2, Room, Solution};
 use super::cpus::GuestCpus;
 use super::explain::Reasons;
 use super::reason::{MemoryReason, Rounding, Topic};
-use super::rooms::{DGX2, Room};
 use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
 use crate::request::{Profile, Request};
@@ -155,10 +155,4 @@ impl Memory<'_> {
             }
         }
     }
-}
-
-/// The distance between two nodes, where the host knows it.
-pub(super) fn distance(topology: &Topology, from: NodeId, to: NodeId) -> Option<u32> {
-    let position = topology.nodes().iter().position(|node| node.os_index == to)?;
-    topology.node(from)?.distances.get(position).copied()
 }

@@ -1,25 +1,23 @@
 //! Where a guest goes: [`plan`] chooses devices, pcpus, memory and the guest's PCIe tree together. Pure: the same
 //! host, occupancy and request give the same answer; no clock, no I/O, no environment.
 
+mod affinity;
 mod again;
-mod annex;
 mod assign;
-mod beside;
 mod budget;
 mod caches;
 mod candidates;
 mod capacity;
+mod chosen;
 mod cliques;
 mod compare;
 mod cpus;
-mod demand;
 mod devices;
 pub mod explain;
 mod extras;
 mod freeing;
 mod future;
 mod groups;
-mod home;
 mod isolation;
 mod limits;
 mod memory;
@@ -31,7 +29,6 @@ mod pcie;
 mod pcpus;
 mod pick;
 pub mod reason;
-mod rooms;
 mod score;
 mod search;
 mod shortage;
@@ -41,26 +38,25 @@ mod whycores;
 mod window;
 
 use crate::bdf::Bdf;
-use crate::cpuset::{CpuSet, NodeSet};
+use crate::cpuset::{CpuSet, NodeId, NodeSet};
 use crate::memsize::MemSize;
 pub use crate::occupancy::{Exclusion, Held, Occupancy};
 use crate::request::{PageSize, PinPolicy, Profile, Request, RequestError};
 use crate::topology::{PartitionId, Topology};
+use affinity::Homes;
 use budget::Solution;
+pub use budget::memory_node;
 pub use caches::{GuestCache, caches_of, has_own_pcpus, shows_caches, with_caches};
 pub use candidates::Kind as ExtraKind;
 pub use capacity::{Blocked, Capacity, OfModel, Size, capacity};
 use explain::Reasons;
 pub use freeing::{Advice, Away, Place};
-use home::Homes;
 pub use limits::MOST_VCPUS;
 use memory::Memory;
 pub use nearest::nearest;
-pub use pages::NodePages;
 use pcpus::Cores;
 use reason::MemoryReason;
 pub use reason::{Because, Reason, Topic};
-pub use rooms::memory_node;
 use serde::{Deserialize, Serialize};
 use shortage::Shortage;
 use taken::Taken;
@@ -189,6 +185,27 @@ pub struct PcieLink {
     pub width: u8,
 }
 
+/// What a guest takes from the pool of one node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NodePages {
+    /// The node.
+    pub node: NodeId,
+    /// Pages that the guest takes.
+    pub needed: u64,
+    /// Pages that nobody uses and that no domain that is off will take.
+    pub free: u64,
+    /// Pages that are reserved there, whoever uses them.
+    pub reserved: u64,
+}
+
+impl NodePages {
+    /// Pages that have to be reserved before the guest can start.
+    pub fn missing(&self) -> u64 {
+        self.needed.saturating_sub(self.free)
+    }
+}
+
 /// A guest's place on the host: the only source of numbers for everything that is written later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -311,7 +328,7 @@ pub fn plan(
     let budget = budget::Budget::new(topology, &homes, &taken, request);
     let extras = extras::Search::new(topology, &homes, &taken, request);
     extras.check()?;
-    let judges = devices::Judges { budget: &budget, extras: &extras };
+    let judges = score::Judges { budget: &budget, extras: &extras };
     let chosen = devices::choose(topology, &homes, &taken, &judges, request, &mut reasons)?;
     let (homes, taken, budget, gpus) = (&homes, &taken, &budget, &chosen.gpus[..]);
     let mut solution = Solution::default();

@@ -78,7 +78,7 @@ impl Slots<'_> {
 mod tests {
     use super::*;
     use crate::bdf::Bdf;
-    use crate::placement::home::Homes;
+    use crate::placement::affinity::Homes;
     use crate::placement::taken::Taken;
 
     #[test]

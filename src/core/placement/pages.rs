@@ -1,36 +1,14 @@
 //! How many huge pages a guest takes from each node, and whether they are there. Reserves nothing: a shortfall is said
 //! with the command that fills it, since the pool may be filled before the guest starts.
 
+use super::NodePages;
 use super::budget::Solution;
 use super::explain::Reasons;
 use super::reason::{MemoryReason, Topic};
 use super::taken::Taken;
-use crate::cpuset::NodeId;
 use crate::request::{PageSize, Request};
 use crate::topology::{HugePagePool, Topology};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-/// What a guest takes from the pool of one node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct NodePages {
-    /// The node.
-    pub node: NodeId,
-    /// Pages that the guest takes.
-    pub needed: u64,
-    /// Pages that nobody uses and that no domain that is off will take.
-    pub free: u64,
-    /// Pages that are reserved there, whoever uses them.
-    pub reserved: u64,
-}
-
-impl NodePages {
-    /// Pages that have to be reserved before the guest can start.
-    pub fn missing(&self) -> u64 {
-        self.needed.saturating_sub(self.free)
-    }
-}
 
 /// What the guest takes from each node; nothing where it asks for no huge pages, or the record names no pools. That pools
 /// of the size are there, the budget has checked.

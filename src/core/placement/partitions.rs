@@ -2,11 +2,11 @@
 //! is the scorer's.
 
 use super::PlanError;
-use super::devices::{Judges, Set, Wanted};
+use super::chosen::{Set, Wanted};
 use super::explain::{NOTHING_LEFT, Reasons, count, domains, list, numbers};
 use super::future::Future;
 use super::reason::{AfterSplit, GpuReason, Topic};
-use super::score::{Ranking, Scorer};
+use super::score::{Judges, Ranking, Scorer};
 use super::slots::{Mask, Slots, bits, size};
 use super::{compare, search};
 use crate::bdf::Bdf;

@@ -2,10 +2,10 @@
 //! functions of one host bridge (PHB) from those of one node (NODE) as the host does; and below it each GPU beside the
 //! NICs and drives of its PCIe switch. Knows addresses and nodes, not XML.
 
+use super::affinity::Homes;
 use super::cpus::GuestCpus;
 use super::explain::Reasons;
 use super::extras::distance;
-use super::home::Homes;
 use super::reason::{Topic, TreeReason};
 use super::{GuestPcie, PcieGroup, PcieLink};
 use crate::bdf::Bdf;

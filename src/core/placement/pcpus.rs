@@ -1,22 +1,13 @@
 //! Which cores a guest gets: whole cores, as many of each node as the budget says. Knows nothing of memory and of PCIe.
 
+use super::affinity::{Homes, Seat};
 use super::budget::{Demand, Loan, Solution};
-use super::home::{Homes, Seat};
 use super::pick::{Cache, Choice, Owner, pick};
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::request::{Policy, Profile, Request};
 use crate::topology::Topology;
-
-/// The least vCPUs of a guest without GPUs that asks for no number.
-const DEFAULT_VCPUS: u32 = 2;
-
-/// vCPUs of a guest without GPUs that asks for no number, on a host whose cores have so many threads: whole cores, since
-/// nobody else gets what is left of one.
-pub(super) fn default_vcpus(threads: u32) -> u32 {
-    DEFAULT_VCPUS.next_multiple_of(threads.max(1))
-}
 
 /// The cores that a guest gets on one node.
 #[derive(Debug, Clone)]

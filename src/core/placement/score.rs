@@ -30,7 +30,8 @@
 //! those five can be less than what a set is given before they are known. So a set that loses already is never asked for
 //! its cores: the search compares with the two best so far and keeps the second for `--explain`.
 
-use super::devices::Judges;
+use super::budget::Budget;
+use super::extras::Search;
 use super::future::Future;
 use super::groups;
 use super::slots::{Mask, Slots, bits, touched};
@@ -126,6 +127,14 @@ impl Links {
     pub(super) fn inside(&self, set: Mask) -> u64 {
         bits(set).map(|gpu| self.to(gpu, set)).sum::<u64>() / 2
     }
+}
+
+/// What candidate sets are judged by besides their GPUs.
+pub(super) struct Judges<'a> {
+    /// Cores and memory.
+    pub(super) budget: &'a Budget,
+    /// NICs and NVMe drives.
+    pub(super) extras: &'a Search,
 }
 
 /// What makes keys on one host for one request.

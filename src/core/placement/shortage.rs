@@ -1,10 +1,9 @@
 //! What is short, as an error with numbers, holders and what would help. Written only where no place was found.
 
 use super::PlanError;
-use super::budget::{Budget, Demand, Solution};
+use super::affinity::Homes;
+use super::budget::{Budget, Demand, Room, Short, Solution};
 use super::explain::{NOTHING_LEFT, count, list};
-use super::home::Homes;
-use super::rooms::Room;
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::memsize::MemSize;
@@ -12,67 +11,6 @@ use crate::request::Profile;
 use crate::topology::Topology;
 use crate::words::are;
 use std::collections::BTreeSet;
-
-/// What a guest lacks.
-#[derive(Debug)]
-pub(super) enum Short {
-    /// More vCPUs than the host has hyperthreads.
-    Threads {
-        /// vCPUs.
-        vcpus: u32,
-        /// Hyperthreads that guests may have.
-        there: u32,
-    },
-    /// A node has too few cores.
-    Cores {
-        /// What is wanted.
-        demand: Demand,
-        /// Threads that a core for vCPUs needs.
-        threads: u32,
-    },
-    /// All nodes together have too few cores.
-    Everywhere {
-        /// The node of the GPUs, with the cores that lack.
-        demand: Demand,
-    },
-    /// Fewer cores than nodes that the GPUs are on.
-    Nodes {
-        /// Cores for vCPUs.
-        cores: u32,
-        /// Nodes of the GPUs.
-        nodes: u32,
-    },
-    /// The number of cells is not that of the nodes.
-    Cells {
-        /// Cells asked for.
-        asked: u32,
-        /// Nodes that the guest stands on, or could at most stand on.
-        nodes: u32,
-    },
-    /// The memory does not give each cell a page.
-    Page {
-        /// The memory.
-        asked: MemSize,
-        /// Cells.
-        cells: usize,
-    },
-    /// The record does not say how much memory the host has.
-    Unknown,
-    /// The nodes have no huge pages of the size.
-    Pages {
-        /// The nodes, as places.
-        rooms: Vec<usize>,
-    },
-    /// Too little memory.
-    Memory {
-        /// The nodes, as places; none: the whole host, where memory is bound nowhere.
-        rooms: Option<Vec<usize>>,
-        /// What is wanted of them.
-        size: MemSize,
-    },
-    /// Refused whatever the host has.
-    Refused(PlanError),
-}
 
 /// What an error is written from.
 pub(super) struct Shortage<'a> {

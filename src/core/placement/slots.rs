@@ -1,8 +1,8 @@
 //! A host's GPUs as numbers, and sets of them as bit masks: by PCIe switch, root complex, node and package. Knows
 //! neither what is wanted nor what is better.
 
+use super::affinity::Homes;
 use super::groups::{self, Block};
-use super::home::Homes;
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology};

@@ -1,8 +1,7 @@
 //! Why the cores of a plan were chosen, as data. Chooses nothing.
 
+use super::affinity::{Home, Moved, distance};
 use super::explain::Reasons;
-use super::home::{Home, Moved};
-use super::memory::distance;
 use super::pcpus::{Cores, GuestCores, NodeCores};
 use super::reason::{CoreReason, FewerThreads, NodeRule, Topic};
 use crate::bdf::Bdf;

@@ -6,8 +6,7 @@
 //! many whole nodes as all of them can; of the rest, and where their numbers of GPUs differ, every GPU has the same share.
 //! So no node is promised twice, GPUs of one node never differ, and a package without GPUs stays with guests without.
 
-use super::home::Home;
-use super::memory::distance;
+use super::{Home, distance};
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::topology::Topology;

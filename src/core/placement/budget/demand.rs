@@ -1,10 +1,18 @@
 //! How many cores a guest wants of each node, in numbers. Knows neither cores nor devices by name.
 
-use super::budget::{Budget, Demand, Loan, Solution, small};
-use super::cpus;
-use super::shortage::Short;
+use super::{Budget, Demand, Loan, Short, Solution, small};
+use crate::placement::cpus;
 use crate::request::{CellWish, Policy, Profile};
 use std::cmp::Reverse;
+
+/// The least vCPUs of a guest without GPUs that asks for no number.
+const DEFAULT_VCPUS: u32 = 2;
+
+/// vCPUs of a guest without GPUs that asks for no number, on a host whose cores have so many threads: whole cores, since
+/// nobody else gets what is left of one.
+fn default_vcpus(threads: u32) -> u32 {
+    DEFAULT_VCPUS.next_multiple_of(threads.max(1))
+}
 
 impl Budget {
     /// GPUs of the guest.
@@ -75,7 +83,7 @@ impl Budget {
     /// vCPUs that the profile gives when nobody asks for a number, with the listed nodes without GPUs.
     pub(super) fn default_vcpus(&self, out: &mut Solution) -> u32 {
         if out.homes.is_empty() {
-            return super::pcpus::default_vcpus(self.common);
+            return default_vcpus(self.common);
         }
         self.shares(out);
         let cores: u32 = out.demands.iter().map(|demand| demand.vcpus).sum();

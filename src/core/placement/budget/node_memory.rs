@@ -1,39 +1,15 @@
 //! How much memory a guest's cells get and from which nodes, in numbers. Knows no pcpu and writes no text.
 
-use super::budget::{Budget, CellSize, Demand, Part, Solution, Stock};
-use super::home::{self, Homes};
-use super::shortage::Short;
-use super::taken::{Taken, ordinary};
+use super::{Budget, CellSize, DGX2, Demand, Part, Room, Short, Solution, Stock};
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
+use crate::placement::affinity::{self, Homes};
+use crate::placement::taken::{Taken, ordinary};
 use crate::request::{PageSize, PinPolicy, Profile, Request};
 use crate::topology::{NumaNode, Topology};
 
 /// Memory of a guest without GPUs that asks for none.
 const DEFAULT: MemSize = MemSize::from_gib(2);
-/// Memory that the replaced tool gave to 16 GPUs of a DGX-2 (gpuvm-nvidia-vm(7), SIZES).
-pub(super) const DGX2: MemSize = MemSize::from_kib(1_516_912_640);
-
-/// A node's memory.
-#[derive(Debug)]
-pub(super) struct Room {
-    /// The node.
-    pub(super) id: NodeId,
-    /// What guests can have on the empty host.
-    pub(super) there: MemSize,
-    /// What they can have now.
-    pub(super) left: MemSize,
-    /// What the GPUs that have their memory here share.
-    base: MemSize,
-    /// How many these are.
-    gpus: u32,
-    /// Memory in huge pages of other sizes than the guest's that no domain has or will take.
-    pub(super) idle: MemSize,
-    /// Whether it can have pages of the size that is asked for.
-    pub(super) pages: bool,
-    /// Whether memory that is bound nowhere comes from here, too.
-    pub(super) usual: bool,
-}
 
 /// What stays with the host of a node's memory when a share is computed: one twentieth, at least 1 GiB and at most
 /// half; for the kernel, QEMU's own memory and page tables.
@@ -67,7 +43,7 @@ fn idle(topology: &Topology, taken: &Taken<'_>, at: usize, page: Option<MemSize>
 /// first; none where no node has memory.
 pub fn memory_node(topology: &Topology, node: NodeId) -> Option<NodeId> {
     let usual = ordinary(topology);
-    let near = |has: &dyn Fn(&NumaNode) -> bool| home::nearest(topology, node, has);
+    let near = |has: &dyn Fn(&NumaNode) -> bool| affinity::nearest(topology, node, has);
     let own = |n: &NumaNode| n.os_index == node && !n.memory_kib.is_zero();
     near(&own).or_else(|| near(&usual))
 }
@@ -109,7 +85,7 @@ pub(super) fn table(
             there,
             left: there - taken.memory(at) - idle,
             base: node.memory_kib - asked.unwrap_or_else(|| reserve(node)) - idle,
-            gpus: super::budget::small(gpus),
+            gpus: super::small(gpus),
             idle,
             pages: page.is_none()
                 || !known
@@ -148,7 +124,7 @@ impl Budget {
     /// The unit that each cell's memory is a multiple of: the huge page, else 2 MiB
     /// (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T4). The replaced tool's own sizes are whole MiB
     /// (SIZES there), and stay what they were in normal pages.
-    pub(super) fn unit(&self) -> MemSize {
+    pub(in crate::placement) fn unit(&self) -> MemSize {
         let request = &self.request;
         let pages = request.huge_pages.or(request.rounding).or_else(|| {
             let own = self.is_vendors() && request.memory_kib.is_none();
@@ -164,7 +140,7 @@ impl Budget {
     }
 
     /// Whether cells are bound to nodes.
-    pub(super) fn is_bound(&self) -> bool {
+    pub(in crate::placement) fn is_bound(&self) -> bool {
         self.request.pins != PinPolicy::None && self.request.profile != Profile::NvidiaVm
     }
 

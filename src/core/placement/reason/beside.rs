@@ -1,10 +1,9 @@
 //! Why these devices beside GPUs, in data and in words.
 
-use super::GpuName;
+use super::{GpuName, label};
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::placement::ExtraKind;
-use crate::placement::beside::label;
 use crate::placement::explain::{count, list};
 use crate::topology::Proximity;
 use crate::words::are;

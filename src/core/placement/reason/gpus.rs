@@ -23,6 +23,11 @@ impl fmt::Display for GpuName {
     }
 }
 
+/// GPUs by their names: `GPU 3`, `GPUs 0, 5 and 7`.
+pub(in crate::placement) fn label(gpus: &[GpuName]) -> String {
+    format!("{} {}", if gpus.len() == 1 { "GPU" } else { "GPUs" }, list(gpus))
+}
+
 /// GPUs by their names: `GPU 3 (0000:39:00.0)`, `GPUs 0 to 3`, `GPUs 0, 5 and 7`; displays by address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuList {

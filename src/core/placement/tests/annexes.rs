@@ -2,7 +2,7 @@
 
 use super::testhost::{HostSpec, NodeSpec, held};
 use super::{plan_on, refusal, run, says};
-use crate::placement::home::Homes;
+use crate::placement::affinity::Homes;
 use crate::placement::*;
 use crate::request::CellWish;
 use crate::topology::Parts;

@@ -2,8 +2,8 @@
 
 use super::testhost::{HostSpec, NodeSpec, held};
 use super::{dgx2, pins, plan_on, refusal, run, says};
+use crate::placement::affinity::Homes;
 use crate::placement::budget::{Budget, Solution};
-use crate::placement::home::Homes;
 use crate::placement::taken::Taken;
 use crate::placement::*;
 use crate::request::{Allow, CellWish, GpuWish, Policy, Reserve};

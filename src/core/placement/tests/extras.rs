@@ -2,9 +2,9 @@
 
 use super::testhost::{HostSpec, device, held};
 use crate::cpuset::NodeId;
+use crate::placement::affinity::Homes;
 use crate::placement::explain::Reasons;
 use crate::placement::extras::{Extras, Search, distance};
-use crate::placement::home::Homes;
 use crate::placement::taken::Taken;
 use crate::placement::*;
 use crate::request::{DeviceWish, GpuWish, Near};

@@ -2,8 +2,7 @@
 
 use crate::cpuset::{NodeId, PcpuId};
 use crate::memsize::MemSize;
-use crate::placement::home::Homes;
-use crate::placement::memory::distance;
+use crate::placement::affinity::{Homes, distance};
 use crate::placement::taken::Taken;
 use crate::placement::*;
 use crate::request::{CellWish, Profile};

@@ -1,0 +1,54 @@
+//! What is wanted of a host's devices and what was chosen of them, as data.
+
+use super::extras::Extras;
+use super::slots::Mask;
+use crate::bdf::Bdf;
+use crate::topology::PartitionId;
+
+/// What is wanted of this host.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wanted {
+    /// So many.
+    Any(usize),
+    /// These.
+    These(Mask),
+}
+
+/// What a guest gets passed through.
+#[derive(Debug, Default)]
+pub(super) struct Devices {
+    /// NVLink partition.
+    pub(super) partition: Option<PartitionId>,
+    /// GPUs, by address.
+    pub(super) gpus: Vec<Bdf>,
+    /// NVSwitches, by address.
+    pub(super) switches: Vec<Bdf>,
+    /// NICs, virtual functions and NVMe drives.
+    pub(super) extras: Extras,
+    /// Functions that have to come along, by address.
+    pub(super) companions: Vec<Bdf>,
+}
+
+impl Devices {
+    /// All of them in guest order.
+    pub(super) fn all(&self) -> Vec<Bdf> {
+        [self.asked(), self.companions.clone()].concat()
+    }
+
+    /// All but those that come along, in guest order.
+    pub(super) fn asked(&self) -> Vec<Bdf> {
+        let Extras { nics, vfs, nvmes } = &self.extras;
+        [&self.gpus[..], &self.switches, nics, vfs, nvmes].concat()
+    }
+}
+
+/// A set of GPUs that was chosen.
+#[derive(Debug, Default)]
+pub(super) struct Set {
+    /// The partition; none where it is no listed one.
+    pub(super) id: Option<PartitionId>,
+    /// GPUs.
+    pub(super) gpus: Mask,
+    /// NVSwitches.
+    pub(super) switches: Mask,
+}
