@@ -17,6 +17,7 @@ mod drives;
 mod errors;
 mod fabric;
 mod hosts;
+mod imports;
 mod law;
 mod libvirt;
 mod lstopo;

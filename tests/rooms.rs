@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Source files below a directory, tests of their own left out.
-fn sources(dir: &Path) -> Vec<(PathBuf, String)> {
+pub(crate) fn sources(dir: &Path) -> Vec<(PathBuf, String)> {
     let mut all = Vec::new();
     let mut dirs = vec![dir.to_owned()];
     while let Some(dir) = dirs.pop() {
