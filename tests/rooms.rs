@@ -125,7 +125,10 @@ const MODULES: [(&str, &[&str]); 15] = [
     ("check", &["topology", "request", "occupancy", "placement", "domain"]),
     ("nccl", &["topology", "domain", "check"]),
     ("tune", &["topology", "request", "occupancy", "placement", "domain", "check"]),
-    ("verify", &["topology", "request", "occupancy", "placement", "domain", "check", "nccl"]),
+    (
+        "verify",
+        &["topology", "fabric", "request", "occupancy", "placement", "domain", "check", "nccl"],
+    ),
     // The words of types for JSON Schemas.
     ("schema", &["hostnet", "image", "network", "topology"]),
 ];

@@ -9,7 +9,7 @@ use crate::words;
 use gpuvm_ops::files::FileError;
 use gpuvm_ops::gone;
 use gpuvm_ops::verify::watch::{Changed, Rounds};
-use gpuvm_ops::verify::{Verified, Verify, metrics, verify};
+use gpuvm_ops::verify::{Verified, Verify, called, metrics, verify};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -53,11 +53,11 @@ pub fn run(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn round(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Verified>> {
     let begun = Instant::now();
     let agent_wait = Duration::from_secs(args.agent_wait);
-    let all = verify(cx, &Verify { name: args.name.clone(), agent_wait })?;
+    let found = verify(cx, &Verify { name: args.name.clone(), agent_wait })?;
     if let Some(path) = &args.metrics {
-        metrics::write(path, &all, begun.elapsed()).map_err(FileError::of(path))?;
+        metrics::write(path, &found, begun.elapsed()).map_err(FileError::of(path))?;
     }
-    Ok(all)
+    Ok(found.all)
 }
 
 /// Compares until somebody interrupts it. A round that fails is said and not the end: libvirt may be on its way up.
@@ -94,7 +94,8 @@ fn watch(args: &VerifyArgs, cx: &Context<'_>, every: Duration) -> anyhow::Result
 /// How much was found.
 fn summary(all: &[Verified]) -> String {
     let count: usize = all.iter().map(|one| one.findings.len()).sum();
-    format!("{}, {}", words::count(all.len(), "domain"), words::count(count, "difference"))
+    let domains = all.iter().filter(|one| !one.domain.is_empty()).count();
+    format!("{}, {}", words::count(domains, "domain"), words::count(count, "difference"))
 }
 
 /// Prints one change; as JSON in one line, for programs that read lines.
@@ -103,6 +104,7 @@ fn tell(changed: &Changed, cx: &Context<'_>) -> anyhow::Result<()> {
         return Ok(cx.output.json_line("gpuvm-verify-change", changed)?);
     }
     let Changed { domain, appeared, gone } = changed;
+    let domain = called(domain);
     let appeared = appeared.iter().map(|finding| format!("{domain}: {}", finding_text(finding)));
     let gone = gone
         .iter()
@@ -122,15 +124,17 @@ fn text(one: &Verified) -> String {
     let Verified { domain, running, findings, rules, not_checked } = one;
     let mut text: String = findings.iter().map(finding_text).collect();
     let state = if *running { "running" } else { "off" };
+    let name = called(domain);
+    let name = if domain.is_empty() { name.to_owned() } else { format!("{name} ({state})") };
     if !one.is_compared() {
-        return text + &format!("{domain} ({state}): not compared\n");
+        return text + &format!("{name}: not compared\n");
     }
     let found = match findings.len() {
         0 => "as it should be".to_owned(),
         1 => "1 difference".to_owned(),
         many => format!("{many} differences"),
     };
-    write!(text, "{domain} ({state}): {found}, {rules} rules checked").expect("text");
+    write!(text, "{name}: {found}, {rules} rules checked").expect("text");
     if !not_checked.is_empty() {
         write!(text, ", not checked: {}", not_checked.join(", ")).expect("text");
     }

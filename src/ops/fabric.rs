@@ -23,9 +23,10 @@ use crate::topology::{FabricModel, Topology};
 use crate::world::World;
 use gpuvm_core::fabric::{
     Domain, Listed, Modules, ModulesText, PartitionRefusal, PartitionState, Release, RestoreEntry,
-    Verdict, pending, release, states,
+    RestoreList, Running, Verdict, pending, release, states,
 };
-use gpuvm_host::fabric::config::Config;
+use gpuvm_core::verify::partition::Partitions;
+use gpuvm_host::fabric::config::{Address, Config};
 use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError};
 use serde::Serialize;
 
@@ -189,9 +190,8 @@ pub fn show(world: &World) -> Result<ShownFabric> {
         return Ok(shown);
     }
     shown.manager_version = version();
-    let running = running(world, &topology)?;
-    let listed = Manager::at(address.clone()).list();
-    match RestoreFile::read(RestoreFile::here()) {
+    let Look { listed, running, file } = Look::at(world, &topology, &address)?;
+    match file {
         Ok(file) => {
             let pending = pending(&file, &running, listed.as_deref().ok());
             shown.pending = pending.into_iter().cloned().collect();
@@ -212,6 +212,47 @@ pub fn show(world: &World) -> Result<ShownFabric> {
         Err(refusal) => shown.refusal = Some(refusal.note(&address)),
     }
     Ok(shown)
+}
+
+/// What Fabric Manager, libvirt and the file of active partitions say of the same moment.
+struct Look {
+    /// Fabric Manager's list.
+    listed: std::result::Result<Vec<Listed>, ManagerRefusal>,
+    /// The domains that run, with the GPUs of the board that each has.
+    running: Vec<Running>,
+    /// What was activated for whom.
+    file: std::result::Result<RestoreList, RestoreFileError>,
+}
+
+impl Look {
+    /// Asks all three.
+    fn at(world: &World, topology: &Topology, address: &Address) -> Result<Look> {
+        let running = running(world, topology)?;
+        let listed = Manager::at(address.clone()).list();
+        Ok(Look { listed, running, file: RestoreFile::read(RestoreFile::here()) })
+    }
+}
+
+/// What `verify` compares guests with, and what of it is not known, in words. None: NVSwitches are not shared here.
+pub fn compared(world: &World, topology: &Topology) -> Result<(Option<Partitions>, Vec<String>)> {
+    let mut untold = Vec::new();
+    if topology.fabric().model != FabricModel::SharedNvswitch {
+        return Ok((None, untold));
+    }
+    let config = Config::read(&FsRoot::live()?)?;
+    if config.is_of_vgpu() {
+        untold.push("NVLink partitions (FABRIC_MODE=2: they are those of virtual GPUs)".into());
+        return Ok((None, untold));
+    }
+    let Look { listed, running, file } = Look::at(world, topology, &config.address)?;
+    let listed = listed.map_err(|refusal| {
+        untold.push(format!("NVLink partitions ({})", refusal.note(&config.address)));
+    });
+    let remembered = file.unwrap_or_else(|error| {
+        untold.push(format!("NVLink partitions of guests that are off ({error})"));
+        RestoreList::default()
+    });
+    Ok((Some(Partitions { listed: listed.ok(), running, remembered }), untold))
 }
 
 /// A partition with the addresses of its GPUs.

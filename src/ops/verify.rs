@@ -9,6 +9,7 @@ use crate::discover::{files, process, tuning};
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
 use crate::error::{Doing as _, Error, Result, coded};
+use crate::fabric::compared;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::{
     DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
@@ -16,9 +17,11 @@ use crate::hypervisor::{
 use crate::placement::Occupancy;
 use crate::topology::Topology;
 use crate::world::World;
+use gpuvm_core::verify::partition::{self, Partitions};
 use gpuvm_core::verify::tuning::Tuning;
 use gpuvm_core::verify::{self, Finding, Subject, not_compared};
 use gpuvm_core::versions::Versions;
+use gpuvm_host::fabric::config::Config;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::iter::successors;
@@ -37,7 +40,7 @@ pub struct Verify {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verified {
-    /// Name of the domain.
+    /// Name of the domain; empty: of no domain, as an NVLink partition that is active for nobody.
     pub domain: String,
     /// Whether it runs.
     pub running: bool,
@@ -61,30 +64,56 @@ impl Verified {
         }
     }
 
+    /// What belongs to no domain.
+    fn of_nobody(findings: Vec<Finding>) -> Verified {
+        let (domain, rules) = (String::new(), partition::RULES.len());
+        Verified { domain, running: false, findings, rules, not_checked: Vec::new() }
+    }
+
     /// Whether the domain could be compared.
     pub fn is_compared(&self) -> bool {
         !self.findings.iter().any(Finding::is_not_compared)
     }
 }
 
+/// A domain's name in words, where it may be that of no domain.
+pub fn called(domain: &str) -> &str {
+    if domain.is_empty() { "this host" } else { domain }
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct Compared {
+    /// Domain by domain.
+    pub all: Vec<Verified>,
+    /// How NVLink partitions stand; none: Fabric Manager keeps none here.
+    pub partitions: Option<Partitions>,
+}
+
 /// Compares every domain that is asked for, once.
-pub fn verify(world: &World, wanted: &Verify) -> Result<Vec<Verified>> {
+pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
     let hypervisor = world.hypervisor()?;
     let host = Machine::read(world, &*hypervisor)?;
     let mut all = Vec::new();
-    for summary in hypervisor.domains()? {
+    let summaries = hypervisor.domains()?;
+    for summary in &summaries {
         if wanted.name.as_ref().is_some_and(|name| *name != summary.name) {
             continue;
         }
-        let found = host.compare(&*hypervisor, &summary, wanted.agent_wait);
-        all.extend(if wanted.name.is_none() { of_many(&summary, found)? } else { Some(found?) });
+        let found = host.compare(&*hypervisor, summary, wanted.agent_wait);
+        all.extend(if wanted.name.is_none() { of_many(summary, found)? } else { Some(found?) });
     }
     if let Some(name) = wanted.name.as_ref().filter(|_| all.is_empty()) {
         let hint = "`gpuvm list` shows the domains that are there";
         let message = format!("there is no domain `{name}`");
         return Err(coded(HypervisorErrorKind::NoDomain.into(), message, hint));
     }
-    Ok(all)
+    if let Some(partitions) = host.partitions.as_ref().filter(|_| wanted.name.is_none()) {
+        let known: Vec<&str> = summaries.iter().map(|summary| summary.uuid.as_str()).collect();
+        let stale = partition::of_nobody(partitions, &known);
+        all.extend((!stale.is_empty()).then(|| Verified::of_nobody(stale)));
+    }
+    Ok(Compared { all, partitions: host.partitions })
 }
 
 /// The answer for one of many domains: one that cannot be read does not keep the others from being compared, and one that
@@ -133,6 +162,8 @@ struct Machine {
     all: Occupancy,
     /// What it runs.
     versions: Versions,
+    /// How its NVLink partitions stand; none: Fabric Manager keeps none.
+    partitions: Option<Partitions>,
     /// What cannot be compared on it.
     untold: Vec<String>,
 }
@@ -146,6 +177,7 @@ impl Machine {
             here: None,
             all: Occupancy::default(),
             versions: hypervisor.versions(),
+            partitions: None,
             untold: Vec::new(),
         };
         if is_here {
@@ -161,7 +193,29 @@ impl Machine {
                 Err(error) => machine.untold.push(format!("other domains ({})", error.whole())),
             }
         }
+        machine.read_partitions(world, hypervisor)?;
         Ok(machine)
+    }
+
+    /// Reads how NVLink partitions stand. As `fabric show` does, also of the guests of libvirt's test driver, where
+    /// Fabric Manager's file says that it keeps partitions.
+    fn read_partitions(&mut self, world: &World, hypervisor: &dyn Hypervisor) -> Result<()> {
+        let elsewhere = !hypervisor.machine().is_here();
+        if elsewhere || self.here.is_none() && Config::read(&FsRoot::live()?)?.mode.is_none() {
+            return Ok(());
+        }
+        let read = match &self.here {
+            Some(here) => compared(world, &here.topology),
+            None => compared(world, &world.topology()?),
+        };
+        match read {
+            Ok((partitions, untold)) => {
+                self.partitions = partitions;
+                self.untold.extend(untold);
+            }
+            Err(error) => self.untold.push(format!("NVLink partitions ({})", error.whole())),
+        }
+        Ok(())
     }
 
     /// Compares one domain.
@@ -200,6 +254,7 @@ impl Machine {
             process: process.as_ref(),
             guest: guest.as_ref(),
             host,
+            partitions: self.partitions.as_ref(),
         };
         Ok(Verified {
             domain: name.clone(),

@@ -39,6 +39,7 @@ pub fn verified(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Ve
             others: &others,
             versions: &versions,
         }),
+        partitions: None,
     };
     let findings = verify(&subject).into_iter();
     findings.map(|finding| format!("{} ({})", finding.says.message, finding.rule)).collect()

@@ -21,7 +21,7 @@ pub use pauses::Pauses;
 pub use restore::{
     FORMAT, Mode, Restore, RestoreEntry, RestoreList, RestoreListError, pending, restore,
 };
-pub use verdict::{PartitionState, Verdict, states};
+pub use verdict::{PartitionState, Verdict, modules_of, states};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -58,6 +58,20 @@ impl Running {
     /// Whether it has any GPU of a set.
     pub fn has_any(&self, modules: &Modules) -> bool {
         !self.modules.is_disjoint(modules)
+    }
+
+    /// Whether it has exactly the GPUs of a set. With module ids unknown that is told of the set of all GPUs only.
+    pub fn has_exactly(&self, modules: &Modules, all: &Modules) -> bool {
+        match self.unknown {
+            0 => self.modules == *modules,
+            _ => modules == all && self.may_have(modules),
+        }
+    }
+
+    /// Whether it may have exactly the GPUs of a set: the module ids of some are not known.
+    pub fn may_have(&self, modules: &Modules) -> bool {
+        let unknown = modules.len().checked_sub(self.modules.len());
+        self.unknown > 0 && self.modules.is_subset(modules) && unknown == Some(self.unknown)
     }
 }
 

@@ -233,8 +233,10 @@ pub fn pending<'l>(
     running: &[Running],
     listed: Option<&[Listed]>,
 ) -> Vec<&'l RestoreEntry> {
+    // One whose GPUs another domain has by now is that one's.
     let runs = |entry: &RestoreEntry| {
-        running.iter().any(|one| one.domain.uuid.eq_ignore_ascii_case(&entry.domain))
+        let is_its = |one: &Running| one.domain.uuid.eq_ignore_ascii_case(&entry.domain);
+        running.iter().any(|one| is_its(one) || one.has_any(&entry.modules))
     };
     let may_be_active = |entry: &RestoreEntry| match listed {
         None => true,

@@ -285,8 +285,8 @@ fn a_verdict_weighs_what_runs_against_what_is_active() {
     }
     let state = states(&worn(&[]), &[]).remove(3);
     assert_eq!((state.links, state.links_at_most, state.holder), (16, 18, None));
-    let all = [Ok, Free, Stale, Missing, Overlap, Degraded, Unknown];
-    let wrong: Vec<Verdict> = all.into_iter().filter(|verdict| verdict.is_wrong()).collect();
+    let wrong: Vec<Verdict> =
+        Verdict::ALL.into_iter().filter(|verdict| verdict.is_wrong()).collect();
     assert_eq!(wrong, [Stale, Missing, Overlap]);
 }
 

@@ -26,6 +26,17 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// All of them.
+    pub const ALL: [Verdict; 7] = [
+        Verdict::Ok,
+        Verdict::Free,
+        Verdict::Stale,
+        Verdict::Missing,
+        Verdict::Overlap,
+        Verdict::Degraded,
+        Verdict::Unknown,
+    ];
+
     /// Whether it is to be mended: a guest is broken, or GPUs are kept from guests.
     pub fn is_wrong(self) -> bool {
         matches!(self, Verdict::Stale | Verdict::Missing | Verdict::Overlap)
@@ -67,23 +78,30 @@ pub struct PartitionState {
     pub verdict: Verdict,
 }
 
+/// Module ids of all GPUs of a list.
+pub fn modules_of(listed: &[Listed]) -> Modules {
+    listed.iter().flat_map(Listed::modules).collect()
+}
+
 /// Judges every partition of a list, by number.
 pub fn states(listed: &[Listed], running: &[Running]) -> Vec<PartitionState> {
-    let mut states: Vec<_> = listed.iter().map(|one| state(one, listed, running)).collect();
+    let all = modules_of(listed);
+    let mut states: Vec<_> = listed.iter().map(|one| state(one, listed, running, &all)).collect();
     states.sort_by_key(|state| state.id);
     states
 }
 
-/// Judges one partition.
-fn state(one: &Listed, listed: &[Listed], running: &[Running]) -> PartitionState {
+/// Judges one partition. `all`: the GPUs of all of them.
+fn state(one: &Listed, listed: &[Listed], running: &[Running], all: &Modules) -> PartitionState {
     let modules = one.modules();
-    let exact = running.iter().find(|r| r.modules == modules && r.unknown == 0);
+    let exact = running.iter().find(|r| r.has_exactly(&modules, all));
     let any = running.iter().find(|r| r.has_any(&modules));
     let shares = |other: &&Listed| other.id != one.id && other.active && other.has_any(&modules);
     let is_shared = one.active && listed.iter().any(|other| shares(&other));
     let is_worn = one.gpus.iter().any(|gpu| gpu.links < gpu.most);
     let verdict = match (one.active, exact, any) {
         (true, ..) if is_shared => Verdict::Overlap,
+        (true, None, Some(holder)) if holder.may_have(&modules) => Verdict::Unknown,
         (true, None, Some(_)) => Verdict::Overlap,
         (true, None, None) if running.iter().any(|r| r.unknown > 0) => Verdict::Unknown,
         (true, None, None) => Verdict::Stale,

@@ -108,8 +108,14 @@ mod tests {
 
     /// The rules that say that it is not what was asked for.
     fn not_as_asked(xml: &DomainXml) -> Vec<&'static str> {
-        let subject =
-            Subject { definition: xml, live: None, process: None, guest: None, host: None };
+        let subject = Subject {
+            definition: xml,
+            live: None,
+            process: None,
+            guest: None,
+            host: None,
+            partitions: None,
+        };
         verify(&subject).iter().map(|finding| finding.rule).collect()
     }
 

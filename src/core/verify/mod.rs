@@ -10,6 +10,7 @@ pub mod guest;
 mod host;
 mod memory;
 mod nccl;
+pub mod partition;
 mod plan;
 pub mod process;
 mod report;
@@ -20,11 +21,13 @@ pub use report::{Between, Differs, Finding};
 
 use crate::check;
 use crate::domain::DomainXml;
+use crate::fabric::Domain;
 use crate::finding::{Rule, Severity};
 use crate::placement::Occupancy;
 use crate::shell::word;
 use crate::topology::Topology;
 use crate::versions::Versions;
+use partition::Partitions;
 use process::Process;
 use report::Report;
 use std::collections::BTreeSet;
@@ -46,6 +49,8 @@ pub struct Subject<'a> {
     pub guest: Option<&'a guest::View>,
     /// The host; none: the domain is on another one.
     pub host: Option<Host<'a>>,
+    /// What is said of NVLink partitions; none: Fabric Manager keeps none that guests of whole GPUs need.
+    pub partitions: Option<&'a Partitions>,
 }
 
 /// The host of a domain.
@@ -70,6 +75,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         guest::RULES,
         nccl::RULES,
         host::RULES,
+        partition::RULES,
         files::RULES,
         definition::RULES,
         plan::RULES,
@@ -97,6 +103,11 @@ pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
         }
     }
     files::compare(subject, &mut report);
+    if let Some(partitions) = subject.partitions {
+        let name = subject.definition.name();
+        let domain = Domain { name, uuid: subject.definition.uuid().unwrap_or_default() };
+        partition::compare(&domain, partitions, &mut report);
+    }
     let defined = check::guest::Guest::read(subject.definition);
     plan::compare(subject.definition, &defined, topology, &mut report);
     if let Some(host) = subject.host {

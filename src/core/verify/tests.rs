@@ -129,6 +129,7 @@ impl Case {
             process: runs.then_some(&self.process),
             guest: runs.then_some(&self.view),
             host: Some(Host { topology: &topology, tuning, others: &others, versions: &versions }),
+            partitions: None,
         };
         let own =
             verify(&subject).into_iter().filter(|finding| finding.says.between != Between::Rule);

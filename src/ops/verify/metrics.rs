@@ -1,7 +1,9 @@
 //! Numbers for Prometheus, in its text format, as the node exporter's textfile collector takes them: a file that is
 //! replaced by a rename, so that it is never read half written.
 
-use super::Verified;
+use super::Compared;
+use gpuvm_core::fabric::Verdict;
+use gpuvm_core::verify::partition::Partitions;
 use gpuvm_core::verify::rules;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -10,11 +12,11 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// Writes the file.
-pub fn write(path: &Path, answers: &[Verified], took: Duration) -> std::io::Result<()> {
+pub fn write(path: &Path, found: &Compared, took: Duration) -> std::io::Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let mut file = tempfile::NamedTempFile::new_in(dir.unwrap_or(Path::new(".")))?;
-    file.write_all(text(answers, now, took).as_bytes())?;
+    file.write_all(text(found, now, took).as_bytes())?;
     // The exporter runs as a user of its own.
     file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
     file.persist(path).map_err(|error| error.error)?;
@@ -23,7 +25,8 @@ pub fn write(path: &Path, answers: &[Verified], took: Duration) -> std::io::Resu
 }
 
 /// The numbers of one run that ended at `now`, since 1970.
-fn text(answers: &[Verified], now: Duration, took: Duration) -> String {
+fn text(found: &Compared, now: Duration, took: Duration) -> String {
+    let Compared { all: answers, partitions } = found;
     let mut text = String::new();
     let mut gauge = |name: &str, help: &str, samples: Vec<(String, String)>| {
         writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge").expect("text");
@@ -36,8 +39,8 @@ fn text(answers: &[Verified], now: Duration, took: Duration) -> String {
         let domain = label(&answer.domain);
         for rule in rules() {
             let count = answer.findings.iter().filter(|found| found.rule == rule.id).count();
-            // Of a domain that could not be compared nothing else is known.
-            if count == 0 && !answer.is_compared() {
+            // Of a domain that could not be compared, and of no domain, nothing else is known.
+            if count == 0 && (!answer.is_compared() || answer.domain.is_empty()) {
                 continue;
             }
             let labels = format!("{{domain=\"{domain}\",rule=\"{}\"}}", rule.id);
@@ -45,11 +48,14 @@ fn text(answers: &[Verified], now: Duration, took: Duration) -> String {
         }
     }
     gauge("gpuvm_verify_findings", "Differences that gpuvm verify found.", findings);
-    let running = answers.iter().map(|answer| {
+    let running = answers.iter().filter(|answer| !answer.domain.is_empty()).map(|answer| {
         let labels = format!("{{domain=\"{}\"}}", label(&answer.domain));
         (labels, u8::from(answer.running).to_string())
     });
     gauge("gpuvm_verify_domain_running", "Whether the domain runs.", running.collect());
+    for (name, help, samples) in partitions.iter().flat_map(of_partitions) {
+        gauge(name, help, samples);
+    }
     let seconds = |time: Duration| vec![(String::new(), format!("{:.3}", time.as_secs_f64()))];
     gauge("gpuvm_verify_duration_seconds", "How long the comparison took.", seconds(took));
     gauge(
@@ -60,6 +66,32 @@ fn text(answers: &[Verified], now: Duration, took: Duration) -> String {
     text
 }
 
+/// A gauge: its name, its help, labels with values.
+type Gauge = (&'static str, &'static str, Vec<(String, String)>);
+
+/// The gauges of NVLink partitions. How many there are of each verdict only Fabric Manager tells.
+fn of_partitions(all: &Partitions) -> Vec<Gauge> {
+    let one = |value: usize| vec![(String::new(), value.to_string())];
+    let answers = usize::from(all.listed.is_some());
+    let mut gauges = vec![
+        ("gpuvm_fabric_manager_up", "Whether Fabric Manager lists partitions.", one(answers)),
+        (
+            "gpuvm_fabric_partitions_pending",
+            "Partitions of guests that are off, still to be deactivated.",
+            one(all.pending()),
+        ),
+    ];
+    if let Some(states) = all.states() {
+        let sample = |verdict: Verdict| {
+            let count = states.iter().filter(|state| state.verdict == verdict).count();
+            (format!("{{verdict=\"{verdict}\"}}"), count.to_string())
+        };
+        let samples = Verdict::ALL.map(sample).to_vec();
+        gauges.push(("gpuvm_fabric_partitions", "NVLink partitions, as fabric show.", samples));
+    }
+    gauges
+}
+
 /// A value of a label, as the format wants it.
 fn label(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
@@ -67,7 +99,9 @@ fn label(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Verified;
     use super::*;
+    use gpuvm_core::fabric::{Listed, RestoreList};
     use gpuvm_core::finding::Severity;
     use gpuvm_core::verify::{Between, Differs, Finding, not_compared};
 
@@ -92,12 +126,16 @@ mod tests {
             rules: 1,
             not_checked: vec![],
         };
-        let answers = [
+        let of_host = Finding { rule: "partition-stale", ..finding.clone() };
+        let all = vec![
             answer("a\"\\b", vec![finding.clone(), finding]),
             answer("c", vec![]),
             answer("d", vec![not_compared("d", "why".into())]),
+            answer("", vec![of_host]),
         ];
-        let text = text(&answers, Duration::from_millis(1_500), Duration::from_millis(20));
+        let found = Compared { all, partitions: None };
+        let text = text(&found, Duration::from_millis(1_500), Duration::from_millis(20));
+        assert!(!text.contains("gpuvm_fabric"), "{text}");
         let lines: Vec<&str> = text.lines().collect();
         for line in [
             "# TYPE gpuvm_verify_findings gauge",
@@ -105,6 +143,7 @@ mod tests {
             "gpuvm_verify_findings{domain=\"c\",rule=\"vcpu-affinity\"} 0",
             "gpuvm_verify_findings{domain=\"c\",rule=\"pcpu-held\"} 0",
             "gpuvm_verify_findings{domain=\"d\",rule=\"not-compared\"} 1",
+            "gpuvm_verify_findings{domain=\"\",rule=\"partition-stale\"} 1",
             "gpuvm_verify_domain_running{domain=\"c\"} 1",
             "gpuvm_verify_duration_seconds 0.020",
             "gpuvm_verify_last_success_timestamp_seconds 1.500",
@@ -112,9 +151,38 @@ mod tests {
             assert!(lines.contains(&line), "{line}\n{text}");
         }
         let samples = lines.iter().filter(|l| l.starts_with("gpuvm_verify_findings{")).count();
-        assert_eq!(samples, 2 * rules().count() + 1);
+        assert_eq!(samples, 2 * rules().count() + 2);
+        assert!(!text.contains("running{domain=\"\""), "{text}");
         let names: std::collections::BTreeSet<&str> = rules().map(|rule| rule.id).collect();
         assert_eq!(names.len(), rules().count(), "two rules of one name");
+    }
+
+    #[test]
+    fn partitions_are_counted_where_fabric_manager_tells_them() {
+        let partitions = |listed| Partitions {
+            listed,
+            running: vec![],
+            remembered: RestoreList::parse(
+                r#"{"version":1,"partitions":[{"id":3,"modules":[],"domain":"u"}]}"#,
+            )
+            .unwrap(),
+        };
+        let text = |listed| {
+            let found = Compared { all: vec![], partitions: Some(partitions(listed)) };
+            text(&found, Duration::ZERO, Duration::ZERO)
+        };
+        let listed = text(Some(vec![Listed { id: 3, active: true, gpus: vec![] }]));
+        for line in [
+            "gpuvm_fabric_manager_up 1",
+            "gpuvm_fabric_partitions_pending 1",
+            "gpuvm_fabric_partitions{verdict=\"stale\"} 1",
+            "gpuvm_fabric_partitions{verdict=\"ok\"} 0",
+        ] {
+            assert!(listed.lines().any(|one| one == line), "{line}\n{listed}");
+        }
+        let silent = text(None);
+        assert!(silent.contains("\ngpuvm_fabric_manager_up 0\n"), "{silent}");
+        assert!(!silent.contains("verdict="), "{silent}");
     }
 
     #[test]
@@ -122,10 +190,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("gpuvm.prom");
         std::fs::write(&path, "old").unwrap();
-        write(&path, &[], Duration::ZERO).unwrap();
+        let nothing = Compared { all: vec![], partitions: None };
+        write(&path, &nothing, Duration::ZERO).unwrap();
         assert!(std::fs::read_to_string(&path).unwrap().starts_with("# HELP"));
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o644);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "something is left");
-        assert!(write(&dir.path().join("no/x.prom"), &[], Duration::ZERO).is_err());
+        assert!(write(&dir.path().join("no/x.prom"), &nothing, Duration::ZERO).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! The comparison on a hypervisor in memory: what others do while it goes on.
 
-use super::*;
+use super::{verify as compare, *};
 use crate::hypervisor::HypervisorErrorKind;
 use crate::reporter::Answer;
 use crate::stage::{Stage, UUID};
@@ -25,6 +25,11 @@ fn stage() -> Stage {
     stage.fake.put("a", UUID, false);
     stage.fake.put("b", OTHER, false);
     stage
+}
+
+/// What is found, domain by domain.
+fn verify(world: &World, wanted: &Verify) -> Result<Vec<Verified>> {
+    compare(world, wanted).map(|compared| compared.all)
 }
 
 /// All domains, or the one of this name; agents are asked so long.

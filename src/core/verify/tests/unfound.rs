@@ -97,6 +97,7 @@ fn by_rules(case: &Case, runs: bool, other: Option<Held>) -> Vec<(&'static str, 
         process: None,
         guest: None,
         host: Some(Host { topology: &topology, tuning, others: &others, versions }),
+        partitions: None,
     };
     verify(&subject).into_iter().map(|finding| (finding.rule, finding.severity)).collect()
 }
