@@ -4,9 +4,11 @@ use super::args::NameArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::names::state;
+use super::options::{changes, told};
 use crate::domain::view::AgentState;
 use crate::hypervisor::DomainState;
 use crate::network::AddressSource;
+use crate::request::Request;
 use gpuvm_ops::domains::{ShownDomain, show};
 use std::fmt::Write as _;
 
@@ -85,8 +87,7 @@ fn text(shown: &ShownDomain) -> String {
     };
     line("agent", agent.into());
     let request = view.remembered.as_ref().and_then(|remembered| remembered.request.as_ref());
-    let request =
-        request.map(|request| serde_json::to_string(request).expect("a request has no map"));
+    let request = request.map(|request| told(&changes(&Request::for_gpus(0), request)));
     line("request", request.unwrap_or_default());
     text
 }

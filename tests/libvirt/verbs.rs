@@ -145,11 +145,18 @@ fn a_running_guest_is_reached_stopped_and_restarted() {
     let json = on(daemon, &["ip", "verbs", "--json"]).1;
     assert!(json.contains("\"source\": \"lease\""), "{json}");
     let show = on(daemon, &["show", "verbs"]).1;
-    for text in
-        ["console   pty /dev/pts/", "agent     no channel", "started   by hand", "(DHCP lease)"]
-    {
+    for text in [
+        "console   pty /dev/pts/",
+        "agent     no channel",
+        "started   by hand",
+        "(DHCP lease)",
+        "request   --vcpus",
+    ] {
         assert!(show.contains(text), "no `{text}` in:\n{show}");
     }
+    let login = on(daemon, &["ssh", "verbs", "--user", "lab", "--print", "--", "uptime"]).1;
+    assert!(login.ends_with(&format!(" -- {} uptime\n", ip.trim_end())), "{login}");
+    assert!(login.starts_with("ssh -o User=lab -o HostKeyAlias=gpuvm-"), "{login}");
     tiny.wait_for("seen: all");
     by_pipes(daemon, &dir);
     at_a_terminal(daemon, |_, keys| keys.write_all(b"\x1d").unwrap());
