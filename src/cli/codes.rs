@@ -1,10 +1,8 @@
 //! Stable names of errors, for programs; gpuvm-codes(7) lists them. Those of the modules' error enums are made from the
 //! names of variants; those of verbs are the classes of [`Class`].
 
-use super::error::{Hinted, told_by};
 use crate::apply::array::ArrayError;
 use crate::apply::bind::BindError;
-use crate::apply::command::CommandError;
 use crate::apply::hostnet::HostNetError;
 use crate::apply::nic::{LinkError, NicError};
 use crate::apply::pages::PagesError;
@@ -13,6 +11,7 @@ use crate::apply::setting::SettingError;
 use crate::apply::{ApplyError, DiskError, ExclusionsError, JournalError, LockError, StepError};
 use crate::bdf::BdfError;
 use crate::blockdev::BlockError;
+use crate::command::CommandError;
 use crate::cpuset::IdSetError;
 use crate::discover::DiscoverError;
 use crate::discover::files::ConfError;
@@ -44,7 +43,7 @@ use gpuvm_ops::domain_history::HistoryOfError;
 use gpuvm_ops::drives::error::{ArrayVerbError, DriveError};
 use gpuvm_ops::drop_seed::DropSeedError;
 pub use gpuvm_ops::error::Class;
-use gpuvm_ops::error::Error as OpsError;
+use gpuvm_ops::error::{Error as OpsError, Refusal};
 use gpuvm_ops::exclude::GpuError;
 use gpuvm_ops::fabric::{BootFileError, FabricError};
 use gpuvm_ops::files::FileError as OutputError;
@@ -67,6 +66,12 @@ use gpuvm_ops::undo::UndoError;
 use gpuvm_ops::vfs::VfsError;
 use std::error::Error;
 use strum::VariantNames;
+
+/// What was said at the place that raised an error, or around its cause.
+pub fn told_by(error: &anyhow::Error) -> Option<&Refusal> {
+    let of_operation = || error.downcast_ref::<gpuvm_ops::error::Error>()?.refusal();
+    error.downcast_ref::<Refusal>().or_else(of_operation)
+}
 
 /// An error type whose values have codes.
 struct Known {
@@ -201,7 +206,7 @@ pub fn code(error: &anyhow::Error) -> &'static str {
 
 /// The code of one cause.
 fn of_cause(cause: &(dyn Error + 'static)) -> Option<&'static str> {
-    let hinted = cause.downcast_ref::<Hinted>().map(|hinted| hinted.code);
+    let hinted = cause.downcast_ref::<Refusal>().map(|hinted| hinted.code);
     hinted
         .or_else(|| KNOWN.iter().find_map(|known| (known.of)(cause)))
         .filter(|code| !code.ends_with('-'))

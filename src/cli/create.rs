@@ -6,7 +6,7 @@ use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FOUND};
 use super::output::Output;
-use crate::apply::identity::random_uuid;
+use crate::identity::random_uuid;
 use anyhow::Context as _;
 use gpuvm_ops::create::{self, CreateRequest, Created, Waits};
 use gpuvm_ops::session::{Confirm, Manner, Session};

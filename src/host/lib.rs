@@ -19,7 +19,9 @@
 //! ```
 
 mod child;
+pub mod command;
 pub mod fsroot;
+pub mod identity;
 pub mod input;
 mod loaded;
 pub mod netlink;

@@ -1,15 +1,17 @@
 //! Whose the disks of a domain are that is to be defined or checked: other domains', or the host's.
 
 use crate::apply::state_directory;
+use crate::bdf::Bdf;
 use crate::blockdev::used_by;
-use crate::discover::holders::unescaped;
+use crate::discover::drives::function_of;
+use crate::discover::node::kernel_name;
 use crate::discover::openers::in_use;
-use crate::discover::silent::Silent;
+use crate::discover::silent::{Silent, unescaped};
 use crate::domain::{DomainXml, Element};
 use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::{User, Uses};
+use crate::hypervisor::uses::{User, Uses, files_of};
 use crate::topology::DriveUse;
 use gpuvm_core::check::DiskFact;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -108,6 +110,26 @@ fn is_swap(list: &str, file: &std::fs::Metadata) -> bool {
     paths.map(unescaped).any(|path| {
         Path::new(&path).metadata().is_ok_and(|m| (m.dev(), m.ino()) == (file.dev(), file.ino()))
     })
+}
+
+/// The PCI functions of the drives that a domain of this machine has, whole or in part, as disks: they are taken, so
+/// that no other guest gets the function. Only functions that could be passed: a disk of an AHCI controller shares it.
+pub fn functions_of_disks(xml: &DomainXml) -> Result<Vec<Bdf>> {
+    let files = files_of(xml, &[]);
+    let devices: Vec<_> = files.iter().filter(|file| file.starts_with("/dev")).collect();
+    if devices.is_empty() {
+        return Ok(Vec::new());
+    }
+    let root = FsRoot::live()?;
+    let mut functions = Vec::new();
+    for name in devices.into_iter().filter_map(|file| kernel_name(file)) {
+        if name.starts_with("nvme") {
+            functions.extend(function_of(&root, &name)?);
+        }
+    }
+    functions.sort();
+    functions.dedup();
+    Ok(functions)
 }
 
 #[cfg(test)]

@@ -8,9 +8,8 @@ pub mod state;
 pub mod wipe;
 
 use crate::apply::Step;
-use crate::bdf::Bdf;
 use crate::change::Change;
-use crate::discover::drives::{function_of, kernel_name};
+use crate::discover::node::kernel_name;
 use crate::domain::DomainXml;
 use crate::error::Result;
 use crate::fsroot::FsRoot;
@@ -31,26 +30,6 @@ fn named<T>(
 ) -> Change<T> {
     let question = Some(Question::Name { deed, kind, name: name.to_owned() });
     Change { question, ..Change::new(verb, subject, steps, about) }
-}
-
-/// The PCI functions of the drives that a domain of this machine has, whole or in part, as disks: they are taken, so
-/// that no other guest gets the function. Only functions that could be passed: a disk of an AHCI controller shares it.
-pub fn functions_of_disks(xml: &DomainXml) -> Result<Vec<Bdf>> {
-    let files = files_of(xml, &[]);
-    let devices: Vec<_> = files.iter().filter(|file| file.starts_with("/dev")).collect();
-    if devices.is_empty() {
-        return Ok(Vec::new());
-    }
-    let root = FsRoot::live()?;
-    let mut functions = Vec::new();
-    for name in devices.into_iter().filter_map(|file| kernel_name(file)) {
-        if name.starts_with("nvme") {
-            functions.extend(function_of(&root, &name)?);
-        }
-    }
-    functions.sort();
-    functions.dedup();
-    Ok(functions)
 }
 
 /// What is left on drives of this machine that a domain had, whole or in part, a line each: they keep what its guest wrote.

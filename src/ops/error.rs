@@ -3,23 +3,22 @@
 
 use crate::apply::array::ArrayError;
 use crate::apply::bind::BindError;
-use crate::apply::command::CommandError;
 use crate::apply::hostnet::HostNetError;
 use crate::apply::nic::LinkError;
 use crate::apply::pages::PagesError;
 use crate::apply::{ApplyError, DiskError, ExclusionsError, JournalError, LockError, Step};
+use crate::command::CommandError;
 use crate::discover::DiscoverError;
 use crate::discover::source::LoadError;
 use crate::discover::topo::TopoError;
 use crate::domain::DomainXmlError;
 use crate::fsroot::FsError;
-use crate::guest::NoPlace;
 use crate::history::HistoryError;
 use crate::hypervisor::HypervisorError;
 use crate::image::{ContentError, SumError};
 use crate::input::InputError;
 use crate::placement::PlanError;
-use crate::request::RequestError;
+use crate::request::{Request, RequestError};
 use crate::seed::SeedError;
 use crate::shell::word;
 use crate::topology::TopologyError;
@@ -61,6 +60,19 @@ pub enum Class {
     System,
     /// A defect of this program.
     Internal,
+}
+
+/// A guest that has no place on its host, with the nearest requests that have one.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct NoPlace {
+    /// Why it has none.
+    #[source]
+    pub error: PlanError,
+    /// What was asked for.
+    pub request: Box<Request>,
+    /// What would have a place, the least change first.
+    pub nearest: Vec<Request>,
 }
 
 /// An error with a hint of the place that raised it.

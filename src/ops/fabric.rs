@@ -11,10 +11,10 @@ pub use ensure::{EnsuredPartitions, ensure, release_of};
 pub use restore::{Restored, Restoring, StartMode, restore};
 
 use crate::apply::Step;
-use crate::apply::command::output;
 use crate::apply::partition::{PartitionError, PartitionGpu, PartitionStep};
 use crate::bdf::Bdf;
 use crate::change::Change;
+use crate::command::output;
 use crate::error::{Coded, Result};
 use crate::fsroot::FsRoot;
 use crate::partition::{self, running};

@@ -1,17 +1,19 @@
 //! Guests: as they are asked for and planned, and as a hypervisor has them.
 
 mod name;
+mod planned;
 mod render;
 
 pub use name::NameRequest;
+pub use planned::Planned;
 pub use render::{Extra, RenderError, path_text, render};
 
 use crate::domain::guest::VirtType;
 use crate::domain::wish::NicWish;
-use crate::error::Result;
+use crate::error::{NoPlace, Result};
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind};
-use crate::placement::{Occupancy, Placement, PlanError, nearest, plan};
-use crate::request::{DomainName, Request, Template};
+use crate::placement::{Occupancy, Placement, nearest, plan};
+use crate::request::{Request, Template};
 use crate::storage::{StorageRequest, refuse_unfit};
 use crate::taken::{Taken, taken};
 use crate::topology::Topology;
@@ -33,34 +35,6 @@ pub struct GuestRequest {
     pub networks: Vec<NicWish>,
     /// Where what is taken is read from.
     pub taken: Taken,
-}
-
-/// A guest that has no place on its host, with the nearest requests that have one.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct NoPlace {
-    /// Why it has none.
-    #[source]
-    pub error: PlanError,
-    /// What was asked for.
-    pub request: Box<Request>,
-    /// What would have a place, the least change first.
-    pub nearest: Vec<Request>,
-}
-
-/// A guest with its place and its name, and what they were made from.
-#[derive(Debug, Clone)]
-pub struct Planned {
-    /// The host.
-    pub topology: Topology,
-    /// What was wanted.
-    pub request: Request,
-    /// Where it goes.
-    pub placement: Placement,
-    /// Its name.
-    pub name: DomainName,
-    /// What was taken on the host.
-    pub occupancy: Occupancy,
 }
 
 /// Reads the host and what is taken on it, and finds a guest's place and name. `disks`: those of a guest whose definition is

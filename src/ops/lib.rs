@@ -62,7 +62,10 @@ use gpuvm_core::{
     bdf, cpuset, domain, hostnet, image, memsize, network, placement, request, seed, shell,
     topology, words,
 };
-use gpuvm_host::{apply, blockdev, discover, fsroot, history, holders, hypervisor, input, trace};
+use gpuvm_host::{
+    apply, blockdev, command, discover, fsroot, history, holders, hypervisor, identity, input,
+    trace,
+};
 
 pub mod address;
 pub mod agent;

@@ -2,7 +2,6 @@
 //! else needs. Metadata is copied with a definition and can be written by anybody, so what it says proves nothing by
 //! itself: the record has to carry the UUID of this very domain, and the disk has to be one of its disks still.
 
-use crate::apply::identity::FileId;
 use crate::apply::{self, Step, nvram};
 use crate::domain::DomainXml;
 use crate::domain::guest::{Made, Role, VolumeRef};
@@ -11,6 +10,7 @@ use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::run_there;
 use crate::hypervisor::storage::Storage;
 use crate::hypervisor::uses::{How, Use, User, Uses};
+use crate::identity::FileId;
 use crate::seed::is_seed;
 use crate::shell::word;
 use std::io::Read as _;

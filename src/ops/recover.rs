@@ -1,7 +1,6 @@
 //! `recover`: finishes or undoes what a killed run left, or forgets it; gives back what is left of guests that are gone.
 //! All of it with the host's lock, also while a person is asked: no other change is begun before.
 
-use crate::apply::identity::uuid_of;
 use crate::apply::{
     ApplyError, Change as Begun, Damaged, Orphan, Orphans, Recovery, Step, Way, recover as finish,
 };
@@ -9,6 +8,7 @@ use crate::change::Change;
 use crate::error::{Error, Refusal, Result, usage};
 use crate::gone::{self, Left};
 use crate::hypervisor::{DomainState, Hypervisor};
+use crate::identity::uuid_of;
 use crate::reporter::Question;
 use crate::session::{Confirm, Session};
 use crate::unfinished;

@@ -1,7 +1,7 @@
 //! The host of a connection that leads to another machine: read by the gpuvm that is there, by ssh, as the same user and at
 //! the same port as libvirt's connection. Nothing is asked of anybody, and nothing of this machine takes its place.
 
-use crate::apply::command::{CommandError, output_for_caller};
+use crate::command::{CommandError, output_for_caller};
 use crate::error::{Coded, Error, Result};
 use crate::hypervisor::machine::{Uri, command_there};
 use crate::topology::Topology;

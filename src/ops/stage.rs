@@ -9,7 +9,7 @@ mod storage;
 use crate::apply::{HostLock, Orphan, Step, recover};
 use crate::change::Change;
 use crate::error::Result;
-use crate::hypervisor::Hypervisor;
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::reporter::{Answer, Asked, Question, Reporter};
 use crate::session::{Confirm, Done, Manner, Of, Session};
 use crate::watch::Watch;
@@ -159,4 +159,14 @@ pub(crate) fn is_free(state: &Path) -> bool {
 /// Ends what goes on as if the program were killed there: nothing more is done.
 pub(crate) fn kill() {
     resume_unwind(Box::new("killed"));
+}
+
+/// An error.
+fn failed(doing: &str, kind: HypervisorErrorKind) -> HypervisorError {
+    let message = match kind {
+        HypervisorErrorKind::NoDomain => "there is none",
+        HypervisorErrorKind::NoConnection => "it is gone",
+        _ => "it does not say why",
+    };
+    HypervisorError { kind, doing: doing.to_owned(), message: message.into() }
 }

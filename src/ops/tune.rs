@@ -5,6 +5,7 @@ pub mod answer;
 pub mod convert;
 pub mod extra;
 mod live;
+pub mod subject;
 pub mod subjects;
 
 use crate::apply::Step;
@@ -20,7 +21,8 @@ use answer::TunedDomain;
 use convert::Convert;
 use extra::Extra;
 use gpuvm_core::tune::{Change as ItemChange, Items, TuneError, Tuned};
-use subjects::{Subject, Subjects};
+use subject::Subject;
+use subjects::Subjects;
 
 /// What is to be tuned, and how.
 #[derive(Debug, Clone, Default)]

@@ -3,8 +3,8 @@
 use crate::apply::Change;
 use crate::bdf::Bdf;
 use crate::discover::exclusions;
+use crate::disks::functions_of_disks;
 use crate::domain::DomainXml;
-use crate::drives::functions_of_disks;
 use crate::error::{Class, Doing as _, Error, Result, classed, usage};
 use crate::fsroot::FsRoot;
 use crate::history::History;

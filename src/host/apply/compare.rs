@@ -1,9 +1,9 @@
 //! Whether a disk that was converted is what it was made from: what a guest would read, every byte of it, whatever the
 //! formats. Changes nothing.
 
-use super::command::{CommandError, output_unless};
-use super::perform::{is_active, row};
+use super::domain::{is_active, row};
 use super::{Observer, Step, StepError, copy};
+use crate::command::{CommandError, output_unless};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use std::path::Path;
 
@@ -95,7 +95,7 @@ mod tests {
         let convert = ["qemu-img", "convert", "-O", "qcow2"];
         let (from, to) = (file("a.raw"), file("a.qcow2"));
         let argv = [&convert[..], &[from.to_str().unwrap(), to.to_str().unwrap()]].concat();
-        super::super::command::output(&argv, 60).unwrap();
+        crate::command::output(&argv, 60).unwrap();
         let same = |watch: &mut Watch| same((&to, "qcow2"), (&from, "raw"), watch);
         same(&mut Watch(None)).unwrap();
         let stopped = same(&mut Watch(Some("SIGINT"))).unwrap_err();

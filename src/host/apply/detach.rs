@@ -1,6 +1,6 @@
 //! How a disk is taken away from a guest that runs: it is asked to, and does it when it likes.
 
-use super::perform::row;
+use super::domain::row;
 use super::{Observer, StepError};
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
 use gpuvm_core::domain::DomainXml;

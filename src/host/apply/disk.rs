@@ -1,8 +1,8 @@
 //! Disk images as files. Knows neither domains nor storage pools.
 
-use super::identity::FileId;
 use super::journal::JournalError;
 use crate::hypervisor::storage::Progress;
+use crate::identity::FileId;
 use crate::input::{InputError, open_regular};
 use crate::trace;
 use gpuvm_core::shell::word;

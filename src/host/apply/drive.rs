@@ -1,13 +1,14 @@
 //! Drives: the last look before one is given to a guest, and erasing one. What is erased is the device that was planned,
 //! by its name in /dev/disk/by-id and its size, and nobody uses it at that moment.
 
-use super::command::{CommandError, output, output_unless};
 use super::{Observer, StepError};
-use crate::blockdev::signatures::whole_content;
 use crate::blockdev::{
     Alone, BlockError, BlockUse, Known, refuse_used, refuse_used_function, used_by,
 };
-use crate::discover::drives::{function_of, kernel_name};
+use crate::command::{CommandError, output, output_unless};
+use crate::discover::drives::function_of;
+use crate::discover::node::kernel_name;
+use crate::discover::signatures::whole_content;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::uses::{User, Uses};

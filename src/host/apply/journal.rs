@@ -6,13 +6,16 @@
 //! that writes it: one that can be locked has lost its run. It goes when the change is over. Steps name files and
 //! domains and hold definitions, never what is inside a seed or an image.
 
+mod error;
 mod orphan;
 
+pub use error::JournalError;
 pub use orphan::{Damaged, Orphan, Orphans};
 
 use super::Step;
-use super::identity::{Identity, boot_id, now_ns, random_uuid};
+use super::state::state_directory;
 use crate::hypervisor::machine;
+use crate::identity::{Identity, boot_id, now_ns, random_uuid};
 use crate::trace;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use serde::{Deserialize, Serialize};
@@ -21,12 +24,9 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The version of the records.
 const FORMAT: u32 = 1;
-/// Directory of what is kept on a host.
-const SHARED: &str = "/var/lib/gpuvm";
 /// How a journal's name ends.
 const SUFFIX: &str = "jsonl";
 
@@ -125,30 +125,6 @@ pub struct Story {
     pub same_boot: bool,
 }
 
-/// Says what is wrong with a journal.
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
-#[strum(serialize_all = "kebab-case", prefix = "journal-")]
-pub enum JournalError {
-    /// The file system could not.
-    #[error("journal {}: {source}", path.display())]
-    File {
-        /// The file or directory.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// A line cannot be read.
-    #[error("journal {}: line {line}: {reason}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong with it.
-        reason: String,
-    },
-}
-
 /// The journal of a change that is being made.
 #[derive(Debug)]
 pub struct Journal {
@@ -165,23 +141,6 @@ pub struct Journal {
 /// Makes our error of the system's.
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> JournalError + '_ {
     move |source| JournalError::File { path: path.to_owned(), source }
-}
-
-/// The directory of what this program keeps of a kind: the host's where it can be written, else the user's own.
-pub fn state_directory(kind: &str) -> PathBuf {
-    // Another user's own directory, where a user keeps what programs remember (XDG base directories).
-    let own = std::env::var_os("XDG_STATE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state")));
-    match own {
-        Some(own) if !nix::unistd::geteuid().is_root() => own.join("gpuvm").join(kind),
-        _ => Path::new(SHARED).join(kind),
-    }
-}
-
-/// The time now, in seconds since 1970, UTC.
-pub fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// The directory of the journals.

@@ -6,7 +6,7 @@
 //! domains alone. Which of the two it is is decided by who calls, never by what lies at a path: what is not as it was made
 //! is refused.
 
-use super::journal::state_directory;
+use super::state::state_directory;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, openat};
 use nix::libc;

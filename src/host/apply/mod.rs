@@ -4,20 +4,20 @@
 pub mod array;
 pub mod bind;
 pub mod boot;
-pub mod command;
 mod compare;
 mod copy;
 mod detach;
 mod disk;
+mod domain;
 pub mod drive;
 mod exclusions;
 pub mod file;
 pub mod hostnet;
-pub mod identity;
 mod interrupt;
 mod journal;
 mod lease;
 mod lock;
+mod made;
 mod needed;
 mod network;
 pub mod nic;
@@ -28,6 +28,7 @@ mod perform;
 mod recover;
 mod secret;
 pub mod setting;
+mod state;
 mod step;
 pub mod text;
 mod undo;
@@ -35,20 +36,18 @@ mod undo;
 pub use disk::{DiskError, Preallocate, Space, locked_in, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};
 pub use interrupt::{Heard, Interrupt};
-pub use journal::{
-    Change, Damaged, Journal, JournalError, Orphan, Orphans, Progress, Story, now_s,
-    state_directory,
-};
+pub use journal::{Change, Damaged, Journal, JournalError, Orphan, Orphans, Progress, Story};
 pub use lease::is_of_this_machine;
 pub use lock::{HostLock, LockError};
 pub use needed::nvram;
 pub use network::NetworkStep;
 pub use recover::{Recovery, Way, recover};
 pub use secret::Secret;
+pub use state::{now_s, state_directory};
 pub use step::{Step, StepError};
 
 use crate::hypervisor::Hypervisor;
-use identity::{Identity, Mark, now_ns, random_uuid};
+use crate::identity::{Identity, Mark, now_ns, random_uuid};
 use perform::Ours;
 use std::fmt;
 use undo::{Done, Of, Undone, undo_all};
@@ -269,7 +268,7 @@ impl<'a> Transaction<'a> {
             done => done?,
         }
         let told = self.made.is_some();
-        let made = self.made.take().or_else(|| identity::made(step, self.hypervisor));
+        let made = self.made.take().or_else(|| made::made(step, self.hypervisor));
         if let Some(journal) = &mut self.journal {
             // The step is done whether it is written or not; a run that comes after takes it as begun.
             let _ = journal.done(number, made.as_ref().filter(|_| !told));

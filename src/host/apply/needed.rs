@@ -1,17 +1,19 @@
 //! Who needs what a step is about to remove, asked at the moment of the step: a guest may have been defined, or an image
 //! been laid over it, since the change was planned.
 
-use super::identity::FileId;
-use super::undo::UNBORN;
 use super::{Step, StepError};
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
 use crate::hypervisor::uses::{Conflict, Use, User, Uses};
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
+use crate::identity::FileId;
 use gpuvm_core::domain::DomainXml;
 use gpuvm_core::domain::guest::VolumeRef;
 use std::path::Path;
 
+/// What is said of a file whose number and nothing else is that of what was made.
+pub(super) const UNBORN: &str =
+    "its file system does not tell when it was made, so that it is the same is not proven";
 /// What is said of a file that is another by now.
 const ANOTHER: &str = "it is another file by now, made since it was to be deleted";
 /// What is said of a file that a journal names by its path alone.

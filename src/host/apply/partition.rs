@@ -10,12 +10,12 @@
 //! activation and after a deactivation, so that it never lacks one that is active.
 
 use super::bind::BindError;
-use super::identity::Identity;
 use super::journal::JournalError;
 use super::{Observer, owner};
 use crate::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError};
 use crate::fsroot::{FsError, FsRoot};
 use crate::hypervisor::Hypervisor;
+use crate::identity::Identity;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::{
     Call, Decision, Listed, Meaning, Modules, ModulesText, Need, PartitionRefusal, RestoreEntry,

@@ -1,7 +1,7 @@
 //! How one step is done. Doing again what a killed run may have done does nothing where nothing is to be done.
 
 use super::disk::{self, DiskError, Making};
-use super::identity::{Identity, Mark, Proof};
+use super::domain::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
 use super::journal::JournalError;
 use super::owner::Owner as _;
 use super::partition::{self, Watched};
@@ -12,11 +12,11 @@ use super::{
     pages,
 };
 use crate::fsroot::FsRoot;
-use crate::hypervisor::machine::Machine;
 use crate::hypervisor::storage::Progress;
 use crate::hypervisor::{
-    AskedBy, DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
+    AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
 };
+use crate::identity::{Identity, Mark, Proof};
 use gpuvm_core::image::Summing;
 use std::io::Read;
 use std::path::Path;
@@ -91,15 +91,6 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
     Ok(())
 }
 
-/// Refuses a step on this machine where the hypervisor's domains are on another: a path, a device or an address there is
-/// somebody else's here.
-pub(super) fn refuse_elsewhere(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
-    match hypervisor.machine() {
-        Machine::Elsewhere { host } if step.is_of_machine() => Err(StepError::Elsewhere { host }),
-        _ => Ok(()),
-    }
-}
-
 /// Refuses a path where something is.
 fn absent(path: &Path) -> Result<(), DiskError> {
     match path.symlink_metadata() {
@@ -112,19 +103,6 @@ fn absent(path: &Path) -> Result<(), DiskError> {
 /// The error that a step's domain is not as it has to be.
 fn refused(kind: HypervisorErrorKind, step: &Step, message: String) -> HypervisorError {
     HypervisorError { kind, doing: step.to_string(), message }
-}
-
-/// The state of a domain; none: there is none of this name.
-pub(super) fn row(
-    hypervisor: &dyn Hypervisor,
-    name: &str,
-) -> Result<Option<DomainState>, HypervisorError> {
-    Ok(hypervisor.domain(name)?.map(|row| row.state))
-}
-
-/// Whether a domain in this state has a QEMU.
-pub(super) fn is_active(state: Option<DomainState>) -> bool {
-    !matches!(state, None | Some(DomainState::ShutOff | DomainState::Crashed))
 }
 
 /// The error that a domain which is to go runs again.
@@ -160,22 +138,6 @@ fn expects_domain(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepEr
     match step.domain() {
         Some((name, Some(uuid))) => of_uuid(hypervisor, name, &uuid).map(drop),
         _ => Ok(()),
-    }
-}
-
-/// The domain of a name, which has to be the one of this UUID; none: there is none of this name.
-pub(super) fn of_uuid(
-    hypervisor: &dyn Hypervisor,
-    name: &str,
-    uuid: &str,
-) -> Result<Option<DomainSummary>, StepError> {
-    match hypervisor.domain(name)? {
-        Some(row) if row.uuid != uuid => Err(StepError::OtherDomain {
-            name: name.to_owned(),
-            uuid: uuid.to_owned(),
-            theirs: row.uuid,
-        }),
-        row => Ok(row),
     }
 }
 
@@ -370,15 +332,6 @@ fn drop_nvram(hypervisor: &dyn Hypervisor, name: &str, xml: &str) -> Result<(), 
         None => hypervisor.define(xml)?,
     }
     hypervisor.undefine(name)
-}
-
-/// Takes it as done that a domain, a pool or a volume is not there which had to go.
-pub(super) fn gone_is_good(result: Result<(), StepError>) -> Result<(), StepError> {
-    let gone = [HypervisorErrorKind::NoDomain, HypervisorErrorKind::NoVolume];
-    match result {
-        Err(StepError::Hypervisor(error)) if gone.contains(&error.kind) => Ok(()),
-        result => result,
-    }
 }
 
 /// Asks a guest to shut down and waits until it is off.

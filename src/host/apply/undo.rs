@@ -4,10 +4,11 @@
 
 use super::bind::BindError;
 use super::disk::{self, unfinished};
-use super::identity::{FileId, Identity, Mark, Proof, sum_of, uuid_of, volume_file};
+use super::domain::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
 use super::journal::Journal;
+use super::made::volume_file;
+use super::needed::UNBORN;
 use super::partition::PartitionStep;
-use super::perform::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
 use super::{Left, Observer, Step, StepError, bind, file, pages, partition};
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
@@ -15,16 +16,13 @@ use crate::fsroot::FsRoot;
 use crate::hypervisor::storage::{NewVolume, VolumeId};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::identity::{FileId, Identity, Mark, Proof, sum_of, uuid_of};
 use gpuvm_core::domain::{DomainXml, differences};
 use gpuvm_core::topology::is_vfio;
 use std::path::Path;
 
 /// How long after a step began what it makes may come into being, in nanoseconds.
 const BIRTH_NS: u64 = 60_000_000_000;
-
-/// What is said of a file whose number and nothing else is that of what was made.
-pub(super) const UNBORN: &str =
-    "its file system does not tell when it was made, so that it is the same is not proven";
 
 /// A step that is to be undone, and what it made.
 #[derive(Debug, Clone)]

@@ -1,8 +1,9 @@
 //! A drive that is held for us alone, and what proves that it is the one that was planned: nobody can mount it, add it to
 //! an array or put a volume on it meanwhile, and neither its number nor its name goes to another drive.
 
-use super::signatures::{content, node};
-use super::{BLOCK, BlockError, answering};
+use super::{BLOCK, BlockError};
+use crate::discover::node::answering;
+use crate::discover::signatures::{content, node};
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::image::Sha256;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};

@@ -1,23 +1,21 @@
 //! Block devices, however they are named: who uses one ([`used_by`]), whether anybody has it alone now
-//! ([`is_held`]), and what lies on it ([`signatures`]). The one guard for drives, partitions, and for paths of devices
+//! ([`is_held`]). The one guard for drives, partitions, and for paths of devices
 //! that a guest is given. Opens devices for reading only; knows no domains.
 
 mod alone;
-pub mod signatures;
 #[cfg(test)]
 mod tests;
 
 pub use alone::{Alone, Known};
 
-use crate::apply::command::{CommandError, output};
-use crate::discover::drives::kernel_name;
+use crate::command::CommandError;
 use crate::discover::holders::{Uses, partitions};
+use crate::discover::node::{answering, is_held_now, kernel_name};
+use crate::discover::signatures;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::DriveUse;
-use nix::fcntl::OFlag;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Where the kernel lists block devices.
@@ -71,36 +69,10 @@ fn efi_system(root: &FsRoot, name: &str) -> Result<Option<String>, FsError> {
     Ok((is_part && signatures::is_efi_system(root, name)?).then(|| name.to_owned()))
 }
 
-/// Seconds that a device may take to be opened.
-const OPEN_S: u64 = 10;
-
-/// The devices of this machine, of these, that can be opened or say in time that they cannot. One that waits for a drive
-/// which does not answer would keep this program for ever, so another program opens them first.
-pub fn answering(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
-    let answers = |paths: &[PathBuf]| {
-        let mut argv = vec!["head", "--bytes=0", "--quiet", "--"];
-        argv.extend(paths.iter().filter_map(|path| path.to_str()));
-        !matches!(output(&argv, OPEN_S), Err(CommandError::Late { .. }))
-    };
-    if paths.is_empty() || answers(paths) {
-        return paths.iter().cloned().collect();
-    }
-    paths.iter().filter(|path| answers(std::slice::from_ref(path))).cloned().collect()
-}
-
 /// Whether the kernel holds a block device for somebody alone: a file system, an array, swap, a pool of ZFS. One that does
 /// not answer is taken for held; what cannot be opened for another reason is not.
 pub fn is_held(path: &Path) -> bool {
     answering(&[path.to_owned()]).is_empty() || is_held_now(path)
-}
-
-/// The same of a device that is known to answer.
-fn is_held_now(path: &Path) -> bool {
-    let alone = std::fs::OpenOptions::new()
-        .read(true)
-        .custom_flags((OFlag::O_EXCL | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).bits())
-        .open(path);
-    matches!(alone, Err(error) if error.raw_os_error() == Some(nix::libc::EBUSY))
 }
 
 /// Says who has a block device that a step is about to give away or to overwrite.

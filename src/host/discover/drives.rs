@@ -2,13 +2,11 @@
 
 use super::holders::{self, Uses};
 use super::pci::place;
-use super::silent::Silent;
-use crate::blockdev::signatures;
+use super::signatures;
 use crate::fsroot::{Dir, FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::{Drive, PartitionTableEntry, Parts};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 /// Where the kernel lists block devices, whole ones and partitions, as links into its tree of devices.
 const BLOCK: &str = "sys/class/block";
@@ -116,20 +114,6 @@ pub fn function_of(root: &FsRoot, name: &str) -> Result<Option<Bdf>, FsError> {
     let path = format!("sys/{}", target.trim_start_matches("../"));
     let paths = std::iter::once(path.clone()).chain(controllers(root, &path)?);
     Ok(paths.into_iter().find_map(|path| function_above(&path)))
-}
-
-/// The kernel's name of a block device of this machine, by a path to it; none where there is none.
-pub fn kernel_name(path: &Path) -> Option<String> {
-    use nix::sys::stat::{major, minor};
-    use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-    if Silent::read().why(path).is_some() {
-        return None;
-    }
-    let meta = path.metadata().ok().filter(|meta| meta.file_type().is_block_device())?;
-    // By number: a node may have any name.
-    let number = format!("{}:{}", major(meta.rdev()), minor(meta.rdev()));
-    let target = std::fs::read_link(format!("/sys/dev/block/{number}")).ok()?;
-    Some(target.file_name()?.to_str()?.to_owned())
 }
 
 /// Names below /dev/disk/by-id of every block device, partitions too, by the kernel's name.

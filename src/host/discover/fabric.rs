@@ -3,6 +3,7 @@
 //! word; else all but the parts that are there is taken from published tables (boards.rs, lists.rs), and
 //! [`Fabric::source`] says so.
 
+pub mod answer;
 mod boards;
 mod census;
 mod ffi;

@@ -2,7 +2,9 @@
 //! mapper, bcache, btrfs), to the top. What has no holder in sysfs (ZFS, an LVM group that is not active, an array that
 //! does not run) shows by what udev read from the device. Opens no device.
 
+use super::node::kernel_name;
 use super::released;
+use super::silent::unescaped;
 use crate::fsroot::{Dir, FsError, FsRoot, not};
 use gpuvm_core::topology::DriveUse;
 use procfs::process::MountInfo;
@@ -261,7 +263,7 @@ fn backing(root: &FsRoot, name: &str) -> Result<Option<String>, FsError> {
     // The node may have been taken away since.
     let path = file.strip_suffix(" (deleted)").unwrap_or(&file);
     if root.is_live()
-        && let Some(name) = super::drives::kernel_name(std::path::Path::new(path))
+        && let Some(name) = kernel_name(std::path::Path::new(path))
     {
         return Ok(Some(name));
     }
@@ -346,13 +348,6 @@ fn device_name(source: &str) -> Option<&str> {
     let name = source.strip_prefix("/dev/")?;
     let plain = name.strip_prefix("mapper/").unwrap_or(name);
     (!plain.contains('/')).then_some(name)
-}
-
-/// Replaces the escapes of the kernel's mount lists (`\040` for a blank).
-pub fn unescaped(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
 #[cfg(test)]

@@ -2,8 +2,7 @@
 //! file on one waits for ever, and with the host's lock everybody else does. So another program asks those that can be
 //! silent first, and what is on a silent one is known by its name alone.
 
-use super::holders::unescaped;
-use crate::apply::command::{CommandError, output};
+use crate::command::{CommandError, output};
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
@@ -145,6 +144,13 @@ fn answer(mounts: &[PathBuf]) -> bool {
     let mut argv = vec!["stat", "--file-system", "--format=", "--"];
     argv.extend(mounts.iter().filter_map(|at| at.to_str()));
     !matches!(output(&argv, ANSWER_S), Err(CommandError::Late { .. }))
+}
+
+/// Replaces the escapes of the kernel's mount lists (`\040` for a blank).
+pub fn unescaped(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
 #[cfg(test)]

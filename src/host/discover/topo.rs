@@ -2,7 +2,8 @@
 //! its own tool, and for texts that somebody sent. Reads the rows of GPUs; what stands around the table (a prompt, the
 //! legend) does not matter. It says where a text contradicts itself, and where it contradicts the PCIe tree.
 
-use super::fabric::links::{GpuLinks, MOST_LINKS, Read, lay_over};
+use super::fabric::answer::GpuLinks;
+use super::fabric::links::{MOST_LINKS, Read, lay_over};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
 use gpuvm_core::topology::{DeviceKind, FabricModel, Proximity, Sriov, Topology, TopologyError};

@@ -1,7 +1,7 @@
 //! The file of activated partitions, for the time after a restart of Fabric Manager. It is replaced as a whole, under an
 //! advisory lock: who has the lock of a file that is no longer the one of its name takes that of its successor.
 
-use crate::apply::identity::FileId;
+use crate::identity::FileId;
 use crate::trace;
 use gpuvm_core::fabric::{RestoreList, RestoreListError};
 use nix::errno::Errno;

@@ -12,7 +12,7 @@ mod document;
 
 use super::storage::{Pool, Storage, Volume};
 use super::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
-use crate::apply::command::output;
+use crate::command::output;
 use crate::discover::silent::Silent;
 use chain::Walk;
 use document::Named;

@@ -8,11 +8,12 @@ use crate::apply::Step;
 use crate::apply::array::{
     ArrayStep, Assembly, Mounting, Names, content, mark_fstab, mark_mdadm_conf, signature,
 };
-use crate::apply::command::output;
 use crate::change::Change;
+use crate::command::output;
 use crate::discover::arrays::{array, layout};
-use crate::discover::drives::{best_id, kernel_name, stable_ids};
+use crate::discover::drives::{best_id, stable_ids};
 use crate::discover::holders::{Mount, Uses};
+use crate::discover::node::kernel_name;
 use crate::discover::released::{self, FORMAT, Member, MountedAt, Released, VERSION};
 use crate::error::{Coded as _, Result};
 use crate::fsroot::FsRoot;

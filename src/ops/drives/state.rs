@@ -2,7 +2,8 @@
 
 use crate::bdf::Bdf;
 use crate::discover::discover_identified;
-use crate::discover::drives::{best_id, kernel_name};
+use crate::discover::drives::best_id;
+use crate::discover::node::kernel_name;
 use crate::discover::openers::{Opener, Sought, openers};
 use crate::discover::source::load;
 use crate::drives::error::DriveError;

@@ -1,7 +1,7 @@
 //! `image add`: reads the file, checks it, copies it into the pool, and sees what libvirt makes of it.
 
 use super::error::ImageError;
-use super::source::{Source, Word};
+use super::source::{AddImage, Source, Word};
 use super::{POOL, POOL_DIR, images, marker_name, volume_name};
 use crate::apply::Step;
 use crate::change::{Change, Hold, Part};
@@ -15,23 +15,9 @@ use crate::session::Session;
 use crate::shell::word;
 use crate::world::World;
 use serde::Serialize;
-use std::path::PathBuf;
 
 /// Rights on an image's volume: nobody writes.
 const MODE: u32 = 0o444;
-
-/// A file that is to become an image.
-#[derive(Debug, Clone)]
-pub struct AddImage {
-    /// The file, or a URL of one.
-    pub file: PathBuf,
-    /// The name that the image gets; none: by the file's.
-    pub name: Option<ImageName>,
-    /// The sum that it has to have; none: what a list beside it says.
-    pub sha256: Option<Sha256>,
-    /// The pool.
-    pub pool: String,
-}
 
 /// An image that was added.
 #[derive(Debug, Serialize)]

@@ -3,11 +3,11 @@
 use super::error::ImageError;
 use super::{POOL, find, images, marker_name};
 use crate::apply::Step;
-use crate::apply::identity::FileId;
 use crate::change::Change;
 use crate::error::{Coded as _, Result};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::uses::Uses;
+use crate::identity::FileId;
 use crate::image::ImageName;
 use crate::pools::file_pool;
 use crate::reporter::{Deed, Question};

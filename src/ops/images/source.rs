@@ -1,6 +1,5 @@
 //! The file that becomes an image: which one is meant, what its bytes are, and whether it is the one that was published.
 
-use super::add::AddImage;
 use super::error::ImageError;
 use crate::apply::open;
 use crate::error::{Coded as _, Error, Refusal, Result, usage};
@@ -18,6 +17,19 @@ const SUMS: &str = "SHA256SUMS";
 const MOST_SUMS: u64 = 10 << 20;
 /// Endings of file names that say what is inside, and are not part of an image's name.
 const ENDINGS: [&str; 4] = [".qcow2", ".img", ".raw", ".qcow"];
+
+/// A file that is to become an image.
+#[derive(Debug, Clone)]
+pub struct AddImage {
+    /// The file, or a URL of one.
+    pub file: PathBuf,
+    /// The name that the image gets; none: by the file's.
+    pub name: Option<ImageName>,
+    /// The sum that it has to have; none: what a list beside it says.
+    pub sha256: Option<Sha256>,
+    /// The pool.
+    pub pool: String,
+}
 
 /// Who says which sum the image has to have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -1,6 +1,6 @@
 //! A guest's agent in memory: its files lie below a directory, and what it runs is run there.
 
-use super::fake::failed;
+use super::failed;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};

@@ -1,6 +1,7 @@
 //! A hypervisor in memory.
 
 use super::agent::FakeAgent;
+use super::failed;
 use crate::hypervisor::network::{NetworkState, Networks};
 use crate::hypervisor::storage::Storage;
 use crate::hypervisor::{
@@ -133,16 +134,6 @@ pub fn xml(name: &str, uuid: &str) -> String {
 /// The error that there is no such domain.
 fn absent(name: &str) -> HypervisorError {
     failed(&format!("find domain `{name}`"), HypervisorErrorKind::NoDomain)
-}
-
-/// An error.
-pub(super) fn failed(doing: &str, kind: HypervisorErrorKind) -> HypervisorError {
-    let message = match kind {
-        HypervisorErrorKind::NoDomain => "there is none",
-        HypervisorErrorKind::NoConnection => "it is gone",
-        _ => "it does not say why",
-    };
-    HypervisorError { kind, doing: doing.to_owned(), message: message.into() }
 }
 
 impl Hypervisor for Fake {

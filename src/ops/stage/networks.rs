@@ -1,6 +1,7 @@
 //! Networks of the hypervisor in memory.
 
-use super::fake::{Fake, failed};
+use super::failed;
+use super::fake::Fake;
 use crate::hypervisor::network::{NetworkLease, NetworkState, Networks};
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::network::Network;

@@ -3,7 +3,8 @@
 //! (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T20).
 
 use super::{Disks, StorageError};
-use crate::blockdev::{signatures, used_by};
+use crate::blockdev::used_by;
+use crate::discover::signatures;
 use crate::discover::silent::Silent;
 use crate::disks::of_host;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};

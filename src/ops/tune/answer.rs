@@ -1,7 +1,7 @@
 //! What is said of a domain that is tuned.
 
 use super::extra::Extra;
-use super::subjects::Subject;
+use super::subject::Subject;
 use crate::apply::Step;
 use crate::placement::{Reason, Topic};
 use gpuvm_core::check::{Finding, HUGE_PAGES_SHORT};

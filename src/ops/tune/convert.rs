@@ -4,7 +4,7 @@
 //! stays as it is. Nothing is copied that may be written meanwhile, that others need as it is, or that holds more than
 //! a copy would: snapshots, what lies below or over it.
 
-use super::subjects::Subject;
+use super::subject::Subject;
 use crate::apply::Step;
 use crate::domain::Element;
 use crate::domain::guest::{DiskFormat, Made, Role, VolumeRef};

@@ -3,7 +3,8 @@
 use super::Tune;
 use super::convert::Conversion;
 use super::live;
-use super::subjects::{Subject, Subjects};
+use super::subject::Subject;
+use super::subjects::Subjects;
 use crate::apply::Step;
 use crate::domain::guest::Made;
 use crate::domain::live::live_changes;

@@ -2,6 +2,7 @@
 
 use super::Tune;
 use super::convert::{self, Conversion, Convert, Ground};
+use super::subject::Subject;
 use crate::domain::guest::{Abilities, DiskIo};
 use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, Element};
@@ -35,30 +36,6 @@ pub enum TunedError {
 }
 
 impl Coded for TunedError {}
-
-/// One domain that is tuned.
-#[derive(Debug, Clone)]
-pub struct Subject {
-    /// Its name; of a file without one the file's.
-    pub name: String,
-    /// What `check` takes for it: the name, or the file.
-    called: String,
-    /// Its definition.
-    pub xml: DomainXml,
-    /// Whether it runs.
-    pub running: bool,
-    /// Whether it is a file, which is never changed.
-    pub is_file: bool,
-    /// The domain as it runs, where what runs is to be changed.
-    pub live: Option<DomainXml>,
-}
-
-impl Subject {
-    /// Its definition as it was read.
-    pub fn text(&self) -> &str {
-        self.xml.text()
-    }
-}
 
 /// The domains that are tuned, with the host that they are on.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! How steps on arrays and file systems are done: files of /etc replaced, and commands of mdadm and util-linux.
 
 use super::{ArrayError, Assembly, CommandError, Mounting, output};
-use crate::blockdev::signatures::foreign;
-use crate::discover::drives::kernel_name;
+use crate::discover::node::kernel_name;
 use crate::discover::released::{FileSystem, Released, plain};
+use crate::discover::signatures::foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -5,7 +5,7 @@ use crate::apply::owner::{Everyone, Hold};
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The function of these tests.
 const BDF: &str = "0000:34:00.0";

@@ -2,7 +2,7 @@
 //! it. A wait whose run was killed has lost its lock, so nobody can answer it.
 
 use super::HostNetError;
-use crate::apply::journal::{now_s, state_directory};
+use crate::apply::state::{now_s, state_directory};
 use crate::apply::{Observer, StepError};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};

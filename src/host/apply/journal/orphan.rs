@@ -4,7 +4,7 @@ use super::{
     Begin, Change, FORMAT, Journal, JournalError, Progress, Record, SUFFIX, Story, directory,
     failed, sync_parent,
 };
-use crate::apply::identity::boot_id;
+use crate::identity::boot_id;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

@@ -2,7 +2,6 @@
 
 use super::super::array::ArrayError;
 use super::super::bind::BindError;
-use super::super::command::CommandError;
 use super::super::disk::DiskError;
 use super::super::hostnet::HostNetError;
 use super::super::journal::JournalError;
@@ -13,6 +12,7 @@ use super::super::partition::PartitionError;
 use super::super::setting::SettingError;
 use super::Step;
 use crate::blockdev::BlockError;
+use crate::command::CommandError;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! What becomes of a change whose run was killed, on a fake.
 
 use super::*;
-use crate::apply::identity::FileId;
+use crate::identity::FileId;
 
 /// Does so many steps of a change, writes that one more begins, does it or not, and is killed: the journal stays.
 pub fn killed(
@@ -25,7 +25,7 @@ pub fn killed(
             perform::perform(step, fake, &mut Watch::default(), &mut ours).unwrap();
         }
         if number < done {
-            journal.done(number, identity::made(step, fake).as_ref()).unwrap();
+            journal.done(number, made::made(step, fake).as_ref()).unwrap();
         }
     }
 }

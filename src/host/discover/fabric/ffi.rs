@@ -2,8 +2,7 @@
 //! documentation.
 #![allow(unsafe_code)] // calls into a C library
 
-use super::links::GpuLinks;
-use super::nvml::NvmlAnswer;
+use super::answer::{GpuLinks, NvmlAnswer};
 use crate::loaded::{find, load};
 use gpuvm_core::bdf::Bdf;
 use libloading::{Library, Symbol};

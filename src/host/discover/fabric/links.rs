@@ -4,6 +4,7 @@
 //! The kept file is no setting: `host modules --write` writes it, and every change that binds a GPU away. Bridges are
 //! changed on a machine that is off, so what was kept since the last boot is not asked again.
 
+use super::answer::{GpuLinks, NvmlAnswer};
 use super::nvml;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
@@ -22,17 +23,6 @@ const VERSION: u32 = 1;
 pub const MOST_LINKS: u32 = 72;
 /// The id of this boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-
-/// The NVLinks of one GPU that work.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GpuLinks {
-    /// The GPU.
-    pub bdf: Bdf,
-    /// Links to other GPUs, each GPU once.
-    pub direct: Vec<(Bdf, u32)>,
-    /// Links to NVSwitches.
-    pub switched: u32,
-}
 
 /// One GPU of the kept file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,7 +149,7 @@ impl Begun {
     }
 
     /// Puts what is kept and what NVML answered together.
-    pub fn end(self, answer: Option<&Result<nvml::NvmlAnswer, String>>) -> Read {
+    pub fn end(self, answer: Option<&Result<NvmlAnswer, String>>) -> Read {
         let Begun { kept, mut note, unknown, all } = self;
         let mut gpus: BTreeMap<Bdf, GpuLinks> =
             kept.into_iter().map(|kept| (kept.links.bdf, kept.links)).collect();

@@ -1,25 +1,14 @@
 //! Asks this machine's NVML in a child process with a deadline. What goes wrong becomes words for a note: nothing that
 //! NVIDIA's software does or lacks can stop a discovery.
 
+use super::answer::NvmlAnswer;
 use super::ffi;
-use super::links::GpuLinks;
 use crate::child::Question;
 use gpuvm_core::bdf::Bdf;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// When NVML is given up: without persistence mode the driver starts each GPU anew, at one or two seconds each.
 const NVML_LIMIT: Duration = Duration::from_secs(20);
-/// What NVML says.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NvmlAnswer {
-    /// Module ids, in the order of the question.
-    pub ids: Vec<(Bdf, u32)>,
-    /// GPUs without one, and why.
-    pub silent: Vec<(Bdf, String)>,
-    /// NVLinks of each GPU that tells them.
-    pub links: Vec<GpuLinks>,
-}
 
 /// Asks NVML for module ids, and for NVLinks, of GPUs on the driver `nvidia`.
 pub fn begin(modules: Vec<Bdf>, links: Vec<Bdf>) -> Question {

@@ -1,7 +1,8 @@
 //! PCI functions, network names and drives of an lstopo record.
 
 use super::{Domains, info, pcpus, text};
-use crate::discover::fabric::links::{GpuLinks, MOST_LINKS, Read};
+use crate::discover::fabric::answer::GpuLinks;
+use crate::discover::fabric::links::{MOST_LINKS, Read};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::cpuset::{NodeId, PcpuId};
 use gpuvm_core::topology::{DeviceKind, Drive, NetFace, Parts, PciDevice};

@@ -2,8 +2,8 @@
 
 use super::super::error::ArrayVerbError;
 use crate::discover::arrays::{Array, layout};
-use crate::discover::drives::kernel_name;
 use crate::discover::holders::{Mount, Uses};
+use crate::discover::node::kernel_name;
 use crate::discover::openers::{Sought, openers};
 use crate::error::{Coded as _, Result};
 use crate::fsroot::FsRoot;

@@ -3,11 +3,11 @@
 use super::super::error::ArrayVerbError;
 use super::super::state::{Reason, State};
 use super::RestoreArray;
-use crate::apply::command::{CommandError, output};
-use crate::blockdev::signatures::foreign;
+use crate::command::{CommandError, output};
 use crate::discover::arrays::array;
-use crate::discover::drives::kernel_name;
+use crate::discover::node::kernel_name;
 use crate::discover::released::{Released, plain};
+use crate::discover::signatures::foreign;
 use crate::error::{Coded as _, Error, Refusal, Result};
 use crate::fsroot::FsRoot;
 use crate::topology::{Content, DriveUse, Signature};

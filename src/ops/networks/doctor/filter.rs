@@ -1,6 +1,6 @@
 //! The host's packet filter, by the programs that show it: `nft`, `iptables-save`.
 
-use crate::apply::command;
+use crate::command;
 use crate::fsroot::FsRoot;
 use crate::network::firewall::{Ruleset, read_iptables, read_nft};
 

@@ -3,11 +3,10 @@
 //! may not be opened, or the host is a recorded one, what udev's database has of libblkid. What no library knows (a plain
 //! encrypted volume, a database's own format) shows by bytes that are not blank.
 
-use super::{answering, is_held_now};
-use crate::apply::command::{CommandError, output};
-use crate::discover::drives::kernel_name;
-use crate::discover::holders::{Uses, udev};
-use crate::discover::released::plain;
+use super::holders::{Uses, udev};
+use super::node::{answering, is_held_now, kernel_name};
+use super::released::plain;
+use crate::command::{CommandError, output};
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::{Content, Drive, DriveUse, Signature};
 use serde::Deserialize;
@@ -422,7 +421,7 @@ fn is_tag(named: &str, tag: &str, value: &str) -> bool {
 }
 
 /// A GUID as EFI writes it: the first three groups with their lowest byte first.
-pub(super) fn guid_bytes(uuid: &str) -> Option<[u8; 16]> {
+fn guid_bytes(uuid: &str) -> Option<[u8; 16]> {
     let digits: String = uuid.chars().filter(char::is_ascii_hexdigit).collect();
     let mut bytes =
         u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32)?.to_be_bytes();
@@ -436,3 +435,6 @@ pub(super) fn guid_bytes(uuid: &str) -> Option<[u8; 16]> {
 pub fn node(name: &str) -> std::path::PathBuf {
     Path::new("/dev").join(name.replace('!', "/"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,8 +2,6 @@
 //! that was made. A path, a domain's name and a volume's are anybody's; a file's inode with the time of its birth, a UUID
 //! and a name that nobody can guess are not.
 
-use super::Step;
-use crate::hypervisor::{Hypervisor, XmlOf};
 use gpuvm_core::domain::DomainXml;
 use gpuvm_core::image::Sha256;
 use serde::{Deserialize, Serialize};
@@ -178,39 +176,6 @@ pub fn uuid_of(xml: &str) -> Option<String> {
 /// The sum of a definition.
 pub fn sum_of(xml: &str) -> Sha256 {
     Sha256::of_bytes(xml.as_bytes())
-}
-
-/// What a step that is done has made, as far as it can be seen afterwards.
-pub(super) fn made(step: &Step, hypervisor: &dyn Hypervisor) -> Option<Identity> {
-    let uuid = |name: &str| Some(hypervisor.domain(name).ok()??.uuid);
-    match step {
-        Step::DefineDomain { name, .. } => Some(Identity::Domain { uuid: uuid(name)? }),
-        Step::StartDomain { name, .. }
-        | Step::PinThread { name, .. }
-        | Step::UpdateDevice { name, .. } => {
-            Some(Identity::Run { uuid: uuid(name)?, id: hypervisor.run_id(name).ok()? })
-        }
-        Step::RedefineDomain { name, .. } => {
-            let sum = sum_of(&hypervisor.xml(name, XmlOf::Inactive).ok()?);
-            Some(Identity::Definition { uuid: uuid(name)?, sum })
-        }
-        Step::MakeVolume { pool, volume, .. } => {
-            let id = hypervisor.storage().volume_id(pool, &volume.name).ok()??;
-            let file = volume_file(hypervisor, &id.path).ok()?;
-            Some(Identity::Volume { key: id.key, file })
-        }
-        _ => None,
-    }
-}
-
-/// The file of a volume; none: it is no file of this machine.
-pub(super) fn volume_file(hypervisor: &dyn Hypervisor, path: &Path) -> io::Result<Option<FileId>> {
-    match path.symlink_metadata() {
-        _ if !hypervisor.machine().is_here() => Ok(None),
-        Ok(meta) if meta.is_file() => Ok(Some(FileId::of(&meta))),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(None),
-    }
 }
 
 #[cfg(test)]

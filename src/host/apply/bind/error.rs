@@ -1,0 +1,130 @@
+//! Why a function could not be bound.
+
+use crate::fsroot::FsError;
+use gpuvm_core::bdf::Bdf;
+use std::path::PathBuf;
+
+/// Says why a function is not bound as wanted.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "driver-")]
+pub enum BindError {
+    /// The host's files.
+    #[error(transparent)]
+    #[strum(transparent, to_string = "")]
+    File(#[from] FsError),
+    /// There is no such function.
+    #[error("{bdf} is not there")]
+    Absent {
+        /// The function.
+        bdf: Bdf,
+    },
+    /// It is not bound as it was when the change was planned.
+    #[error("{bdf} is bound to {now} now, and was to {was} when this was planned")]
+    Changed {
+        /// The function.
+        bdf: Bdf,
+        /// What has it now.
+        now: String,
+        /// What had it.
+        was: String,
+    },
+    /// The kernel refuses a write.
+    #[error("cannot write `{text}` to {path}: {reason}")]
+    Refused {
+        /// The file.
+        path: String,
+        /// What was written.
+        text: String,
+        /// What the system says.
+        reason: String,
+    },
+    /// A program could not be run.
+    #[error("cannot run {program}: {reason}")]
+    Program {
+        /// Its name.
+        program: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The kernel does not answer in time.
+    #[error("{path} does not answer within {seconds} s")]
+    #[strum(to_string = "timeout")]
+    Hangs {
+        /// The file.
+        path: String,
+        /// How long it was waited for, in seconds.
+        seconds: u64,
+    },
+    /// A driver does not let go of a function.
+    #[error("driver {driver} does not let go of {bdf} within {seconds} s{}", holders_text(holders))]
+    Stuck {
+        /// The function.
+        bdf: Bdf,
+        /// The driver.
+        driver: String,
+        /// How long it was waited for, in seconds.
+        seconds: u64,
+        /// Who may hold it, as far as the kernel shows.
+        holders: Vec<String>,
+    },
+    /// A driver did not take a function.
+    #[error("driver {driver} does not take {bdf}: {now} has it")]
+    NotTaken {
+        /// The function.
+        bdf: Bdf,
+        /// The driver.
+        driver: String,
+        /// What has it instead.
+        now: String,
+    },
+    /// A function cannot be reset, so what one guest left in it the next would see.
+    #[error("{bdf} cannot be reset: {reason}")]
+    NoReset {
+        /// The function.
+        bdf: Bdf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Somebody has a function that was free, so it is left as it is.
+    #[error("{bdf} is in use by {by}")]
+    InUse {
+        /// The function.
+        bdf: Bdf,
+        /// Who has it.
+        by: String,
+    },
+    /// Whether somebody has a function cannot be told, so it is left as it is.
+    #[error("cannot tell whether {bdf} is in use: {why}")]
+    #[strum(to_string = "use-unknown")]
+    Untold {
+        /// The function.
+        bdf: Bdf,
+        /// Why not.
+        why: String,
+    },
+    /// A file of configuration could not be written.
+    #[error("{}: {source}", path.display())]
+    Configuration {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// It failed, and what it was before could not be restored.
+    #[error("{first}; and it is not as it was: {second}")]
+    #[strum(to_string = "not-restored")]
+    Twice {
+        /// What failed.
+        first: Box<BindError>,
+        /// What failed then.
+        second: Box<BindError>,
+    },
+}
+
+/// Holders in words, behind an error.
+fn holders_text(holders: &[String]) -> String {
+    match holders {
+        [] => String::new(),
+        holders => format!("; it is held by {}", holders.join(" and by ")),
+    }
+}

@@ -1,0 +1,54 @@
+//! What steps about domains find: the machine that they are of, their state, whose name it is by now.
+
+use super::{Step, StepError};
+use crate::hypervisor::machine::Machine;
+use crate::hypervisor::{
+    DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind,
+};
+
+/// Refuses a step on this machine where the hypervisor's domains are on another: a path, a device or an address there is
+/// somebody else's here.
+pub(super) fn refuse_elsewhere(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+    match hypervisor.machine() {
+        Machine::Elsewhere { host } if step.is_of_machine() => Err(StepError::Elsewhere { host }),
+        _ => Ok(()),
+    }
+}
+
+/// The state of a domain; none: there is none of this name.
+pub(super) fn row(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+) -> Result<Option<DomainState>, HypervisorError> {
+    Ok(hypervisor.domain(name)?.map(|row| row.state))
+}
+
+/// Whether a domain in this state has a QEMU.
+pub(super) fn is_active(state: Option<DomainState>) -> bool {
+    !matches!(state, None | Some(DomainState::ShutOff | DomainState::Crashed))
+}
+
+/// The domain of a name, which has to be the one of this UUID; none: there is none of this name.
+pub(super) fn of_uuid(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    uuid: &str,
+) -> Result<Option<DomainSummary>, StepError> {
+    match hypervisor.domain(name)? {
+        Some(row) if row.uuid != uuid => Err(StepError::OtherDomain {
+            name: name.to_owned(),
+            uuid: uuid.to_owned(),
+            theirs: row.uuid,
+        }),
+        row => Ok(row),
+    }
+}
+
+/// Takes it as done that a domain, a pool or a volume is not there which had to go.
+pub(super) fn gone_is_good(result: Result<(), StepError>) -> Result<(), StepError> {
+    let gone = [HypervisorErrorKind::NoDomain, HypervisorErrorKind::NoVolume];
+    match result {
+        Err(StepError::Hypervisor(error)) if gone.contains(&error.kind) => Ok(()),
+        result => result,
+    }
+}

@@ -1,0 +1,63 @@
+//! Why the host's network could not be changed.
+
+use crate::apply::bind::BindError;
+use crate::apply::nic::LinkError;
+use crate::command::CommandError;
+use std::io;
+use std::path::PathBuf;
+
+/// Says why a change of the host's network was not possible.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "host-network-")]
+pub enum HostNetError {
+    /// A file.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A file could not be written.
+    #[error(transparent)]
+    #[strum(transparent, to_string = "")]
+    Write(#[from] BindError),
+    /// A file is not what it was when the change was planned.
+    #[error("{} was changed by somebody else meanwhile", path.display())]
+    #[strum(to_string = "file-changed")]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// netplan could not.
+    #[error(transparent)]
+    #[strum(transparent, to_string = "")]
+    Netplan(#[from] CommandError),
+    /// A network device could not be removed.
+    #[error(transparent)]
+    #[strum(transparent, to_string = "")]
+    Link(#[from] LinkError),
+    /// The kernel does not tell of the network.
+    #[error("cannot read this host's links, addresses and routes: {0}")]
+    #[strum(to_string = "unreadable")]
+    Kernel(io::Error),
+    /// The network is not as it is to be.
+    #[error("after {waited_s} s {}", missing.join(", and "))]
+    #[strum(to_string = "not-up")]
+    NotSo {
+        /// What is missing.
+        missing: Vec<String>,
+        /// How long was waited, in seconds.
+        waited_s: u64,
+    },
+    /// Nobody said that the host can be reached.
+    #[error("nobody confirmed within {within_s} s that this host can be reached")]
+    Unconfirmed {
+        /// How long was waited, in seconds.
+        within_s: u64,
+    },
+    /// Somebody said that it is to be taken back.
+    #[error("it is taken back as asked")]
+    #[strum(to_string = "reverted")]
+    Declined,
+}

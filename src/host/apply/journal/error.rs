@@ -1,0 +1,28 @@
+//! What is wrong with a journal.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Says what is wrong with a journal.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "journal-")]
+pub enum JournalError {
+    /// The file system could not.
+    #[error("journal {}: {source}", path.display())]
+    File {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A line cannot be read.
+    #[error("journal {}: line {line}: {reason}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+}

@@ -1,0 +1,40 @@
+//! What a step has made, as far as it can be seen afterwards, so that it is known again.
+
+use super::Step;
+use crate::hypervisor::{Hypervisor, XmlOf};
+use crate::identity::{FileId, Identity, sum_of};
+use std::io;
+use std::path::Path;
+
+/// What a step that is done has made, as far as it can be seen afterwards.
+pub(super) fn made(step: &Step, hypervisor: &dyn Hypervisor) -> Option<Identity> {
+    let uuid = |name: &str| Some(hypervisor.domain(name).ok()??.uuid);
+    match step {
+        Step::DefineDomain { name, .. } => Some(Identity::Domain { uuid: uuid(name)? }),
+        Step::StartDomain { name, .. }
+        | Step::PinThread { name, .. }
+        | Step::UpdateDevice { name, .. } => {
+            Some(Identity::Run { uuid: uuid(name)?, id: hypervisor.run_id(name).ok()? })
+        }
+        Step::RedefineDomain { name, .. } => {
+            let sum = sum_of(&hypervisor.xml(name, XmlOf::Inactive).ok()?);
+            Some(Identity::Definition { uuid: uuid(name)?, sum })
+        }
+        Step::MakeVolume { pool, volume, .. } => {
+            let id = hypervisor.storage().volume_id(pool, &volume.name).ok()??;
+            let file = volume_file(hypervisor, &id.path).ok()?;
+            Some(Identity::Volume { key: id.key, file })
+        }
+        _ => None,
+    }
+}
+
+/// The file of a volume; none: it is no file of this machine.
+pub(super) fn volume_file(hypervisor: &dyn Hypervisor, path: &Path) -> io::Result<Option<FileId>> {
+    match path.symlink_metadata() {
+        _ if !hypervisor.machine().is_here() => Ok(None),
+        Ok(meta) if meta.is_file() => Ok(Some(FileId::of(&meta))),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(None),
+    }
+}

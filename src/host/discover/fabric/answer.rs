@@ -1,0 +1,26 @@
+//! What NVML says of GPUs, as values.
+
+use gpuvm_core::bdf::Bdf;
+use serde::{Deserialize, Serialize};
+
+/// What NVML says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvmlAnswer {
+    /// Module ids, in the order of the question.
+    pub ids: Vec<(Bdf, u32)>,
+    /// GPUs without one, and why.
+    pub silent: Vec<(Bdf, String)>,
+    /// NVLinks of each GPU that tells them.
+    pub links: Vec<GpuLinks>,
+}
+
+/// The NVLinks of one GPU that work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuLinks {
+    /// The GPU.
+    pub bdf: Bdf,
+    /// Links to other GPUs, each GPU once.
+    pub direct: Vec<(Bdf, u32)>,
+    /// Links to NVSwitches.
+    pub switched: u32,
+}

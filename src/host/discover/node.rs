@@ -1,0 +1,49 @@
+//! Nodes of block devices: the kernel's name behind a path, and which of them answer, so that nobody waits for a drive
+//! that does not.
+
+use super::silent::Silent;
+use crate::command::{CommandError, output};
+use nix::fcntl::OFlag;
+use std::collections::BTreeSet;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// Seconds that a device may take to be opened.
+const OPEN_S: u64 = 10;
+
+/// The kernel's name of a block device of this machine, by a path to it; none where there is none.
+pub fn kernel_name(path: &Path) -> Option<String> {
+    use nix::sys::stat::{major, minor};
+    use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+    if Silent::read().why(path).is_some() {
+        return None;
+    }
+    let meta = path.metadata().ok().filter(|meta| meta.file_type().is_block_device())?;
+    // By number: a node may have any name.
+    let number = format!("{}:{}", major(meta.rdev()), minor(meta.rdev()));
+    let target = std::fs::read_link(format!("/sys/dev/block/{number}")).ok()?;
+    Some(target.file_name()?.to_str()?.to_owned())
+}
+
+/// The devices of this machine, of these, that can be opened or say in time that they cannot. One that waits for a drive
+/// which does not answer would keep this program for ever, so another program opens them first.
+pub fn answering(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
+    let answers = |paths: &[PathBuf]| {
+        let mut argv = vec!["head", "--bytes=0", "--quiet", "--"];
+        argv.extend(paths.iter().filter_map(|path| path.to_str()));
+        !matches!(output(&argv, OPEN_S), Err(CommandError::Late { .. }))
+    };
+    if paths.is_empty() || answers(paths) {
+        return paths.iter().cloned().collect();
+    }
+    paths.iter().filter(|path| answers(std::slice::from_ref(path))).cloned().collect()
+}
+
+/// Whether the kernel holds a block device that is known to answer for somebody alone.
+pub fn is_held_now(path: &Path) -> bool {
+    let alone = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlag::O_EXCL | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).bits())
+        .open(path);
+    matches!(alone, Err(error) if error.raw_os_error() == Some(nix::libc::EBUSY))
+}
