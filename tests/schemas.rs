@@ -1,5 +1,6 @@
 //! The JSON Schemas: they are those in `src/cli/schemas`, and what `--json` prints is what they say, without a field more.
 
+use crate::rooms::sources;
 use crate::support::{gpuvm, host_tree, project, run};
 use gpuvm::cli::schema::{find, names};
 use serde_json::{Value, json};
@@ -47,6 +48,26 @@ fn schemas_are_those_of_the_types() {
     let other: Vec<&String> = made.iter().chain(&kept).map(|(name, _)| name).collect();
     let other: BTreeSet<_> = other.into_iter().filter(|n| made.get(*n) != kept.get(*n)).collect();
     assert!(other.is_empty(), "{other:?}; GPUVM_RENEW=1 renews them");
+}
+
+#[test]
+fn every_answer_that_is_printed_has_a_schema() {
+    let calls = ["json(", "json_rows(", "json_line(", "json_document(", "FORMAT: &str = "];
+    let mut printed = BTreeSet::new();
+    for (path, text) in sources(&project().join("src/cli")) {
+        for call in calls {
+            let after =
+                text.split(call).skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"'));
+            let names = after.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned()));
+            for name in names {
+                assert!(find(&name).is_some(), "{}: `{name}` has no schema", path.display());
+                printed.insert(name);
+            }
+        }
+    }
+    let silent: Vec<&str> = names().filter(|name| !printed.contains(*name)).collect();
+    // A recorded host is printed as its file, which has a version of its own.
+    assert_eq!(silent, ["gpuvm-host"], "schemas of what nothing prints");
 }
 
 /// A schema by which a document has no field that the schema does not name.

@@ -1,8 +1,8 @@
 //! What a verb works on: its world, and how its answer is printed.
 
 use super::args::{Global, TakenArgs};
-use super::change::Screen;
 use super::output::Output;
+use super::terminal::Screen;
 use crate::placement::Occupancy;
 use gpuvm_ops::taken::taken;
 use gpuvm_ops::world::{Settings, World};

@@ -1,6 +1,6 @@
 //! Errors as people see them: headline, causes level by level, hint. The only place that knows exit codes.
 
-use super::codes::Class;
+use super::codes::{Class, told_by};
 use super::offer;
 use crate::apply::bind::BindError;
 use crate::apply::pages::PagesError;
@@ -15,8 +15,8 @@ use crate::shell::word;
 use gpuvm_core::fabric::PartitionRefusal;
 use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
 use gpuvm_ops::error::Error as OpsError;
+use gpuvm_ops::error::NoPlace;
 pub use gpuvm_ops::error::{Coded, Refusal as Hinted, dump_and_define};
-use gpuvm_ops::guest::NoPlace;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -56,12 +56,6 @@ where
     E: std::error::Error + Send + Sync + 'static,
 {
     anyhow::Error::from(error).context(Hinted::around(message, hint))
-}
-
-/// What was said at the place that raised an error, or around its cause.
-pub fn told_by(error: &anyhow::Error) -> Option<&Hinted> {
-    let of_operation = || error.downcast_ref::<gpuvm_ops::error::Error>()?.refusal();
-    error.downcast_ref::<Hinted>().or_else(of_operation)
 }
 
 /// An error with all of its causes in one line, each once.

@@ -6,9 +6,10 @@ use super::context::Context;
 use super::error::EXIT_DONE;
 use super::table::Table;
 use crate::memsize::MemSize;
-use gpuvm_ops::images::add::{self, AddImage, Added};
+use gpuvm_ops::images::add::{self, Added};
 use gpuvm_ops::images::list::{self, UsedImage};
 use gpuvm_ops::images::remove::{self, RemoveImage};
+use gpuvm_ops::images::source::AddImage;
 use gpuvm_ops::images::source::Word;
 use gpuvm_ops::session::{Manner, Session};
 

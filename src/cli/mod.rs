@@ -47,6 +47,7 @@ pub mod show;
 pub mod start;
 pub mod stop;
 mod table;
+mod terminal;
 pub mod tune;
 pub mod undo;
 mod verbose;

@@ -6,7 +6,7 @@ use super::options::{Edit, ONE_OF, changes, told};
 use crate::shell::word;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _};
-use gpuvm_ops::guest::NoPlace;
+use gpuvm_ops::error::NoPlace;
 use std::borrow::Cow;
 use std::sync::OnceLock;
 

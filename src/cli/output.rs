@@ -57,8 +57,6 @@ pub struct Document<'a, T> {
 impl<'a, T> Document<'a, T> {
     /// Takes an answer that is a JSON object.
     pub fn new(format: &'static str, answer: &'a T) -> Document<'a, T> {
-        #[cfg(feature = "schema")]
-        debug_assert!(super::schema::is_listed(format), "{format} has no schema");
         Document { format, version: VERSION, answer }
     }
 }
@@ -100,9 +98,7 @@ impl Output {
 
     /// Prints an answer that is a JSON array, whose schema has this name.
     pub fn json_rows<T: Answer>(self, schema: &str, value: &T) -> std::io::Result<()> {
-        #[cfg(feature = "schema")]
-        debug_assert!(super::schema::is_listed(schema), "{schema} has no schema");
-        let _ = schema;
+        let _ = schema; // a test reads it here and looks it up
         self.print_json(value)
     }
 

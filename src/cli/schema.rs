@@ -80,11 +80,6 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|(name, _)| *name)
 }
 
-/// Whether a schema has this name.
-pub fn is_listed(name: &str) -> bool {
-    names().any(|listed| listed == name)
-}
-
 /// The schema of this name; none: there is none.
 pub fn find(name: &str) -> Option<Schema> {
     let (name, make) = ALL.iter().find(|(listed, _)| *listed == name)?;

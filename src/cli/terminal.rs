@@ -1,0 +1,109 @@
+//! The terminal as whoever is told and asked: how steps are shown and questions are put.
+
+use super::bar::Bar;
+use super::output::{Output, ask, ask_yes, leads_away, tell};
+use crate::apply::Step;
+use gpuvm_ops::reporter::{Answer, Asked, Question, Reporter};
+use std::io::{self, IsTerminal as _};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The terminal, as whoever is told and asked.
+pub struct Screen {
+    /// How to print.
+    output: Output,
+    /// How far a long step is.
+    bar: Mutex<Bar>,
+}
+
+impl Screen {
+    /// The one of a run.
+    pub fn new(output: Output) -> Screen {
+        Screen { output, bar: Mutex::new(Bar::new(output)) }
+    }
+
+    /// The bar; a thread that panicked leaves it as good as it was.
+    fn bar(&self) -> MutexGuard<'_, Bar> {
+        self.bar.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reporter for Screen {
+    fn progress(&self, text: &str) {
+        self.bar().clear();
+        self.output.progress(text);
+    }
+
+    fn warning(&self, text: &str) {
+        self.bar().clear();
+        self.output.warning(text);
+    }
+
+    fn bytes(&self, through: u64, of: u64) {
+        if of == 0 { self.bar().clear() } else { self.bar().set(through, of) }
+    }
+
+    fn leads_away(&self, uri: &str) {
+        leads_away(uri);
+    }
+
+    fn preview(&self, steps: &[Step]) -> io::Result<()> {
+        shown(steps, self.output)
+    }
+
+    fn ask(&self, asked: Asked<'_>) -> io::Result<Answer> {
+        if matches!(asked.question, Question::Name { .. }) {
+            asked.losses.iter().for_each(|loss| self.warning(&format!("this will {loss}")));
+        }
+        put(asked)
+    }
+}
+
+/// Asks at the terminal, after it was said what is done.
+fn put(asked: Asked<'_>) -> io::Result<Answer> {
+    let is_yes = |yes| if yes { Answer::Yes } else { Answer::No };
+    let will = |lines: &mut dyn Iterator<Item = String>| {
+        lines.for_each(|line| tell(&format!("will {line}")));
+    };
+    let mut steps = asked.steps.iter().map(Step::to_string);
+    let is_terminal = io::stdin().is_terminal();
+    match asked.question {
+        Question::Name { .. } => will(&mut steps),
+        Question::Agree { lines: Some(lines), .. } => will(&mut lines.iter().cloned()),
+        Question::Agree { lines: None, .. } => will(&mut steps),
+        Question::Losses { name } if is_terminal => {
+            let losses = asked.losses.iter().map(|loss| format!("\n  {loss}"));
+            let losses: String = losses.collect();
+            let told = "gets drives with data on them, and may overwrite it";
+            tell(&format!("domain `{name}` {told}{losses}"));
+        }
+        Question::Losses { .. } | Question::End { .. } | Question::CutPower { .. } => {}
+    }
+    Ok(match asked.question {
+        _ if !is_terminal => Answer::Nobody,
+        Question::CutPower { .. } if !io::stderr().is_terminal() => Answer::Nobody,
+        Question::Name { deed, kind, name } => {
+            let verb = deed.words()[0];
+            is_yes(ask(&format!("type the {kind}'s name, `{name}`, to {verb} it:"))? == *name)
+        }
+        Question::Agree { question, .. } => is_yes(ask_yes(question)?),
+        Question::Losses { .. } => is_yes(ask_yes("give them to the guest?")?),
+        Question::End { why, name } => {
+            let question = format!("{why}, and domain `{name}` runs. Type its name to end it:");
+            is_yes(ask(&question)? == *name)
+        }
+        Question::CutPower { why } => {
+            is_yes(ask_yes(&format!("{why}; cut its power, which may lose data?"))?)
+        }
+    })
+}
+
+/// Prints steps that are not done.
+pub fn shown(steps: &[Step], output: Output) -> io::Result<()> {
+    if output.json {
+        return output.json_rows("gpuvm-steps", &steps);
+    }
+    if steps.is_empty() {
+        return output.text("nothing to do");
+    }
+    output.text(&steps.iter().map(|step| format!("{step}\n")).collect::<String>())
+}
