@@ -340,3 +340,84 @@ fn the_table_of_sizes_is_what_the_program_plans() {
     }
     assert_eq!(was, table, "GPUVM_RENEW=1 renews it");
 }
+
+/// A recorded host with Fabric Manager in a mode, its GPUs of another device and its module ids known.
+fn board(record: &str, device: &str, mode: u8) -> tempfile::TempDir {
+    let dir = crate::support::tree::scratch();
+    let text = crate::support::tree::host_text(record);
+    let text = text.replace("product_name = DGXH100", "product_name = SYS-821");
+    let text = text.replace("device = 0x2330", &format!("device = 0x{device}"));
+    let text = text.replace("v000010DEd00002330", &format!("v000010DEd0000{device}"));
+    // The switches of Blackwell are no functions on PCI; boards with Grace have Arm processors.
+    let is_blackwell = device.starts_with("29") || device.starts_with("31");
+    let text = match device {
+        "2941" => text.replace("GenuineIntel", "ARM"),
+        _ if is_blackwell => {
+            text.replace("class = 0x068000", "class = 0x088000").replace("bc06sc80", "bc08sc80")
+        }
+        _ => text,
+    };
+    crate::support::tree::unpack(&text, dir.path()).unwrap();
+    let config = dir.path().join("usr/share/nvidia/nvswitch");
+    std::fs::create_dir_all(&config).unwrap();
+    std::fs::write(config.join("fabricmanager.cfg"), format!("FABRIC_MODE={mode}\n")).unwrap();
+    let host = gpuvm::discover::discover(&gpuvm::fsroot::FsRoot::at(dir.path()).unwrap()).unwrap();
+    let ids: std::collections::BTreeMap<String, usize> =
+        host.gpus().map(|gpu| gpu.bdf.to_string()).zip(1..).collect();
+    std::fs::create_dir_all(dir.path().join("etc/gpuvm")).unwrap();
+    let ids = serde_json::to_string(&ids).unwrap();
+    std::fs::write(dir.path().join("etc/gpuvm/module-ids.json"), ids).unwrap();
+    dir
+}
+
+/// The sizes of guests that fit the empty host.
+fn fitting(host: &Path) -> String {
+    let (code, text, err) =
+        run(&mut gpuvm(&["capacity", "--json", "--host", host.to_str().unwrap()]));
+    if code != 0 {
+        return format!("none: {err}");
+    }
+    let capacity: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let fits = capacity["sizes"].as_array().unwrap().iter().filter(|size| size["empty"] != 0);
+    let fits: Vec<String> = fits.map(|size| size["gpus"].to_string()).collect();
+    if fits.is_empty() { "none".into() } else { fits.join(" ") }
+}
+
+#[test]
+fn the_table_of_boards_has_the_sizes_that_the_program_offers() {
+    let page = std::fs::read_to_string(project().join("man/gpuvm-hardware.7")).unwrap();
+    let (_, rest) = page.split_once(".\\\" boards\n").unwrap();
+    let (table, _) = rest.split_once(".\\\" end of boards\n").unwrap();
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for line in table.lines() {
+        rows.push(line.split('|').map(|cell| cell.replace("\\-", "-")).collect());
+    }
+    let mut wrong = Vec::new();
+    for (name, mode, record, device, number) in [
+        ("DGX-1", "none", "dgx-1", "", 0),
+        ("DGX-2", "passed", "dgx-2", "", 0),
+        ("DGX-2", "shared", "dgx-2", "", 1),
+        ("HGX A100, A800", "passed", "dgx-a100", "", 0),
+        ("HGX A100, A800", "shared", "dgx-a100", "", 1),
+        ("HGX H100, H200", "shared", "dgx-h100", "2330", 1),
+        ("HGX H100, H200", "shared", "dgx-h100", "2335", 1),
+        ("HGX H100, H200", "passed", "dgx-h100", "2330", 0),
+        ("HGX H100, H200", "passed", "dgx-h100", "2335", 0),
+        ("HGX B200, B300", "shared", "dgx-h100", "2901", 1),
+        ("HGX B200, B300", "shared", "dgx-h100", "3182", 1),
+        ("HGX B200, B300", "passed", "dgx-h100", "2901", 0),
+        ("HGX B200, B300", "passed", "dgx-h100", "3182", 0),
+        ("GB200, GB300", "rack", "dgx-h100", "2941", 0),
+    ] {
+        let row = rows.iter().find(|row| row[0] == name && row[1] == mode);
+        let row = row.unwrap_or_else(|| panic!("{name}, {mode} is not in the table"));
+        let dir = board(record, if device.is_empty() { "2330" } else { device }, number);
+        let fits = fitting(dir.path());
+        if fits != row[2] {
+            wrong.push(format!("{name} {device} {mode}: {fits}"));
+        }
+    }
+    let any = fitting(&project().join("topologies/dual-socket.json"));
+    assert_eq!(any, "1 2", "every number of PCIe cards");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
