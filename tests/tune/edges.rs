@@ -3,6 +3,7 @@
 use super::domains::{Wanted, tuned};
 use crate::support::{gpuvm, project, run};
 use crate::xml::guests::host;
+use gpuvm::check::judge;
 use gpuvm::domain::DomainXml;
 use gpuvm::domain::claims::Claims;
 use gpuvm::domain::guest::{Abilities, DiskIo};
@@ -296,4 +297,87 @@ fn guests_of_the_time_before_nodes_without_gpus_were_shared_out_stay_where_they_
             }
         }
     }
+}
+
+/// A guest of all GPUs of a DGX A100, as it is made now; and as it was before gpuvm knew dies and caches.
+fn old_and_new() -> (String, String) {
+    let record = project().join("topologies/dgx-a100.json");
+    let words = ["export", "--host", record.to_str().unwrap(), "--gpus", "8", "--name", "old"];
+    let (code, new, err) = run(&mut gpuvm(&words));
+    assert_eq!(code, 0, "{err}");
+    let shape = "sockets='2' dies='4' cores='15'";
+    let cache = new.lines().find(|line| line.contains("<cache ")).unwrap();
+    let old = new.replace(shape, "sockets='2' dies='1' cores='60'");
+    assert_ne!(old, new, "no {shape} in {new}");
+    (old.replace(&format!("{cache}\n"), ""), new)
+}
+
+#[test]
+fn an_old_guest_gets_dies_only_when_they_are_asked_for() {
+    let a100 = host("dgx-a100");
+    let (old, new) = old_and_new();
+    let given = |text: &str, items: &Items| {
+        let xml = DomainXml::parse(text).unwrap();
+        tuned(&xml, &a100, &Occupancy::default(), items).unwrap()
+    };
+    let plain = given(&old, &Items::all());
+    assert!(plain.after.text().contains("dies='1'"), "{:?}", plain.changes);
+    assert!(!plain.after.text().contains("<cache "), "{:?}", plain.changes);
+    let because = plain.reasons.iter().map(|reason| reason.because.to_string());
+    let way = "`gpuvm tune old --topology on --cpu-cache on`";
+    assert_eq!(because.filter(|text| text.contains(way)).count(), 1);
+    // The checker calls it a note, so that it is no reason to fail.
+    let none = (&Occupancy::default(), &Versions::default());
+    let seen = |text: &str| {
+        let (found, notes) = judge(&DomainXml::parse(text).unwrap(), &a100, none.0, none.1);
+        let is = |rule: &str| rule == "guest-caches";
+        (found.iter().any(|f| is(f.rule)), notes.iter().find(|n| is(n.rule)).cloned())
+    };
+    let (found, note) = seen(plain.after.text());
+    assert!(!found && note.unwrap().message.contains(&way[1..way.len() - 1]));
+    // What says something of caches says it wrongly.
+    let said = old.replace("<maxphysaddr", "<cache level='3' mode='emulate'/><maxphysaddr");
+    assert!(matches!(seen(&said), (true, None)), "{said}");
+    // As the note says.
+    let items = Items { topology: Item::On, cpu_cache: Item::On, ..Items::default() };
+    let asked = given(&old, &items);
+    let part = |text: &str| {
+        let lines = text.lines().filter(|line| line.contains("dies=") || line.contains("<cache"));
+        lines.map(|line| line.trim().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(part(asked.after.text()), part(&new), "{:?}", asked.changes);
+    assert!(matches!(seen(asked.after.text()), (false, None)));
+    // A guest that was made with them keeps them.
+    let again = given(&new, &Items::all());
+    assert_eq!(part(again.after.text()), part(&new), "{:?}", again.changes);
+    // One that has another shape gets the planned one, dies and all.
+    let other = old.replace("cores='60' threads='2'", "cores='120' threads='1'");
+    assert_ne!(other, old);
+    assert_eq!(part(given(&other, &Items::all()).after.text()), part(&new));
+}
+
+#[test]
+fn only_guests_with_the_hosts_cpu_get_its_hints_and_need_its_address_bits() {
+    let a100 = host("dgx-a100");
+    let (_, new) = old_and_new();
+    let items = Items { kvm_hints: Item::On, ..Items::default() };
+    let hints: Vec<&str> = new.lines().filter(|line| line.contains("state='on'")).collect();
+    let bare = hints.iter().fold(new.clone(), |text, line| text.replace(&format!("{line}\n"), ""));
+    let given = |text: &str| {
+        let xml = DomainXml::parse(text).unwrap();
+        tuned(&xml, &a100, &Occupancy::default(), &items).unwrap()
+    };
+    assert!(given(&bare).after.text().contains("hint-dedicated"));
+    let model = bare.replace("mode='host-passthrough'", "mode='host-model'");
+    let after = given(&model);
+    assert!(!after.after.text().contains("hint-dedicated"), "{:?}", after.changes);
+    let bits = "<maxphysaddr mode='passthrough'/>";
+    let found = |text: &str| {
+        let xml = DomainXml::parse(text).unwrap();
+        let (found, _) = judge(&xml, &a100, &Occupancy::default(), &Versions::default());
+        found.iter().any(|finding| finding.rule == "maxphysaddr-missing")
+    };
+    let without = new.replace(bits, "");
+    assert!(found(&without) && !found(&new));
+    assert!(!found(&without.replace("<domain type='kvm'", "<domain type='qemu'")));
 }

@@ -133,8 +133,19 @@ fn topology(work: &mut Work<'_>) -> Result<(), TuneError> {
     let topology = match (work.given.items.topology, work.placement) {
         (Item::Keep, _) | (Item::On, None) => return Ok(()),
         (Item::Off, _) => None,
-        (Item::On, Some(placement)) if work.guest.kvm => Some(placement.topology),
-        (Item::On, Some(placement)) => Some(placement.topology.without_dies()),
+        (Item::On, Some(placement)) if !work.guest.kvm => Some(placement.topology.without_dies()),
+        (Item::On, Some(placement)) if keeps_one_die(work, placement.topology) => {
+            let name = crate::shell::word(&work.xml.name()).into_owned();
+            work.note(
+                Topic::Vcpus,
+                format!(
+                    "the guest keeps one die a socket, as it was made, and so sees other L3 caches than the host\'s: \
+                     `gpuvm tune {name} --topology on --cpu-cache on` shows it these"
+                ),
+            );
+            return Ok(());
+        }
+        (Item::On, Some(placement)) => Some(placement.topology),
         (Item::To(shape), _) => Some(shape),
     };
     let vcpus = work.vcpus();
@@ -155,6 +166,14 @@ fn topology(work: &mut Work<'_>) -> Result<(), TuneError> {
         && topology.is_some_and(|topology| topology.threads > 1 || caches)
         && vendor.is_some_and(crate::placement::is_amd);
     work.set(ItemName::Topology, Setting::Topology { topology, topoext })
+}
+
+/// Whether nobody named the topology, and it is the planned one but for its dies, which versions before did not know: what
+/// a guest sees of its CPU changes only by being asked for, since licences and settings in it may depend on that.
+fn keeps_one_die(work: &Work<'_>, planned: GuestTopology) -> bool {
+    let is_named = !work.given.items.unnamed.contains(&ItemName::Topology);
+    let one_die = Setting::Topology { topology: Some(planned.without_dies()), topoext: false };
+    planned.dies > 1 && !is_named && !work.xml.would_change(&DomainEdit::Set { setting: one_die })
 }
 
 /// Where the guest's cache leaves come from. What the planner chose goes with its topology and with the host's CPU.
@@ -210,7 +229,12 @@ fn kvm_hints(work: &mut Work<'_>) -> Result<(), TuneError> {
                     place.clone_from(&pin.cpuset.value);
                 }
             }
-            has_own_pcpus(&pins)
+            let is_alone = has_own_pcpus(&pins);
+            // libvirt takes them of guests with the host's CPU only.
+            if is_alone && !has_hosts_cpu(&work.xml) {
+                return Ok(());
+            }
+            is_alone
         }
         Item::Keep if matches!(items.pins, Item::Off) => false,
         Item::Off => false,
