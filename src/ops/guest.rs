@@ -6,7 +6,7 @@ mod render;
 
 pub use name::NameRequest;
 pub use planned::Planned;
-pub use render::{Extra, RenderError, path_text, render};
+pub use render::{Extra, RenderError, path_text, render, template_file};
 
 use crate::domain::guest::VirtType;
 use crate::domain::wish::NicWish;
@@ -46,7 +46,7 @@ pub fn resolve(
 ) -> Result<Planned> {
     let mut request = wanted.request.clone();
     if let Some(path) = &wanted.template {
-        let remaps_interrupts = render::template_file(path)?.remaps_interrupts();
+        let remaps_interrupts = template_file(path)?.remaps_interrupts();
         request.template = Template { is_given: true, remaps_interrupts };
     }
     let topology = world.topology()?;
@@ -61,6 +61,10 @@ pub fn resolve(
             }
             return Err(refused.into());
         }
+    };
+    let placement = match wanted.virt {
+        VirtType::Kvm => placement,
+        VirtType::Qemu => placement.emulated(),
     };
     let name = name::named(&wanted.name, &topology, &placement, &occupancy)?;
     Ok(Planned { topology, request, placement, name, occupancy })

@@ -1,36 +1,48 @@
 //! `plan`: where a guest would go, and why. Changes nothing.
 
 use crate::bdf::Bdf;
-use crate::domain::disks::used_iothreads;
+use crate::cpuset::CpuSet;
+use crate::domain::disks::{most_named_iothread, used_iothreads};
 use crate::error::Result;
-use crate::guest::{GuestRequest, Planned, resolve};
+use crate::guest::{GuestRequest, Planned, resolve, template_file};
 use crate::hypervisor::emulator::switch_has_speed;
 use crate::placement::reason::{CoreReason, TreeReason};
 use crate::placement::{Placement, Reason, Topic, window_reason};
+use crate::storage::usual_disks;
 use crate::world::World;
 
-/// Plans a guest with one disk.
+#[cfg(test)]
+mod tests;
+
+/// Plans a guest with the disks that `create` gives it where none is named.
 pub fn plan(world: &World, wanted: &GuestRequest) -> Result<Planned> {
     let mut planned = resolve(world, wanted, None)?;
-    let several = planned.placement.iothread_pins.len() > 1 && !world.is_recorded();
+    let several = planned.placement.iothread_pins.len() > 1;
     let mapping = several
+        && !world.is_recorded()
         && world
             .hypervisor()
             .is_ok_and(|hypervisor| hypervisor.storage().abilities().queue_mapping);
-    with_one_disk(&mut planned.placement, mapping);
+    let disks = if several { usual_disks(&planned, world)? } else { 1 };
+    let named = match &wanted.template {
+        Some(path) => most_named_iothread(&template_file(path)?, |_| false),
+        None => 0,
+    };
+    with_disks(&mut planned.placement, (disks, named), mapping);
     let window = window_reason(&planned.placement, &planned.topology);
     let more = [window, switch_reason(&planned, world)];
     planned.placement.reasons.extend(more.into_iter().flatten());
     Ok(planned)
 }
 
-/// Leaves a plan the I/O threads that a guest with one disk gets, as `create` makes one; `mapping`: whether one disk can be
-/// served by several.
-pub fn with_one_disk(placement: &mut Placement, mapping: bool) {
-    let (planned, used) = (placement.iothread_pins.len(), used_iothreads(1, mapping, placement));
-    placement.iothread_pins.truncate(used as usize);
-    if placement.iothread_pins.len() < planned {
-        let because = CoreReason::OneDisk { iothreads: used, most: planned }.into();
+/// Leaves a plan the I/O threads that a guest with so many disks gets, and those up to the one that its template `named`;
+/// `mapping`: whether one disk can be served by several.
+pub fn with_disks(placement: &mut Placement, (disks, named): (usize, u32), mapping: bool) {
+    let most = placement.iothread_pins.len();
+    let iothreads = used_iothreads(disks, mapping, placement).max(named);
+    placement.iothread_pins.resize(iothreads as usize, CpuSet::new());
+    if placement.iothread_pins.len() < most {
+        let because = CoreReason::FewDisks { disks, iothreads, most }.into();
         placement.reasons.push(Reason { choice: Topic::Iothreads, because, compromise: false });
     }
 }

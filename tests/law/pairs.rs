@@ -9,7 +9,7 @@ use gpuvm::placement::{Occupancy, Placement, PlanError, plan};
 use gpuvm::request::Request;
 use gpuvm::topology::Topology;
 use gpuvm_ops::guest::{Extra, Planned, render};
-use gpuvm_ops::plan::with_one_disk;
+use gpuvm_ops::plan::with_disks;
 use std::collections::BTreeSet;
 
 /// The sizes that a host is asked for, as options.
@@ -88,7 +88,7 @@ impl<'a> Asked<'a> {
         let request = request(&args.gpus, &args.shape).unwrap_or_else(|e| panic!("{size}: {e}"));
         let mut answer = plan(topology, &others, &request);
         if let Ok(placement) = &mut answer {
-            with_one_disk(placement, false);
+            with_disks(placement, (1, 0), false);
         }
         Asked { topology, args, request, others, answer }
     }

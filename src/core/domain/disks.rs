@@ -137,13 +137,16 @@ pub fn used_iothreads(written: usize, mapping: bool, placement: &Placement) -> u
 
 /// How many I/O threads the guest gets: those that its disks use and those that the document's own disks name.
 pub(super) fn iothreads(current: &DomainXml, guest: &Guest, placement: &Placement) -> u32 {
-    let devices = current.root().child("devices").into_iter().flat_map(Element::elements);
-    let foreign = devices.filter(|device| {
-        let path = disk_path(*device);
-        !guest.disks.iter().any(|disk| path.as_ref() == Some(&disk.path))
-    });
-    let named = foreign.flat_map(named_iothreads).max().unwrap_or(0);
+    let is_ours = |path: &str| guest.disks.iter().any(|disk| disk.path == path);
+    let named = most_named_iothread(current, is_ours);
     used_iothreads(written_disks(guest), guest.abilities.queue_mapping, placement).max(named)
+}
+
+/// The largest number of an I/O thread that a document's devices name, without the disks whose paths are left out.
+pub fn most_named_iothread(document: &DomainXml, left_out: impl Fn(&str) -> bool) -> u32 {
+    let devices = document.root().child("devices").into_iter().flat_map(Element::elements);
+    let others = devices.filter(|device| !disk_path(*device).is_some_and(|path| left_out(&path)));
+    others.flat_map(named_iothreads).max().unwrap_or(0)
 }
 
 /// The I/O threads that a device's driver names.

@@ -266,6 +266,13 @@ impl Placement {
         }
     }
 
+    /// The same for a guest without KVM, whose emulated CPU shows neither dies nor caches of the host.
+    pub fn emulated(mut self) -> Placement {
+        self.topology = self.topology.without_dies();
+        self.cache = None;
+        self
+    }
+
     /// Whether no NVLink partition can be activated for it.
     pub fn has_no_partition(&self) -> bool {
         self.reasons.iter().any(|reason| reason.choice == Topic::Partition && reason.compromise)

@@ -31,6 +31,8 @@ pub struct Fake {
     pub unreadable: RefCell<BTreeMap<String, HypervisorErrorKind>>,
     /// Domains whose definition does not outlive them.
     pub transient: RefCell<BTreeSet<String>>,
+    /// Whether one disk can be served by several I/O threads.
+    pub maps_queues: Cell<bool>,
     /// Its networks, by name.
     pub networks: RefCell<BTreeMap<String, NetworkState>>,
     /// What agents answer, by the command.

@@ -1,6 +1,7 @@
 //! Pools of the hypervisor in memory: directories whose files are the volumes.
 
 use super::fake::Fake;
+use crate::domain::guest::Abilities;
 use crate::hypervisor::storage::{NewVolume, Pool, Progress, Storage, Volume, VolumeId};
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use std::fs::{self, File, OpenOptions};
@@ -41,6 +42,9 @@ impl Fake {
 }
 
 impl Storage for Fake {
+    fn abilities(&self) -> Abilities {
+        Abilities { queue_mapping: self.maps_queues.get(), ..Abilities::default() }
+    }
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError> {
         let pool = |(name, dir): (&String, &tempfile::TempDir)| Pool {
             name: name.clone(),

@@ -26,6 +26,11 @@ pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> Result<()> {
     on(Path::new(ARRAY), place, disks)
 }
 
+/// Whether this machine has a data array, on which guests get a share.
+pub(super) fn has_array() -> bool {
+    is_mount_point(Path::new(ARRAY))
+}
+
 /// How large a data disk is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {

@@ -135,6 +135,13 @@ pub fn plan(
     Ok(disks)
 }
 
+/// How many disks a guest writes for which none is named: the boot disk, and the data disk where the host has a data array.
+pub fn usual_disks(planned: &Planned, world: &World) -> Result<usize> {
+    let has_gpus = planned.topology.gpus().any(|gpu| planned.placement.devices.contains(&gpu.bdf));
+    let is_here = has_gpus && !world.is_recorded() && world.is_here()?;
+    Ok(1 + usize::from(is_here && data::has_array()))
+}
+
 /// Chooses how each disk is read and written, after what the hypervisor can do, where there is one to be asked.
 fn tune(place: &Place<'_>, hypervisor: Option<&dyn Hypervisor>, disks: &mut Disks) {
     if let Some(hypervisor) = hypervisor {

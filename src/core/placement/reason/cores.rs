@@ -203,8 +203,10 @@ pub enum CoreReason {
         /// Domain names.
         domains: Vec<String>,
     },
-    /// I/O threads of a guest with one disk.
-    OneDisk {
+    /// I/O threads of a guest with fewer disks than cells.
+    FewDisks {
+        /// Its disks.
+        disks: usize,
         /// How many it has.
         iothreads: u32,
         /// How many it would have, for as many disks.
@@ -328,8 +330,12 @@ impl CoreReason {
                     "{who} float over the guest's own cores on {noun} {nodes}: a core of their own would cost others"
                 )
             }
-            CoreReason::OneDisk { iothreads, most } => {
-                write!(f, "{iothreads} for one disk, {most} for {most} disks or more")
+            CoreReason::FewDisks { disks, iothreads, most } => {
+                let disks = match disks {
+                    1 => "one disk".to_owned(),
+                    disks => format!("{disks} disks"),
+                };
+                write!(f, "{iothreads} for {disks}, {most} for {most} disks or more")
             }
             _ => Ok(()),
         }

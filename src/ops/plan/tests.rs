@@ -1,0 +1,294 @@
+//! One truth: what is planned is what is exported and what `create` would define, whatever is asked of whatever host.
+
+use super::*;
+use crate::create::{self, CreateRequest};
+use crate::domain::DomainXml;
+use crate::domain::claims::Claims;
+use crate::domain::guest::VirtType;
+use crate::export::export;
+use crate::guest::NameRequest;
+use crate::memsize::MemSize;
+use crate::placement::GuestTopology;
+use crate::reporter::Answer;
+use crate::request::{CellWish, DeviceWish, DomainName, PageSize, PinPolicy, Profile, Request};
+use crate::stage::{Caller, Stage};
+use crate::storage::{DataRequest, SeedRequest, SeedWanted, StorageRequest};
+use crate::taken::Taken;
+use crate::topology::{Topology, file};
+use crate::world::Settings;
+use proptest::prelude::*;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+/// The recorded hosts.
+static HOSTS: LazyLock<Vec<Topology>> = LazyLock::new(|| {
+    let files = [
+        include_str!("../../../topologies/dgx-1.json"),
+        include_str!("../../../topologies/dgx-2.json"),
+        include_str!("../../../topologies/dgx-a100.json"),
+        include_str!("../../../topologies/dgx-h100.json"),
+        include_str!("../../../topologies/dual-socket.json"),
+    ];
+    files.map(|text| file::from_json(text).unwrap()).into()
+});
+
+/// A template whose own disk is served by its third I/O thread.
+const TEMPLATE: &str = "<domain type='kvm'>\n  <name>t</name>\n  <memory>1</memory>\n  <vcpu>1</vcpu>\n  \
+    <iothreads>3</iothreads>\n  <os>\n    <type arch='x86_64' machine='q35'>hvm</type>\n  </os>\n  <devices>\n    \
+    <disk type='file' device='disk'>\n      <driver name='qemu' iothread='3'/>\n      <source file='/own.raw'/>\n      \
+    <target dev='vdq' bus='virtio'/>\n    </disk>\n  </devices>\n</domain>\n";
+
+/// What is asked, and of whom.
+#[derive(Debug, Clone)]
+struct Case {
+    /// The host, counted round.
+    host: usize,
+    /// The guest.
+    request: Request,
+    /// How it runs.
+    virt: VirtType,
+    /// Whether the host is a recorded one; else what its hypervisor can do with disks.
+    maps_queues: Option<bool>,
+    /// Whether its template has a disk of its own.
+    own_template: bool,
+    /// Whether the boot disk is one that is there; else it is made of an image.
+    own_disk: bool,
+}
+
+/// Guests, such as have a place and such as have none.
+fn request() -> impl Strategy<Value = Request> {
+    let gpus = prop_oneof![0..17u32, Just(1), Just(2), Just(4), Just(8)];
+    let vcpus = proptest::option::weighted(0.4, 1..130u32);
+    let memory = proptest::option::weighted(0.4, 1..200_000_000u64);
+    let pages = prop_oneof![3 => Just(None), 1 => Just(Some(PageSize::TwoMib))];
+    let profile = prop_oneof![4 => Just(Profile::Share), 1 => Just(Profile::Near), 1 => Just(Profile::NvidiaVm)];
+    let shape = prop_oneof![
+        6 => Just((PinPolicy::Core, CellWish::Auto)),
+        1 => Just((PinPolicy::Thread, CellWish::Auto)),
+        2 => (1..4u32).prop_map(|cells| (PinPolicy::None, CellWish::Count(cells))),
+        1 => (1..4u32).prop_map(|cells| (PinPolicy::Core, CellWish::Count(cells))),
+    ];
+    let beside = (0..3u32, 0..3u32, any::<bool>());
+    (gpus, vcpus, memory, pages, profile, shape, beside).prop_map(
+        |(gpus, vcpus, memory, huge_pages, profile, (pins, cells), (nics, nvmes, remote))| {
+            let memory_kib = memory.map(MemSize::from_kib);
+            let base = Request::for_gpus(gpus);
+            let mut request =
+                Request { vcpus, memory_kib, huge_pages, profile, pins, cells, ..base };
+            request.extras.nics = DeviceWish::Count(nics);
+            request.extras.nvmes = DeviceWish::Count(nvmes);
+            request.allow.remote = remote;
+            request
+        },
+    )
+}
+
+/// Cases.
+fn case() -> impl Strategy<Value = Case> {
+    let virt = prop_oneof![2 => Just(VirtType::Kvm), 1 => Just(VirtType::Qemu)];
+    let maps_queues = prop_oneof![2 => Just(None), 1 => any::<bool>().prop_map(Some)];
+    (0..HOSTS.len(), request(), virt, maps_queues, proptest::bool::weighted(0.2), any::<bool>())
+        .prop_map(|(host, request, virt, maps_queues, own_template, own_disk)| Case {
+            host,
+            request,
+            virt,
+            maps_queues,
+            own_template,
+            own_disk,
+        })
+}
+
+/// The numbers of a guest that both a plan and a definition have.
+#[derive(Debug, PartialEq)]
+struct Numbers {
+    name: String,
+    memory: MemSize,
+    vcpu_pins: Vec<CpuSet>,
+    emulator_pin: CpuSet,
+    iothread_pins: Vec<CpuSet>,
+    topology: GuestTopology,
+    /// vCPUs, memory and host nodes of each cell.
+    cells: Vec<(Vec<u32>, MemSize, String)>,
+    devices: Vec<Bdf>,
+    /// Where its cache leaves come from.
+    cache: Option<String>,
+}
+
+impl Numbers {
+    /// Those of a plan. One cell that is on no node is not written for a guest that nothing is passed to.
+    fn planned(planned: &Planned) -> Numbers {
+        let place = &planned.placement;
+        let is_numa = place.cells.len() > 1
+            || !place.devices.is_empty()
+            || place.cells.iter().any(|cell| !cell.host_nodes.is_empty());
+        let cells = place.cells.iter().filter(|_| is_numa).map(|cell| {
+            (cell.vcpus.clone().collect(), cell.memory_kib, cell.host_nodes.to_string())
+        });
+        let mut devices = place.devices.clone();
+        devices.sort();
+        Numbers {
+            name: planned.name.to_string(),
+            memory: place.memory(),
+            vcpu_pins: place.vcpu_pins.clone(),
+            emulator_pin: place.emulator_pin.clone(),
+            iothread_pins: place.iothread_pins.clone(),
+            topology: place.topology,
+            cells: cells.collect(),
+            devices,
+            cache: place.cache.map(|cache| cache.as_str().to_owned()),
+        }
+    }
+
+    /// Those of a definition.
+    fn defined(xml: &DomainXml) -> Numbers {
+        let claims = Claims::read(xml);
+        assert!(claims.faults.is_empty(), "{:?}", claims.faults);
+        let mut vcpu_pins = vec![CpuSet::new(); claims.vcpus.value as usize];
+        for pin in &claims.vcpu_pins {
+            vcpu_pins[pin.of.value as usize] = pin.cpuset.value.clone();
+        }
+        let mut iothread_pins = vec![CpuSet::new(); claims.iothreads.len()];
+        for pin in &claims.iothread_pins {
+            iothread_pins[pin.of.value as usize - 1] = pin.cpuset.value.clone();
+        }
+        let cells = claims.cells.iter().map(|cell| {
+            let vcpus = cell.vcpus.as_ref().map(|set| set.value.iter().map(|v| v.0).collect());
+            let nodes =
+                claims.binding(Some(cell.id)).map(|binding| binding.nodes.value.to_string());
+            (vcpus.unwrap_or_default(), cell.memory.value, nodes.unwrap_or_default())
+        });
+        let cpu = xml.root().child("cpu").unwrap();
+        let topology = cpu.child("topology").unwrap();
+        let part = |name| topology.attr(name).map_or(1, |value| value.parse().unwrap());
+        let mut devices: Vec<Bdf> = claims.passed.iter().map(|passed| passed.bdf.value).collect();
+        devices.sort();
+        Numbers {
+            name: claims.name.clone(),
+            memory: claims.memory.value,
+            vcpu_pins,
+            emulator_pin: claims
+                .emulator_pin
+                .as_ref()
+                .map(|pin| pin.value.clone())
+                .unwrap_or_default(),
+            iothread_pins,
+            topology: GuestTopology {
+                sockets: part("sockets"),
+                dies: part("dies"),
+                cores: part("cores"),
+                threads: part("threads"),
+            },
+            cells: cells.collect(),
+            devices,
+            cache: cpu.child("cache").and_then(|cache| cache.attr("mode")).map(Into::into),
+        }
+    }
+}
+
+/// The disks of a case: one that the guest writes.
+fn disks(case: &Case, dir: &Path) -> StorageRequest {
+    let disk = dir.join("disk.raw");
+    let is_named = case.own_disk || case.maps_queues.is_some();
+    StorageRequest {
+        disk: is_named.then_some(disk).into_iter().collect(),
+        data: DataRequest::None,
+        ..StorageRequest::default()
+    }
+}
+
+/// What `create` would define.
+fn created(world: &World, guest: &GuestRequest, storage: &StorageRequest) -> DomainXml {
+    let seed = SeedRequest {
+        ssh_key: Vec::new(),
+        home: None,
+        user: None,
+        password_hash: None,
+        user_data: None,
+        meta_data: None,
+        network_config: None,
+        agent: false,
+        nccl: true,
+        wanted: SeedWanted::No,
+    };
+    let wanted = CreateRequest {
+        guest: guest.clone(),
+        storage: storage.clone(),
+        seed,
+        uuid: None,
+        private_net: false,
+        reserve_pages: false,
+        accept_shared_fabric: true,
+        starts: true,
+    };
+    create::create(world, &wanted).unwrap_or_else(|error| panic!("create: {error}")).about
+}
+
+/// A definition without what gpuvm notes in it for itself, such as the drivers that `create` unbinds.
+fn without_record(xml: &DomainXml) -> String {
+    let record = xml.root().child("metadata").unwrap().xml();
+    xml.text().replace(record, "")
+}
+
+/// Compares them; whether the guest has a place.
+fn agree(case: &Case) -> bool {
+    let stage = Stage::who_says(Answer::Yes);
+    let dir = stage.dir.path();
+    std::fs::write(dir.join("disk.raw"), vec![0; 4096]).unwrap();
+    std::fs::write(dir.join("template.xml"), TEMPLATE).unwrap();
+    let topology = HOSTS[case.host].clone();
+    let world = match case.maps_queues {
+        Some(maps) => {
+            stage.fake.maps_queues.set(maps);
+            stage.world.with_topology(topology)
+        }
+        None => {
+            let host = Some(PathBuf::from("recorded.json"));
+            let settings = Settings { connect: "test:///fake".into(), host, ..Settings::default() };
+            World::new(settings, Caller::who_says(Answer::Yes)).with_topology(topology)
+        }
+    };
+    let guest = GuestRequest {
+        request: case.request.clone(),
+        name: NameRequest::Exact(DomainName::new("one").unwrap()),
+        template: case.own_template.then(|| dir.join("template.xml")),
+        virt: case.virt,
+        networks: Vec::new(),
+        taken: Taken::default(),
+    };
+    let Ok(planned) = plan(&world, &guest) else { return false };
+    let storage = disks(case, dir);
+    let numbers = Numbers::planned(&planned);
+    let Ok((_, xml)) = export(&world, &guest, &storage) else { return false };
+    assert_eq!(Numbers::defined(&xml), numbers, "{case:?}\n{}", xml.text());
+    // Nothing of a recorded host can be bound on the machine of the test.
+    if case.maps_queues.is_none() {
+        let dry = created(&world, &guest, &storage);
+        let (xml, dry) = (without_record(&xml), without_record(&dry));
+        let differing = xml.lines().zip(dry.lines()).find(|(left, right)| left != right);
+        assert_eq!((differing, xml.len()), (None, dry.len()), "{case:?}");
+    }
+    true
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn plan_export_and_create_agree(case in case()) {
+        agree(&case);
+    }
+}
+
+#[test]
+fn a_guest_of_every_host_agrees() {
+    for host in 0..HOSTS.len() {
+        for virt in [VirtType::Kvm, VirtType::Qemu] {
+            for maps_queues in [None, Some(false), Some(true)] {
+                let own_template = maps_queues == Some(false);
+                let request = Request::for_gpus(if host == 4 { 0 } else { 8 });
+                let case = Case { host, request, virt, maps_queues, own_template, own_disk: true };
+                assert!(agree(&case), "{case:?}");
+            }
+        }
+    }
+}
