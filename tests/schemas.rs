@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Documents that need a machine to change, or devices that are not recorded.
-const ELSEWHERE: [&str; 17] = [
+const ELSEWHERE: [&str; 18] = [
     "gpuvm-addresses",
     "gpuvm-created",
     "gpuvm-diffs",
@@ -21,6 +21,7 @@ const ELSEWHERE: [&str; 17] = [
     "gpuvm-host-bridge-preview",
     "gpuvm-image-added",
     "gpuvm-nccl-installed",
+    "gpuvm-nccl-uninstalled",
     "gpuvm-network-created",
     "gpuvm-undone",
     "gpuvm-verify",

@@ -52,7 +52,7 @@ use gpuvm_ops::host::HostUndoError;
 use gpuvm_ops::host_bridge::HostBridgeError;
 use gpuvm_ops::host_settings::HostVerbError;
 use gpuvm_ops::images::error::ImageError;
-use gpuvm_ops::nccl::install::InstallError;
+use gpuvm_ops::nccl::inside::InstallError;
 use gpuvm_ops::networks::NetworkError;
 use gpuvm_ops::pages::GuestPagesError;
 use gpuvm_ops::partition::ActivationError;

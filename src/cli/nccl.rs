@@ -5,12 +5,21 @@ use super::context::Context;
 use super::error::{EXIT_DONE, EXIT_FOUND};
 use gpuvm_ops::nccl::install::{Installed, Manner, State, install};
 use gpuvm_ops::nccl::nccl;
+use gpuvm_ops::nccl::uninstall::{Removal, Uninstalled, uninstall};
 use gpuvm_ops::source::Source;
 use std::fmt::Write as _;
 
 /// Runs the verb.
 pub fn run(args: &NcclArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let source = Source::guess(&args.target);
+    if args.uninstall {
+        let done = uninstall(cx, &source, args.dry_run)?;
+        match cx.output.json {
+            true => cx.output.json("gpuvm-nccl-uninstalled", &done)?,
+            false => cx.output.text(&uninstalled(&done, args.dry_run))?,
+        }
+        return Ok(EXIT_DONE);
+    }
     if args.install || args.check {
         let manner = match (args.check, args.dry_run) {
             (true, _) => Manner::Check,
@@ -22,8 +31,7 @@ pub fn run(args: &NcclArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             true => cx.output.json("gpuvm-nccl-installed", &done)?,
             false => cx.output.text(&text(&done, manner))?,
         }
-        let differs = !done.found || done.files.iter().any(|file| file.state != State::Same);
-        return Ok(if args.check && differs { EXIT_FOUND } else { EXIT_DONE });
+        return Ok(if args.check && !done.is_settled() { EXIT_FOUND } else { EXIT_DONE });
     }
     let told = nccl(cx, &source)?;
     if cx.output.json {
@@ -42,16 +50,25 @@ pub fn run(args: &NcclArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// The answer for people.
 fn text(done: &Installed, manner: Manner) -> String {
+    if !done.needed && done.files.is_empty() {
+        return "no file is needed: one GPU and no NIC share nothing\n".into();
+    }
     let mut text = String::new();
     for file in &done.files {
         let says = match (file.state, manner) {
             (State::Same, _) => "already so",
             (State::Missing, Manner::Check) => "missing",
             (State::Differs, Manner::Check) => "differs",
+            (State::Unwanted, Manner::Check) => {
+                "in the way: NVIDIA's nvidia-topologyd would write through its link"
+            }
+            (State::Unwanted, Manner::DryRun) => "would be removed",
+            (State::Unwanted, Manner::Install) => "removed",
             (_, Manner::DryRun) => "would be written",
             (_, Manner::Install) => "written",
         };
-        write!(text, "{}: {says}", file.path).expect("text");
+        let leads_to = file.leads_to.as_ref().map(|to| format!(" -> {to}")).unwrap_or_default();
+        write!(text, "{}{leads_to}: {says}", file.path).expect("text");
         match (&file.kept, manner) {
             (Some(_), Manner::Check) => text += "; it is not gpuvm's",
             (Some(kept), Manner::DryRun) => {
@@ -64,13 +81,41 @@ fn text(done: &Installed, manner: Manner) -> String {
         }
         text.push('\n');
     }
-    match &done.overruled_by {
-        Some(path) => {
-            writeln!(text, "/etc/nccl.conf names {path}: NCCL takes that file").expect("text");
+    match (&done.overruled_by, &done.overruled_in) {
+        (Some(path), Some(file)) => {
+            writeln!(text, "{file} names {path}: NCCL takes that file").expect("text");
         }
-        None if done.found => text += "NCCL takes the file from its next start on\n",
-        None if manner == Manner::DryRun => {}
-        None => text += "NCCL does not take the file\n",
+        _ if done.found => text += "NCCL takes the file from its next start on\n",
+        _ if manner == Manner::DryRun => {}
+        _ => text += "NCCL does not take the file\n",
+    }
+    if let Some(hint) = &done.hint {
+        writeln!(text, "hint: {hint}").expect("text");
     }
     text
+}
+
+/// The answer for people of what was removed.
+fn uninstalled(done: &Uninstalled, is_dry: bool) -> String {
+    let mut text = String::new();
+    for file in done.files.iter().filter(|file| file.state != Removal::Absent) {
+        let says = match file.state {
+            Removal::Removed if is_dry => "would be removed",
+            Removal::Removed => "removed",
+            Removal::Changed => "left: changed since gpuvm wrote it",
+            Removal::Foreign => "left: it is not gpuvm's",
+            Removal::Absent => continue,
+        };
+        write!(text, "{}: {says}", file.path).expect("text");
+        match (&file.back, is_dry) {
+            (Some(back), true) => write!(text, "; {back} would take its place").expect("text"),
+            (Some(back), false) => write!(text, "; {back} is back in its place").expect("text"),
+            (None, _) => {}
+        }
+        text.push('\n');
+    }
+    match text.is_empty() {
+        true => "nothing of gpuvm's is there\n".into(),
+        false => text,
+    }
 }

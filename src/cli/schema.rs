@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 53] = [
+const ALL: [Listed; 54] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
@@ -54,6 +54,7 @@ const ALL: [Listed; 53] = [
     ("gpuvm-matrix", document::<crate::topology::Matrix>),
     ("gpuvm-nccl", document::<gpuvm_ops::nccl::Nccl>),
     ("gpuvm-nccl-installed", document::<gpuvm_ops::nccl::install::Installed>),
+    ("gpuvm-nccl-uninstalled", document::<gpuvm_ops::nccl::uninstall::Uninstalled>),
     ("gpuvm-network", document::<gpuvm_ops::networks::facts::NetworkShown>),
     ("gpuvm-network-created", document::<network::create::Created>),
     ("gpuvm-network-doctor", document::<gpuvm_ops::networks::doctor::Diagnoses>),

@@ -1,5 +1,6 @@
 //! What a guest's agent says of the guest, and what is written by it: a few commands within one time for all of them. What a
-//! guest is compared with is only read; only `nccl --install` writes a file and moves it to its place.
+//! guest is compared with is only read; only `nccl --install` and
+//! `--uninstall` write files and move them.
 
 use crate::cpuset::NodeSet;
 use crate::domain::DomainXml;
@@ -136,15 +137,18 @@ impl<'h> Agent<'h> {
         written.and(closed.map(drop))
     }
 
-    /// Runs a program of the guest and waits for its end; its exit code, -1 where a signal ended it.
-    pub fn run(&self, program: &str, words: &[&str]) -> Result<i64, Untold> {
-        let arguments = json!({ "path": program, "arg": words });
+    /// Runs a program of the guest and waits for its end; its exit code, -1 where a signal ended it, and what it printed.
+    pub fn run(&self, program: &str, words: &[&str]) -> Result<(i64, String), Untold> {
+        let arguments = json!({ "path": program, "arg": words, "capture-output": true });
         let started = self.ask("guest-exec", &arguments)?;
         let pid = started["pid"].as_i64().ok_or(Untold::Nonsense)?;
         loop {
             let status = self.ask("guest-exec-status", &json!({ "pid": pid }))?;
             if status["exited"].as_bool() == Some(true) {
-                return Ok(status["exitcode"].as_i64().unwrap_or(-1));
+                let printed = base64(status["out-data"].as_str().unwrap_or_default());
+                let text = printed.and_then(|bytes| String::from_utf8(bytes).ok());
+                let code = status["exitcode"].as_i64().unwrap_or(-1);
+                return Ok((code, text.ok_or(Untold::Nonsense)?));
             }
             std::thread::sleep(Duration::from_millis(100));
         }

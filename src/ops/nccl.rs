@@ -1,6 +1,8 @@
 //! `nccl`: a guest's topology for NCCL, from its definition and its host. What stands in it is [`gpuvm_core::nccl`]'s.
 
+pub mod inside;
 pub mod install;
+pub mod uninstall;
 
 use crate::domain::DomainXml;
 use crate::error::{Coded, Doing as _, Error, Result};

@@ -6,7 +6,7 @@ mod reader;
 use crate::support::{gpuvm, project, run, shared_hosts};
 use gpuvm::bdf::Bdf;
 use gpuvm::domain::DomainXml;
-use gpuvm::nccl::{Cpu, Pci, PcieLink, System};
+use gpuvm::nccl::{Cpu, Pci, PcieLink, System, addresses_of, place};
 use gpuvm::topology::Link;
 use reader::{Node, Placed, Refused, read};
 use std::path::{Path, PathBuf};
@@ -138,6 +138,79 @@ fn a_flat_guest_without_cells_is_mended_by_the_command_that_is_hinted_at() {
     let (code, out, err) = nccl(&file, "dgx-h100", &[]);
     assert_eq!(code, 0, "{err}");
     assert_eq!(read(out.as_bytes()).unwrap().placed().len(), 3, "{out}");
+}
+
+#[test]
+fn the_definition_remembers_the_file_that_the_seed_brings() {
+    let dir = tempfile::tempdir().unwrap();
+    let (own, host) = (dir.path().join("user-data"), host("dgx-h100"));
+    let own_path = own.display().to_string();
+    for (user_data, is_told, said) in [
+        ("runcmd: [[a]]", true, "second start"),
+        ("write_files: []", false, "a --install` writes it later"),
+        ("bootcmd: []", true, ""),
+    ] {
+        std::fs::write(&own, format!("#cloud-config\n{user_data}\n")).unwrap();
+        let words = ["create", "--name", "a", "--gpus", "2", "--nic", "2", "--dry-run", "--json"];
+        let more = ["--accept-shared-fabric", "--user-data", &own_path, "--host", &host];
+        let (code, out, err) = run(&mut gpuvm(&[&words[..], &more].concat()));
+        assert!(code == 0 && err.contains(said), "{user_data}: {err}");
+        let steps: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let mut defined = steps.as_array().unwrap().iter().filter_map(|step| step["xml"].as_str());
+        let xml = DomainXml::parse(defined.next().expect("it is defined")).unwrap();
+        let remembered = xml.seeded_nccl();
+        assert_eq!(remembered.is_some(), is_told, "{user_data}: {err}");
+        let Some(remembered) = remembered else { continue };
+        let file = dir.path().join("a.xml");
+        std::fs::write(&file, xml.text()).unwrap();
+        let (_, told, _) = nccl(&file, "dgx-h100", &[]);
+        assert_eq!(place::sum_of(&told), Some(&*remembered.sum));
+        let named: Vec<Bdf> = remembered.functions.iter().map(|(_, guest)| *guest).collect();
+        assert_eq!(named, addresses_of(&told));
+        assert_eq!(xml.record().unwrap().unwrap().nccl, Some(remembered));
+    }
+}
+
+#[test]
+fn tune_says_that_a_file_in_the_guest_is_outdated() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = exported(dir.path(), "dgx-h100", "--gpus 2 --nic 2");
+    let (path, host) = (file.display().to_string(), host("dgx-h100"));
+    let words = ["tune", &path, "--host", &host, "--pcie", "on", "--dry-run", "--assume-empty"];
+    let told = |more: &[&str]| run(&mut gpuvm(&[&words[..], more].concat())).1;
+    let renew = " --install`";
+    assert!(!told(&[]).contains(renew), "{}", told(&[]));
+    // On root ports NCCL finds no node; tune gives other addresses.
+    let device = |bus: &str, index: u32| {
+        format!(
+            "<controller type='pci' index='{index}' model='pcie-root-port'><address type='pci' bus='0' \
+             slot='{index}' function='0'/></controller><hostdev mode='subsystem' type='pci' managed='yes'><source>\
+             <address domain='0' bus='0x{bus}' slot='0' function='0'/></source><address type='pci' bus='{index}' \
+             slot='0' function='0'/></hostdev>"
+        )
+    };
+    let xml = format!(
+        "<domain type='kvm'><name>flat</name><memory unit='GiB'>8</memory><vcpu>4</vcpu><os><type arch='x86_64' \
+         machine='q35'>hvm</type></os><devices><controller type='usb' index='0' model='none'/><memballoon \
+         model='none'/>{}{}</devices></domain>",
+        device("1b", 2),
+        device("18", 3)
+    );
+    std::fs::write(&file, xml).unwrap();
+    assert!(told(&[]).contains(renew), "{}", told(&[]));
+    assert!(told(&["--json"]).contains(renew), "{}", told(&["--json"]));
+    let check = |file: &str| {
+        let out = run(&mut gpuvm(&["check", file, "--host", &host, "--assume-empty"])).1;
+        (out.contains("gpu-near-no-cell"), out)
+    };
+    let (is_found, out) = check(&path);
+    assert!(is_found && out.contains("--cells on --pcie on"), "{out}");
+    let cells = ["tune", &path, "--host", &host, "--cells", "on", "--pcie", "on"];
+    let (code, tuned, err) = run(&mut gpuvm(&[&cells[..], &["--assume-empty"]].concat()));
+    assert_eq!(code, 0, "{err}");
+    std::fs::write(&file, tuned).unwrap();
+    let (is_found, out) = check(&path);
+    assert!(!is_found, "{out}");
 }
 
 /// The files of clouds and of machines that others recorded.

@@ -365,7 +365,7 @@ pub enum Verb {
     /// back, with their link speeds, and names each GPU and NIC by its address in the guest. gpuvm-hardware(7), NCCL TOPOLOGY,
     /// explains it and says where the guest needs it; --install puts it there.
     ///
-    /// Changes nothing unless --install is given. Takes any domain of libvirt, also one that gpuvm did not create, or a file of domain XML. Refuses what NCCL
+    /// Changes nothing unless --install or --uninstall is given. Takes any domain of libvirt, also one that gpuvm did not create, or a file of domain XML. Refuses what NCCL
     /// would read as something else. The file holds until the guest's devices or their addresses change.
     #[command(after_long_help = nccl::NCCL)]
     #[command(group = about_records())]

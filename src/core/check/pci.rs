@@ -30,6 +30,12 @@ const GPU_FLAT: Rule =
 const FLAT: Rule =
     Rule::warning("device-on-root-bus", "a passed device that is not below a port of its own");
 
+/// NCCL prints CPU -1 for them, and pins its threads nowhere (gpuvm-hardware(7), NCCL TOPOLOGY).
+const NO_NODE: Rule = Rule::warning(
+    "gpu-near-no-cell",
+    "several passed GPUs and NICs of which the guest's kernel sees GPUs near no NUMA node",
+);
+
 /// nvidia-smi and NCCL tell one host bridge (PHB) from several of one node (NODE) by them.
 const BRIDGES: Rule = Rule::warning(
     "host-bridge-differs",
@@ -40,7 +46,8 @@ const BRIDGES: Rule = Rule::warning(
 const LAST_BUS: u32 = 255;
 
 /// Rules of this module.
-pub const RULES: &[Rule] = &[TWICE, LOW, OVERLAP, NO_CELL, SWITCH, GPU_FLAT, FLAT, BRIDGES];
+pub const RULES: &[Rule] =
+    &[TWICE, LOW, OVERLAP, NO_CELL, SWITCH, GPU_FLAT, FLAT, NO_NODE, BRIDGES];
 
 /// Checks the guest's PCI tree.
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
@@ -53,6 +60,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     for passed in &guest.passed {
         flat(guest, passed, topology, report);
     }
+    near_no_cell(guest, topology, report);
     bridges(guest, topology, report);
 }
 
@@ -212,8 +220,48 @@ fn flat<'t>(guest: &Guest<'t>, passed: &Passed<'t>, topology: &Topology, report:
         return;
     }
     let kind = topology.device(passed.bdf.value).map(|device| device.kind());
-    let rule = if kind == Some(DeviceKind::Gpu) { &GPU_FLAT } else { &FLAT };
-    let message =
+    let is_gpu = kind == Some(DeviceKind::Gpu);
+    let rule = if is_gpu { &GPU_FLAT } else { &FLAT };
+    let mut message =
         format!("{} sits right on controller {}, a {bus}", passed.bdf.value, at.controller);
-    report.add(rule, at.spot, message, "give it a pcie-root-port of its own");
+    if is_gpu {
+        message += ": CUDA and NCCL in the guest find no link width and no NUMA node";
+    }
+    let hint = format!(
+        "give it a pcie-root-port of its own, as `gpuvm tune {} --pcie on` does",
+        crate::shell::word(&guest.name)
+    );
+    report.add(rule, at.spot, message, hint);
+}
+
+/// Checks that the GPUs and NICs of a guest that has several are near a node in the guest: below an expander bus of a cell.
+fn near_no_cell<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let kind = |passed: &Passed<'t>| topology.device(passed.bdf.value).map(|d| d.kind());
+    let is_gpu = |passed: &&Passed<'t>| kind(passed) == Some(DeviceKind::Gpu);
+    let counts =
+        |passed: &&Passed<'t>| matches!(kind(passed), Some(DeviceKind::Gpu | DeviceKind::Nic));
+    if !guest.is_pcie || guest.passed.iter().filter(counts).count() < 2 {
+        return;
+    }
+    let is_far = |passed: &&Passed<'t>| {
+        let port = passed.at.as_ref().and_then(|at| guest.controller(at.controller));
+        // What is right on a root bus has a finding of its own.
+        let Some(port) = port.filter(|port| takes_bus(port)) else { return false };
+        // Where a guest has cells, one of a node that it has no vCPUs on is near none.
+        expander_above(guest, port).is_none() || guest.cells.is_empty()
+    };
+    let far: Vec<_> = guest.passed.iter().filter(is_gpu).filter(is_far).collect();
+    let [first, rest @ ..] = &far[..] else { return };
+    let others = match rest.len() {
+        0 => String::new(),
+        count => format!(" and {}", crate::words::count(count, "other GPU")),
+    };
+    let message = format!(
+        "{}{others} below no expander bus of a cell: NCCL in the guest finds no NUMA node",
+        first.bdf.value
+    );
+    let cells = if guest.cells.is_empty() { " --cells on" } else { "" };
+    let name = crate::shell::word(&guest.name);
+    let hint = format!("`gpuvm tune {name}{cells} --pcie on` puts them near their own");
+    report.add(&NO_NODE, first.bdf.spot, message, hint);
 }

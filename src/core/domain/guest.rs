@@ -242,6 +242,16 @@ pub struct Guarded {
     pub was: Guard,
 }
 
+/// The topology file for NCCL that a guest was told by its seed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SeededNccl {
+    /// Its first line's sum.
+    pub sum: String,
+    /// The functions that it names, in its order: the address on the host, and that in the guest.
+    pub functions: Vec<(Bdf, Bdf)>,
+}
+
 /// What is remembered of a guest in its own metadata, below [`NAMESPACE`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -257,6 +267,9 @@ pub struct Record {
     /// Virtual functions that their cards were told about for it.
     #[serde(default)]
     pub guarded: Vec<Guarded>,
+    /// The topology file for NCCL in its seed; none: there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nccl: Option<SeededNccl>,
 }
 
 /// The namespace of our metadata.

@@ -2,7 +2,9 @@
 
 use super::claims::Claims;
 use super::device::{disk_path, hostdev_bdf};
-use super::guest::{Bound, Guarded, Made, NAMESPACE, Record, Reserved, Role, VolumeRef};
+use super::guest::{
+    Bound, Guarded, Made, NAMESPACE, Record, Reserved, Role, SeededNccl, VolumeRef,
+};
 use super::{DomainXml, DomainXmlError, Element};
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
@@ -29,7 +31,7 @@ impl DomainXml {
         })?;
         let (made, bound) = (made(guest), bound(guest));
         let (reserved, guarded) = (reserved(guest), guarded(guest));
-        Ok(Some(Record { request: parsed, made, bound, reserved, guarded }))
+        Ok(Some(Record { request: parsed, made, bound, reserved, guarded, nccl: nccl(guest) }))
     }
 
     /// Whether our metadata is about a domain of another UUID: the definition is a copy of that one's, and what was made,
@@ -99,6 +101,11 @@ impl DomainXml {
     /// The virtual functions that their cards were told about for the guest, likewise.
     pub fn guarded(&self) -> Result<Vec<Guarded>, DomainXmlError> {
         self.given(guarded)
+    }
+
+    /// The topology file for NCCL that the guest's seed brought; none for a copy of another domain.
+    pub fn seeded_nccl(&self) -> Option<SeededNccl> {
+        nccl(self.ours().filter(|_| !self.is_copy())?)
     }
 
     /// A part of our metadata that goes back with the guest.
@@ -189,6 +196,15 @@ fn guarded(guest: Element<'_>) -> Vec<Guarded> {
         Some(Guarded { bdf: device.attr("bdf")?.parse().ok()?, to, was })
     };
     listed(guest, "guarded").filter_map(read).collect()
+}
+
+/// The topology file for NCCL in a guest's seed, by our metadata's root.
+fn nccl(guest: Element<'_>) -> Option<SeededNccl> {
+    let found = guest.elements().find(|element| local(element.name()) == "nccl")?;
+    let address = |device: Element<'_>, name: &str| device.attr(name)?.parse::<Bdf>().ok();
+    let read = |device: Element<'_>| Some((address(device, "bdf")?, address(device, "guest")?));
+    let functions = listed(guest, "nccl").filter_map(read).collect();
+    Some(SeededNccl { sum: found.attr("sum")?.into_owned(), functions })
 }
 
 /// The huge pages that were reserved for a guest, by our metadata's root.

@@ -190,6 +190,16 @@ pub(super) fn metadata(
         known.fold(device, |device, (name, on)| device.attr(name, word(on)))
     });
     let guarded = Fragment::new("gpuvm:guarded").children(guarded).only("gpuvm:device");
+    let nccl = match &record.nccl {
+        None => Fragment::gone("gpuvm:nccl"),
+        Some(nccl) => {
+            let functions = nccl.functions.iter().map(|(bdf, guest)| {
+                Fragment::new("gpuvm:device").attr("bdf", bdf).attr("guest", guest)
+            });
+            let nccl = Fragment::new("gpuvm:nccl").attr("sum", &nccl.sum);
+            nccl.children(functions).only("gpuvm:device")
+        }
+    };
     let guest = Fragment::new("gpuvm:guest")
         .attr("xmlns:gpuvm", NAMESPACE)
         .child(request(&record.request))
@@ -197,7 +207,8 @@ pub(super) fn metadata(
         .child(Fragment::new("gpuvm:made").children(disks).only("gpuvm:disk").drop_empty())
         .child(Fragment::new("gpuvm:bound").children(bound).only("gpuvm:device").drop_empty())
         .child(reserved.drop_empty())
-        .child(guarded.drop_empty());
+        .child(guarded.drop_empty())
+        .child(nccl);
     Fragment::new("metadata").child(guest)
 }
 

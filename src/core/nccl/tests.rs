@@ -266,6 +266,15 @@ fn what_nccl_would_take_for_something_else_is_refused() {
         refused(&with(hostdev("18:00.0", (3, 1, 0)))),
         NcclError::NicPlace { bdf: bdf("18:00.0"), guest: bdf("66:01.0") }
     );
+    // Nor a virtual function, which NCCL looks for at device 00 of its bus.
+    let mut parts = host.parts().clone();
+    let vf = parts.devices.iter_mut().find(|one| one.bdf == bdf("18:00.0")).unwrap();
+    vf.sriov = Some(Sriov::Vf { pf: bdf("40:00.0") });
+    let vf = with(hostdev("18:00.0", (3, 1, 0)));
+    assert_eq!(
+        topology(&domain(&[0], &vf), &Topology::new(parts).unwrap()).unwrap_err(),
+        NcclError::NicPlace { bdf: bdf("18:00.0"), guest: bdf("66:01.0") }
+    );
     let two = hostdev("18:00.0", (3, 0, 0)) + &hostdev("40:00.0", (3, 1, 0));
     assert_eq!(
         refused(&with(two)),

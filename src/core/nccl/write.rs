@@ -1,28 +1,26 @@
 //! The text of a topology, as NCCL's own reader takes it: no prolog, no tabs, attributes on one line, lower-case addresses.
 
-use super::{Pci, System};
-use std::fmt;
-
-/// What an admin of the guest reads first. NCCL skips comments, also before the first element.
-const HEAD: &str = "<!-- Made by gpuvm for this guest. Switches with only one of its devices are left out. \
-                    Stale after any change to its devices: make it again with gpuvm nccl. -->";
+use super::{Pci, System, place};
+use std::fmt::{self, Write};
 
 impl fmt::Display for System {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{HEAD}\n<system version=\"1\">")?;
+        let mut body = String::from("<system version=\"1\">\n");
         for cpu in &self.cpus {
-            writeln!(f, "  <cpu numaid=\"{}\">", cpu.numaid)?;
+            writeln!(body, "  <cpu numaid=\"{}\">", cpu.numaid)?;
             for pci in &cpu.below {
-                element(f, pci, 2)?;
+                element(&mut body, pci, 2)?;
             }
-            writeln!(f, "  </cpu>")?;
+            writeln!(body, "  </cpu>")?;
         }
-        writeln!(f, "</system>")
+        body += "</system>\n";
+        // NCCL skips comments, also before the first element.
+        write!(f, "{}\n{body}", place::head(&body))
     }
 }
 
 /// Writes an element and what is below it.
-fn element(f: &mut fmt::Formatter<'_>, pci: &Pci, depth: usize) -> fmt::Result {
+fn element(f: &mut String, pci: &Pci, depth: usize) -> fmt::Result {
     let indent = "  ".repeat(depth);
     write!(f, "{indent}<pci busid=\"{}\" class=\"{}\"", pci.busid, pci.class)?;
     if let Some(speed) = pci.link.link_speed {

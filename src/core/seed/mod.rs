@@ -159,14 +159,24 @@ impl Seed {
     /// Keys of ours that the admin's user-data has too: cloud-init takes its value for the whole key then. Only keys at
     /// the beginning of a line are seen, where YAML has them.
     pub fn overruled(&self) -> Vec<String> {
-        let Some(text) = &self.user_data else { return Vec::new() };
         let Value::Object(ours) = self.config() else { return Vec::new() };
-        let has = |key: &&String| {
-            let mut after = text.lines().filter_map(|line| line.strip_prefix(key.as_str()));
-            after.any(|rest| rest.trim_start().starts_with(':'))
-        };
         let told = ["users", "ssh_authorized_keys", "runcmd", "write_files"];
-        ours.keys().filter(|key| told.contains(&key.as_str())).filter(has).cloned().collect()
+        let has = |key: &&String| told.contains(&key.as_str()) && self.has_own(key);
+        ours.keys().filter(has).cloned().collect()
+    }
+
+    /// Whether the admin's user-data has a key; also where it is one JSON object.
+    pub fn has_own(&self, key: &str) -> bool {
+        let Some(text) = &self.user_data else { return false };
+        let body = text.split_once('\n').map_or("", |(_, body)| body);
+        if let Ok(Value::Object(object)) = serde_json::from_str(body) {
+            return object.contains_key(key);
+        }
+        let named = [key.to_owned(), format!("\"{key}\""), format!("'{key}'")];
+        let mut after = text
+            .lines()
+            .flat_map(|line| named.iter().filter_map(|named| line.strip_prefix(named.as_str())));
+        after.any(|rest| rest.trim_start().starts_with(':'))
     }
 
     /// Our cloud-config.
@@ -200,7 +210,7 @@ impl Seed {
                 config["users"] = json!([made]);
             }
         }
-        let (mut files, mut commands) = (Vec::new(), Vec::new());
+        let (mut files, mut commands, mut of_files) = (Vec::new(), Vec::new(), Vec::new());
         let file = |path: &str, content: &str, permissions: &str| json!({ "path": path, "content": content, "permissions": permissions });
         if self.data_disk {
             commands.push(json!(["sh", "-c", DATA_DISK]));
@@ -209,15 +219,19 @@ impl Seed {
             files.push(file("/usr/local/sbin/gpuvm-fabric-wait", FABRIC_WAIT, "0755"));
             let unit = "/etc/systemd/system/gpuvm-fabric-wait.service";
             files.push(file(unit, FABRIC_UNIT, "0644"));
-            commands.push(json!(["systemctl", "daemon-reload"]));
-            commands.push(json!(["systemctl", "enable", "gpuvm-fabric-wait.service"]));
+            of_files.push(json!(["systemctl", "daemon-reload"]));
+            of_files.push(json!(["systemctl", "enable", "gpuvm-fabric-wait.service"]));
             let start = ["systemctl", "start", "--no-block", "gpuvm-fabric-wait.service"];
-            commands.push(json!(start));
+            of_files.push(json!(start));
         }
         if let Some(nccl) = &self.nccl {
             files.push(file(place::FILE, nccl, "0644"));
             files.push(file(place::TMPFILES, place::TMPFILES_TEXT, "0644"));
-            commands.push(json!(["systemd-tmpfiles", "--create", place::TMPFILES_NAME]));
+            of_files.push(json!(["systemd-tmpfiles", "--create", place::TMPFILES_NAME]));
+        }
+        // Files that the user-data takes the place of are not there.
+        if !self.has_own("write_files") {
+            commands.append(&mut of_files);
         }
         if self.guest_agent {
             commands.push(json!(["sh", "-c", AGENT]));

@@ -208,6 +208,8 @@ fn a_host_name_is_made_of_a_domains_name() {
 fn what_the_admins_user_data_takes_the_place_of_is_told() {
     let overruled = |text: &str| Seed { user_data: Some(text.into()), ..seed() }.overruled();
     assert_eq!(overruled("#cloud-config\nruncmd: [a]\nusers :\n- b\n"), ["runcmd", "users"]);
+    assert_eq!(overruled("#cloud-config\n\"runcmd\": [a]\n'users' : [b]\n"), ["runcmd", "users"]);
+    assert_eq!(overruled("#cloud-config\n{\"a\": {\"users\": 1},\n \"runcmd\": []}\n"), ["runcmd"]);
     assert_eq!(overruled("#cloud-config\n  runcmd: [a]\nruncmds: 1\n"), [""; 0]);
     assert_eq!(Seed { user_data: None, ..seed() }.overruled(), [""; 0]);
 }
@@ -245,6 +247,10 @@ fn the_file_for_nccl_is_written_where_nccl_finds_it() {
     let both = Seed { nccl, user_data: Some("#cloud-config\nwrite_files: []\n".into()), ..seed() };
     assert_eq!(config(&both.files(), "vendor-data")["write_files"].as_array().unwrap().len(), 4);
     assert_eq!(both.overruled(), ["write_files"]);
+    // Nor is what needs those files.
+    let commands = config(&both.files(), "vendor-data")["runcmd"].to_string();
+    assert!(!commands.contains("nccl-topo") && !commands.contains("fabric-wait"), "{commands}");
+    assert!(commands.contains("qemu-guest-agent"), "{commands}");
     assert!(
         config(&Seed { fabric_wait: false, ..seed() }.files(), "user-data")
             .get("write_files")

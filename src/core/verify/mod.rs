@@ -102,6 +102,9 @@ pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
             }
         }
     }
+    if let Some(topology) = topology {
+        nccl::compare_seeded(subject, topology, &mut report);
+    }
     files::compare(subject, &mut report);
     if let Some(partitions) = subject.partitions {
         let name = subject.definition.name();

@@ -1,11 +1,14 @@
-//! The topology file for NCCL in the guest, as its agent reads it, against the one that the running XML asks for. A file that
-//! gpuvm did not write is its admin's own.
+//! The topology file for NCCL in the guest, as its agent reads it, against the one that the running XML asks for; where nobody
+//! reads it, the one that the seed brought. A file that gpuvm did not write is its admin's own.
 
+use super::Subject;
 use super::report::{Between, Report, Wrong};
+use crate::bdf::Bdf;
 use crate::domain::DomainXml;
+use crate::domain::setting::AGENT;
 use crate::finding::Rule;
-use crate::nccl::place::{FILE, is_ours};
-use crate::nccl::{addresses_of, topology};
+use crate::nccl::place::{self, FILE, is_ours};
+use crate::nccl::{Told, addresses_of, topology};
 use crate::shell::word;
 use crate::topology::Topology;
 
@@ -16,22 +19,61 @@ const STALE: Rule =
 /// Rules of this module.
 pub const RULES: &[Rule] = &[STALE];
 
-/// Compares.
+/// Compares the file that the guest has.
 pub fn compare(live: &DomainXml, found: &str, host: &Topology, report: &mut Report) {
     let Ok(told) = topology(live, host) else { return };
-    if !is_ours(found) || told.system.to_string() == found {
+    // The first line is gpuvm's own, and of other versions another one.
+    let body = |file: &str| file.split_once('\n').map(|(_, body)| body.to_owned());
+    if !is_ours(found) || body(&told.system.to_string()) == body(found) {
         return;
     }
-    let hint = format!("`gpuvm nccl {} --install` writes it anew", word(&live.name()));
-    let mut tell = |what: String, expected: String, found: String| {
-        let at = format!("{FILE} of the guest");
-        report.differs(&STALE, Between::Guest, Wrong { what, expected, found, at, hint: &hint });
+    let at = format!("{FILE} of the guest");
+    differs(live, (&told, &addresses_of(found)), &at, report);
+}
+
+/// Compares the file that the seed brought, where the guest does not tell which one it has. One that is off and has an agent may
+/// have got another since.
+pub fn compare_seeded(subject: &Subject<'_>, host: &Topology, report: &mut Report) {
+    let Some(seeded) = subject.definition.seeded_nccl() else { return };
+    let is_told = subject.guest.is_some_and(|view| view.nccl.is_some() || view.untold.is_empty());
+    let current = match subject.live {
+        Some(live) => live,
+        None if has_channel(subject.definition) => return,
+        None => subject.definition,
     };
-    let (functions, named) = (told.system.functions(), addresses_of(found));
-    let moved = functions.iter().zip(&named).filter(|((_, guest), named)| guest != *named);
+    let Ok(told) = topology(current, host) else { return };
+    if is_told || place::sum_of(&told.system.to_string()) == Some(&seeded.sum) {
+        return;
+    }
+    let named: Vec<Bdf> = seeded.functions.iter().map(|(_, guest)| *guest).collect();
+    differs(current, (&told, &named), "the file that the guest's seed brought", report);
+}
+
+/// Whether a guest has a channel for an agent.
+fn has_channel(domain: &DomainXml) -> bool {
+    let devices = domain.root().child("devices");
+    let channels = devices.into_iter().flat_map(|devices| devices.children("channel"));
+    let mut targets = channels.filter_map(|channel| channel.child("target"));
+    targets.any(|target| target.attr("name").as_deref() == Some(AGENT))
+}
+
+/// Says what a file names otherwise than it has to.
+fn differs(domain: &DomainXml, (told, named): (&Told, &[Bdf]), at: &str, report: &mut Report) {
+    let name = domain.name();
+    let name = word(&name);
+    let hint = &match told.is_needed {
+        true => format!("`gpuvm nccl {name} --install` writes it anew"),
+        false => format!("`gpuvm nccl {name} --uninstall` removes it: the guest needs none"),
+    };
+    let mut tell = |what: String, expected: String, found: String| {
+        let at = at.to_owned();
+        report.differs(&STALE, Between::Guest, Wrong { what, expected, found, at, hint });
+    };
+    let functions = told.system.functions();
+    let moved = functions.iter().zip(named).filter(|((_, guest), named)| guest != *named);
     let moved: Vec<_> = moved.collect();
     if functions.len() != named.len() || moved.is_empty() {
-        let prints = format!("as `gpuvm nccl {}` prints it", word(&live.name()));
+        let prints = format!("as `gpuvm nccl {name}` prints it");
         return tell("NCCL's topology file".into(), prints, "another one".into());
     }
     for ((host, guest), named) in moved {
@@ -43,6 +85,7 @@ pub fn compare(live: &DomainXml, found: &str, host: &Topology, report: &mut Repo
 mod tests {
     use super::*;
     use crate::topology::file::from_json;
+    use crate::verify::guest::View;
 
     /// A guest with a GPU of a DGX H100, below an expander bus of this number.
     fn domain(bus: u32) -> DomainXml {
@@ -75,10 +118,62 @@ mod tests {
         for part in ["0000:1b:00.0", "0000:79:00.0", "0000:65:00.0"] {
             assert!(one.says.message.contains(part), "{part}: {one:?}");
         }
-        assert!(one.hint.contains("`gpuvm nccl a --install`"), "{one:?}");
+        assert!(one.hint.contains("`gpuvm nccl a --uninstall`"), "one GPU needs none: {one:?}");
+        assert!(found(&file(&new).replacen("Sum", "No sum", 1)).is_empty());
         // Of the same addresses with another link, and one that is not ours.
         let other = file(&new).replace("32.0 GT/s", "16.0 GT/s");
         assert_eq!(found(&other).len(), 1);
         assert!(found(&file(&old).replace("Made by gpuvm", "Mine")).is_empty());
+    }
+
+    #[test]
+    fn without_an_agent_the_file_of_the_seed_is_compared() {
+        let host = from_json(include_str!("../../../topologies/dgx-h100.json")).unwrap();
+        let told = topology(&domain(100), &host).unwrap().system;
+        let seeded = |bus: u32, devices: &str| {
+            let functions = told.functions().into_iter();
+            let functions =
+                functions.map(|(bdf, guest)| format!("<g:device bdf='{bdf}' guest='{guest}'/>"));
+            let sum = place::sum_of(&told.to_string()).unwrap().to_owned();
+            let metadata = format!(
+                "<metadata><g:guest xmlns:g='urn:gpuvm:domain:1'><g:nccl sum='{sum}'>{}</g:nccl></g:guest></metadata>",
+                functions.collect::<String>()
+            );
+            let text = domain(bus).text().replace("<os>", &format!("{metadata}<os>"));
+            DomainXml::parse(&text.replace("</devices>", &format!("{devices}</devices>"))).unwrap()
+        };
+        let found = |definition: &DomainXml, runs: bool, view: Option<&View>| {
+            let live = runs.then_some(definition);
+            let subject = Subject {
+                definition,
+                live,
+                process: None,
+                guest: view,
+                host: None,
+                partitions: None,
+            };
+            let mut report = Report::default();
+            compare_seeded(&subject, &host, &mut report);
+            report.finish()
+        };
+        let (same, moved) = (seeded(100, ""), seeded(120, ""));
+        assert_eq!(same.seeded_nccl().unwrap().functions, told.functions());
+        assert!(found(&same, true, None).is_empty());
+        for runs in [true, false] {
+            let stale = found(&moved, runs, None);
+            assert_eq!(stale.len(), 1);
+            for part in ["0000:79:00.0", "0000:65:00.0"] {
+                assert!(stale[0].says.message.contains(part), "{part}: {stale:?}");
+            }
+        }
+        // What the guest tells counts, and one with an agent may have got another before it was off.
+        let told = View::default();
+        assert!(found(&moved, true, Some(&told)).is_empty());
+        let silent = View { untold: vec!["its files"], ..View::default() };
+        assert_eq!(found(&moved, true, Some(&silent)).len(), 1);
+        let channel =
+            "<channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>";
+        assert!(found(&seeded(120, channel), false, None).is_empty());
+        assert_eq!(found(&seeded(120, channel), true, None).len(), 1);
     }
 }

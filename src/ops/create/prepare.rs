@@ -7,6 +7,7 @@ use crate::claim::claim;
 use crate::disks;
 use crate::domain::DomainXml;
 use crate::domain::edit::DomainEdit;
+use crate::domain::guest::{Record, SeededNccl};
 use crate::error::{Class, Coded as _, Result, classed};
 use crate::guest::{Extra, NameRequest, Planned, render, resolve};
 use crate::history::guest::GuestRecord;
@@ -25,7 +26,7 @@ use crate::world::World;
 use crate::{pages, vfs};
 use gpuvm_core::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, check};
 use gpuvm_core::finding::Severity;
-use gpuvm_core::nccl::{self, NcclError};
+use gpuvm_core::nccl::{self, NcclError, place};
 use gpuvm_core::versions::Versions;
 
 /// The network of [`CreateRequest::private_net`].
@@ -81,11 +82,13 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
             world.warning(&warning);
         }
     }
-    let xml = defined(world, wanted, (&planned, &extra, reserves), hypervisor)?;
+    let mut xml = defined(world, wanted, (&planned, &extra, reserves), hypervisor)?;
     if let Some(mut seed) = seed {
         seed.nics = macs(&xml);
-        if wanted.seed.nccl {
-            tell_nccl(&mut seed, &xml, &planned.topology, world);
+        if wanted.seed.nccl
+            && let Some(told) = tell_nccl(&mut seed, &xml, &planned.topology, world)
+        {
+            remember_nccl(&mut xml, told, &planned)?;
         }
         storage::complete(&mut steps, &seed)?;
     }
@@ -194,24 +197,49 @@ fn defined(
     Ok(xml)
 }
 
-/// Puts the topology file for NCCL into a seed, where the guest needs one. Below an expander bus no number depends on what
-/// libvirt adds; where one does the file is left to `nccl --install`.
-fn tell_nccl(seed: &mut Seed, xml: &DomainXml, topology: &Topology, world: &World) {
-    let before = seed.overruled();
-    match nccl::topology(xml, topology) {
-        Ok(told) if told.is_needed => seed.nccl = Some(told.system.to_string()),
-        Ok(_) | Err(NcclError::NoGpu) => return,
+/// Puts the topology file for NCCL into a seed, where the guest needs one and gets it. Below an expander bus no number depends
+/// on what libvirt adds; where one does the file is left to `nccl --install`.
+fn tell_nccl(
+    seed: &mut Seed,
+    xml: &DomainXml,
+    topology: &Topology,
+    world: &World,
+) -> Option<SeededNccl> {
+    let later = format!("`gpuvm nccl {} --install` writes it later", word(&xml.name()));
+    let told = match nccl::topology(xml, topology) {
+        Ok(told) if told.is_needed => told,
+        Ok(_) | Err(NcclError::NoGpu) => return None,
         Err(error) => {
-            let later = format!("`gpuvm nccl {} --install` writes it later", word(&xml.name()));
-            return world
-                .note(&format!("the seed has no topology file for NCCL: {error}; {later}"));
+            world.note(&format!("the seed has no topology file for NCCL: {error}; {later}"));
+            return None;
         }
+    };
+    if seed.has_own("write_files") {
+        world.warning(&format!(
+            "`write_files` of the user-data takes the place of gpuvm's own: no file for NCCL; {later}"
+        ));
+        return None;
     }
-    for key in seed.overruled().iter().filter(|key| !before.contains(key)) {
-        let text =
-            format!("`{key}` of the user-data takes the place of gpuvm's own: no file for NCCL");
-        world.warning(&text);
+    if seed.has_own("runcmd") {
+        world.warning(
+            "`runcmd` of the user-data takes the place of gpuvm's own: NCCL finds its topology file from the guest's second \
+             start on, or after `systemd-tmpfiles --create nccl-topo.conf` in the guest",
+        );
     }
+    let file = told.system.to_string();
+    let sum = place::sum_of(&file).unwrap_or_default().to_owned();
+    seed.nccl = Some(file);
+    Some(SeededNccl { sum, functions: told.system.functions() })
+}
+
+/// Remembers which topology file for NCCL the seed brings.
+fn remember_nccl(xml: &mut DomainXml, told: SeededNccl, planned: &Planned) -> Result<()> {
+    let Some(record) = xml.record()? else { return Ok(()) };
+    let record = Box::new(Record { nccl: Some(told), ..record });
+    let placement = &planned.placement;
+    let (partition, devices) = (placement.partition, placement.devices.clone());
+    xml.apply(&DomainEdit::SetMetadata { record, partition, devices })?;
+    Ok(())
 }
 
 /// The note by which what is made for a guest is known to be its own also when its definition is gone.

@@ -65,6 +65,7 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
         bound: extra.bound.clone(),
         reserved: extra.reserved.clone(),
         guarded: extra.guarded.clone(),
+        nccl: None,
     };
     refuse_queues(&wanted.networks, planned.placement.vcpus())?;
     let guest = Guest {

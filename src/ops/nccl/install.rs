@@ -1,72 +1,18 @@
-//! `nccl --install` and `--check`: the file in a guest that runs, written and read by its agent. Each file is written beside its
-//! place and moved there, so that NCCL sees the old one or the new one, and a run that was killed is simply run again. What
-//! is there and not gpuvm's is kept under another name.
+//! `nccl --install` and `--check`: the file in a guest that runs, written and read by its agent. A run that was killed is
+//! simply run again. What is there and not gpuvm's is kept under another name: a link as a link, but for NCCL's settings,
+//! which are edited where the link leads to.
 
+use super::inside::{Inside, Kept, Looked};
 use super::{Nccl, nccl};
-use crate::agent::{Agent, Untold, has_agent};
-use crate::domain::DomainXml;
-use crate::error::{Coded, Result, usage};
-use crate::guest::find;
-use crate::hypervisor::{DomainState, XmlOf};
+use crate::error::{Result, usage};
 use crate::shell::word;
 use crate::source::Source;
 use crate::world::World;
 use gpuvm_core::nccl::place::{
-    CONF, FILE, FOUND_AT, TMPFILES, TMPFILES_NAME, TMPFILES_TEXT, is_ours, named, naming,
+    CONF, DAEMON, FILE, FOUND_AT, TMPFILES, TMPFILES_NAME, TMPFILES_TEXT, is_ours, is_untouched,
+    named, naming,
 };
 use serde::Serialize;
-use std::time::Duration;
-
-/// How long all of it may take.
-const WAIT: Duration = Duration::from_secs(60);
-
-/// Moves a file to its place; `$3`: where what is there is kept, if it is.
-const MOVE: &str = r#"set -eu
-chmod 0644 "$1"
-if [ -n "$3" ]; then ln "$2" "$3"; fi
-mv -f "$1" "$2""#;
-
-/// Says why the file is not written into a guest, or not read.
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
-#[strum(serialize_all = "kebab-case", prefix = "nccl-install-")]
-pub enum InstallError {
-    /// The guest is off.
-    #[error("`{name}` is off, and its agent writes the file")]
-    Off {
-        /// Its name.
-        name: String,
-    },
-    /// Nothing in the guest answers.
-    #[error("no agent answers in `{name}`")]
-    NoAgent {
-        /// Its name.
-        name: String,
-    },
-    /// The guest's distribution forbids a command to its agent.
-    #[error("the agent of `{name}` may not {what}")]
-    Forbidden {
-        /// Its name.
-        name: String,
-        /// What.
-        what: &'static str,
-    },
-    /// NCCL's places are those of Linux.
-    #[error("`{name}` does not run Linux")]
-    NotLinux {
-        /// Its name.
-        name: String,
-    },
-    /// The agent refuses something, or says nothing sensible.
-    #[error("the agent of `{name}` failed to {what}")]
-    Failed {
-        /// Its name.
-        name: String,
-        /// What.
-        what: String,
-    },
-}
-
-impl Coded for InstallError {}
 
 /// What a file of the guest is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::Display)]
@@ -80,6 +26,8 @@ pub enum State {
     Missing,
     /// It is another one.
     Differs,
+    /// It is gpuvm's, and must not be there: NVIDIA's daemon would write over the file through the link that it makes.
+    Unwanted,
 }
 
 /// A file of the guest.
@@ -93,6 +41,9 @@ pub struct Placed {
     /// Where what was there and not gpuvm's is kept; none: nothing was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<String>,
+    /// The file that is edited where this path is a link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leads_to: Option<String>,
 }
 
 /// What a guest has.
@@ -101,15 +52,31 @@ pub struct Placed {
 pub struct Installed {
     /// Name of the domain.
     pub domain: String,
+    /// Whether NCCL chooses otherwise with the file than without; a guest that needs none gets none.
+    pub needed: bool,
     /// The file, and what NCCL finds it by.
     pub files: Vec<Placed>,
-    /// Another file that NCCL's settings name in place of this one.
+    /// Another file that NCCL takes in place of this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overruled_by: Option<String>,
+    /// The file of the guest that names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overruled_in: Option<String>,
     /// Whether NCCL of the guest takes the file now.
     pub found: bool,
     /// Whether something was written.
     pub written: bool,
+    /// What to do where it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Installed {
+    /// Whether the guest is as it has to be.
+    pub fn is_settled(&self) -> bool {
+        let is_done = self.found && self.files.iter().all(|file| file.state == State::Same);
+        is_done || (!self.needed && self.files.is_empty())
+    }
 }
 
 /// What is done with a guest's files.
@@ -123,205 +90,213 @@ pub enum Manner {
     Install,
 }
 
-/// Compares the files of a guest that runs with what they have to be, and writes them.
-pub fn install(world: &World, source: &Source, manner: Manner) -> Result<Installed> {
+/// The name of the domain that a request is about.
+pub(super) fn domain(source: &Source) -> Result<&str> {
     let Source::Domain(name) = source else {
-        let message = "--install and --check are of a guest that runs, and this is a file";
+        let message =
+            "--install, --uninstall and --check are of a guest that runs, and this is a file";
         return Err(usage(message, "name its domain; `gpuvm list` shows them"));
     };
-    let hypervisor = world.hypervisor()?;
-    let off = || InstallError::Off { name: name.clone() };
-    if matches!(find(&*hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed) {
-        return Err(off().hint(format!("`gpuvm start {}` starts it", word(name))));
-    }
-    let Nccl { file, .. } = nccl(world, source)?;
-    let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
-    let listens = has_agent(&live).then(|| Agent::greet(&*hypervisor, name, WAIT)).flatten();
-    let Some(agent) = listens else {
-        let hint = format!(
-            "install qemu-guest-agent in the guest (`gpuvm tune {name} --agent on` gives it the channel), or {}",
-            by_hand(name),
-            name = word(name)
-        );
-        return Err(InstallError::NoAgent { name: name.clone() }.hint(hint));
-    };
-    let guest = Guest { agent, name };
-    guest.refuse_other_system()?;
-    let mut plan = guest.plan(file)?;
-    if manner == Manner::Install {
-        guest.write(&mut plan)?;
-    }
-    let Plan { files, overruled_by, found, written } = plan;
-    let files = files.into_iter().map(|file| file.placed).collect();
-    Ok(Installed { domain: name.clone(), files, overruled_by, found, written })
+    Ok(name)
 }
 
-/// How an admin does it.
-fn by_hand(name: &str) -> String {
-    format!("copy what `gpuvm nccl {}` prints to {FILE} of the guest", word(name))
+/// Compares the files of a guest that runs with what they have to be, and writes them.
+pub fn install(world: &World, source: &Source, manner: Manner) -> Result<Installed> {
+    let name = domain(source)?;
+    let hypervisor = world.hypervisor()?;
+    let Nccl { file, needed, .. } = nccl(world, source)?;
+    let mut done = Installed {
+        domain: name.to_owned(),
+        needed,
+        files: Vec::new(),
+        overruled_by: None,
+        overruled_in: None,
+        found: false,
+        written: false,
+        hint: None,
+    };
+    let guest = match Inside::of(&*hypervisor, name) {
+        Err(_) if !needed => return Ok(done),
+        guest => guest?,
+    };
+    // What it has already is kept up to date, or removed by --uninstall.
+    if !needed && !guest.read(FILE)?.is_some_and(|there| is_ours(&there)) {
+        return Ok(done);
+    }
+    let mut plan = Plan::of(&guest, file, manner)?;
+    if manner == Manner::Install {
+        plan.write(&guest)?;
+    }
+    done.hint = plan.hint(name, manner);
+    (done.found, done.written) = (plan.found, plan.written);
+    if let Some((file, path)) = plan.overruled {
+        (done.overruled_in, done.overruled_by) = (Some(file), Some(path));
+    }
+    done.files = plan.files.into_iter().map(|file| file.placed).collect();
+    Ok(done)
 }
 
 /// A file with what has to be in it.
 struct Wanted {
     /// What was there.
     placed: Placed,
+    /// What was in it; none: it was not there.
+    was: Option<String>,
     /// What has to be.
     text: String,
+    /// Whether what was there has to get the name under which it is kept.
+    is_new_name: bool,
+}
+
+impl Wanted {
+    /// The file that is written.
+    fn path(&self) -> &str {
+        self.placed.leads_to.as_deref().unwrap_or(self.placed.path)
+    }
 }
 
 /// What is to be done in a guest.
 struct Plan {
-    /// The files.
+    /// The files, the topology's first.
     files: Vec<Wanted>,
-    /// As in [`Installed`].
-    overruled_by: Option<String>,
+    /// What names another file, and that one.
+    overruled: Option<(String, String)>,
     /// As in [`Installed`].
     found: bool,
     /// As in [`Installed`].
     written: bool,
 }
 
-/// A guest whose agent answers.
-struct Guest<'a> {
-    /// Its agent.
-    agent: Agent<'a>,
-    /// Its name.
-    name: &'a str,
-}
-
-impl Guest<'_> {
-    /// What the agent did not do.
-    fn failed(&self, untold: &Untold, what: String, may: &'static str) -> crate::error::Error {
-        let name = self.name.to_owned();
-        match untold {
-            Untold::Forbidden => {
-                InstallError::Forbidden { name, what: may }.hint(by_hand(self.name))
-            }
-            _ => InstallError::Failed { name, what }.hint(by_hand(self.name)),
-        }
-    }
-
-    /// Reads a file; none: it is not there.
-    fn read(&self, path: &str) -> Result<Option<String>> {
-        match self.agent.read(path) {
-            Ok(text) => Ok(Some(text)),
-            Err(Untold::Absent) => Ok(None),
-            Err(untold) => Err(self.failed(&untold, format!("read {path}"), "open files")),
-        }
-    }
-
-    /// Refuses what is not Linux, by what only Linux has.
-    fn refuse_other_system(&self) -> Result<()> {
-        match self.read("/proc/sys/kernel/ostype")?.as_deref().map(str::trim) {
-            Some("Linux") => Ok(()),
-            _ => Err(InstallError::NotLinux { name: self.name.to_owned() }
-                .hint("NCCL's file is of no use there")),
-        }
-    }
-
+impl Plan {
     /// Looks at what is there.
-    fn plan(&self, file: String) -> Result<Plan> {
-        let (at, conf) = (self.read(FOUND_AT)?, self.read(CONF)?.unwrap_or_default());
-        let mut files = vec![self.wanted(FILE, file.clone())?];
-        let by_settings = named(&conf);
-        let overruled_by = by_settings.filter(|path| *path != FILE).map(str::to_owned);
-        // Without systemd nobody makes the link, and where NVIDIA's daemon has its own file that stays.
-        let is_daemons = at.as_ref().is_some_and(|at| *at != file && !is_ours(at));
-        let has_systemd =
-            self.read("/proc/1/comm")?.is_some_and(|program| program.trim() == "systemd");
-        if by_settings == Some(FILE) || is_daemons || !has_systemd {
-            let text = if by_settings.is_some() { conf.clone() } else { naming(&conf) };
-            files.push(self.wanted(CONF, text)?);
-        } else {
-            files.push(self.wanted(TMPFILES, TMPFILES_TEXT.to_owned())?);
-        }
-        let is_found =
-            overruled_by.is_none() && (by_settings.is_some() || at.as_ref() == Some(&file));
-        let found = is_found && files[0].placed.state == State::Same;
-        Ok(Plan { files, overruled_by, found, written: false })
-    }
-
-    /// A file with what is there now.
-    fn wanted(&self, path: &'static str, text: String) -> Result<Wanted> {
-        let there = self.read(path)?;
-        let state = match &there {
-            None => State::Missing,
-            Some(there) if *there == text => State::Same,
-            Some(_) => State::Differs,
+    fn of(guest: &Inside<'_>, file: String, manner: Manner) -> Result<Plan> {
+        let looked = match manner {
+            Manner::Check => guest.look()?,
+            Manner::DryRun | Manner::Install => Some(guest.look_to_change()?),
         };
-        let is_foreign = state == State::Differs && !there.is_some_and(|t| is_ours(&t));
-        let kept = if is_foreign { Some(self.free_name(path)?) } else { None };
-        Ok(Wanted { placed: Placed { path, state, kept }, text })
-    }
-
-    /// A name beside a file that nothing has.
-    fn free_name(&self, path: &str) -> Result<String> {
-        let mut number = 1;
-        loop {
-            let end = if number == 1 { String::new() } else { format!(".{number}") };
-            let name = format!("{path}.before-gpuvm{end}");
-            if self.read(&name)?.is_none() {
-                return Ok(name);
-            }
-            number += 1;
+        let (at, conf) = (guest.read(FOUND_AT)?, guest.read(CONF)?.unwrap_or_default());
+        let first = wanted(guest, looked.as_ref(), FILE, file)?;
+        let by_settings = named(&conf);
+        let by_conf = by_settings.filter(|path| *path != FILE);
+        let by_conf = by_conf.map(|path| (CONF.to_owned(), path.to_owned()));
+        let overruled = looked.as_ref().and_then(|looked| looked.over_conf.clone()).or(by_conf);
+        let has_daemon = has_daemon(guest)?;
+        // Without systemd nobody makes the link, and where NVIDIA's daemon or somebody else has a file there that stays.
+        let is_others = at
+            .as_ref()
+            .is_some_and(|at| *at != first.text && Some(at) != first.was.as_ref() && !is_ours(at));
+        let has_systemd =
+            guest.read("/proc/1/comm")?.is_some_and(|program| program.trim() == "systemd");
+        let by_link = by_settings != Some(FILE) && !is_others && !has_daemon && has_systemd;
+        let mut files = vec![first];
+        if by_link {
+            files.push(wanted(guest, looked.as_ref(), TMPFILES, TMPFILES_TEXT.to_owned())?);
+        } else {
+            let text = if by_settings.is_some() { conf.clone() } else { naming(&conf) };
+            files.push(wanted(guest, looked.as_ref(), CONF, text)?);
+            files.extend(if has_daemon { unwanted(guest)? } else { None });
         }
+        let is_found = by_settings == Some(FILE) || at.as_ref() == Some(&files[0].text);
+        let found = overruled.is_none() && is_found && files[0].placed.state == State::Same;
+        Ok(Plan { files, overruled, found, written: false })
     }
 
     /// Writes what is not there yet, and reads it back.
-    fn write(&self, plan: &mut Plan) -> Result<()> {
-        for Wanted { placed, text } in &plan.files {
-            if placed.state != State::Same {
-                self.replace(placed, text)?;
-                plan.written = true;
+    fn write(&mut self, guest: &Inside<'_>) -> Result<()> {
+        for file in &self.files {
+            match file.placed.state {
+                State::Same => continue,
+                State::Unwanted => {
+                    guest.unlink(FOUND_AT, FILE)?;
+                    guest.remove(file.path(), &file.text, None)?;
+                }
+                State::Missing | State::Differs => {
+                    let kept = file.placed.kept.as_deref().filter(|_| file.is_new_name);
+                    guest.replace(file.path(), (file.was.as_deref(), &file.text), kept)?;
+                }
             }
+            self.written = true;
         }
-        let links = plan.files.iter().any(|file| file.placed.path == TMPFILES);
-        if links && !plan.found && plan.overruled_by.is_none() {
-            self.run("/usr/bin/env", &["systemd-tmpfiles", "--create", TMPFILES_NAME])?;
-            plan.written = true;
+        let links = self.files.iter().any(|file| file.placed.path == TMPFILES)
+            && self.files.iter().all(|file| file.placed.state != State::Unwanted);
+        if links && !self.found && self.overruled.is_none() {
+            guest.make_link(TMPFILES_NAME)?;
+            self.written = true;
         }
-        let file = &plan.files[0].text;
-        let is_there = !links || self.read(FOUND_AT)?.as_ref() == Some(file);
-        plan.found = plan.overruled_by.is_none() && is_there;
+        let is_there = !links || guest.read(FOUND_AT)?.as_ref() == Some(&self.files[0].text);
+        self.found = self.overruled.is_none() && is_there;
         Ok(())
     }
 
-    /// Puts a file in its place.
-    fn replace(&self, placed: &Placed, text: &str) -> Result<()> {
-        let path = placed.path;
-        let new = format!("{path}.gpuvm-new");
-        self.agent
-            .write(&new, text)
-            .map_err(|untold| self.failed(&untold, format!("write {new}"), "write files"))?;
-        let kept = placed.kept.as_deref().unwrap_or_default();
-        let moved = self.run("/bin/sh", &["-c", MOVE, "sh", &new, path, kept]);
-        if moved.is_err() {
-            let _ = self.agent.run("/bin/sh", &["-c", "rm -f \"$1\"", "sh", &new]);
+    /// What to do where NCCL does not take the file.
+    fn hint(&self, name: &str, manner: Manner) -> Option<String> {
+        let name = word(name);
+        if let Some((file, _)) = &self.overruled {
+            return Some(format!(
+                "take NCCL_TOPO_FILE out of {file} of the guest, or name {FILE} there; \
+                 `gpuvm nccl {name} --uninstall` removes gpuvm's file where the other one is to stay"
+            ));
         }
-        moved?;
-        match self.read(path)?.as_deref() == Some(text) {
-            true => Ok(()),
-            false => {
-                let (name, what) =
-                    (self.name.to_owned(), format!("keep what was written to {path}"));
-                Err(InstallError::Failed { name, what }.hint(by_hand(self.name)))
-            }
-        }
+        let is_told = manner == Manner::Check && !self.is_same();
+        is_told.then(|| format!("`gpuvm nccl {name} --install` writes it"))
     }
 
-    /// Runs a program in the guest, which has to succeed.
-    fn run(&self, program: &str, words: &[&str]) -> Result<()> {
-        let what = || format!("run {program}");
-        let done = self.agent.run(program, words);
-        match done.map_err(|untold| self.failed(&untold, what(), "run programs"))? {
-            0 => Ok(()),
-            code => {
-                let what = format!("run {program}: it ended with {code}");
-                Err(InstallError::Failed { name: self.name.to_owned(), what }
-                    .hint(by_hand(self.name)))
-            }
+    /// Whether nothing is to be done.
+    fn is_same(&self) -> bool {
+        self.found && self.files.iter().all(|file| file.placed.state == State::Same)
+    }
+}
+
+/// Whether NVIDIA's daemon is installed in a guest.
+fn has_daemon(guest: &Inside<'_>) -> Result<bool> {
+    for unit in DAEMON {
+        if guest.read(unit)?.is_some() {
+            return Ok(true);
         }
     }
+    Ok(false)
+}
+
+/// A file with what is there now. `looked`: none where the guest may not be asked what is a link.
+fn wanted(
+    guest: &Inside<'_>,
+    looked: Option<&Looked>,
+    path: &'static str,
+    text: String,
+) -> Result<Wanted> {
+    let link = looked.and_then(|looked| looked.links.get(path));
+    let leads_to = link.filter(|_| path == CONF).cloned();
+    if leads_to.as_ref().is_some_and(String::is_empty) {
+        return Err(guest.error(format!("edit {path}, a link that leads nowhere")));
+    }
+    let is_kept_link = link.is_some() && leads_to.is_none();
+    let at = leads_to.as_deref().unwrap_or(path);
+    let was = guest.read(at)?;
+    let state = match &was {
+        Some(there) if *there == text => State::Same,
+        None if !is_kept_link => State::Missing,
+        _ => State::Differs,
+    };
+    let is_ours = was.as_deref().is_some_and(is_untouched) && !is_kept_link;
+    let (mut kept, mut is_new_name) = (None, false);
+    if state == State::Differs && !is_ours {
+        let names = match looked {
+            None => Kept { free: format!("{at}.before-gpuvm"), last: None, is_same: false },
+            Some(_) => guest.kept(at, was.as_deref().unwrap_or_default())?,
+        };
+        is_new_name = !names.is_same;
+        kept = if names.is_same { names.last } else { Some(names.free) };
+    }
+    Ok(Wanted { placed: Placed { path, state, kept, leads_to }, was, text, is_new_name })
+}
+
+/// What makes the link where it must not be made; none: it is not there, or not gpuvm's.
+fn unwanted(guest: &Inside<'_>) -> Result<Option<Wanted>> {
+    let there = guest.read(TMPFILES)?.filter(|there| is_untouched(there));
+    Ok(there.map(|text| {
+        let placed = Placed { path: TMPFILES, state: State::Unwanted, kept: None, leads_to: None };
+        Wanted { placed, was: Some(text.clone()), text, is_new_name: false }
+    }))
 }
 
 #[cfg(test)]

@@ -14,12 +14,14 @@ pub struct FakeAgent {
     pub root: tempfile::TempDir,
     /// Commands that it refuses as distributions do.
     pub forbidden: RefCell<Vec<&'static str>>,
+    /// A file with the text that somebody else writes after the next write of the agent.
+    pub rival: RefCell<Option<(String, String)>>,
     /// Commands that have changed something.
     pub changes: Cell<usize>,
     /// Open files by handle: what is left to be read, or where it is written to.
     open: RefCell<BTreeMap<i64, (PathBuf, Vec<u8>)>>,
-    /// The exit code of the last program.
-    code: Cell<i32>,
+    /// The exit code of the last program, and what it printed.
+    ended: RefCell<(i32, String)>,
 }
 
 impl FakeAgent {
@@ -28,9 +30,10 @@ impl FakeAgent {
         let agent = FakeAgent {
             root: tempfile::tempdir().unwrap(),
             forbidden: RefCell::default(),
+            rival: RefCell::default(),
             changes: Cell::default(),
             open: RefCell::default(),
-            code: Cell::default(),
+            ended: RefCell::default(),
         };
         agent.put("/proc/sys/kernel/ostype", "Linux\n");
         agent.put("/proc/1/comm", "systemd\n");
@@ -48,6 +51,37 @@ impl FakeAgent {
         let path = self.path(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
+    }
+
+    /// Makes a link of two paths of the guest.
+    pub fn link(&self, path: &str, to: &str) {
+        std::os::unix::fs::symlink(self.path(to), self.path(path)).unwrap();
+    }
+
+    /// Where a link of the guest leads to; none: it is no link.
+    pub fn link_to(&self, path: &str) -> Option<String> {
+        let to = std::fs::read_link(self.path(path)).ok()?;
+        Some(format!("/{}", to.strip_prefix(self.root.path()).unwrap().display()))
+    }
+
+    /// What there is: paths, and of each where it leads to or its text.
+    fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let (mut files, mut left) = (BTreeMap::new(), vec![self.root.path().to_owned()]);
+        while let Some(dir) = left.pop() {
+            for entry in std::fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                let what = match std::fs::read_link(&path) {
+                    Ok(to) => to.display().to_string().into_bytes(),
+                    Err(_) if path.is_dir() => {
+                        left.push(path.clone());
+                        Vec::new()
+                    }
+                    Err(_) => std::fs::read(&path).unwrap(),
+                };
+                files.insert(path, what);
+            }
+        }
+        files
     }
 
     /// A file of the guest.
@@ -72,15 +106,28 @@ impl FakeAgent {
                 let (path, bytes) = self.open.borrow_mut().remove(&handle(given)).unwrap();
                 if !bytes.is_empty() && path.is_absolute() {
                     std::fs::write(path, bytes).unwrap();
+                    if let Some((path, text)) = self.rival.take() {
+                        self.put(&path, &text);
+                    }
                 }
                 json!({})
             }
             "guest-exec" => {
-                self.changes.set(self.changes.get() + 1);
-                self.code.set(self.run(given));
+                let before = self.files();
+                let ended = self.run(given);
+                *self.ended.borrow_mut() = ended;
+                if self.files() != before {
+                    self.changes.set(self.changes.get() + 1);
+                }
                 json!({ "pid": 7 })
             }
-            "guest-exec-status" => json!({ "exited": true, "exitcode": self.code.get() }),
+            "guest-exec-status" => {
+                let (code, text) = &*self.ended.borrow();
+                // Paths are those of the guest.
+                let text = text.replace(&self.root.path().display().to_string(), "");
+                let printed = crate::agent::to_base64(text.as_bytes());
+                json!({ "exited": true, "exitcode": code, "out-data": printed })
+            }
             _ => json!({}),
         };
         Ok(json!({ "return": answer }).to_string())
@@ -119,7 +166,7 @@ impl FakeAgent {
     }
 
     /// Runs a program with its paths below the root; systemd's makes the link of the only line that is here.
-    fn run(&self, given: &Value) -> i32 {
+    fn run(&self, given: &Value) -> (i32, String) {
         let words = given["arg"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
         let words: Vec<&str> = words.collect();
         if words[0] == "systemd-tmpfiles" {
@@ -131,14 +178,15 @@ impl FakeAgent {
                 let _ = std::fs::remove_file(&link);
                 std::os::unix::fs::symlink(target, link).unwrap();
             }
-            return 0;
+            return (0, String::new());
         }
         let place = |word: &str| match word.starts_with('/') {
             true => self.path(word).display().to_string(),
             false => word.to_owned(),
         };
         let mut command = Command::new(Path::new(given["path"].as_str().unwrap()));
-        command.args(words.into_iter().map(place)).status().unwrap().code().unwrap_or(-1)
+        let done = command.args(words.into_iter().map(place)).output().unwrap();
+        (done.status.code().unwrap_or(-1), String::from_utf8(done.stdout).unwrap())
     }
 }
 

@@ -14,7 +14,9 @@ use crate::history::guest;
 use crate::pages::{self, Pools};
 use crate::request::PageSize;
 use crate::shell::word;
+use crate::topology::Topology;
 use crate::world::World;
+use gpuvm_core::nccl::topology;
 use gpuvm_core::tune::{TuneError, Tuned};
 
 /// What is changed beside a definition.
@@ -39,8 +41,8 @@ pub fn of(
     world: &World,
     wanted: &Tune,
 ) -> Result<Vec<Extra>> {
-    let topology = subjects.topology();
-    let all = topology.pcpus();
+    let host = subjects.topology();
+    let all = host.pcpus();
     let root = if wanted.reserve_pages { pages::root(world)? } else { None };
     let mut pools = Pools::new();
     let mut extras = Vec::new();
@@ -54,6 +56,7 @@ pub fn of(
             extra.first.extend(conversions.iter().flat_map(|one| one.steps.clone()));
             extra.first.extend(noted(subject, conversions, world)?);
             extra.stays = conversions.iter().map(Conversion::stays).collect();
+            extra.stays.extend(nccl(subject, tuned, host));
             if wanted.reserve_pages && subject.running && has_pages(tuned) {
                 let name = &subject.name;
                 extra.undone = Some(format!(
@@ -71,6 +74,18 @@ pub fn of(
         extras.push(extra);
     }
     Ok(extras)
+}
+
+/// That a topology file for NCCL in the guest holds no longer, where the guest has needed one.
+fn nccl(subject: &Subject, tuned: &Tuned, host: &Topology) -> Option<String> {
+    let before = topology(&subject.xml, host).ok().filter(|told| told.is_needed)?;
+    let is_same = topology(&tuned.after, host).is_ok_and(|after| after.system == before.system);
+    let name = word(&subject.name);
+    (!is_same).then(|| {
+        format!(
+            "a topology file for NCCL in the guest must be renewed after its next start: `gpuvm nccl {name} --install`"
+        )
+    })
 }
 
 /// The step that notes converted disks as the domain's, so that they are known when its definition is gone.

@@ -274,6 +274,12 @@ pub const DEFECTS: &[Defect] = &[
         true,
         &[("bus='0x06' slot='0x00'", "bus='0x00' slot='0x0b'")],
     ),
+    defect(
+        "gpu-near-no-cell",
+        "/domain/devices/hostdev[1]/source/address",
+        true,
+        &[("bus='0x03' slot='0x00'", "bus='0x00' slot='0x09'")],
+    ),
     // passed devices
     defect(
         "hostdev-absent",

@@ -116,6 +116,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
             boot: "b".into(),
         }],
         guarded: Vec::new(),
+        nccl: None,
     });
     let topology = GuestTopology { sockets: 1, dies: 1, cores: 2, threads: 1 };
     let cpu =

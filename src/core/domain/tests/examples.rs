@@ -77,6 +77,7 @@ fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
         bound: Vec::new(),
         reserved: Vec::new(),
         guarded: Vec::new(),
+        nccl: None,
     };
     vec![
         (

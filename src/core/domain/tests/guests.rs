@@ -76,6 +76,7 @@ pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
             bound: Vec::new(),
             reserved: Vec::new(),
             guarded: Vec::new(),
+            nccl: None,
         },
     }
 }

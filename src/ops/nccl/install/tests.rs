@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error::Error;
+use crate::nccl::uninstall::{Removal, uninstall};
 use crate::reporter::Answer;
 use crate::stage::agent::FakeAgent;
 use crate::stage::{Stage, UUID};
@@ -151,4 +152,185 @@ fn a_guest_that_cannot_take_it_is_refused_untouched() {
     let source = Source::File("a.xml".into());
     let error = install(&stage().world, &source, Manner::Check).unwrap_err();
     assert!(error.refusal().unwrap().is_usage());
+}
+
+/// Removes what was installed.
+fn undone(stage: &Stage) -> Vec<(&'static str, Removal, Option<String>)> {
+    let done = uninstall(&stage.world, &Source::Domain("a".into()), false).unwrap();
+    done.files.into_iter().map(|file| (file.path, file.state, file.back)).collect()
+}
+
+/// Makes a link in the guest.
+fn link(stage: &Stage, path: &str, to: &str) {
+    stage.fake.guest.borrow().as_ref().unwrap().link(path, to);
+}
+
+/// Where a link of the guest leads to.
+fn link_to(stage: &Stage, path: &str) -> Option<String> {
+    stage.fake.guest.borrow().as_ref().unwrap().link_to(path)
+}
+
+#[test]
+fn links_are_kept_as_links_and_settings_are_edited_where_they_lead_to() {
+    let stage = stage();
+    put(&stage, "/opt/own.xml", "mine\n");
+    put(&stage, "/opt/nccl.conf", "NCCL_DEBUG=INFO\n");
+    link(&stage, FILE, "/opt/own.xml");
+    link(&stage, TMPFILES, "/gone");
+    link(&stage, CONF, "/opt/nccl.conf");
+    let seen = done(&stage, Manner::Check).unwrap();
+    assert_eq!(states(&seen), [(FILE, State::Differs), (TMPFILES, State::Differs)]);
+    assert!(done(&stage, Manner::Install).unwrap().found);
+    for (path, to) in [(FILE, "/opt/own.xml"), (TMPFILES, "/gone")] {
+        assert_eq!(link_to(&stage, path), None, "{path}");
+        assert_eq!(link_to(&stage, &format!("{path}.before-gpuvm")).as_deref(), Some(to));
+    }
+    assert_eq!(file(&stage, "/opt/own.xml").as_deref(), Some("mine\n"));
+    let back = |path: &str| Some(format!("{path}.before-gpuvm"));
+    let gone = [
+        (CONF, Removal::Absent, None),
+        (TMPFILES, Removal::Removed, back(TMPFILES)),
+        (FILE, Removal::Removed, back(FILE)),
+    ];
+    assert_eq!(undone(&stage), gone);
+    assert_eq!(link_to(&stage, FILE).as_deref(), Some("/opt/own.xml"));
+    assert_eq!(link_to(&stage, TMPFILES).as_deref(), Some("/gone"));
+    assert_eq!(file(&stage, FOUND_AT), None);
+    // Without systemd the settings name the file, through their link.
+    put(&stage, "/proc/1/comm", "init\n");
+    let seen = done(&stage, Manner::Install).unwrap();
+    let conf = &seen.files[1];
+    assert_eq!(conf.leads_to.as_deref(), Some("/opt/nccl.conf"));
+    assert_eq!(conf.kept.as_deref(), Some("/opt/nccl.conf.before-gpuvm"));
+    assert_eq!(link_to(&stage, CONF).as_deref(), Some("/opt/nccl.conf"));
+    let named = "NCCL_DEBUG=INFO\nNCCL_TOPO_FILE=/etc/nccl-topo.xml\n";
+    assert_eq!(file(&stage, "/opt/nccl.conf").as_deref(), Some(named));
+    assert_eq!(undone(&stage)[0].1, Removal::Removed);
+    assert_eq!(file(&stage, "/opt/nccl.conf").as_deref(), Some("NCCL_DEBUG=INFO\n"));
+    assert_eq!(file(&stage, "/opt/nccl.conf.before-gpuvm"), None);
+}
+
+#[test]
+fn only_what_is_gpuvms_to_the_byte_is_removed() {
+    let stage = stage();
+    done(&stage, Manner::Install).unwrap();
+    let ours = file(&stage, FILE).unwrap();
+    let edited = ours.clone() + "<!-- mine -->\n";
+    put(&stage, FILE, &edited);
+    assert_eq!(undone(&stage)[2], (FILE, Removal::Changed, None));
+    assert_eq!(file(&stage, FILE), Some(edited.clone()));
+    assert_eq!((file(&stage, TMPFILES), link_to(&stage, FOUND_AT)), (None, None));
+    // What somebody has changed is kept when it is written anew, once however often it happens.
+    for _ in 0..2 {
+        put(&stage, FILE, &edited);
+        let seen = done(&stage, Manner::Install).unwrap();
+        assert_eq!(seen.files[0].kept, Some(format!("{FILE}.before-gpuvm")));
+    }
+    assert_eq!(file(&stage, &format!("{FILE}.before-gpuvm.2")), None);
+    let before = changes(&stage);
+    let told = uninstall(&stage.world, &Source::Domain("a".into()), true).unwrap();
+    assert_eq!((told.written, changes(&stage)), (false, before));
+    assert_eq!(undone(&stage)[2].1, Removal::Removed);
+    assert_eq!(file(&stage, FILE), Some(edited));
+    // Settings that were changed since lose the line only, and a line for somebody's own file stays.
+    let stage = self::stage();
+    put(&stage, "/proc/1/comm", "init\n");
+    put(&stage, CONF, "A=1\n");
+    done(&stage, Manner::Install).unwrap();
+    put(&stage, CONF, &(file(&stage, CONF).unwrap() + "B=2\n"));
+    assert_eq!(undone(&stage)[0], (CONF, Removal::Removed, None));
+    assert_eq!(file(&stage, CONF).as_deref(), Some("A=1\nB=2\n"));
+    put(&stage, FILE, "mine\n");
+    put(&stage, CONF, "NCCL_TOPO_FILE=/etc/nccl-topo.xml\nC=3\n");
+    let stays = [
+        (CONF, Removal::Foreign, None),
+        (TMPFILES, Removal::Absent, None),
+        (FILE, Removal::Foreign, None),
+    ];
+    assert_eq!(undone(&stage), stays);
+    assert_eq!(file(&stage, FILE).as_deref(), Some("mine\n"));
+}
+
+#[test]
+fn an_overruled_guest_is_told_by_whom_and_written_once() {
+    for (by, line) in [
+        ("/etc/environment", "NCCL_TOPO_FILE=\"/mine.xml\"\n"),
+        ("/etc/profile.d/site.sh", "export NCCL_TOPO_FILE=/mine.xml\n"),
+        ("/root/.nccl.conf", "NCCL_TOPO_FILE=/mine.xml\n"),
+        (CONF, "NCCL_TOPO_FILE=/mine.xml\n"),
+    ] {
+        let stage = stage();
+        put(&stage, by, line);
+        let first = done(&stage, Manner::Install).unwrap();
+        assert!(first.written && !first.found, "{by}: {first:?}");
+        let before = changes(&stage);
+        for manner in [Manner::Install, Manner::Check] {
+            let seen = done(&stage, manner).unwrap();
+            assert_eq!(seen.overruled_by.as_deref(), Some("/mine.xml"), "{by}");
+            assert_eq!(seen.overruled_in.as_deref(), Some(by));
+            assert!(!seen.found && !seen.written && !seen.is_settled(), "{seen:?}");
+            assert!(seen.hint.unwrap().contains(by));
+        }
+        assert_eq!((changes(&stage), file(&stage, by).as_deref()), (before, Some(line)));
+        put(&stage, by, "");
+        assert!(done(&stage, Manner::Install).unwrap().is_settled(), "{by}");
+    }
+}
+
+#[test]
+fn nvidias_daemon_does_not_write_through_gpuvms_link() {
+    let stage = stage();
+    done(&stage, Manner::Install).unwrap();
+    put(&stage, DAEMON[1], "[Unit]\n");
+    let seen = done(&stage, Manner::Check).unwrap();
+    let expected = [(FILE, State::Same), (CONF, State::Missing), (TMPFILES, State::Unwanted)];
+    assert_eq!(states(&seen), expected);
+    assert!(done(&stage, Manner::Install).unwrap().found);
+    assert_eq!((file(&stage, TMPFILES), link_to(&stage, FOUND_AT)), (None, None));
+    assert!(done(&stage, Manner::Check).unwrap().is_settled());
+    assert_eq!(undone(&stage)[0], (CONF, Removal::Removed, None));
+    assert_eq!((file(&stage, CONF), file(&stage, FILE)), (None, None));
+}
+
+#[test]
+fn a_guest_that_needs_no_file_gets_none() {
+    let one = |bus, state| {
+        let both = definition(bus, state);
+        let (start, second) = both.split_once("</hostdev>").unwrap();
+        let end = second.split_once("</hostdev>").unwrap().1;
+        format!("{start}</hostdev>{end}")
+    };
+    let stage = stage();
+    for state in ["connected", "disconnected"] {
+        stage.fake.put_xml(&one(100, state), true);
+        for manner in [Manner::Check, Manner::Install] {
+            let seen = done(&stage, manner).unwrap();
+            assert!(!seen.needed && seen.is_settled() && seen.files.is_empty(), "{seen:?}");
+        }
+    }
+    assert_eq!((file(&stage, FILE), changes(&stage)), (None, 0));
+    // What is there of gpuvm is kept up to date.
+    stage.fake.put_xml(&definition(100, "connected"), true);
+    done(&stage, Manner::Install).unwrap();
+    stage.fake.put_xml(&one(120, "connected"), true);
+    let seen = done(&stage, Manner::Check).unwrap();
+    assert_eq!(
+        (seen.needed, seen.files[0].state, seen.is_settled()),
+        (false, State::Differs, false)
+    );
+    assert!(done(&stage, Manner::Install).unwrap().found);
+}
+
+#[test]
+fn what_changes_while_it_is_written_is_left() {
+    let stage = stage();
+    put(&stage, FILE, "mine\n");
+    let guest = stage.fake.guest.borrow();
+    *guest.as_ref().unwrap().rival.borrow_mut() = Some((FILE.into(), "another's\n".into()));
+    drop(guest);
+    let error = done(&stage, Manner::Install).unwrap_err();
+    assert_eq!(error.refusal().unwrap().code, "nccl-install-changed", "{error}");
+    assert_eq!(file(&stage, FILE).as_deref(), Some("another's\n"));
+    assert_eq!(file(&stage, &format!("{FILE}.before-gpuvm")), None);
+    assert_eq!(file(&stage, &format!("{FILE}.gpuvm-new")), None);
 }

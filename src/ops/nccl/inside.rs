@@ -1,0 +1,294 @@
+//! Files of a guest that runs, by its agent. Each is written beside its place and moved there, so that what reads it sees the
+//! old one or the new one. What is moved over or removed is what was read: a script in the guest compares its sum at that
+//! moment.
+
+use crate::agent::{Agent, Untold, has_agent};
+use crate::domain::DomainXml;
+use crate::error::{Coded, Error, Result};
+use crate::guest::find;
+use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
+use crate::shell::word;
+use gpuvm_core::nccl::place::{CONF, FILE, FOUND_AT, OVER_CONF, TMPFILES, named_by, sum};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Says why the file is not written into a guest, or not read.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "nccl-install-")]
+pub enum InstallError {
+    /// The guest is off.
+    #[error("`{name}` is off, and its agent writes the file")]
+    Off {
+        /// Its name.
+        name: String,
+    },
+    /// Nothing in the guest answers.
+    #[error("no agent answers in `{name}`")]
+    NoAgent {
+        /// Its name.
+        name: String,
+    },
+    /// The guest's distribution forbids a command to its agent.
+    #[error("the agent of `{name}` may not {what}")]
+    Forbidden {
+        /// Its name.
+        name: String,
+        /// What.
+        what: &'static str,
+    },
+    /// NCCL's places are those of Linux.
+    #[error("`{name}` does not run Linux")]
+    NotLinux {
+        /// Its name.
+        name: String,
+    },
+    /// The agent refuses something, or says nothing sensible.
+    #[error("the agent of `{name}` failed to {what}")]
+    Failed {
+        /// Its name.
+        name: String,
+        /// What.
+        what: String,
+    },
+    /// Somebody else has written a file since it was read.
+    #[error("{path} of `{name}` has changed since it was read; it is left as it is")]
+    Changed {
+        /// Its name.
+        name: String,
+        /// The file.
+        path: String,
+    },
+}
+
+impl Coded for InstallError {}
+
+/// How long all of it may take.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// What the scripts end with where a file is not the one that was read.
+const CHANGED: i64 = 75;
+
+/// Prints which of the first paths are links, and where to, then the lines of the others that name a file for NCCL.
+const LOOK: &str = r#"for path in "$1" "$2" "$3" "$4"; do
+  if [ -L "$path" ]; then echo "link $path $(readlink -f "$path")"; fi
+done
+shift 4
+for path in $*; do
+  if [ -f "$path" ]; then grep -H NCCL_TOPO_FILE= "$path" /dev/null; fi
+done
+exit 0"#;
+
+/// Prints the name that is free for what is kept of `$1`, then the last one that is not; `same`: that has the sum `$2`.
+const KEPT: &str = r#"number=1; last=; name=$1.before-gpuvm
+while [ -e "$name" ] || [ -L "$name" ]; do
+  last=$name; number=$((number + 1)); name=$1.before-gpuvm.$number
+done
+same=
+if [ -f "$last" ] && [ ! -L "$last" ] && [ ! -L "$1" ]; then
+  now=$(sha256sum <"$last")
+  if [ "${now%% *}" = "$2" ]; then same=same; fi
+fi
+echo "$name $last $same""#;
+
+/// Moves a file `$1` to its place `$2`; `$3`: where what is there is kept, if it is; `$4`: the sum of what is there; `$5`: its
+/// mode, else that of what is there. A link is kept as a link.
+const MOVE: &str = r#"set -eu
+now=
+if [ -e "$2" ]; then now=$(sha256sum <"$2"); now=${now%% *}; fi
+if [ "$now" != "$4" ]; then rm -f "$1"; exit 75; fi
+chmod "${5:-$(stat -L -c %a "$2")}" "$1"
+if [ -n "$3" ]; then ln "$2" "$3"; fi
+mv -f "$1" "$2""#;
+
+/// Removes a file `$1` of the sum `$2`; `$3`: what takes its place, if anything.
+const REMOVE: &str = r#"set -eu
+if [ -L "$1" ] || [ ! -f "$1" ]; then exit 75; fi
+now=$(sha256sum <"$1")
+if [ "${now%% *}" != "$2" ]; then exit 75; fi
+if [ -n "$3" ]; then mv -f "$3" "$1"; else rm -f "$1"; fi"#;
+
+/// Removes a link `$1` that leads to `$2`.
+const UNLINK: &str = r#"if [ "$(readlink "$1")" = "$2" ]; then rm -f "$1"; fi"#;
+
+/// A guest whose agent answers and that runs Linux.
+pub(super) struct Inside<'a> {
+    /// Its agent.
+    agent: Agent<'a>,
+    /// Its name.
+    name: &'a str,
+}
+
+/// What of the guest only a program in it tells.
+#[derive(Default)]
+pub(super) struct Looked {
+    /// Links, and where each leads to in the end; empty: nowhere.
+    pub links: BTreeMap<String, String>,
+    /// A file that names another one for NCCL, and that one.
+    pub over_conf: Option<(String, String)>,
+}
+
+/// What is kept of a file of the guest that was not gpuvm's.
+pub(super) struct Kept {
+    /// A name beside it that nothing has.
+    pub free: String,
+    /// The last one before it, under which something is kept.
+    pub last: Option<String>,
+    /// Whether that is the same as what is there now.
+    pub is_same: bool,
+}
+
+impl<'a> Inside<'a> {
+    /// Greets the agent of a guest.
+    pub fn of(hypervisor: &'a dyn Hypervisor, name: &'a str) -> Result<Inside<'a>> {
+        let off = || InstallError::Off { name: name.to_owned() };
+        if matches!(find(hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed) {
+            return Err(off().hint(format!("`gpuvm start {}` starts it", word(name))));
+        }
+        let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
+        let listens = has_agent(&live).then(|| Agent::greet(hypervisor, name, WAIT)).flatten();
+        let Some(agent) = listens else {
+            let hint = format!(
+                "install qemu-guest-agent in the guest (`gpuvm tune {name} --agent on` gives it the channel), or {}",
+                by_hand(name),
+                name = word(name)
+            );
+            return Err(InstallError::NoAgent { name: name.to_owned() }.hint(hint));
+        };
+        let inside = Inside { agent, name };
+        // By what only Linux has.
+        match inside.read("/proc/sys/kernel/ostype")?.as_deref().map(str::trim) {
+            Some("Linux") => Ok(inside),
+            _ => Err(InstallError::NotLinux { name: name.to_owned() }
+                .hint("NCCL's file is of no use there")),
+        }
+    }
+
+    /// What the agent did not do.
+    fn failed(&self, untold: &Untold, what: String, may: &'static str) -> Error {
+        match untold {
+            Untold::Forbidden => InstallError::Forbidden { name: self.name.to_owned(), what: may }
+                .hint(by_hand(self.name)),
+            _ => self.error(what),
+        }
+    }
+
+    /// Something that was not done.
+    pub fn error(&self, what: String) -> Error {
+        InstallError::Failed { name: self.name.to_owned(), what }.hint(by_hand(self.name))
+    }
+
+    /// Reads a file; none: it is not there.
+    pub fn read(&self, path: &str) -> Result<Option<String>> {
+        match self.agent.read(path) {
+            Ok(text) => Ok(Some(text)),
+            Err(Untold::Absent) => Ok(None),
+            Err(untold) => Err(self.failed(&untold, format!("read {path}"), "open files")),
+        }
+    }
+
+    /// Looks at what only a program in the guest tells; none: its agent may not run any.
+    pub fn look(&self) -> Result<Option<Looked>> {
+        let words = ["-c", LOOK, "sh", FILE, TMPFILES, CONF, FOUND_AT];
+        let (code, told) = match self.agent.run("/bin/sh", &[&words[..], &OVER_CONF].concat()) {
+            Err(Untold::Forbidden) => return Ok(None),
+            done => done.map_err(|untold| self.failed(&untold, "run sh".into(), ""))?,
+        };
+        if code != 0 {
+            return Err(self.error(format!("run sh: it ended with {code}")));
+        }
+        let mut looked = Looked::default();
+        for line in told.lines() {
+            if let Some((link, to)) = line.strip_prefix("link ").and_then(|l| l.split_once(' ')) {
+                looked.links.insert(link.to_owned(), to.to_owned());
+            } else if let Some((file, line)) = line.split_once(':')
+                && let Some(path) = named_by(line).filter(|path| *path != FILE)
+            {
+                looked.over_conf.get_or_insert((file.to_owned(), path.to_owned()));
+            }
+        }
+        Ok(Some(looked))
+    }
+
+    /// The same for a change, for which programs have to be run.
+    pub fn look_to_change(&self) -> Result<Looked> {
+        let forbidden = || self.failed(&Untold::Forbidden, String::new(), "run programs");
+        self.look()?.ok_or_else(forbidden)
+    }
+
+    /// What of a file, that is read as `text`, is kept under names beside it.
+    pub fn kept(&self, path: &str, text: &str) -> Result<Kept> {
+        let (_, told) = self.exec("/bin/sh", &["-c", KEPT, "sh", path, &sum(text)])?;
+        let mut words = told.split_whitespace().map(str::to_owned);
+        let free =
+            words.next().ok_or_else(|| self.error(format!("list what is kept of {path}")))?;
+        Ok(Kept { free, last: words.next(), is_same: words.next().is_some() })
+    }
+
+    /// Puts a text in the place of what was read there; `kept`: under which name that stays, if it does.
+    pub fn replace(
+        &self,
+        path: &str,
+        (was, text): (Option<&str>, &str),
+        kept: Option<&str>,
+    ) -> Result<()> {
+        let new = format!("{path}.gpuvm-new");
+        self.agent
+            .write(&new, text)
+            .map_err(|untold| self.failed(&untold, format!("write {new}"), "write files"))?;
+        let was = was.map(sum).unwrap_or_default();
+        // NCCL's settings may be for some users only.
+        let mode = if was.is_empty() || path == FILE || path == TMPFILES { "0644" } else { "" };
+        let words = [&new, path, kept.unwrap_or_default(), &was, mode];
+        let moved = self.script(MOVE, path, &words);
+        if moved.is_err() {
+            let _ = self.agent.run("/bin/sh", &["-c", "rm -f \"$1\"", "sh", &new]);
+        }
+        moved?;
+        match self.read(path)?.as_deref() == Some(text) {
+            true => Ok(()),
+            false => Err(self.error(format!("keep what was written to {path}"))),
+        }
+    }
+
+    /// Removes a file with this text; `back`: what takes its place, if anything.
+    pub fn remove(&self, path: &str, text: &str, back: Option<&str>) -> Result<()> {
+        self.script(REMOVE, path, &[path, &sum(text), back.unwrap_or_default()])
+    }
+
+    /// Removes a link that leads there.
+    pub fn unlink(&self, link: &str, to: &str) -> Result<()> {
+        self.script(UNLINK, link, &[link, to])
+    }
+
+    /// Runs a script about a file, which has to succeed.
+    fn script(&self, script: &str, path: &str, words: &[&str]) -> Result<()> {
+        match self.exec("/bin/sh", &[&["-c", script, "sh"], words].concat())?.0 {
+            0 => Ok(()),
+            CHANGED => {
+                let (name, path) = (self.name.to_owned(), path.to_owned());
+                Err(InstallError::Changed { name, path }.hint("run the command again"))
+            }
+            code => Err(self.error(format!("change {path}: sh ended with {code}"))),
+        }
+    }
+
+    /// Makes what a file of tmpfiles.d says.
+    pub fn make_link(&self, name: &str) -> Result<()> {
+        match self.exec("/usr/bin/env", &["systemd-tmpfiles", "--create", name])?.0 {
+            0 => Ok(()),
+            code => Err(self.error(format!("run systemd-tmpfiles: it ended with {code}"))),
+        }
+    }
+
+    /// Runs a program in the guest; its exit code and what it printed.
+    fn exec(&self, program: &str, words: &[&str]) -> Result<(i64, String)> {
+        let what = || format!("run {program}");
+        let done = self.agent.run(program, words);
+        done.map_err(|untold| self.failed(&untold, what(), "run programs"))
+    }
+}
+
+/// How an admin does it.
+fn by_hand(name: &str) -> String {
+    format!("copy what `gpuvm nccl {}` prints to {FILE} of the guest", word(name))
+}

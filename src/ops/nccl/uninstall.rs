@@ -1,0 +1,134 @@
+//! `nccl --uninstall`: what `--install` and a seed wrote into a guest goes, and what was there before comes back. Only what is
+//! gpuvm's to the byte is removed; of NCCL's settings only the line that names the file.
+
+use super::inside::{Inside, Looked};
+use super::install::domain;
+use crate::error::Result;
+use crate::source::Source;
+use crate::world::World;
+use gpuvm_core::nccl::place::{
+    CONF, FILE, FOUND_AT, TMPFILES, is_ours, is_untouched, named, naming, unnaming,
+};
+use serde::Serialize;
+
+/// What becomes of a file of the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::Display)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
+pub enum Removal {
+    /// It goes; of NCCL's settings the line that names the file.
+    Removed,
+    /// It is not there; NCCL's settings do not name the file.
+    Absent,
+    /// gpuvm wrote it, and somebody has changed it since: it stays.
+    Changed,
+    /// It is not gpuvm's: it stays.
+    Foreign,
+}
+
+/// A file of the guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RemovedFile {
+    /// Its path.
+    pub path: &'static str,
+    /// What becomes of it.
+    pub state: Removal,
+    /// What was there before gpuvm and comes back, by the name under which it was kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub back: Option<String>,
+}
+
+/// What a guest had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Uninstalled {
+    /// Name of the domain.
+    pub domain: String,
+    /// The files.
+    pub files: Vec<RemovedFile>,
+    /// Whether something was removed.
+    pub written: bool,
+}
+
+/// Removes what gpuvm wrote into a guest that runs; `is_dry`: it is only told.
+pub fn uninstall(world: &World, source: &Source, is_dry: bool) -> Result<Uninstalled> {
+    let name = domain(source)?;
+    let hypervisor = world.hypervisor()?;
+    let guest = Inside::of(&*hypervisor, name)?;
+    let looked = guest.look_to_change()?;
+    let file = whole(&guest, &looked, FILE)?;
+    // A file that stays is named as before.
+    let is_named = matches!(file.told.state, Removal::Changed | Removal::Foreign);
+    let all = [conf(&guest, &looked, is_named)?, whole(&guest, &looked, TMPFILES)?, file];
+    let mut written = false;
+    for one in all.iter().filter(|one| one.told.state == Removal::Removed && !is_dry) {
+        match &one.after {
+            Some(after) => guest.replace(&one.at, (Some(&one.text), after), None)?,
+            None => guest.remove(&one.at, &one.text, one.told.back.as_deref())?,
+        }
+        if one.told.path == TMPFILES {
+            guest.unlink(FOUND_AT, FILE)?;
+        }
+        written = true;
+    }
+    let files = all.into_iter().map(|one| one.told).collect();
+    Ok(Uninstalled { domain: name.to_owned(), files, written })
+}
+
+/// A file with what becomes of it.
+struct Going {
+    /// What is told of it.
+    told: RemovedFile,
+    /// Where it is.
+    at: String,
+    /// What is in it.
+    text: String,
+    /// What is in it then; none: it goes.
+    after: Option<String>,
+}
+
+impl Going {
+    /// One that stays.
+    fn stays(path: &'static str, state: Removal) -> Going {
+        let told = RemovedFile { path, state, back: None };
+        Going { told, at: path.to_owned(), text: String::new(), after: None }
+    }
+}
+
+/// A file that gpuvm writes as a whole.
+fn whole(guest: &Inside<'_>, looked: &Looked, path: &'static str) -> Result<Going> {
+    if looked.links.contains_key(path) {
+        return Ok(Going::stays(path, Removal::Foreign));
+    }
+    let Some(text) = guest.read(path)? else { return Ok(Going::stays(path, Removal::Absent)) };
+    if !is_untouched(&text) {
+        let state = if is_ours(&text) { Removal::Changed } else { Removal::Foreign };
+        return Ok(Going::stays(path, state));
+    }
+    let back = guest.kept(path, &text)?.last;
+    let told = RemovedFile { path, state: Removal::Removed, back };
+    Ok(Going { told, at: path.to_owned(), text, after: None })
+}
+
+/// NCCL's settings. What is kept of them comes back where nothing else was changed since. `is_named`: the file stays, and so does
+/// a line that gpuvm may not have written.
+fn conf(guest: &Inside<'_>, looked: &Looked, is_named: bool) -> Result<Going> {
+    let at = looked.links.get(CONF).filter(|to| !to.is_empty());
+    let at = at.map_or(CONF, String::as_str);
+    let text = guest.read(at)?.unwrap_or_default();
+    if named(&text) != Some(FILE) {
+        return Ok(Going::stays(CONF, Removal::Absent));
+    }
+    let last = guest.kept(at, &text)?.last;
+    let was = last.as_deref().map(|last| guest.read(last)).transpose()?.flatten();
+    let back = last.filter(|_| was.is_some_and(|was| naming(&was) == text));
+    if is_named && back.is_none() {
+        return Ok(Going::stays(CONF, Removal::Foreign));
+    }
+    let is_whole = back.is_some() || text == naming("");
+    let after = (!is_whole).then(|| unnaming(&text));
+    let told = RemovedFile { path: CONF, state: Removal::Removed, back };
+    Ok(Going { told, at: at.to_owned(), text, after })
+}
