@@ -9,6 +9,8 @@ const OF_VIRT_INSTALL: f64 = 0.05;
 /// The share of lstopo's time to reach on a live host (gpuvm-placement(7), METRICS). On a recorded
 /// one lstopo has no config space to read, which is two thirds of its work elsewhere.
 const OF_LSTOPO: f64 = 0.35;
+/// The most that `nccl` may take for 8 GPUs and 8 NICs, in ms.
+const NCCL_MS: f64 = 20.0;
 /// The most memory that they may take, in MiB.
 const PEAK_MIB: f64 = 30.0;
 
@@ -36,6 +38,16 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
         ),
     ];
     let ours = subjects.len();
+    let dir = tempfile::tempdir().expect("a temporary directory is made");
+    let h100 = support::project().join("topologies/dgx-h100.json");
+    let h100 = h100.to_str().expect("the project's path is UTF-8");
+    let guest = dir.path().join("guest.xml");
+    let guest = guest.to_str().expect("a temporary path is UTF-8");
+    let words = ["export", "--gpus", "8", "--nic", "8", "--name", "a", "--host", h100];
+    let made = Command::new(gpuvm).args(words).output().expect("gpuvm runs");
+    std::fs::write(guest, made.stdout).expect("the definition is written");
+    let words = [gpuvm, "nccl", guest, "--host", h100];
+    subjects.push(Subject::new("gpuvm nccl, DGX H100 JSON", &words));
     if works("virt-install") {
         subjects.push(virt_install());
     }
@@ -66,6 +78,9 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
             gate: true,
         });
     }
+    let nccl = &subjects[ours];
+    let (what, value) = (nccl.name.to_owned(), nccl.median_ms());
+    verdicts.push(Verdict { what, value, limit: NCCL_MS, unit: " ms", gate: false });
     if let Some(peer) = peer("lstopo") {
         let what = "gpuvm host show, DGX-2 tree / lstopo --of xml".to_owned();
         let value = subjects[0].median_ms() / peer;
