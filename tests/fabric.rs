@@ -108,6 +108,7 @@ impl Machine {
                       cp \"$DIR\"/config/* /usr/share/nvidia/nvswitch/ 2>/dev/null || true; \
                       cp -a /etc/. \"$DIR\"/etc/ 2>/dev/null || true; mount --bind \"$DIR\"/etc /etc; \
                       mkdir -p \"$DIR\"/var; mount --bind \"$DIR\"/var /var/lib; \
+                      [ ! -d \"$DIR\"/fm ] || mount --bind \"$DIR\"/fm /proc/$PPID; \
                       exec \"$@\"";
         let mut command = Command::new(project().join("tests/as-host"));
         command.arg(self.dir.path().join("host")).args(["bash", "-ec", script, "bash"]);
@@ -614,6 +615,9 @@ fn shown(machine: &Machine, uri: &str) -> (i32, Value) {
 #[test]
 fn partitions_are_shown_beside_the_guests_that_hold_them_and_stale_ones_released() {
     let Some(machine) = Machine::h100() else { return };
+    let module = machine.dir.path().join("host/sys/module/nvidia");
+    std::fs::create_dir_all(&module).unwrap();
+    std::fs::write(module.join("version"), "570.1\n").unwrap();
     let state = format!("state {}", machine.path("state"));
     machine.fake("h100", &H100, &format!("active 3\nlinks 8 16\n{state}"));
     let verdict = |document: &Value, id: usize| {
@@ -641,6 +645,15 @@ fn partitions_are_shown_beside_the_guests_that_hold_them_and_stale_ones_released
     let wanted = ["3", "1,3", "0000:9d:00.0,0000:c3:00.0", "18", "of", "18", "train-a", "ok"];
     assert_eq!(cells, wanted);
     assert!(out.starts_with("DGX H100: NVSwitches are shared by Fabric Manager"), "{out}");
+    // No program of Fabric Manager runs here, whatever answers.
+    assert!(
+        out.contains("not checked: whether Fabric Manager as it runs (version unknown)"),
+        "{out}"
+    );
+    assert_eq!(
+        (&document["driver_version"], &document["versions"]),
+        (&"570.1".into(), &"not-checked".into())
+    );
     // Held.
     let release = |uri: &str, more: &[&str]| {
         let args = [&["fabric", "release", "3", "--yes", "--connect", uri][..], more].concat();
@@ -965,6 +978,55 @@ fn before_h100_only_a_guest_of_all_gpus_is_made_in_the_shared_mode() {
     assert!(code == 0 && steps.iter().any(activates), "{steps:#?}{err}");
 }
 
+#[test]
+fn nvswitches_that_go_to_the_guest_are_reset_and_refused_while_fabric_manager_has_them() {
+    let Some(machine) = Machine::h100() else { return };
+    let machine = machine.mode(0);
+    let Some(uri) = embedded(&machine) else { return };
+    machine.fake("h100", &H100, "");
+    let resets = |steps: &[String]| -> Vec<String> {
+        steps.iter().filter_map(|step| step.strip_prefix("reset ")).map(str::to_owned).collect()
+    };
+    // The kernel knows no way to reset one.
+    let (code, steps, err) = dry_run(&machine, &uri, "8");
+    assert_eq!((code, resets(&steps).len()), (0, 8), "{steps:#?}{err}");
+    let devices = machine.dir.path().join("host/sys/bus/pci/devices");
+    let class = |dir: &Path| std::fs::read_to_string(dir.join("class")).unwrap_or_default();
+    let all = std::fs::read_dir(&devices).unwrap().map(|entry| entry.unwrap().path());
+    let switches: Vec<PathBuf> = all.filter(|dir| class(dir).starts_with("0x0680")).collect();
+    assert_eq!(switches.len(), 4);
+    for switch in &switches {
+        std::fs::write(switch.join("reset"), "").unwrap();
+    }
+    let (code, steps, err) = dry_run(&machine, &uri, "8");
+    let (all, name) = (resets(&steps), |dir: &PathBuf| dir.file_name().unwrap().to_owned());
+    assert_eq!((code, all.len()), (0, 12), "{steps:#?}{err}");
+    let last: std::collections::BTreeSet<_> = all[8..].iter().map(Into::into).collect();
+    assert_eq!(last, switches.iter().map(name).collect(), "after the GPUs: {steps:#?}");
+    // Fabric Manager of the host runs: a process of root's, in the place of another one's.
+    let fm = machine.dir.path().join("fm");
+    std::fs::create_dir(&fm).unwrap();
+    std::fs::write(fm.join("comm"), "nv-fabricmanage\n").unwrap();
+    std::fs::write(fm.join("status"), "Name:\tnv-fabricmanage\nUid:\t0\t0\t0\t0\n").unwrap();
+    let (code, steps, err) = dry_run(&machine, &uri, "8");
+    assert_eq!((code, steps.len()), (1, 0), "{steps:#?}{err}");
+    assert!(err.contains("domain `a` needs NVSwitches, and Fabric Manager of the host"), "{err}");
+    assert!(err.contains("4 NVSwitches are bound to the nvidia driver"), "{err}");
+    assert!(err.contains("hint: `systemctl disable --now nvidia-fabricmanager`"), "{err}");
+    let (code, _, err) = dry_run(&machine, &uri, "1");
+    assert_eq!(code, 0, "a guest without NVSwitches is in nobody's way: {err}");
+    let (code, document) = shown(&machine, "test:///default");
+    assert_eq!((code, document["managed_switches"].as_array().unwrap().len()), (0, 4));
+    let (_, _, err) = machine.gpuvm(&["fabric", "show", "-c", "test:///default"], true);
+    assert!(err.contains("manages 4 NVSwitches, which no guest gets meanwhile"), "{err}");
+    // Without the driver it has none of them.
+    for switch in &switches {
+        std::fs::remove_file(switch.join("driver")).unwrap();
+    }
+    let (code, _, err) = dry_run(&machine, &uri, "8");
+    assert_eq!(code, 0, "{err}");
+}
+
 /// The document of `fabric restore`, with its exit code.
 fn restored(machine: &Machine, more: &[&str]) -> (i32, Value) {
     let args = [&["fabric", "restore", "--json"], more].concat();
@@ -1062,11 +1124,10 @@ fn a_guest_that_others_start_gets_its_partition_by_its_xml_alone() {
     // Modules 1 and 5.
     let (code, _, err) = ask("ensure", &domain_with(uuid, &["9d", "1b"]));
     assert_eq!(code, 1, "{err}");
-    assert!(err.contains("2 GPUs of domain `foreign` (modules 1, 5)"), "{err}");
-    assert!(
-        err.contains("partitions have 1, 2, 4, 8 GPUs") && err.contains("modules 1, 3"),
-        "{err}"
-    );
+    assert!(err.contains("domain `foreign` would have no working CUDA: no NVLink"), "{err}");
+    assert!(err.contains("2 GPUs of this guest (modules 1, 5)"), "{err}");
+    assert!(err.contains("partitions have 1, 2, 4, 8 GPUs"), "{err}");
+    assert!(err.contains("hint: partitions of 2 GPUs: modules 1, 3; "), "{err}");
     let pair = domain_with(uuid, &["9d", "c3"]);
     for _ in 0..2 {
         let (code, _, err) = ask("ensure", &pair);

@@ -55,7 +55,6 @@ use gpuvm_ops::images::error::ImageError;
 use gpuvm_ops::nccl::inside::InstallError;
 use gpuvm_ops::networks::NetworkError;
 use gpuvm_ops::pages::GuestPagesError;
-use gpuvm_ops::partition::ActivationError;
 use gpuvm_ops::pools::PoolError;
 use gpuvm_ops::remote::RemoteError;
 use gpuvm_ops::restart::RestartError;
@@ -91,7 +90,7 @@ where
 }
 
 /// The error types that are met as causes.
-static KNOWN: [Known; 77] = [
+static KNOWN: [Known; 76] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -150,7 +149,6 @@ static KNOWN: [Known; 77] = [
     known::<PartitionError>(),
     known::<PartitionRefusal>(),
     known::<NeedRefusal>(),
-    known::<ActivationError>(),
     known::<ManagerRefusal>(),
     known::<FabricError>(),
     known::<BootFileError>(),

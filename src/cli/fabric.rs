@@ -10,12 +10,15 @@ use super::table::Table;
 use crate::fsroot::FsRoot;
 use crate::input::{DOMAIN_BYTES, text_or_stdin};
 use crate::topology::FabricModel;
+use crate::words::count;
+use gpuvm_core::fabric::VersionCheck;
 use gpuvm_ops::fabric::{
     EnsuredPartitions, FabricFile, Restored, Restoring, ShownFabric, ShownPartition, StartMode,
     config_steps, ensure, file_steps, hook, release_of, release_partition, released, restore, show,
     unit,
 };
 use gpuvm_ops::host_files::daemon;
+use gpuvm_ops::partition::MANAGER_OFF;
 use gpuvm_ops::session::{Manner, Of, Session};
 use std::fmt::Display;
 use std::path::Path;
@@ -49,11 +52,43 @@ fn shows(cx: &Context<'_>) -> anyhow::Result<u8> {
                  `gpuvm fabric release {id}` does it"
             ));
         }
+        if let Some(text) = versions(&shown).filter(|_| shown.model == FabricModel::SharedNvswitch)
+        {
+            match shown.versions {
+                VersionCheck::Differ => cx.output.warning(&text),
+                _ => cx.output.text(&format!("{text}\n"))?,
+            }
+        }
+        if !shown.managed_switches.is_empty() {
+            let many = count(shown.managed_switches.len(), "NVSwitch");
+            cx.output.warning(&format!(
+                "Fabric Manager of this host manages {many}, which no guest gets meanwhile: {MANAGER_OFF}"
+            ));
+        }
         for unknown in shown.refusal.iter().chain(&shown.unread) {
             cx.output.warning(unknown);
         }
     }
     Ok(if shown.is_wrong() { EXIT_FOUND } else { EXIT_DONE })
+}
+
+/// What of the versions is not as it should be, or not known.
+fn versions(shown: &ShownFabric) -> Option<String> {
+    let known = |version: &Option<String>| version.as_deref().unwrap_or("unknown").to_owned();
+    match shown.versions {
+        VersionCheck::Same => None,
+        VersionCheck::Differ => Some(format!(
+            "Fabric Manager is of version {}, and the driver of this host of {}: no guest is started until both are of \
+             one version",
+            known(&shown.manager_version),
+            known(&shown.driver_version)
+        )),
+        VersionCheck::NotChecked => Some(format!(
+            "not checked: whether Fabric Manager as it runs (version {}) is of the driver's version ({})",
+            known(&shown.manager_version),
+            known(&shown.driver_version)
+        )),
+    }
 }
 
 /// What stands above the table.

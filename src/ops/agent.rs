@@ -184,6 +184,8 @@ impl<'h> Agent<'h> {
         view.functions = Some(functions);
         if !live.passed.is_empty() {
             view.nccl = self.read(gpuvm_core::nccl::place::FILE).ok();
+            let driver = self.read("/sys/module/nvidia/version").ok();
+            view.driver = driver.map(|text| text.trim().to_owned());
         }
         for VcpuId(vcpu) in live.plugged.iter() {
             let path = format!("/sys/devices/system/cpu/cpu{vcpu}/topology/thread_siblings_list");

@@ -5,7 +5,8 @@
 //! which can hang. `delete` brings each back to what it was bound to when the guest was made, as its metadata tells; one
 //! that was on vfio-pci already stays there. A guest that is only defined gets its devices at its first start. libvirt binds all other devices at each start and gives them back at each
 //! end. GPUs that we bind are reset before a guest gets them and after it is gone, so that no tenant sees what another
-//! left; one that cannot be reset is an error, until it is excluded.
+//! left; one that cannot be reset is an error, until it is excluded. NVSwitches of the guest are reset after its GPUs,
+//! where the kernel knows how.
 //!
 //! On a recorded host the steps are told by the record, which has no `driver_override`.
 
@@ -20,10 +21,13 @@ use crate::fsroot::FsRoot;
 use crate::holders::{self, Take, UseKind};
 use crate::hypervisor::machine::{Machine, command_there};
 use crate::partition::{self, Guest};
-use crate::placement::Occupancy;
+use crate::placement::reason::IsolationReason;
+use crate::placement::{Occupancy, shared_fabric};
 use crate::shell::word;
-use crate::topology::{Binding, DeviceKind, Topology, is_vfio};
+use crate::topology::{Binding, Topology, Trust, is_vfio};
+use crate::words::count;
 use crate::world::World;
+use gpuvm_host::fabric::program;
 use std::collections::BTreeSet;
 
 /// Says why a guest's devices are not taken for it.
@@ -41,6 +45,29 @@ pub enum ClaimError {
         domain: String,
         /// The functions.
         functions: BTreeSet<Bdf>,
+    },
+    /// Fabric Manager of the host manages the board's NVSwitches, which the guest's own would do, too.
+    #[error(
+        "domain `{domain}` needs NVSwitches, and Fabric Manager of the host (process {process}) manages their board: \
+         {} {} bound to the nvidia driver",
+        count(switches.len(), "NVSwitch"),
+        crate::words::are(switches.len())
+    )]
+    FabricManager {
+        /// The domain.
+        domain: String,
+        /// The NVSwitches of the board that are not given away yet.
+        switches: Vec<Bdf>,
+        /// Fabric Manager's process.
+        process: u32,
+    },
+    /// Other guests reach its NVLinks, and guests are strangers here.
+    #[error("domain `{domain}` is not started: {why}")]
+    SharedFabric {
+        /// The domain.
+        domain: String,
+        /// Why they do.
+        why: IsolationReason,
     },
 }
 
@@ -102,6 +129,7 @@ fn claim_these(
     }
     let root = if recorded { None } else { Some(FsRoot::live()?) };
     if let Some(root) = &root {
+        refuse_managed(name, devices, topology, root)?;
         refuse_used(name, devices, (topology, held), root, world)?;
     }
     let mut claim = Claim::default();
@@ -117,14 +145,30 @@ fn claim_these(
             claim.bound.push(Bound { bdf, was });
         }
     }
-    let gpus = ours.iter().filter(|&&bdf| is_gpu(topology, bdf));
-    claim.steps.extend(gpus.map(|&bdf| Step::ResetDevice { bdf, back: false }));
+    let resets = partition::reset(ours, root.as_ref(), topology).into_iter();
+    claim.steps.extend(resets.map(|bdf| Step::ResetDevice { bdf, back: false }));
     Ok(claim)
 }
 
-/// Whether it is a GPU.
-fn is_gpu(topology: &Topology, bdf: Bdf) -> bool {
-    topology.device(bdf).is_some_and(|device| device.kind() == DeviceKind::Gpu)
+/// Refuses NVSwitches of a board that Fabric Manager of this machine manages: host and guest never do both ("Fabric Manager
+/// User Guide", full passthrough). Its process and the driver of the switches tell, also where it has none open yet.
+fn refuse_managed(name: &str, devices: &[Bdf], topology: &Topology, root: &FsRoot) -> Result<()> {
+    let is_switch = |bdf: &&Bdf| partition::is_switch(topology, **bdf);
+    if !devices.iter().any(|bdf| is_switch(&bdf)) {
+        return Ok(());
+    }
+    let board = match topology.partition_of(devices) {
+        Ok(Some(partition)) if !partition.nvswitch_pool.is_empty() => &partition.nvswitch_pool[..],
+        _ => devices,
+    };
+    let of_driver = |bdf: &Bdf| partition::is_managed(topology, *bdf);
+    let switches: Vec<Bdf> = board.iter().copied().filter(of_driver).collect();
+    if switches.is_empty() {
+        return Ok(());
+    }
+    let Some(process) = program::process(root)? else { return Ok(()) };
+    let error = ClaimError::FabricManager { domain: name.to_owned(), switches, process };
+    Err(error.hint(partition::MANAGER_OFF))
 }
 
 /// Refuses devices that somebody else uses. An address on a NIC is told and no more: the planner has taken it as free.
@@ -184,6 +228,7 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     }
     let (topology, held) = (world.topology()?, world.occupancy(false)?);
     refuse_absent(xml, &devices, &topology)?;
+    refuse_shared(&xml.name(), &devices, &topology, &held)?;
     let ours = xml.unmanaged();
     let mut steps = claim_these(&xml.name(), (&devices, &ours), &topology, &held, world)?.steps;
     steps.extend(vfs::claim_of(xml, &topology, world)?);
@@ -192,6 +237,28 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
     steps.extend(partition::to_start(world, &topology, guest)?);
     Ok(steps)
+}
+
+/// The same of a guest that is to be stopped and started, which has its devices: nothing else is refused to it.
+pub fn refuse_strangers(xml: &DomainXml, world: &World) -> Result<()> {
+    let devices = xml.held(false)?.devices;
+    if devices.is_empty() || !world.has_guests_here()? {
+        return Ok(());
+    }
+    refuse_shared(&xml.name(), &devices, &world.topology()?, &world.occupancy(false)?)
+}
+
+/// Refuses a guest whose NVLinks others reach where the admin has said that guests are strangers, as `create` does. Where
+/// nothing was said, who made it has accepted that.
+fn refuse_shared(name: &str, devices: &[Bdf], topology: &Topology, held: &Occupancy) -> Result<()> {
+    let said = topology.machine().trust;
+    if !Trust::refuses(said, true) {
+        return Ok(());
+    }
+    let mut others = held.clone();
+    others.domains.retain(|domain| domain.domain != name);
+    let Some(why) = shared_fabric(topology, &others, devices) else { return Ok(()) };
+    Err(ClaimError::SharedFabric { domain: name.to_owned(), why }.hint(Trust::advice(said)))
 }
 
 /// Refuses to start a guest with functions that are not there, before anything is done for the others; says what makes
@@ -234,8 +301,9 @@ pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
             continue;
         }
         // What cannot be reset would keep its guest for ever; no other gets an excluded one.
-        if is_gpu(&topology, bdf) && !excluded.iter().any(|excluded| excluded.bdf == bdf) {
-            steps.push(Step::ResetDevice { bdf, back: true });
+        if !excluded.iter().any(|excluded| excluded.bdf == bdf) {
+            let resets = partition::reset(&[bdf], Some(&root), &topology).into_iter();
+            steps.extend(resets.map(|bdf| Step::ResetDevice { bdf, back: true }));
         }
         if let Some(bound) = bound.iter().find(|bound| bound.bdf == bdf) {
             back.push(Step::BindDevice { bdf, to: bound.was.clone(), was, force: false });

@@ -11,110 +11,24 @@ pub use ensure::{EnsuredPartitions, ensure, release_of};
 pub use restore::{Restored, Restoring, StartMode, restore};
 
 use crate::apply::Step;
-use crate::apply::partition::{PartitionError, PartitionGpu, PartitionStep};
+use crate::apply::partition::{PartitionGpu, PartitionStep};
 use crate::bdf::Bdf;
 use crate::change::Change;
-use crate::command::output;
-use crate::error::{Coded, Result};
+use crate::error::Result;
 use crate::fsroot::FsRoot;
-use crate::partition::{self, running};
+pub use crate::partition::FabricError;
+use crate::partition::{is_managed, running};
 use crate::reporter::Question;
-use crate::topology::{FabricModel, Topology};
+use crate::topology::{DeviceKind, FabricModel, Topology};
 use crate::world::World;
 use gpuvm_core::fabric::{
-    Domain, Listed, Modules, ModulesText, PartitionRefusal, PartitionState, Release, RestoreEntry,
-    RestoreList, Running, Verdict, pending, release, states,
+    Domain, Listed, Modules, PartitionState, Release, RestoreEntry, RestoreList, Running, Verdict,
+    VersionCheck, pending, release, states,
 };
 use gpuvm_core::verify::partition::Partitions;
 use gpuvm_host::fabric::config::{Address, Config};
-use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError};
+use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError, program};
 use serde::Serialize;
-
-/// How long Fabric Manager may take to tell its version, in seconds.
-const VERSION_S: u64 = 5;
-
-/// Why partitions are not shown or released.
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
-#[strum(serialize_all = "kebab-case", prefix = "fabric-")]
-pub enum FabricError {
-    /// Nobody shares NVSwitches here.
-    #[error("Fabric Manager rules no partitions here: NVSwitches of this host are not shared")]
-    NotShared,
-    /// Virtual GPUs are passed, and whose a partition is then is not known here.
-    #[error(
-        "FABRIC_MODE=2: GPUs are shared by virtual functions here, and which guests have those of partition {partition} is not known"
-    )]
-    Virtual {
-        /// The partition.
-        partition: u32,
-    },
-    /// Fabric Manager does not answer.
-    #[error("{0}")]
-    #[strum(transparent, to_string = "")]
-    Manager(#[from] ManagerRefusal),
-    /// The file of active partitions.
-    #[error("{0}")]
-    #[strum(transparent, to_string = "")]
-    File(#[from] RestoreFileError),
-    /// The partition may not be released.
-    #[error("{0}")]
-    #[strum(transparent, to_string = "")]
-    Refused(#[from] PartitionRefusal),
-    /// Whether somebody has its GPUs cannot be told.
-    #[error("NVLink partition {partition}: the GPUs of {} are not known", ModulesText(modules))]
-    UnknownModules {
-        /// The partition.
-        partition: u32,
-        /// Those whose GPU is unknown.
-        modules: Modules,
-    },
-    /// A domain's GPUs are no partition.
-    #[error(
-        "the {} of domain `{domain}` ({}{}) {} no NVLink partition of this host: partitions have {sizes} GPUs",
-        gpuvm_core::words::count(*count, "GPU"),
-        ModulesText(modules),
-        if *unknown == 0 { String::new() } else { format!(", {unknown} of unknown module id") },
-        if *count == 1 { "is" } else { "are" }
-    )]
-    NoPartition {
-        /// The domain.
-        domain: String,
-        /// How many GPUs it has.
-        count: usize,
-        /// Their module ids, where known.
-        modules: Modules,
-        /// The numbers of GPUs that partitions have.
-        sizes: String,
-        /// How many module ids are not known.
-        unknown: usize,
-    },
-    /// Fabric Manager was told that a partition is active, and lists it as inactive.
-    #[error(
-        "Fabric Manager has taken the list of active partitions, and lists partition {partition} as inactive"
-    )]
-    NotTold {
-        /// The partition.
-        partition: u32,
-    },
-    /// Fabric Manager lists a partition that was deactivated as active, with other GPUs than then.
-    #[error(
-        "NVLink partition {partition} is active: Fabric Manager's list has changed since the plan"
-    )]
-    ChangedSince {
-        /// The partition.
-        partition: u32,
-    },
-    /// No partition can be activated for a domain's GPUs.
-    #[error("{0}")]
-    #[strum(transparent, to_string = "")]
-    Need(#[from] gpuvm_core::fabric::NeedRefusal),
-    /// A partition is not activated or deactivated.
-    #[error("{0}")]
-    #[strum(transparent, to_string = "")]
-    Partition(#[from] PartitionError),
-}
-
-impl Coded for FabricError {}
 
 /// A partition, as it is shown.
 #[derive(Debug, Serialize)]
@@ -148,6 +62,12 @@ pub struct ShownFabric {
     pub model: FabricModel,
     /// Fabric Manager's version; none: its program is not here, or does not tell.
     pub manager_version: Option<String>,
+    /// Version of the host's driver; none: none is loaded, or NVSwitches are not shared.
+    pub driver_version: Option<String>,
+    /// Whether Fabric Manager as it runs and the driver are of one version.
+    pub versions: VersionCheck,
+    /// NVSwitches that Fabric Manager of this host manages though they are to go to guests: none gets them meanwhile.
+    pub managed_switches: Vec<Bdf>,
     /// Where it listens.
     pub address: String,
     /// Why it gave no partitions; none: it did, or is not asked because NVSwitches are not shared.
@@ -164,7 +84,8 @@ impl ShownFabric {
     /// Whether something is to be mended.
     pub fn is_wrong(&self) -> bool {
         let wrong = self.partitions.iter().any(|partition| partition.verdict.is_wrong());
-        wrong || self.refusal.is_some() || self.unread.is_some() || !self.pending.is_empty()
+        let is_unsure = self.refusal.is_some() || self.unread.is_some();
+        wrong || is_unsure || !self.pending.is_empty() || self.versions == VersionCheck::Differ
     }
 }
 
@@ -180,16 +101,27 @@ pub fn show(world: &World) -> Result<ShownFabric> {
         board: fabric.board.clone(),
         model: fabric.model,
         manager_version: None,
+        driver_version: None,
+        versions: VersionCheck::NotChecked,
+        managed_switches: Vec::new(),
         address: address.to_string(),
         refusal: None,
         unread: None,
         partitions: Vec::new(),
         pending: Vec::new(),
     };
+    if fabric.model == FabricModel::FullPassthrough && program::process(&FsRoot::live()?)?.is_some()
+    {
+        let switches = topology.of_kind(DeviceKind::NvSwitch).map(|switch| switch.bdf);
+        shown.managed_switches = switches.filter(|bdf| is_managed(&topology, *bdf)).collect();
+    }
     if fabric.model != FabricModel::SharedNvswitch {
         return Ok(shown);
     }
-    shown.manager_version = version();
+    let versions = program::versions(&FsRoot::live()?);
+    shown.versions = versions.check();
+    shown.manager_version = versions.manager.or_else(program::installed_version);
+    shown.driver_version = versions.driver;
     let Look { listed, running, file } = Look::at(world, &topology, &address)?;
     match file {
         Ok(file) => {
@@ -268,50 +200,27 @@ fn address_of(topology: &Topology, module: u32) -> Option<Bdf> {
     all.iter().find(|(_, id)| *id == module).map(|(bdf, _)| *bdf)
 }
 
-/// The version of Fabric Manager's program, its last word with a digit in front; none where it is not to be had.
-fn version() -> Option<String> {
-    let said = output(&["nv-fabricmanager", "--version"], VERSION_S).ok()?;
-    let is_version = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit());
-    said.split_whitespace().rfind(is_version).map(str::to_owned)
-}
-
 /// Plans the release of a partition that is active for nobody; nothing where it is not active.
 pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
     world.refuse_recorded("fabric release")?;
     world.refuse_elsewhere("fabric release")?;
     let topology = world.topology()?;
     if topology.fabric().model != FabricModel::SharedNvswitch {
-        return Err(FabricError::NotShared.hint("`gpuvm fabric show` shows the model"));
+        return Err(FabricError::NotShared.told());
     }
-    let refused = |error: FabricError, hint: &str| error.hint::<crate::error::Error>(hint);
     if Config::read(&FsRoot::live()?)?.is_of_vgpu() {
-        let error = FabricError::Virtual { partition };
-        return Err(refused(
-            error,
-            &format!("`fmpm -d {partition}` deactivates it, once no guest has its GPUs"),
-        ));
+        return Err(FabricError::Virtual { partition }.told());
     }
     let manager = Manager::of_host(&FsRoot::live()?)?;
-    let listed = manager.list().map_err(|refusal| {
-        let hint = refusal.advice().unwrap_or_default();
-        refused(refusal.into(), hint)
-    })?;
+    let listed = manager.list().map_err(|refusal| FabricError::from(refusal).told())?;
     let running = running(world, &topology)?;
     let steps = match release(partition, &listed, &running) {
         Release::AlreadySo => Vec::new(),
         Release::Deactivate => {
-            let step = step(partition, &listed, &topology).map_err(|error| match error {
-                FabricError::UnknownModules { .. } => {
-                    refused(error, "`gpuvm host modules` shows which module ids are known")
-                }
-                error => error.bare(),
-            })?;
+            let step = step(partition, &listed, &topology).map_err(FabricError::told)?;
             vec![Step::DeactivatePartition(step)]
         }
-        Release::Refused(refusal) => {
-            let hint = partition::hint(&refusal);
-            return Err(refused(refusal.into(), &hint));
-        }
+        Release::Refused(refusal) => return Err(FabricError::from(refusal).told()),
     };
     let question = Some(Question::Agree {
         lines: None,
@@ -342,32 +251,22 @@ fn step(
     let file = RestoreFile::read(RestoreFile::here())?;
     let domain = file.get(partition).map(|entry| entry.domain.clone()).unwrap_or_default();
     let gpus = gpus.into_iter().flatten().collect();
-    Ok(PartitionStep { partition, gpus, domain, vfs: Vec::new(), may_wait: false })
-}
-
-/// The error of a partition, with what helps.
-fn refused(error: PartitionError) -> crate::error::Error {
-    let hint = match &error {
-        PartitionError::Refused(refusal) => match refusal.stale() {
-            Some(partition) => format!("`gpuvm fabric release {partition}`"),
-            None => "`gpuvm fabric show` lists partitions and who holds them".into(),
-        },
-        PartitionError::Manager(refusal) | PartitionError::Unsure(refusal) => {
-            refusal.advice().unwrap_or("`journalctl -u nvidia-fabricmanager`").into()
-        }
-        _ => "`gpuvm fabric show` lists partitions and who holds them".into(),
-    };
-    FabricError::from(error).hint(hint)
+    Ok(PartitionStep {
+        partition,
+        gpus,
+        domain,
+        lost: Modules::new(),
+        vfs: Vec::new(),
+        may_wait: false,
+    })
 }
 
 /// Refuses to call a partition released that Fabric Manager lists as active: as one of other GPUs since the plan, say.
 pub fn released(partition: u32) -> Result<()> {
     let listed = Manager::of_host(&FsRoot::live()?)?.list();
-    let listed =
-        listed.map_err(|refusal| FabricError::from(refusal).bare::<crate::error::Error>())?;
-    match listed.iter().any(|one| one.id == partition && one.active) {
-        true => Err(FabricError::ChangedSince { partition }
-            .hint("`gpuvm fabric show` lists it as it is now")),
-        false => Ok(()),
+    let listed = listed.map_err(|refusal| FabricError::from(refusal).told())?;
+    if listed.iter().any(|one| one.id == partition && one.active) {
+        return Err(FabricError::ChangedSince { partition }.told());
     }
+    Ok(())
 }

@@ -89,6 +89,7 @@ pub mod error;
 pub mod exclude;
 pub mod export;
 pub mod fabric;
+pub mod fabric_desk;
 pub mod files;
 pub mod gone;
 pub mod guest;

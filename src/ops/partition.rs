@@ -2,103 +2,29 @@
 //! when it is off. Which one a set of GPUs needs is decided by [`gpuvm_core::fabric`], by which `create`, `start`, `stop`,
 //! `restart`, `delete` and what libvirt calls at a start agree.
 
+mod error;
+
+pub use error::{FabricError, hint};
+
 use crate::apply::Step;
-use crate::apply::partition::{PartitionGpu, PartitionStep};
+use crate::apply::partition::{PartitionGpu, PartitionStep, Partitions};
 use crate::bdf::Bdf;
 use crate::domain::DomainXml;
-use crate::error::{Coded, Doing as _, Error, Result};
+use crate::error::{Doing as _, Result};
+use crate::fabric_desk::FabricDesk;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::{DomainState, HypervisorErrorKind, XmlOf};
-use crate::shell::word;
-use crate::topology::{FabricModel, Topology, is_vfio};
+use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology, is_vfio};
 use crate::world::World;
 use gpuvm_core::fabric::{
-    Call, Decision, Domain, Listed, Meaning, Modules, Need, NeedRefusal, PartitionRefusal,
-    RestoreEntry, RestoreList, Running, Wanted, by_record, decide, need,
+    Call, Decision, Domain, Listed, Meaning, Modules, Need, RestoreEntry, RestoreList, Running,
+    VersionCheck, Wanted, by_record, decide, need,
 };
 use gpuvm_host::fabric::config::Config;
-use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError};
+use gpuvm_host::fabric::program::versions;
+use gpuvm_host::fabric::{Manager, RestoreFile, RestoreFileError};
 use std::collections::BTreeSet;
-
-/// Why the partition of a guest is not activated.
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
-#[strum(serialize_all = "kebab-case", prefix = "partition-")]
-pub enum ActivationError {
-    /// No partition can be.
-    #[error("{0}")]
-    #[strum(transparent, to_string = "")]
-    Need(#[from] NeedRefusal),
-    /// Fabric Manager does not answer, so that the guest would have no working CUDA.
-    #[error(
-        "NVLink partition {partition} cannot be activated for domain `{domain}`, which has no working CUDA without it: {why}"
-    )]
-    #[strum(to_string = "unreachable")]
-    Manager {
-        /// The partition.
-        partition: u32,
-        /// The domain.
-        domain: String,
-        /// Why.
-        why: ManagerRefusal,
-    },
-    /// It is somebody's, or not what it was.
-    #[error("{0}")]
-    #[strum(transparent, to_string = "")]
-    Refused(#[from] PartitionRefusal),
-    /// The file of active partitions.
-    #[error("{0}")]
-    #[strum(transparent, to_string = "")]
-    File(#[from] RestoreFileError),
-    /// Its GPUs are others than those that Fabric Manager lists.
-    #[error(
-        "NVLink partition {partition}: which modules the GPUs of domain `{domain}` are is not known"
-    )]
-    #[strum(to_string = "modules-unknown")]
-    Modules {
-        /// The partition.
-        partition: u32,
-        /// The domain.
-        domain: String,
-    },
-}
-
-impl Coded for ActivationError {}
-
-impl ActivationError {
-    /// It with what helps.
-    fn told(self) -> Error {
-        let hint = match &self {
-            ActivationError::Need(why) => why.hint(),
-            ActivationError::Manager { why, .. } => why
-                .advice()
-                .unwrap_or("`gpuvm fabric show` shows what Fabric Manager says")
-                .to_owned(),
-            ActivationError::Refused(refusal) => hint(refusal),
-            ActivationError::File(_) => "`gpuvm fabric show` shows what is active".into(),
-            ActivationError::Modules { .. } => {
-                "`gpuvm host modules` shows which module ids are known".into()
-            }
-        };
-        self.hint(hint)
-    }
-}
-
-/// What helps where a partition is not activated.
-pub fn hint(refusal: &PartitionRefusal) -> String {
-    if let Some(partition) = refusal.stale() {
-        return format!("`gpuvm fabric release {partition}` deactivates it");
-    }
-    match refusal {
-        PartitionRefusal::Held { domain, .. }
-        | PartitionRefusal::Overlap { domain: Some(domain), .. } => {
-            format!("`gpuvm stop {}` ends it", word(&domain.name))
-        }
-        PartitionRefusal::Untold { .. } => {
-            "`gpuvm host modules` shows which module ids are known".into()
-        }
-        _ => "`gpuvm fabric show` lists the partitions".into(),
-    }
-}
+use std::rc::Rc;
 
 /// A guest whose partition is looked after.
 #[derive(Debug, Clone, Copy)]
@@ -111,39 +37,67 @@ pub struct Guest<'a> {
     pub devices: &'a [Bdf],
 }
 
+/// Refuses a guest where Fabric Manager and the driver are of two versions. What is not known is not compared.
+fn refuse_versions(desk: &FabricDesk) -> Result<()> {
+    let found = match &desk.versions {
+        Some(versions) => versions.clone(),
+        None => versions(&FsRoot::live()?),
+    };
+    match (found.check(), found.manager, found.driver) {
+        (VersionCheck::Differ, Some(manager), Some(driver)) => {
+            Err(FabricError::Versions { manager, driver }.told())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Fabric Manager of this machine, where it keeps NVSwitches that are passed to nobody. Virtual GPUs get their partitions
 /// by other means.
-fn shared(world: &World, topology: &Topology) -> Result<Option<Manager>> {
+fn shared(world: &World, topology: &Topology) -> Result<Option<FabricDesk>> {
     if topology.fabric().model != FabricModel::SharedNvswitch || world.is_recorded() {
         return Ok(None);
     }
     if world.is_test() || !world.is_here()? {
         return Ok(None);
     }
+    if let Some(known) = world.known_fabric() {
+        return Ok(Some(known));
+    }
     let config = Config::read(&FsRoot::live()?)?;
-    Ok((!config.is_of_vgpu()).then(|| Manager::at(config.address)))
+    let desk = |address| FabricDesk {
+        manager: Rc::new(Manager::at(address)),
+        file: RestoreFile::here().to_owned(),
+        versions: None,
+    };
+    Ok((!config.is_of_vgpu()).then(|| desk(config.address)))
+}
+
+/// What is remembered of this machine's partitions, where a guest has no function that leads to them.
+fn remembered(world: &World) -> Result<RestoreList, RestoreFileError> {
+    let known = world.known_fabric();
+    known.map_or_else(|| RestoreFile::read(RestoreFile::here()), |desk| desk.remembered())
 }
 
 /// The step that a guest needs between the reset of its GPUs and its start; none: it needs no partition. Fabric Manager is asked, so that nothing is bound for a guest that cannot get it; of a recorded host the record tells.
 pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<Option<Step>> {
-    let manager = shared(world, topology)?;
-    if manager.is_none() && !world.is_recorded() {
+    let desk = shared(world, topology)?;
+    if desk.is_none() && !world.is_recorded() {
         return Ok(None);
     }
     let Some(wanted) = needed(topology, guest)? else { return Ok(None) };
-    let Some(manager) = manager else {
+    let Some(desk) = desk else {
         let step = PartitionStep::of(&wanted, &[], guest.uuid.unwrap_or_default());
         return Ok(step.map(Step::ActivatePartition));
     };
-    let listed = listed(&manager, &wanted, topology, guest)?;
+    refuse_versions(&desk)?;
+    let listed = listed(&*desk.manager, &wanted, topology, guest)?;
     let running = running(world, topology)?;
-    let file =
-        RestoreFile::read(RestoreFile::here()).map_err(|e| ActivationError::from(e).told())?;
+    let file = desk.remembered().map_err(|e| FabricError::from(e).told())?;
     let step = activation(&wanted, &listed, guest)?;
     match decide(&asked(&step), &listed, &running, &file) {
         // It may be deactivated by a stop that is just ending; the step looks again, and does nothing where it is so.
         Decision::Activate | Decision::AlreadySo => Ok(Some(Step::ActivatePartition(step))),
-        Decision::Refused(refusal) => Err(ActivationError::from(refusal).told()),
+        Decision::Refused(refusal) => Err(FabricError::from(refusal).told()),
     }
 }
 
@@ -154,18 +108,19 @@ pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Resul
         return Ok(Vec::new());
     }
     let (before, after) = (live.held(true)?.devices, defined.held(false)?.devices);
-    if before.is_empty() && after.is_empty() {
+    let (name, uuid) = (defined.name(), defined.uuid());
+    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &before };
+    if after.is_empty() && !may_have(world, guest) {
         return Ok(Vec::new());
     }
     let topology = world.topology()?;
-    let Some(manager) = shared(world, &topology)? else { return Ok(Vec::new()) };
-    let (name, uuid) = (defined.name(), defined.uuid());
-    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &before };
     let down = once_off(world, &topology, guest, true)?;
-    let mut steps = with_resets(&down, &topology, world)?;
+    let mut steps = with_resets(&down, (guest, true), &topology, world)?;
+    let Some(desk) = shared(world, &topology)? else { return Ok(steps) };
     let guest = Guest { devices: &after, ..guest };
     let Some(wanted) = needed(&topology, guest)? else { return Ok(steps) };
-    let mut listed = listed(&manager, &wanted, &topology, guest)?;
+    refuse_versions(&desk)?;
+    let mut listed = listed(&*desk.manager, &wanted, &topology, guest)?;
     let step = activation(&wanted, &listed, guest)?;
     // Its own activation ends before it begins anew.
     let is_down = |id: u32| down.iter().any(|step| step.partition == id);
@@ -173,7 +128,7 @@ pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Resul
     let mut others = running(world, &topology)?;
     others.retain(|one| Some(one.domain.uuid.as_str()) != guest.uuid);
     match decide(&asked(&step), &listed, &others, &RestoreList::default()) {
-        Decision::Refused(refusal) => return Err(ActivationError::from(refusal).told()),
+        Decision::Refused(refusal) => return Err(FabricError::from(refusal).told()),
         Decision::Activate | Decision::AlreadySo => steps.push(Step::ActivatePartition(step)),
     }
     Ok(steps)
@@ -187,10 +142,10 @@ fn once_off(
     guest: Guest<'_>,
     ran: bool,
 ) -> Result<Vec<PartitionStep>> {
-    let (Some(manager), Some(uuid)) = (shared(world, topology)?, guest.uuid) else {
+    let (Some(desk), Some(uuid)) = (shared(world, topology)?, guest.uuid) else {
         return Ok(Vec::new());
     };
-    let file = match RestoreFile::read(RestoreFile::here()) {
+    let file = match desk.remembered() {
         Ok(file) => file,
         Err(error) => {
             world.warning(&format!("{error}; `gpuvm fabric show` tells what stays active"));
@@ -198,12 +153,12 @@ fn once_off(
         }
     };
     let is_its = |entry: &&RestoreEntry| entry.domain.eq_ignore_ascii_case(uuid);
-    let wanted = need(topology, guest.devices).ok().flatten();
-    if wanted.is_none() && !file.partitions.iter().any(|entry| is_its(&entry)) {
+    let wanted = need(topology, guest.devices);
+    let entries: Vec<RestoreEntry> = file.partitions.iter().filter(is_its).cloned().collect();
+    if matches!(wanted, Ok(None)) && entries.is_empty() {
         return Ok(Vec::new());
     }
-    let entries: Vec<RestoreEntry> = file.partitions.iter().filter(is_its).cloned().collect();
-    let listed = manager.list();
+    let listed = desk.manager.list();
     let mut steps: Vec<PartitionStep> = Vec::new();
     for entry in entries {
         if listed.as_ref().is_ok_and(|listed| !is_active(listed, entry.id, &entry.modules)) {
@@ -214,7 +169,7 @@ fn once_off(
     // One that was activated by others, or whose record is lost: a guest that runs with all of its GPUs is the only one to
     // use it.
     if ran
-        && let (Some(wanted), Ok(listed)) = (&wanted, &listed)
+        && let (Ok(Some(wanted)), Ok(listed)) = (&wanted, &listed)
         && let Some(step) = PartitionStep::of(wanted, listed, uuid)
         && is_active(listed, step.partition, &step.modules())
         && !steps.iter().any(|known| known.partition == step.partition)
@@ -222,44 +177,93 @@ fn once_off(
     {
         steps.push(step);
     }
+    if let (true, Ok(listed)) = (ran, &listed) {
+        let of_others = |id: u32| file.get(id).is_some_and(|entry| !is_its(&entry));
+        let is_known = |id: u32| of_others(id) || steps.iter().any(|step| step.partition == id);
+        left_active(world, topology, guest, listed.iter().filter(|one| !is_known(one.id)));
+    }
     Ok(steps.into_iter().map(|step| PartitionStep { may_wait: true, ..step }).collect())
+}
+
+/// Warns of those of these partitions that stay active with GPUs of a guest which has others than they have, as far as is
+/// known: one of them may have left the bus. Whether they are this guest's alone nobody can tell.
+fn left_active<'l>(
+    world: &World,
+    topology: &Topology,
+    guest: Guest<'_>,
+    listed: impl Iterator<Item = &'l Listed>,
+) {
+    let module_ids = &topology.fabric().module_ids;
+    let known = module_ids.iter().filter(|(bdf, _)| guest.devices.contains(bdf));
+    let modules: Modules = known.map(|(_, module)| *module).collect();
+    for id in listed.filter(|one| one.active && one.has_any(&modules)).map(|one| one.id) {
+        world.warning(&format!(
+            "NVLink partition {id} has GPUs of domain `{}` and stays active: not all GPUs of it are known as this \
+             guest's; once it is off, `gpuvm fabric release {id}` deactivates it",
+            guest.name
+        ));
+    }
 }
 
 /// The steps of a guest that is deleted, once it is off; its GPUs are reset as they are given back.
 pub fn once_gone(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Step>> {
-    let down = looked_at(world, xml, ran)?.map(|(down, _)| down).unwrap_or_default();
+    let devices = xml.held(true)?.devices;
+    let (name, uuid) = (xml.name(), xml.uuid());
+    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
+    let down = looked_at(world, guest, ran)?.map(|(down, _)| down).unwrap_or_default();
     Ok(down.into_iter().map(Step::DeactivatePartition).collect())
 }
 
 /// The steps of a guest that is stopped and stays defined: its partition goes, and its GPUs are reset, so that nothing is
 /// left of what it had in them.
 pub fn once_stopped(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Step>> {
-    match looked_at(world, xml, ran)? {
-        Some((down, topology)) => with_resets(&down, &topology, world),
+    let devices = xml.held(true)?.devices;
+    let (name, uuid) = (xml.name(), xml.uuid());
+    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
+    match looked_at(world, guest, ran)? {
+        Some((down, topology)) => with_resets(&down, (guest, ran), &topology, world),
         None => Ok(Vec::new()),
     }
 }
 
-/// What is deactivated once a guest is off, and the host as it was looked at; none: it has no function of this machine.
+/// What is deactivated once a guest is off, and the host as it was looked at; none: it has nothing of this machine.
 fn looked_at(
     world: &World,
-    xml: &DomainXml,
+    guest: Guest<'_>,
     ran: bool,
 ) -> Result<Option<(Vec<PartitionStep>, Topology)>> {
-    let devices = xml.held(true)?.devices;
-    if devices.is_empty() || world.is_test() || !world.has_guests_here()? {
+    if world.is_test() || !may_have(world, guest) || !world.has_guests_here()? {
         return Ok(None);
     }
-    let (name, uuid, topology) = (xml.name(), xml.uuid(), world.topology()?);
-    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
+    let topology = world.topology()?;
     Ok(Some((once_off(world, &topology, guest, ran)?, topology)))
 }
 
-/// The steps that deactivate partitions, and then reset their GPUs that are bound for guests. An excluded one may not
-/// answer.
-fn with_resets(down: &[PartitionStep], topology: &Topology, world: &World) -> Result<Vec<Step>> {
-    if down.is_empty() {
-        return Ok(Vec::new());
+/// Whether a guest may have a partition: it has functions of the host, or had some when one was activated for it. A list that
+/// cannot be read is of no concern to a guest without functions.
+fn may_have(world: &World, guest: Guest<'_>) -> bool {
+    let is_its = |entry: &RestoreEntry| {
+        guest.uuid.is_some_and(|uuid| entry.domain.eq_ignore_ascii_case(uuid))
+    };
+    !guest.devices.is_empty()
+        || remembered(world).is_ok_and(|file| file.partitions.iter().any(is_its))
+}
+
+/// The steps that deactivate partitions, and then reset their GPUs; of a guest that `ran` with NVSwitches all of its GPUs
+/// and these. Only what is bound for guests is reset; an excluded one may not answer.
+fn with_resets(
+    down: &[PartitionStep],
+    (guest, ran): (Guest<'_>, bool),
+    topology: &Topology,
+    world: &World,
+) -> Result<Vec<Step>> {
+    let mut functions: Vec<Bdf> =
+        down.iter().flat_map(|step| &step.gpus).map(|gpu| gpu.bdf).collect();
+    if ran && guest.devices.iter().any(|bdf| is_switch(topology, *bdf)) {
+        functions.extend(reset(guest.devices, Some(&FsRoot::live()?), topology));
+    }
+    if functions.is_empty() {
+        return Ok(down.iter().cloned().map(Step::DeactivatePartition).collect());
     }
     let excluded = world.excluded()?;
     // `driver_override` is not read: that waits for ever where an unbinding hangs.
@@ -267,20 +271,49 @@ fn with_resets(down: &[PartitionStep], topology: &Topology, world: &World) -> Re
         let driver = topology.device(*bdf).and_then(|device| device.driver.as_deref());
         driver.is_some_and(is_vfio) && !excluded.iter().any(|one| one.bdf == *bdf)
     };
-    let gpus = down.iter().flat_map(|step| &step.gpus).map(|gpu| gpu.bdf).filter(is_reset);
-    let resets = gpus.map(|bdf| Step::ResetDevice { bdf, back: true });
+    let resets = functions.into_iter().filter(is_reset);
+    let resets = resets.map(|bdf| Step::ResetDevice { bdf, back: true });
     Ok(down.iter().cloned().map(Step::DeactivatePartition).chain(resets).collect())
+}
+
+/// What helps where Fabric Manager of the host manages NVSwitches that a guest needs.
+pub const MANAGER_OFF: &str = "`systemctl disable --now nvidia-fabricmanager` ends it, now and at boot: a guest with NVSwitches runs its own";
+
+/// Whether it is an NVSwitch.
+pub fn is_switch(topology: &Topology, bdf: Bdf) -> bool {
+    topology.device(bdf).is_some_and(|device| device.kind() == DeviceKind::NvSwitch)
+}
+
+/// Whether it is an NVSwitch that NVIDIA's driver has, by which Fabric Manager reaches it: `nvidia-nvswitch` is the
+/// driver's name for them, `nvidia` its module (open-gpu-kernel-modules, linux_nvswitch.c).
+pub fn is_managed(topology: &Topology, bdf: Bdf) -> bool {
+    let driver = topology.device(bdf).and_then(|device| device.driver.as_deref());
+    is_switch(topology, bdf) && matches!(driver, Some("nvidia" | "nvidia-nvswitch"))
+}
+
+/// Which of a guest's functions are reset before it gets them and when it is gone, in this order: its GPUs, then its
+/// NVSwitches ("Fabric Manager User Guide", full passthrough), where the kernel knows how to reset one. `root`: this
+/// machine; none: a recorded host.
+pub fn reset(functions: &[Bdf], root: Option<&FsRoot>, topology: &Topology) -> Vec<Bdf> {
+    let kind = |bdf: &Bdf| topology.device(*bdf).map(PciDevice::kind);
+    let can = |bdf: &Bdf| match root {
+        Some(root) => root.exists(&format!("sys/bus/pci/devices/{bdf}/reset")),
+        None => topology.device(*bdf).is_some_and(|device| !device.reset_methods.is_empty()),
+    };
+    let gpus = functions.iter().filter(|bdf| kind(bdf) == Some(DeviceKind::Gpu));
+    let switches = functions.iter().filter(|bdf| kind(bdf) == Some(DeviceKind::NvSwitch));
+    gpus.chain(switches.filter(|bdf| can(bdf))).copied().collect()
 }
 
 /// The partition that a guest needs by what is known of the host.
 fn needed(topology: &Topology, guest: Guest<'_>) -> Result<Option<Need>> {
     let failed = || format!("domain `{}` would have no working CUDA", guest.name);
-    need(topology, guest.devices).map_err(|why| ActivationError::from(why).told()).doing(failed)
+    need(topology, guest.devices).map_err(|why| FabricError::from(why).told()).doing(failed)
 }
 
 /// Fabric Manager's list. While it is starting the host's own knowledge counts: the step waits for it, and compares.
 fn listed(
-    manager: &Manager,
+    manager: &dyn Partitions,
     wanted: &Need,
     topology: &Topology,
     guest: Guest<'_>,
@@ -290,7 +323,7 @@ fn listed(
         Err(why) if why.meaning(Call::List) == Meaning::Starting => Ok(by_record(topology)),
         Err(why) => {
             let (partition, domain) = (wanted.partition, guest.name.to_owned());
-            Err(ActivationError::Manager { partition, domain, why }.told())
+            Err(FabricError::Unreachable { partition, domain, why }.told())
         }
     }
 }
@@ -299,7 +332,7 @@ fn listed(
 fn activation(wanted: &Need, listed: &[Listed], guest: Guest<'_>) -> Result<PartitionStep> {
     PartitionStep::of(wanted, listed, guest.uuid.unwrap_or_default()).ok_or_else(|| {
         let (partition, domain) = (wanted.partition, guest.name.to_owned());
-        ActivationError::Modules { partition, domain }.told()
+        FabricError::UnknownGpus { partition, domain }.told()
     })
 }
 
@@ -313,7 +346,8 @@ fn is_active(listed: &[Listed], id: u32, modules: &Modules) -> bool {
     listed.iter().any(|one| one.id == id && one.active && one.modules() == *modules)
 }
 
-/// The step for a remembered partition. Where the address of a module is not known, the guest's own GPUs stand for it.
+/// The step for a remembered partition. Where the address of a module is not known, the guest's own GPUs stand for it;
+/// a module whose GPU has left the bus belongs to the partition all the same.
 fn of_entry(entry: &RestoreEntry, topology: &Topology, guest: Guest<'_>) -> PartitionStep {
     let known = &topology.fabric().module_ids;
     let address = |module: &u32| known.iter().find(|(_, id)| id == module).map(|(bdf, _)| *bdf);
@@ -324,9 +358,11 @@ fn of_entry(entry: &RestoreEntry, topology: &Topology, guest: Guest<'_>) -> Part
     let gpu = |&module: &u32| {
         Some(PartitionGpu { module, bdf: address(&module).or_else(|| free.next())? })
     };
-    let gpus = entry.modules.iter().filter_map(gpu).collect();
-    let domain = entry.domain.clone();
-    PartitionStep { partition: entry.id, gpus, domain, vfs: Vec::new(), may_wait: true }
+    let gpus: Vec<PartitionGpu> = entry.modules.iter().filter_map(gpu).collect();
+    let found: Modules = gpus.iter().map(|gpu| gpu.module).collect();
+    let lost = entry.modules.difference(&found).copied().collect();
+    let (domain, vfs) = (entry.domain.clone(), Vec::new());
+    PartitionStep { partition: entry.id, gpus, lost, domain, vfs, may_wait: true }
 }
 
 /// The domains that run, with the GPUs of the board that each has.
@@ -361,3 +397,6 @@ pub fn running(world: &World, topology: &Topology) -> Result<Vec<Running>> {
     }
     Ok(all)
 }
+
+#[cfg(test)]
+mod tests;

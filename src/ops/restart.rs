@@ -3,7 +3,7 @@
 
 use crate::apply::Step;
 use crate::change::{Change, Hold};
-use crate::claim::claim_of;
+use crate::claim::{claim_of, refuse_strangers};
 use crate::domain::DomainXml;
 use crate::error::{Coded, Error, Refusal, Result, dump_and_define};
 use crate::guest::find;
@@ -45,7 +45,10 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
     steps.extend(match steps.is_empty() {
         // Nobody has given it what it starts with.
         true => claim_of(&defined, world)?,
-        false => partition::to_restart(world, &read(XmlOf::Live)?, &defined)?,
+        false => {
+            refuse_strangers(&defined, world)?;
+            partition::to_restart(world, &read(XmlOf::Live)?, &defined)?
+        }
     });
     steps.push(Step::StartDomain { name: name.to_owned(), uuid: Some(summary.uuid) });
     Ok(Change { hold: Hold::Planning, ..Change::new("restart", name, steps, ()) })

@@ -15,13 +15,14 @@ use crate::hypervisor::{
     DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
 };
 use crate::placement::Occupancy;
-use crate::topology::Topology;
+use crate::topology::{FabricModel, Topology};
 use crate::world::World;
 use gpuvm_core::verify::partition::{self, Partitions};
 use gpuvm_core::verify::tuning::Tuning;
 use gpuvm_core::verify::{self, Finding, Subject, not_compared};
 use gpuvm_core::versions::Versions;
 use gpuvm_host::fabric::config::Config;
+use gpuvm_host::fabric::program::versions;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::iter::successors;
@@ -152,6 +153,8 @@ struct Here {
     tuning: Tuning,
     /// The processes of domains, by UUID.
     processes: BTreeMap<String, u32>,
+    /// The version of Fabric Manager, where it keeps the NVSwitches.
+    manager: Option<String>,
 }
 
 /// The machine that domains run on.
@@ -187,7 +190,14 @@ impl Machine {
                 Ok(files) => tuning.file_limit = files.of_next_guest(machine.versions.qemu),
                 Err(error) => machine.untold.push(format!("the limit of open files ({error})")),
             }
-            machine.here = Some(Here { topology: world.topology()?, root, tuning, processes });
+            let topology = world.topology()?;
+            let is_shared = topology.fabric().model == FabricModel::SharedNvswitch;
+            // The driver for virtual GPUs has versions of its own.
+            let manager = match is_shared && !Config::read(&root)?.is_of_vgpu() {
+                true => versions(&root).of_guests().map(str::to_owned),
+                false => None,
+            };
+            machine.here = Some(Here { topology, root, tuning, processes, manager });
             match world.occupancy(false) {
                 Ok(all) => machine.all = all,
                 Err(error) => machine.untold.push(format!("other domains ({})", error.whole())),
@@ -247,6 +257,7 @@ impl Machine {
             tuning: &here.tuning,
             others: &others,
             versions: &self.versions,
+            manager: here.manager.as_deref(),
         });
         let subject = Subject {
             definition: &definition,

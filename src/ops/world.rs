@@ -6,6 +6,7 @@ use crate::discover::exclusions;
 use crate::disks::functions_of_disks;
 use crate::domain::DomainXml;
 use crate::error::{Class, Doing as _, Error, Result, classed, usage};
+use crate::fabric_desk::FabricDesk;
 use crate::fsroot::FsRoot;
 use crate::history::History;
 use crate::hypervisor::machine::{self, Machine};
@@ -45,6 +46,8 @@ pub struct World {
     reporter: Arc<dyn Reporter>,
     /// The host, where the caller knows it.
     known: Option<Topology>,
+    /// Fabric Manager, where the caller knows it.
+    fabric: Option<FabricDesk>,
     /// The hypervisor, once it was asked for, or why there is none.
     hypervisor: OnceCell<Result<Rc<dyn Hypervisor>, HypervisorError>>,
     /// Whether something of this machine was read because the connection's URI leads nowhere else.
@@ -62,6 +65,7 @@ impl World {
             settings,
             reporter,
             known: None,
+            fabric: None,
             hypervisor: OnceCell::new(),
             assumed_here: Cell::new(false),
             unseen: OnceCell::new(),
@@ -83,6 +87,16 @@ impl World {
     /// The same of a caller that knows the host, which is not looked at then.
     pub fn with_topology(self, known: Topology) -> World {
         World { known: Some(known), ..self }
+    }
+
+    /// The same of a caller that knows Fabric Manager, which is not looked for then.
+    pub fn with_fabric(self, fabric: FabricDesk) -> World {
+        World { fabric: Some(fabric), ..self }
+    }
+
+    /// Fabric Manager, where the caller knows it.
+    pub(crate) fn known_fabric(&self) -> Option<FabricDesk> {
+        self.fabric.clone()
     }
 
     /// Who is told of what is done.

@@ -38,6 +38,7 @@ pub fn verified(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Ve
             tuning: &tuning,
             others: &others,
             versions: &versions,
+            manager: None,
         }),
         partitions: None,
     };

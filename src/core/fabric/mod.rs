@@ -12,6 +12,7 @@ mod need;
 mod pauses;
 mod restore;
 mod verdict;
+mod versions;
 
 pub use codes::{Call, Code, IN_USE, Meaning, VERSION_MISMATCH};
 pub use decision::{Decision, PartitionRefusal, Release, Wanted, decide, release};
@@ -22,6 +23,7 @@ pub use restore::{
     FORMAT, Mode, Restore, RestoreEntry, RestoreList, RestoreListError, pending, restore,
 };
 pub use verdict::{PartitionState, Verdict, modules_of, states};
+pub use versions::{FabricVersions, VersionCheck};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

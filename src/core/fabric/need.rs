@@ -32,14 +32,24 @@ pub struct Need {
 #[strum(serialize_all = "kebab-case", prefix = "partition-")]
 pub enum NeedRefusal {
     /// No partition has exactly these GPUs.
-    #[error("no NVLink partition has exactly {}", count(*gpus, "GPU of this guest"))]
+    #[error(
+        "no NVLink partition has exactly {} ({}{}): partitions have {} GPUs",
+        count(*gpus, "GPU of this guest"),
+        ModulesText(modules),
+        if *unknown == 0 { String::new() } else { format!(", {unknown} of unknown module id") },
+        listed(sizes)
+    )]
     None {
         /// How many GPUs of the board the guest has.
         gpus: usize,
+        /// The module ids of these, where known.
+        modules: Modules,
         /// How many of these have no known module id.
         unknown: usize,
         /// The sizes of partitions that there are.
         sizes: Vec<usize>,
+        /// The partitions of so many GPUs, by module id.
+        same: Vec<Modules>,
     },
     /// A reset after the activation turns NVLinks off, and QEMU resets at each start.
     #[error(
@@ -57,13 +67,12 @@ impl NeedRefusal {
     pub fn hint(&self) -> String {
         match self {
             NeedRefusal::None { unknown: 1.., .. } => HOW_MODULES.to_owned(),
-            NeedRefusal::None { sizes, .. } => {
-                let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
-                format!(
-                    "partitions of this board have {} GPUs: `gpuvm fabric show` lists them",
-                    sizes.join(", ")
-                )
+            NeedRefusal::None { gpus, same, .. } if !same.is_empty() => {
+                let same: Vec<String> =
+                    same.iter().map(|modules| ModulesText(modules).to_string()).collect();
+                format!("partitions of {}: {}", count(*gpus, "GPU"), same.join("; "))
             }
+            NeedRefusal::None { .. } => "`gpuvm fabric show` lists the partitions".to_owned(),
             NeedRefusal::ResetCutsLinks { .. } => {
                 "all GPUs of the host form one guest that works; else set FABRIC_MODE=0 in fabricmanager.cfg and stop \
                  nvidia-fabricmanager, so that guests get NVSwitches along with GPUs"
@@ -118,11 +127,8 @@ pub fn need(topology: &Topology, devices: &[Bdf]) -> Result<Option<Need>, NeedRe
         Ok(None) => return Ok(None),
         Ok(Some(partition)) => partition,
         Err(NoPartition { unknown }) => {
-            let mut sizes: Vec<usize> =
-                fabric.partitions.iter().map(|partition| partition.gpus.len()).collect();
-            sizes.sort_unstable();
-            sizes.dedup();
-            return Err(NeedRefusal::None { gpus, unknown, sizes });
+            let own: Vec<Bdf> = ruled.into_iter().filter(|bdf| devices.contains(bdf)).collect();
+            return Err(none(topology, &own, unknown));
         }
     };
     let number = partition.id.0;
@@ -136,6 +142,26 @@ pub fn need(topology: &Topology, devices: &[Bdf]) -> Result<Option<Need>, NeedRe
     let mut gpus: Vec<NeededGpu> = partition.gpus.iter().copied().map(module).collect();
     gpus.sort_by_key(|gpu| (gpu.module, gpu.bdf));
     Ok(Some(Need { partition: number, gpus }))
+}
+
+/// The refusal of GPUs that are no partition, with the partitions that are.
+fn none(topology: &Topology, gpus: &[Bdf], unknown: usize) -> NeedRefusal {
+    let fabric = topology.fabric();
+    let modules = |gpus: &[Bdf]| -> Modules {
+        let known = fabric.module_ids.iter().filter(|(bdf, _)| gpus.contains(bdf));
+        known.map(|(_, module)| *module).collect()
+    };
+    let mut sizes: Vec<usize> = fabric.partitions.iter().map(|one| one.gpus.len()).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let same = fabric.partitions.iter().filter(|one| one.gpus.len() == gpus.len());
+    let same = same.map(|one| modules(&one.gpus)).filter(|modules| !modules.is_empty()).collect();
+    NeedRefusal::None { gpus: gpus.len(), modules: modules(gpus), unknown, sizes, same }
+}
+
+/// Numbers in a row.
+fn listed(numbers: &[usize]) -> String {
+    numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// The list that Fabric Manager would give, by what is known of the host: those partitions of whose GPUs all module ids are

@@ -411,8 +411,13 @@ fn a_set_of_gpus_needs_the_partition_of_exactly_these() {
     assert_eq!(of(&[1]).unwrap().unwrap().partition, 7, "one GPU needs its own");
     assert_eq!(of(&[]).unwrap(), None);
     let error = of(&[1, 2]).unwrap_err();
-    assert_eq!(error, NeedRefusal::None { gpus: 2, unknown: 0, sizes: vec![1, 2, 8] });
-    assert!(error.hint().contains("1, 2, 8 GPUs"), "{}", error.hint());
+    let text = "no NVLink partition has exactly 2 GPUs of this guest (modules 1, 2): partitions have 1, 2, 8 GPUs";
+    assert_eq!(
+        (error.to_string(), error.hint()),
+        (text.into(), "partitions of 2 GPUs: modules 1, 3".into())
+    );
+    let error = of(&[1, 2, 3]).unwrap_err();
+    assert!(error.hint().contains("`gpuvm fabric show` lists"), "{}", error.hint());
 }
 
 #[test]
@@ -429,6 +434,7 @@ fn the_partition_of_all_gpus_needs_no_module_ids() {
     assert_eq!(whole.placed(&[listed(0, &[1, 2], false)]), None, "another number of them");
     let error = need(&host, &gpus[..2]).unwrap_err();
     assert!(matches!(error, NeedRefusal::None { unknown: 1, .. }), "{error}");
+    assert!(error.to_string().contains("(module 2, 1 of unknown module id)"), "{error}");
 }
 
 #[test]
@@ -440,4 +446,22 @@ fn where_a_reset_cuts_links_only_all_gpus_are_activated_for() {
     let gpus: Vec<crate::bdf::Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
     assert_eq!(need(&host, &[gpus[0], gpus[2]]), Err(NeedRefusal::ResetCutsLinks { partition: 3 }));
     assert_eq!(need(&host, &gpus).unwrap().unwrap().partition, 0);
+}
+
+#[test]
+fn versions_that_are_not_known_are_not_compared() {
+    let versions = |manager: &str, driver: &str| FabricVersions {
+        manager: Some(manager.to_owned()).filter(|text| !text.is_empty()),
+        driver: Some(driver.to_owned()).filter(|text| !text.is_empty()),
+    };
+    for (manager, driver, check, of_guests) in [
+        ("570.1", "570.1", VersionCheck::Same, Some("570.1")),
+        ("570.1", "570.10", VersionCheck::Differ, Some("570.1")),
+        ("", "570.1", VersionCheck::NotChecked, Some("570.1")),
+        ("570.1", "", VersionCheck::NotChecked, Some("570.1")),
+        ("", "", VersionCheck::NotChecked, None),
+    ] {
+        let versions = versions(manager, driver);
+        assert_eq!((versions.check(), versions.of_guests()), (check, of_guests), "{versions:?}");
+    }
 }

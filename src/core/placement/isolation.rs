@@ -3,11 +3,42 @@
 
 use super::chosen::Devices;
 use super::explain::Reasons;
-use super::reason::{IsolationReason, Topic};
+use super::reason::{Because, IsolationReason, Reason, Topic};
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::fabric::need;
+use crate::occupancy::Occupancy;
 use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Trust};
+
+/// Why other guests are not kept off the NVLinks of a guest that has these functions, or it off theirs; none: they are.
+/// `others`: what the other guests hold.
+pub fn shared_fabric(
+    topology: &Topology,
+    others: &Occupancy,
+    functions: &[Bdf],
+) -> Option<IsolationReason> {
+    let of_kind = |kind| -> Vec<Bdf> {
+        let all = topology.of_kind(kind).map(|device| device.bdf);
+        all.filter(|bdf| functions.contains(bdf)).collect()
+    };
+    let (gpus, switches) = (of_kind(DeviceKind::Gpu), of_kind(DeviceKind::NvSwitch));
+    if gpus.is_empty() {
+        return None;
+    }
+    let partition = topology.partition_of(&gpus).ok().flatten().map(|partition| partition.id);
+    let devices = Devices { partition, gpus, switches, ..Devices::default() };
+    let mut own = Reasons(Vec::new());
+    reach(topology, &Taken::new(topology, others), &devices, &mut own);
+    own.0.into_iter().filter(is_open).find_map(|reason| match reason.because {
+        Because::Isolation(why) => Some(why),
+        _ => None,
+    })
+}
+
+/// Whether a reason says that guests are not isolated over NVLink.
+fn is_open(reason: &Reason) -> bool {
+    reason.choice == Topic::Isolation && reason.compromise
+}
 
 /// Adds the reasons.
 pub(super) fn explain(
@@ -18,7 +49,7 @@ pub(super) fn explain(
 ) {
     let mut own = Reasons(Vec::new());
     reach(topology, taken, devices, &mut own);
-    let open = own.0.iter().any(|reason| reason.choice == Topic::Isolation && reason.compromise);
+    let open = own.0.iter().any(is_open);
     let said = topology.machine().trust;
     for reason in own.0 {
         match reason.choice == Topic::Isolation && said == Some(Trust::OneTenant) {

@@ -14,6 +14,16 @@ pub enum Trust {
 }
 
 impl Trust {
+    /// Whether a guest whose NVLinks others reach is refused: always where guests are strangers, which is not overruled for
+    /// one guest; where nothing was said, unless it was accepted for this one. The one rule of `create` and `start`.
+    pub fn refuses(said: Option<Trust>, is_accepted: bool) -> bool {
+        match said {
+            None => !is_accepted,
+            Some(Trust::OneTenant) => false,
+            Some(Trust::Strangers) => true,
+        }
+    }
+
     /// What helps where guests are not isolated on NVLink, by what was said: the one sentence of `plan`, `capacity` and
     /// `create`.
     pub fn advice(said: Option<Trust>) -> &'static str {

@@ -71,6 +71,9 @@ pub struct View {
     /// Its topology file for NCCL; none: it has none, or that was not told.
     #[serde(skip)]
     pub nccl: Option<String>,
+    /// The version of its NVIDIA driver; none: none is loaded, or that was not told.
+    #[serde(skip)]
+    pub driver: Option<String>,
     /// What it did not tell, one phrase each.
     pub untold: Vec<&'static str>,
 }

@@ -16,6 +16,7 @@ pub mod process;
 mod report;
 mod threads;
 pub mod tuning;
+mod versions;
 
 pub use report::{Between, Differs, Finding};
 
@@ -64,6 +65,8 @@ pub struct Host<'a> {
     pub others: &'a Occupancy,
     /// What it runs.
     pub versions: &'a Versions,
+    /// Version of Fabric Manager, where it keeps the NVSwitches; none: it does not, or that is not known.
+    pub manager: Option<&'a str>,
 }
 
 /// The rules that one by one say what they find.
@@ -74,6 +77,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         devices::RULES,
         guest::RULES,
         nccl::RULES,
+        versions::RULES,
         host::RULES,
         partition::RULES,
         files::RULES,
@@ -99,6 +103,9 @@ pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
             guest::compare(&live, view, topology, &mut report);
             if let (Some(file), Some(topology)) = (&view.nccl, topology) {
                 nccl::compare(xml, file, topology, &mut report);
+            }
+            if let Some(host) = subject.host {
+                versions::compare(&live, view, host, &mut report);
             }
         }
     }
@@ -187,6 +194,7 @@ pub fn unchecked(subject: &Subject<'_>) -> Vec<String> {
     add(runs && subject.guest.is_none(), "the guest's own view (no agent answers)");
     if let Some(view) = subject.guest {
         view.untold.iter().for_each(|phrase| add(true, phrase));
+        versions::unchecked(subject).into_iter().for_each(|phrase| add(true, phrase));
     }
     if let Some(host) = subject.host {
         add(host.tuning.governors.is_empty(), "frequency governors (the host shows none)");

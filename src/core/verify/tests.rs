@@ -4,6 +4,7 @@ use super::guest::{Function, View};
 use super::*;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
+use crate::topology::FabricModel;
 use crate::verify::process::{Mapped, Opened, Thread};
 
 /// The running XML of a guest on a DGX-2: two cells on 1 GiB pages, a GPU on each node, an interface, a disk.
@@ -108,6 +109,7 @@ fn good() -> Case {
         virtio_disks: Some(1),
         functions: Some(vec![gpu(0), gpu(1)]),
         nccl: None,
+        driver: None,
         untold: vec![],
     };
     let tuning = Tuning::default();
@@ -128,7 +130,13 @@ impl Case {
             live: runs.then_some(&live),
             process: runs.then_some(&self.process),
             guest: runs.then_some(&self.view),
-            host: Some(Host { topology: &topology, tuning, others: &others, versions: &versions }),
+            host: Some(Host {
+                topology: &topology,
+                tuning,
+                others: &others,
+                versions: &versions,
+                manager: Some("570.1"),
+            }),
             partitions: None,
         };
         let own =
@@ -271,6 +279,43 @@ fn memory_on_other_nodes_or_pages_is_found() {
     ]);
 }
 
+/// Has Fabric Manager keep the NVSwitches, and the guest this driver.
+fn on_fabric(case: &mut Case, driver: &str) {
+    case.parts.fabric.model = FabricModel::SharedNvswitch;
+    case.view.driver = Some(driver.into());
+}
+
+#[test]
+fn a_driver_that_is_not_known_is_said_to_be_not_compared() {
+    let told = |manager: Option<&str>, change: &dyn Fn(&mut Case)| {
+        let mut case = good();
+        on_fabric(&mut case, "570.1");
+        change(&mut case);
+        let parse = |text: &str| DomainXml::parse(text).unwrap();
+        let (definition, live) = (parse(&case.definition), parse(&case.live));
+        let topology = Topology::new(case.parts.clone()).unwrap();
+        let (others, versions) = (&Occupancy::default(), &Versions::default());
+        let (topology, tuning) = (&topology, &case.tuning);
+        let subject = Subject {
+            definition: &definition,
+            live: Some(&live),
+            process: None,
+            guest: Some(&case.view),
+            host: Some(Host { topology, tuning, others, versions, manager }),
+            partitions: None,
+        };
+        let said = unchecked(&subject).into_iter().find(|text| text.contains("NVIDIA driver"));
+        assert!(!verify(&subject).iter().any(|finding| finding.rule == "guest-driver"));
+        said.unwrap_or_default()
+    };
+    assert_eq!(told(Some("570.1"), &|_| {}), "");
+    assert!(told(None, &|_| {}).contains("Fabric Manager's version is not known"));
+    assert!(told(Some("570.1"), &|case| case.view.driver = None).contains("none is loaded"));
+    // Where guests get the NVSwitches Fabric Manager runs in the guest.
+    let passed = |case: &mut Case| case.parts.fabric.model = FabricModel::FullPassthrough;
+    assert_eq!(told(None, &passed), "");
+}
+
 #[test]
 fn what_the_guest_sees_otherwise_is_found() {
     expect(&[
@@ -292,6 +337,9 @@ fn what_the_guest_sees_otherwise_is_found() {
         }),
         ("guest-devices", "functions 10de:1db8: expected 2, found 1", |case| {
             case.view.functions.as_mut().unwrap().pop();
+        }),
+        ("guest-driver", "expected 570.1 as Fabric Manager of the host, found 565.2", |case| {
+            on_fabric(case, "565.2");
         }),
         ("guest-device-cell", "cells of functions 10de:1db8: expected 0,1, found 0,0", |case| {
             case.view.functions.as_mut().unwrap()[1].cell = Some(0);

@@ -50,6 +50,9 @@ pub struct PartitionStep {
     pub partition: u32,
     /// Its GPUs.
     pub gpus: Vec<PartitionGpu>,
+    /// Modules of it whose GPU is not known, or not on the bus any more; only of one that is to be deactivated.
+    #[serde(default, skip_serializing_if = "Modules::is_empty")]
+    pub lost: Modules,
     /// UUID of the domain that it is for, with dashes.
     pub domain: String,
     /// For vGPU a virtual function of each GPU, in Fabric Manager's order of them.
@@ -66,12 +69,13 @@ impl PartitionStep {
         let gpus = need.placed(listed)?.into_iter();
         let gpus = gpus.map(|(module, bdf)| PartitionGpu { module, bdf }).collect();
         let (partition, domain) = (need.partition, domain.to_owned());
-        Some(PartitionStep { partition, gpus, domain, vfs: Vec::new(), may_wait: false })
+        let (lost, vfs) = (Modules::new(), Vec::new());
+        Some(PartitionStep { partition, gpus, lost, domain, vfs, may_wait: false })
     }
 
     /// Module ids of its GPUs.
     pub fn modules(&self) -> Modules {
-        self.gpus.iter().map(|gpu| gpu.module).collect()
+        self.gpus.iter().map(|gpu| gpu.module).chain(self.lost.iter().copied()).collect()
     }
 
     /// Addresses of its GPUs and of the virtual functions.

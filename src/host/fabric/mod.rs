@@ -5,6 +5,7 @@
 mod abi;
 pub mod config;
 mod ffi;
+pub mod program;
 mod remembered;
 
 pub use remembered::{RestoreFile, RestoreFileError};
@@ -16,6 +17,7 @@ use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::{Call, Code, Listed, Meaning, Modules, Pauses};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Names of Fabric Manager's client library; only development packages have the second.
@@ -47,8 +49,20 @@ impl Limits {
     };
 }
 
+/// The limits of this process, where it has its own.
+static OWN_LIMITS: OnceLock<Limits> = OnceLock::new();
+
+/// Gives this process other limits than the usual ones from now on; the first call counts. For tests, which do not wait a
+/// minute for what hangs.
+pub fn limit_this_process(limits: Limits) {
+    let _ = OWN_LIMITS.set(limits);
+}
+
 impl Default for Limits {
     fn default() -> Limits {
+        if let Some(limits) = OWN_LIMITS.get() {
+            return *limits;
+        }
         Limits {
             connect_ms: 1000,
             connects: 3,

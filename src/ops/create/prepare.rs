@@ -120,9 +120,8 @@ fn placed(
     }
     let planned = resolve(world, &wanted.guest, Some(&wanted.storage))?;
     let said = planned.topology.machine().trust;
-    // What the admin has said of the whole host is not overruled for one guest.
-    let is_accepted = wanted.accept_shared_fabric && said != Some(Trust::Strangers);
-    if let Some(why) = planned.placement.shared_fabric().filter(|_| !is_accepted) {
+    let is_refused = Trust::refuses(said, wanted.accept_shared_fabric);
+    if let Some(why) = planned.placement.shared_fabric().filter(|_| is_refused) {
         return Err(CreateError::SharedFabric { why: why.to_string() }.hint(Trust::advice(said)));
     }
     if let Some(hypervisor) = hypervisor {

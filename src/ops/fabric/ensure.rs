@@ -2,17 +2,17 @@
 //! for the answer, so that no libvirt may be asked. Known are the XML, Fabric Manager, the file of active partitions and the
 //! processes that have GPUs open.
 
-use super::{FabricError, address_of, refused};
+use super::{FabricError, address_of};
 use crate::apply::owner;
 use crate::apply::partition::{PartitionGpu, PartitionStep, Switch, Watched};
 use crate::bdf::Bdf;
 use crate::discover::discover;
 use crate::domain::DomainXml;
-use crate::error::{Coded as _, Error, Result};
+use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::none::NoHypervisor;
-use crate::topology::{FabricModel, Topology};
-use gpuvm_core::fabric::{ModulesText, NeedRefusal, RestoreEntry, need};
+use crate::topology::FabricModel;
+use gpuvm_core::fabric::{Modules, NeedRefusal, RestoreEntry, need};
 use gpuvm_host::apply::bind::BindError;
 use gpuvm_host::fabric::config::{Config, Mode};
 use gpuvm_host::fabric::{Manager, RestoreFile};
@@ -49,30 +49,30 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
     if topology.fabric().model != FabricModel::SharedNvswitch {
         return Ok(none);
     }
-    let name = xml.name();
     let need = match need(&topology, &gpus) {
         Ok(None) => return Ok(none),
         Ok(Some(need)) => need,
-        Err(NeedRefusal::None { unknown, .. }) => {
-            return Err(no_partition(&topology, name, &gpus, unknown));
+        Err(why @ NeedRefusal::None { .. }) => {
+            return Err(FabricError::NoPartition { domain: xml.name(), why }.told());
         }
-        Err(refusal) => {
-            let hint = refusal.hint();
-            return Err(FabricError::from(refusal).hint(hint));
-        }
+        Err(refusal) => return Err(FabricError::from(refusal).told()),
     };
     // Only the partition of all GPUs is known without their module ids, and then Fabric Manager tells them.
     let listed = match need.modules().len() < need.gpus.len() {
-        true => Manager::of_host(&root)?.list().map_err(|refusal| refused(refusal.into()))?,
+        true => {
+            Manager::of_host(&root)?.list().map_err(|refusal| FabricError::from(refusal).told())?
+        }
         false => Vec::new(),
     };
+    let partition = need.partition;
     let Some(placed) = need.placed(&listed) else {
-        return Err(no_partition(&topology, name, &gpus, need.gpus.len()));
+        return Err(FabricError::UnknownGpus { partition, domain: xml.name() }.told());
     };
     let step = PartitionStep {
-        partition: need.partition,
+        partition,
         gpus: placed.into_iter().map(|(module, bdf)| PartitionGpu { module, bdf }).collect(),
         domain: xml.uuid().unwrap_or_default().to_ascii_lowercase(),
+        lost: Modules::new(),
         vfs: Vec::new(),
         may_wait: false,
     };
@@ -83,8 +83,8 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
 /// Deactivates the partitions that were activated for a domain which is off; nothing of anybody else's.
 pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
     let uuid = DomainXml::parse(xml)?.uuid().unwrap_or_default();
-    let list = RestoreFile::read(RestoreFile::here()).map_err(FabricError::from);
-    let list = list.map_err(|error| error.bare::<Error>())?;
+    let list = RestoreFile::read(RestoreFile::here());
+    let list = list.map_err(|error| FabricError::from(error).told())?;
     let is_its =
         |entry: &&RestoreEntry| !uuid.is_empty() && entry.domain.eq_ignore_ascii_case(&uuid);
     let entries: Vec<&RestoreEntry> = list.partitions.iter().filter(is_its).collect();
@@ -101,13 +101,13 @@ pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
         let gpus: Vec<PartitionGpu> = known.collect();
         if gpus.len() < entry.modules.len() {
             let (partition, modules) = (entry.id, entry.modules.clone());
-            let error = FabricError::UnknownModules { partition, modules };
-            return Err(error.hint("`gpuvm host modules` shows which module ids are known"));
+            return Err(FabricError::UnknownModules { partition, modules }.told());
         }
         let step = PartitionStep {
             partition: entry.id,
             gpus,
             domain: entry.domain.clone(),
+            lost: Modules::new(),
             vfs: Vec::new(),
             may_wait: false,
         };
@@ -136,28 +136,6 @@ fn gpus(root: &FsRoot, xml: &DomainXml) -> Result<Vec<Bdf>> {
     Ok(gpus.into_iter().collect())
 }
 
-/// The refusal of a set that is no partition, with the sets that are.
-fn no_partition(topology: &Topology, domain: String, gpus: &[Bdf], unknown: usize) -> Error {
-    let fabric = topology.fabric();
-    let module = |gpu: &Bdf| fabric.module_ids.iter().find(|(bdf, _)| bdf == gpu).map(|(_, m)| *m);
-    let modules = gpus.iter().filter_map(module).collect();
-    let sizes: BTreeSet<usize> = fabric.partitions.iter().map(|one| one.gpus.len()).collect();
-    let sizes = sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-    let same = fabric.partitions.iter().filter(|one| one.gpus.len() == gpus.len());
-    let same: Vec<String> = same
-        .map(|one| ModulesText(&one.gpus.iter().filter_map(module).collect()).to_string())
-        .collect();
-    let hint = match (unknown, same.is_empty()) {
-        (1.., _) => "`gpuvm host modules --write` keeps module ids".to_owned(),
-        (0, true) => "`gpuvm fabric show` lists the partitions".to_owned(),
-        (0, false) => {
-            format!("partitions of {}: {}", crate::words::count(gpus.len(), "GPU"), same.join("; "))
-        }
-    };
-    let count = gpus.len();
-    FabricError::NoPartition { domain, count, modules, sizes, unknown }.hint(hint)
-}
-
 /// Works with Fabric Manager without asking libvirt: whose GPUs are is told by processes.
 fn switched(
     root: &FsRoot,
@@ -169,5 +147,5 @@ fn switched(
     };
     let file = RestoreFile::here();
     let done = work(&Switch { manager: &manager, file, wait: LOCK, guests: &guests });
-    done.map_err(refused)
+    done.map_err(|error| FabricError::from(error).told())
 }

@@ -5,10 +5,10 @@
 //! Fabric Manager may come up before libvirt, and libvirt's start may wait for it: then the QEMU processes tell which guests
 //! run, by what they have open, and the file of active partitions tells the rest.
 
-use super::{FabricError, address_of, refused, running};
+use super::{FabricError, address_of, running};
 use crate::apply::partition::{PartitionGpu, PartitionStep, Switch, Watched};
 use crate::discover::{discover, process};
-use crate::error::{Coded as _, Error, Result};
+use crate::error::{Error, Result};
 use crate::fsroot::FsRoot;
 use crate::holders;
 use crate::topology::{FabricModel, Topology};
@@ -106,8 +106,8 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     }
     let manager = Manager::of_host(&root)?;
     let mode = started(&manager, wanted.boot).map_err(told)?;
-    let list = RestoreFile::read(RestoreFile::here()).map_err(FabricError::from);
-    let list = list.map_err(|error| error.bare::<Error>())?;
+    let list = RestoreFile::read(RestoreFile::here());
+    let list = list.map_err(|error| FabricError::from(error).told())?;
     let running = match wanted.boot {
         true => by_processes(&root, &topology, &list)?,
         false => by_libvirt(world, &root, &topology, &list)?,
@@ -148,8 +148,7 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
 
 /// The error that Fabric Manager did not answer, with what to do.
 fn told(refusal: ManagerRefusal) -> Error {
-    let hint = refusal.advice().unwrap_or("`systemctl status nvidia-fabricmanager`");
-    FabricError::from(refusal).hint(hint)
+    FabricError::from(refusal).told()
 }
 
 /// How it has started. At boot it is waited for.
@@ -253,14 +252,13 @@ fn set(
     running: &[Running],
     known: &[(u32, Modules)],
 ) -> Result<()> {
-    let bare = |error: FabricError| error.bare::<Error>();
     let file = RestoreFile::lock(RestoreFile::here(), LOCK);
-    let mut file = file.map_err(FabricError::from).map_err(bare)?;
+    let mut file = file.map_err(|error| FabricError::from(error).told())?;
     manager.set_activated(ids).map_err(told)?;
     let listed = manager.list().map_err(told)?;
     let is_active = |id: &u32| listed.iter().any(|one| one.id == *id && one.active);
     if let Some(&partition) = ids.iter().find(|id| !is_active(id)) {
-        return Err(FabricError::NotTold { partition }.bare());
+        return Err(FabricError::NotTold { partition }.told());
     }
     let modules_of = |id: u32| {
         let listed = listed.iter().find(|one| one.id == id).map(Listed::modules);
@@ -275,7 +273,7 @@ fn set(
         let domain = domain.or(was).unwrap_or_default();
         list = list.with(RestoreEntry { id, modules, domain });
     }
-    file.write(list).map_err(FabricError::from).map_err(bare)
+    file.write(list).map_err(|error| FabricError::from(error).told())
 }
 
 /// Activates the partition of a guest that runs.
@@ -288,11 +286,14 @@ fn activate(manager: &Manager, entry: &RestoreEntry, topology: &Topology) -> Res
         partition: entry.id,
         gpus: gpus.collect(),
         domain: entry.domain.clone(),
+        lost: Modules::new(),
         vfs: Vec::new(),
         may_wait: false,
     };
     // Its guest runs with these GPUs: that is why it is activated.
     let guests = |_: &[Bdf]| Ok(());
     let switch = Switch { manager, file: RestoreFile::here(), wait: LOCK, guests: &guests };
-    switch.activate(&step, &mut Watched(None), &mut |_| Ok(())).map_err(refused)
+    switch
+        .activate(&step, &mut Watched(None), &mut |_| Ok(()))
+        .map_err(|error| FabricError::from(error).told())
 }

@@ -60,12 +60,38 @@ quietly gpuvm delete a --yes
 equal "delete asks for" "Deactivate $id" "$(asked)"
 is "delete" ""
 
-# A library that fails at the activation: all is undone.
-fm "fail fmActivateFabricPartition -10"
+# A library that fails at the activation: all is undone. One that hangs is given up after a minute.
+failures=("fail fmActivateFabricPartition -10")
+[[ ${1:-} == some ]] ||
+  failures+=("fail fmActivateFabricPartition -7" "fail fmActivateFabricPartition -17" "hang fmActivateFabricPartition")
 made a --gpus 2
-"${how[@]}" >/tmp/out 2>&1; equal "NVLINK_ERROR: create ends with" 1 $?
-is "NVLINK_ERROR" ""
-fm
+for failure in "${failures[@]}"; do
+  fm "$failure"
+  "${how[@]}" >/tmp/out 2>&1; equal "$failure: create ends with" 1 $?
+  fm
+  is "$failure" ""
+  equal "$failure: domains" "" "$(virsh -q list --all --name | paste -sd' ')"
+  no_journal "$failure"
+done
+
+# Sixteen creates at once: as many as fit get a partition each, no GPU is given twice, and nothing is asked for in vain.
+if [[ ${1:-} != some ]]; then
+  asked >/dev/null
+  for n in {1..16}; do
+    ( made "p$n" --gpus 2; "${how[@]}" --lock-wait 1200 >"/tmp/said.$n" 2>&1; echo $? >"/tmp/ended.$n" ) &
+  done
+  wait
+  made=$(grep -lx 0 /tmp/ended.* | wc -l)
+  equal "sixteen at once: made" 4 "$made"
+  equal "sixteen at once: refused" 12 "$(grep -l 'no partition of 2 GPUs is free' /tmp/said.* | wc -l)"
+  equal "sixteen at once: asked for" 4 "$(asked | grep -o 'Activate [0-9]*' | sort -u | wc -l)"
+  mapfile -t names < <(virsh -q list --name | sed '/^$/d')
+  for name in "${names[@]}"; do virsh -q dumpxml "$name" | grep -A3 '<hostdev' | grep '<address domain'; done >/tmp/held
+  equal "sixteen at once: GPUs, each once" "8 8" "$(wc -l </tmp/held) $(sort -u /tmp/held | wc -l)"
+  for name in "${names[@]}"; do quietly gpuvm delete "$name" --yes; done
+  is "sixteen at once" ""
+  rm -f /tmp/said.* /tmp/ended.* /tmp/held
+fi
 
 # Killed beside the activation, and once the guest is off; with `some` at one moment of each.
 step=$("${how[@]}" --dry-run 2>/dev/null | grep -n '^activate NVLink partition' | cut -d: -f1)

@@ -96,7 +96,7 @@ fn by_rules(case: &Case, runs: bool, other: Option<Held>) -> Vec<(&'static str, 
         live: runs.then_some(&live),
         process: None,
         guest: None,
-        host: Some(Host { topology: &topology, tuning, others: &others, versions }),
+        host: Some(Host { topology: &topology, tuning, others: &others, versions, manager: None }),
         partitions: None,
     };
     verify(&subject).into_iter().map(|finding| (finding.rule, finding.severity)).collect()

@@ -100,6 +100,7 @@ fn step() -> PartitionStep {
         partition: 3,
         gpus: vec![gpu(1, 0x9d), gpu(3, 0xc3)],
         domain: "u".into(),
+        lost: Modules::new(),
         vfs: Vec::new(),
         may_wait: false,
     }

@@ -1,0 +1,185 @@
+//! Why a partition is not shown, activated, released or restored: one type for all verbs, and what helps.
+
+use crate::apply::partition::PartitionError;
+use crate::error::{Coded, Error};
+use crate::shell::word;
+use gpuvm_core::fabric::{Modules, ModulesText, NeedRefusal, PartitionRefusal};
+use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
+
+/// Why partitions are not as wanted.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case")]
+pub enum FabricError {
+    /// Nobody shares NVSwitches here.
+    #[error("Fabric Manager rules no partitions here: NVSwitches of this host are not shared")]
+    #[strum(to_string = "fabric-not-shared")]
+    NotShared,
+    /// Virtual GPUs are passed, and whose a partition is then is not known here.
+    #[error(
+        "FABRIC_MODE=2: GPUs are shared by virtual functions here, and which guests have those of partition {partition} is not known"
+    )]
+    #[strum(to_string = "fabric-virtual")]
+    Virtual {
+        /// The partition.
+        partition: u32,
+    },
+    /// Fabric Manager does not answer, so that the guest would have no working CUDA.
+    #[error(
+        "NVLink partition {partition} cannot be activated for domain `{domain}`, which has no working CUDA without it: {why}"
+    )]
+    #[strum(to_string = "partition-unreachable")]
+    Unreachable {
+        /// The partition.
+        partition: u32,
+        /// The domain.
+        domain: String,
+        /// Why.
+        why: ManagerRefusal,
+    },
+    /// Fabric Manager and the driver of the host are of two versions.
+    #[error(
+        "Fabric Manager is of version {manager}, and the driver of this host of {driver}: guests get NVLink only where \
+         both are of one version"
+    )]
+    #[strum(to_string = "fabric-versions")]
+    Versions {
+        /// Fabric Manager's.
+        manager: String,
+        /// The driver's.
+        driver: String,
+    },
+    /// Whether somebody has its GPUs cannot be told.
+    #[error("NVLink partition {partition}: the GPUs of {} are not known", ModulesText(modules))]
+    #[strum(to_string = "fabric-unknown-modules")]
+    UnknownModules {
+        /// The partition.
+        partition: u32,
+        /// Those whose GPU is unknown.
+        modules: Modules,
+    },
+    /// Which modules a guest's GPUs are is not known, and Fabric Manager lists another number of them.
+    #[error(
+        "NVLink partition {partition}: which modules the GPUs of domain `{domain}` are is not known"
+    )]
+    #[strum(to_string = "partition-modules-unknown")]
+    UnknownGpus {
+        /// The partition.
+        partition: u32,
+        /// The domain.
+        domain: String,
+    },
+    /// A domain that others start has GPUs that are no partition.
+    #[error("domain `{domain}` would have no working CUDA: {why}")]
+    #[strum(to_string = "fabric-no-partition")]
+    NoPartition {
+        /// The domain.
+        domain: String,
+        /// Why.
+        why: NeedRefusal,
+    },
+    /// Fabric Manager was told that a partition is active, and lists it as inactive.
+    #[error(
+        "Fabric Manager has taken the list of active partitions, and lists partition {partition} as inactive"
+    )]
+    #[strum(to_string = "fabric-not-told")]
+    NotTold {
+        /// The partition.
+        partition: u32,
+    },
+    /// Fabric Manager lists a partition that was deactivated as active, with other GPUs than then.
+    #[error(
+        "NVLink partition {partition} is active: Fabric Manager's list has changed since the plan"
+    )]
+    #[strum(to_string = "fabric-changed-since")]
+    ChangedSince {
+        /// The partition.
+        partition: u32,
+    },
+    /// No partition can be activated for a domain's GPUs.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "-")]
+    Need(#[from] NeedRefusal),
+    /// A partition is not activated or deactivated: Fabric Manager, its list, or the file of active partitions.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "-")]
+    Partition(#[from] PartitionError),
+}
+
+impl Coded for FabricError {}
+
+impl From<ManagerRefusal> for FabricError {
+    fn from(refusal: ManagerRefusal) -> FabricError {
+        FabricError::Partition(refusal.into())
+    }
+}
+
+impl From<PartitionRefusal> for FabricError {
+    fn from(refusal: PartitionRefusal) -> FabricError {
+        FabricError::Partition(refusal.into())
+    }
+}
+
+impl From<RestoreFileError> for FabricError {
+    fn from(error: RestoreFileError) -> FabricError {
+        FabricError::Partition(error.into())
+    }
+}
+
+impl FabricError {
+    /// It with what helps.
+    pub fn told(self) -> Error {
+        let helps = self.helps();
+        self.hint(helps)
+    }
+
+    /// What helps.
+    fn helps(&self) -> String {
+        const MODULES: &str = "`gpuvm host modules` shows which module ids are known";
+        const LIST: &str = "`gpuvm fabric show` lists partitions and who holds them";
+        match self {
+            FabricError::NotShared => "`gpuvm fabric show` shows the model".into(),
+            FabricError::Virtual { partition } => {
+                format!("`fmpm -d {partition}` deactivates it, once no guest has its GPUs")
+            }
+            FabricError::Unreachable { why, .. } => {
+                why.advice().unwrap_or("`gpuvm fabric show` shows what Fabric Manager says").into()
+            }
+            FabricError::Versions { driver, .. } => format!(
+                "install Fabric Manager {driver} and `systemctl restart nvidia-fabricmanager`, or reboot where another \
+                 driver is installed than loaded"
+            ),
+            FabricError::UnknownModules { .. } | FabricError::UnknownGpus { .. } => MODULES.into(),
+            FabricError::NoPartition { why, .. } | FabricError::Need(why) => why.hint(),
+            FabricError::NotTold { .. } => LIST.into(),
+            FabricError::ChangedSince { .. } => "`gpuvm fabric show` lists it as it is now".into(),
+            FabricError::Partition(PartitionError::Refused(refusal)) => hint(refusal),
+            FabricError::Partition(
+                PartitionError::Manager(refusal) | PartitionError::Unsure(refusal),
+            ) => refusal.advice().unwrap_or("`journalctl -u nvidia-fabricmanager`").into(),
+            FabricError::Partition(PartitionError::File(RestoreFileError::Damaged {
+                path,
+                ..
+            })) => {
+                format!("`mv {0} {0}.damaged` puts it away", word(&path.to_string_lossy()))
+            }
+            FabricError::Partition(_) => LIST.into(),
+        }
+    }
+}
+
+/// What helps where a partition is not activated.
+pub fn hint(refusal: &PartitionRefusal) -> String {
+    if let Some(partition) = refusal.stale() {
+        return format!("`gpuvm fabric release {partition}` deactivates it");
+    }
+    match refusal {
+        PartitionRefusal::Held { domain, .. }
+        | PartitionRefusal::Overlap { domain: Some(domain), .. } => {
+            format!("`gpuvm stop {}` ends it", word(&domain.name))
+        }
+        PartitionRefusal::Untold { .. } => {
+            "`gpuvm host modules` shows which module ids are known".into()
+        }
+        _ => "`gpuvm fabric show` lists the partitions".into(),
+    }
+}

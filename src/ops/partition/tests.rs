@@ -1,0 +1,394 @@
+//! Partitions of guests on a machine in memory, with a Fabric Manager in memory.
+
+use super::*;
+use crate::apply::owner::Hold;
+use crate::apply::partition::{Switch, Watched};
+use crate::claim::refuse_strangers;
+use crate::error::Error;
+use crate::reporter::Answer;
+use crate::stage::Stage;
+use crate::topology::{Partition, PartitionId, Trust};
+use crate::world::Settings;
+use gpuvm_core::fabric::{Code, FabricVersions, ListedGpu, Pauses};
+use gpuvm_core::topology::file::from_json;
+use gpuvm_host::fabric::ManagerRefusal;
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// UUID of the guest.
+const OWN: &str = "11111111-2222-4333-8444-555555555555";
+/// UUID of another one.
+const OTHER: &str = "22222222-2222-4333-8444-555555555555";
+/// The partitions of an HGX H100 that matter here.
+const SETS: [(u32, &[u32]); 4] =
+    [(0, &[1, 2, 3, 4, 5, 6, 7, 8]), (3, &[1, 3]), (4, &[2, 4]), (7, &[1])];
+
+/// A Fabric Manager in memory.
+#[derive(Default)]
+struct Fm {
+    /// Partitions that are active.
+    active: RefCell<BTreeSet<u32>>,
+    /// The code that every call returns.
+    code: Cell<Option<i32>>,
+    /// Whether its definitions are others by now.
+    is_changed: Cell<bool>,
+}
+
+impl Fm {
+    /// What a call returns.
+    fn call(&self, call: &str) -> Result<(), ManagerRefusal> {
+        let call = call.to_owned();
+        let refused = |code| Err(ManagerRefusal::Call { call, code: Code(code) });
+        self.code.get().map_or(Ok(()), refused)
+    }
+}
+
+impl Partitions for Fm {
+    fn list(&self) -> Result<Vec<Listed>, ManagerRefusal> {
+        self.call("fmGetSupportedFabricPartitions")?;
+        let gpu = |&module: &u32| ListedGpu { module, bus: None, links: 18, most: 18 };
+        let sets = SETS.iter().map(|(id, modules)| Listed {
+            id: *id,
+            active: self.active.borrow().contains(id),
+            gpus: modules.iter().skip(usize::from(self.is_changed.get())).map(gpu).collect(),
+        });
+        Ok(sets.collect())
+    }
+    fn activate(&self, partition: u32, _: &[Bdf]) -> Result<(), ManagerRefusal> {
+        self.call("fmActivateFabricPartition")?;
+        self.active.borrow_mut().insert(partition);
+        Ok(())
+    }
+    fn deactivate(&self, partition: u32) -> Result<(), ManagerRefusal> {
+        self.call("fmDeactivateFabricPartition")?;
+        self.active.borrow_mut().remove(&partition);
+        Ok(())
+    }
+    fn pauses(&self) -> Pauses {
+        Pauses::NONE
+    }
+}
+
+/// A machine of a test with such a Fabric Manager.
+struct Place {
+    /// The machine.
+    stage: Stage,
+    /// Its Fabric Manager.
+    fm: Rc<Fm>,
+    /// Its GPUs, by module id from 1.
+    gpus: Vec<Bdf>,
+}
+
+impl Place {
+    /// A DGX H100 whose GPUs are bound for guests; `lost`: the module whose GPU has left the bus.
+    fn new(lost: Option<u32>) -> Place {
+        let text = include_str!("../../../topologies/dgx-h100.json");
+        let mut parts = from_json(text).unwrap().parts().clone();
+        let gpus: Vec<Bdf> = Topology::new(parts.clone()).unwrap().gpus().map(|g| g.bdf).collect();
+        let of = |module: u32| gpus[module as usize - 1];
+        let is_lost = |bdf: Bdf| lost.is_some_and(|module| of(module) == bdf);
+        parts.devices.retain(|device| !is_lost(device.bdf));
+        for device in parts.devices.iter_mut().filter(|device| gpus.contains(&device.bdf)) {
+            device.driver = Some("vfio-pci".into());
+        }
+        let fabric = &mut parts.fabric;
+        fabric.model = FabricModel::SharedNvswitch;
+        fabric.links.retain(|link| !is_lost(link.a) && !is_lost(link.b));
+        let known = (1..=8).map(|module| (of(module), module));
+        fabric.module_ids = known.filter(|(bdf, _)| !is_lost(*bdf)).collect();
+        let sets = SETS.iter().filter(|(_, modules)| !modules.iter().any(|m| is_lost(of(*m))));
+        let set = |(id, modules): &(u32, &[u32])| Partition {
+            id: PartitionId(*id),
+            gpus: modules.iter().map(|module| of(*module)).collect(),
+            nvlinks_per_gpu: 18,
+            nvswitches: 0,
+            nvswitch_pool: Vec::new(),
+            active: false,
+        };
+        fabric.partitions = sets.map(set).collect();
+        let mut stage = Stage::who_says(Answer::Yes);
+        let fm = Rc::new(Fm::default());
+        let settings = Settings {
+            connect: "qemu:///system".into(),
+            state: Some(stage.dir.path().to_owned()),
+            ..Settings::default()
+        };
+        let desk = FabricDesk {
+            manager: Rc::clone(&fm) as Rc<dyn Partitions>,
+            file: stage.dir.path().join("fabric.json"),
+            versions: Some(FabricVersions::default()),
+        };
+        let hypervisor = Rc::clone(&stage.fake) as Rc<dyn crate::hypervisor::Hypervisor>;
+        let world = World::on(hypervisor, settings, stage.caller.clone());
+        stage.world = world.with_topology(Topology::new(parts).unwrap()).with_fabric(desk);
+        Place { stage, fm, gpus }
+    }
+
+    /// The same, where the versions are these.
+    fn with_versions(mut self, manager: &str, driver: &str) -> Place {
+        let known =
+            Some(FabricVersions { manager: Some(manager.into()), driver: Some(driver.into()) });
+        let desk = self.stage.world.known_fabric().unwrap();
+        let world = std::mem::replace(&mut self.stage.world, Stage::who_says(Answer::Yes).world);
+        self.stage.world = world.with_fabric(FabricDesk { versions: known, ..desk });
+        self
+    }
+
+    /// GPUs of these modules.
+    fn of(&self, modules: &[u32]) -> Vec<Bdf> {
+        modules.iter().map(|module| self.gpus[*module as usize - 1]).collect()
+    }
+
+    /// A domain with the GPUs of these modules.
+    fn domain(&self, name: &str, uuid: &str, modules: &[u32]) -> DomainXml {
+        let hostdev = |bdf: Bdf| {
+            let (bus, slot) = (bdf.bus(), bdf.device());
+            format!(
+                "<hostdev mode='subsystem' type='pci' managed='no'><source><address domain='0' \
+                 bus='{bus}' slot='{slot}' function='0'/></source></hostdev>"
+            )
+        };
+        let devices: String = self.of(modules).into_iter().map(hostdev).collect();
+        let text = format!(
+            "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory>1024</memory>\
+             <vcpu>1</vcpu><os><type>hvm</type></os><devices>{devices}</devices></domain>"
+        );
+        DomainXml::parse(&text).unwrap()
+    }
+
+    /// Has a partition active and remembered for a domain.
+    fn has(&self, id: u32, uuid: &str) {
+        let modules = SETS.iter().find(|(known, _)| *known == id).unwrap().1;
+        let mut file = RestoreFile::lock(&self.file(), Duration::ZERO).unwrap();
+        let entry =
+            RestoreEntry { id, modules: modules.iter().copied().collect(), domain: uuid.into() };
+        file.write(file.list().with(entry)).unwrap();
+        self.fm.active.borrow_mut().insert(id);
+    }
+
+    /// The file of active partitions.
+    fn file(&self) -> PathBuf {
+        self.stage.dir.path().join("fabric.json")
+    }
+
+    /// What a guest of these modules needs to start.
+    fn start(&self, modules: &[u32]) -> Result<Option<Step>> {
+        let topology = self.stage.world.topology().unwrap();
+        let devices = self.of(modules);
+        let guest = Guest { name: "a", uuid: Some(OWN), devices: &devices };
+        to_start(&self.stage.world, &topology, guest)
+    }
+
+    /// The same where it is refused: code, text, hint.
+    fn refused(&self, modules: &[u32]) -> (&'static str, String, String) {
+        let mut error = self.start(modules).unwrap_err();
+        loop {
+            match error {
+                Error::Doing { source, .. } => error = *source,
+                Error::Refused(refusal) => return (refusal.code, refusal.message, refusal.hint),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Does the deactivations among these steps, and says what is active then, by Fabric Manager and by the file.
+    fn after(&self, steps: &[Step]) -> (Vec<u32>, Vec<u32>) {
+        let guests = |_: &[Bdf]| Ok::<(), crate::apply::bind::BindError>(drop(Hold::default()));
+        let (manager, file, wait) = (&*self.fm as &dyn Partitions, &self.file(), Duration::ZERO);
+        let switch = Switch { manager, file, wait, guests: &guests };
+        for step in steps {
+            if let Step::DeactivatePartition(step) = step {
+                switch.deactivate(step, &mut Watched(None), &mut |_| Ok(())).unwrap();
+            }
+        }
+        let kept = RestoreFile::read(file).unwrap().partitions;
+        (self.fm.active.borrow().iter().copied().collect(), kept.iter().map(|e| e.id).collect())
+    }
+}
+
+/// Steps as they are shown.
+fn shown(steps: &[Step]) -> Vec<String> {
+    steps.iter().map(Step::to_string).collect()
+}
+
+#[test]
+fn a_start_activates_the_partition_of_exactly_its_gpus() {
+    let place = Place::new(None);
+    let step = |modules: &[u32]| place.start(modules).unwrap().map(|step| step.to_string());
+    assert_eq!(step(&[3, 1]).unwrap(), "activate NVLink partition 3 (modules 1, 3)");
+    assert_eq!(step(&[1]).unwrap(), "activate NVLink partition 7 (module 1)");
+    assert_eq!(step(&[]), None);
+    // Its own one that is active still.
+    place.has(3, OWN);
+    assert_eq!(step(&[1, 3]).unwrap(), "activate NVLink partition 3 (modules 1, 3)");
+    // While Fabric Manager is starting the host's own knowledge counts.
+    place.fm.code.set(Some(-8));
+    assert!(step(&[1, 3]).is_some());
+}
+
+#[test]
+fn a_start_is_refused_with_what_helps() {
+    let place = Place::new(None);
+    let (code, text, hint) = place.refused(&[1, 2]);
+    assert_eq!(code, "partition-none");
+    assert!(
+        text.contains("(modules 1, 2)") && hint.contains("modules 1, 3; modules 2, 4"),
+        "{hint}"
+    );
+    place.fm.active.borrow_mut().insert(3);
+    let (code, _, hint) = place.refused(&[1, 3]);
+    assert_eq!(
+        (code, hint.as_str()),
+        ("partition-stale", "`gpuvm fabric release 3` deactivates it")
+    );
+    let (code, _, hint) = place.refused(&[1]);
+    assert_eq!(
+        (code, hint.as_str()),
+        ("partition-overlap", "`gpuvm fabric release 3` deactivates it")
+    );
+    let other = place.domain("b", OTHER, &[1, 3]);
+    place.stage.fake.put_xml(other.text(), true);
+    let (code, _, hint) = place.refused(&[1, 3]);
+    assert_eq!((code, hint.as_str()), ("partition-held", "`gpuvm stop b` ends it"));
+    place.fm.is_changed.set(true);
+    assert_eq!(place.refused(&[2, 4]).0, "partition-changed");
+    place.fm.code.set(Some(-9));
+    let (code, text, hint) = place.refused(&[2, 4]);
+    assert_eq!(code, "partition-unreachable");
+    assert!(text.contains("domain `a`, which has no working CUDA") && hint.contains("systemctl"));
+}
+
+#[test]
+fn a_start_beside_another_driver_is_refused_and_an_unknown_one_not_compared() {
+    let place = Place::new(None).with_versions("570.1", "570.2");
+    let (code, text, hint) = place.refused(&[1, 3]);
+    assert_eq!(code, "fabric-versions");
+    assert!(text.contains("570.1") && text.contains("570.2"), "{text}");
+    assert!(hint.contains("install Fabric Manager 570.2"), "{hint}");
+    assert!(place.start(&[]).unwrap().is_none(), "nothing is compared for a guest without GPUs");
+    let same = Place::new(None).with_versions("570.2", "570.2");
+    assert!(same.start(&[1, 3]).unwrap().is_some());
+}
+
+#[test]
+fn what_was_active_for_a_guest_is_deactivated_and_its_gpus_reset() {
+    let place = Place::new(None);
+    let xml = place.domain("a", OWN, &[1, 3]);
+    assert!(once_stopped(&place.stage.world, &xml, true).unwrap().is_empty(), "nothing is active");
+    place.has(3, OWN);
+    place.has(4, OTHER);
+    let steps = once_stopped(&place.stage.world, &xml, true).unwrap();
+    let gpus = place.of(&[1, 3]);
+    let wanted = [
+        "deactivate NVLink partition 3 (modules 1, 3)".to_owned(),
+        format!("reset {}", gpus[0]),
+        format!("reset {}", gpus[1]),
+    ];
+    assert_eq!(shown(&steps), wanted);
+    assert_eq!(shown(&once_gone(&place.stage.world, &xml, true).unwrap()), wanted[..1]);
+    // Where Fabric Manager is away, the steps are there all the same: they leave it for later.
+    place.fm.code.set(Some(-9));
+    assert_eq!(once_stopped(&place.stage.world, &xml, true).unwrap(), steps);
+    assert_eq!(place.after(&steps), (vec![3, 4], vec![3, 4]));
+    place.fm.code.set(None);
+    assert_eq!(place.after(&steps), (vec![4], vec![4]));
+    // Activated by others: the guest that runs with all of its GPUs is the only one to use it.
+    place.fm.active.borrow_mut().insert(3);
+    assert_eq!(once_stopped(&place.stage.world, &xml, true).unwrap(), steps);
+    assert!(once_stopped(&place.stage.world, &xml, false).unwrap().is_empty());
+}
+
+#[test]
+fn the_partition_of_a_gpu_that_has_left_the_bus_is_deactivated_whole() {
+    let place = Place::new(Some(3));
+    place.has(3, OWN);
+    let xml = place.domain("a", OWN, &[1, 3]);
+    let steps = once_stopped(&place.stage.world, &xml, true).unwrap();
+    let reset = format!("reset {}", place.gpus[0]);
+    assert_eq!(shown(&steps), ["deactivate NVLink partition 3 (modules 1, 3)".to_owned(), reset]);
+    assert_eq!(place.after(&steps), (vec![], vec![]));
+    // Of nobody's record nobody can tell that it is this guest's alone; it is said, and stays.
+    place.fm.active.borrow_mut().insert(3);
+    assert!(once_stopped(&place.stage.world, &xml, true).unwrap().is_empty());
+    assert_eq!(place.stage.caller.heard("warning: NVLink partition 3 has GPUs of domain `a`"), 1);
+}
+
+#[test]
+fn what_is_remembered_of_a_guest_without_functions_is_deactivated() {
+    let place = Place::new(None);
+    let (xml, with) = (place.domain("a", OWN, &[]), place.domain("a", OWN, &[2, 4]));
+    assert!(once_stopped(&place.stage.world, &xml, true).unwrap().is_empty());
+    place.has(3, OWN);
+    for steps in [
+        once_stopped(&place.stage.world, &xml, false).unwrap(),
+        once_gone(&place.stage.world, &xml, false).unwrap(),
+        to_restart(&place.stage.world, &xml, &xml).unwrap(),
+    ] {
+        assert_eq!(shown(&steps)[0], "deactivate NVLink partition 3 (modules 1, 3)");
+    }
+    let steps = to_restart(&place.stage.world, &xml, &with).unwrap();
+    assert_eq!(shown(&steps).last().unwrap(), "activate NVLink partition 4 (modules 2, 4)");
+    assert_eq!(place.after(&steps), (vec![], vec![]));
+    // A list that nobody can read is of no concern to it.
+    std::fs::write(place.file(), "{").unwrap();
+    assert!(once_stopped(&place.stage.world, &xml, true).unwrap().is_empty());
+    assert_eq!(place.stage.caller.heard("warning"), 0);
+    assert!(once_stopped(&place.stage.world, &with, true).unwrap().is_empty());
+    assert_eq!(place.stage.caller.heard("warning"), 1);
+}
+
+#[test]
+fn a_restart_takes_what_the_stop_gives_back_and_refuses_what_others_have() {
+    let place = Place::new(None);
+    let (before, after) = (place.domain("a", OWN, &[1, 3]), place.domain("a", OWN, &[1]));
+    place.has(3, OWN);
+    place.stage.fake.put_xml(before.text(), true);
+    let steps = shown(&to_restart(&place.stage.world, &before, &after).unwrap());
+    assert_eq!(steps[0], "deactivate NVLink partition 3 (modules 1, 3)");
+    assert_eq!(steps.last().unwrap(), "activate NVLink partition 7 (module 1)");
+    // What another one has.
+    place.fm.active.borrow_mut().insert(4);
+    let other = place.domain("b", OTHER, &[2, 4]);
+    place.stage.fake.put_xml(other.text(), true);
+    let after = place.domain("a", OWN, &[2, 4]);
+    let error = to_restart(&place.stage.world, &before, &after).unwrap_err();
+    assert!(error.to_string().contains("partition 4 is held by domain `b`"), "{error}");
+}
+
+#[test]
+fn strangers_that_reach_each_other_are_not_started() {
+    let mut place = Place::new(None);
+    let text = include_str!("../../../topologies/dgx-2.json");
+    let parts = from_json(text).unwrap().parts().clone();
+    let dgx2 = Topology::new(parts.clone()).unwrap();
+    place.gpus = dgx2.gpus().map(|gpu| gpu.bdf).collect();
+    let switch = dgx2.of_kind(DeviceKind::NvSwitch).next().unwrap().bdf;
+    let one = place.domain("a", OWN, &[1]);
+    // Another guest holds an NVSwitch of the board.
+    place.gpus.push(switch);
+    place.stage.fake.put_xml(place.domain("b", OTHER, &[2, 17]).text(), true);
+    for (said, is_refused) in
+        [(None, false), (Some(Trust::OneTenant), false), (Some(Trust::Strangers), true)]
+    {
+        let mut parts = parts.clone();
+        parts.machine.trust = said;
+        let world = World::on(
+            Rc::clone(&place.stage.fake) as Rc<dyn crate::hypervisor::Hypervisor>,
+            Settings { connect: "qemu:///system".into(), ..Settings::default() },
+            place.stage.caller.clone(),
+        );
+        let world = world.with_topology(Topology::new(parts).unwrap());
+        let refused = refuse_strangers(&one, &world).err();
+        assert_eq!(refused.is_some(), is_refused, "{said:?}: {refused:?}");
+        let Some(Error::Refused(refusal)) = refused else { continue };
+        assert_eq!(refusal.code, "claim-shared-fabric");
+        assert!(
+            refusal.message.contains('b') && refusal.hint == Trust::advice(said),
+            "{refusal:?}"
+        );
+        // Alone on the host it is isolated.
+        place.stage.fake.domains.borrow_mut().clear();
+        assert!(refuse_strangers(&one, &world).is_ok());
+    }
+}
