@@ -406,6 +406,34 @@ fn gpuvm_man_prints_every_page_of_both_sections() {
     assert_eq!(written, known.len() + gpuvm::cli::pages::all().unwrap().len());
 }
 
+/// The modules that gpuvm-design(7) names below a room, of those that lie right below its root.
+fn modules_on_the_page(room: &str) -> BTreeSet<String> {
+    let page = fs::read_to_string(project().join("man/gpuvm-design.7")).unwrap();
+    let rooms = page.split("\n.SH THE ROOMS\n").nth(1).unwrap().split("\n.SH ").next().unwrap();
+    let head = format!("\n.TP 4\n\\fBsrc/{room}\\fR\n");
+    let entry = rooms.split(&head).nth(1).unwrap().split("\n.TP 4\n").next().unwrap();
+    let bold = entry.split("\\fB").skip(1).map(|rest| rest.split("\\fR").next().unwrap());
+    let is_module = |name: &&str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    bold.filter(is_module).map(str::to_owned).collect()
+}
+
+#[test]
+fn gpuvm_design_names_the_modules_that_there_are() {
+    for room in ["core", "host", "ops"] {
+        let named = modules_on_the_page(room);
+        let lib = fs::read_to_string(project().join("src").join(room).join("lib.rs")).unwrap();
+        let public =
+            lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+        let public: BTreeSet<String> = public.map(str::to_owned).collect();
+        // `undo` is a verb there.
+        let absent: Vec<_> = named.difference(&public).filter(|name| *name != "undo").collect();
+        assert!(absent.is_empty(), "no module of {room}: {absent:?}");
+        let silent: Vec<_> = public.difference(&named).collect();
+        // Those of ops are its verbs, which section 1 lists.
+        assert!(room == "ops" || silent.is_empty(), "{room}: the page leaves out {silent:?}");
+    }
+}
+
 /// Every verb is explained by a page, and every page but the last ones explains a verb.
 #[test]
 fn every_verb_has_a_page_that_explains_it() {

@@ -120,6 +120,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
             ("host capture -", "gpuvm-host"),
             ("host modules", "gpuvm-host-modules"),
             ("host pages", "gpuvm-host-pages"),
+            ("host trust", "gpuvm-host-trust"),
             ("host tuning", "gpuvm-host-tuning"),
             ("capacity", "gpuvm-capacity"),
             ("plan --gpus 1 --explain", "gpuvm-plan"),

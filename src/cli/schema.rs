@@ -1,9 +1,10 @@
-//! JSON Schemas of all that `--json` prints, made from the types that are printed, and the verb that prints them. What is
-//! printed and not listed here ends a debug build.
+//! JSON Schemas of all that `--json` prints, made from the types that are printed, and the verb that prints them. A test
+//! finds what is printed and not listed here.
 
 use super::diff;
 use super::export;
 use super::failure;
+use super::host;
 use super::network;
 use super::output::VERSION;
 use super::plan;
@@ -19,7 +20,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 54] = [
+const ALL: [Listed; 55] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
@@ -47,6 +48,7 @@ const ALL: [Listed; 54] = [
     ("gpuvm-host-modules", rows::<gpuvm_ops::modules::ModuleOfGpu>),
     ("gpuvm-host-pages", rows::<gpuvm_ops::host_pages::NodePool>),
     ("gpuvm-host-show", document::<gpuvm_ops::host_show::ShownHost<'static>>),
+    ("gpuvm-host-trust", document::<host::trust::Answer>),
     ("gpuvm-host-tuning", rows::<gpuvm_ops::host_settings::Setting>),
     ("gpuvm-image-added", document::<gpuvm_ops::images::add::Added>),
     ("gpuvm-image-list", rows::<gpuvm_ops::images::list::UsedImage>),

@@ -1,17 +1,17 @@
 //! `verify`, once or again and again.
 
+mod text;
+
 use super::args::VerifyArgs;
 use super::change::name_unfinished;
 use super::context::Context;
 use super::error::{self, EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
-use crate::verify::{Differs, Finding};
-use crate::words;
 use gpuvm_ops::files::FileError;
 use gpuvm_ops::gone;
 use gpuvm_ops::verify::watch::{Changed, Rounds};
 use gpuvm_ops::verify::{Verified, Verify, called, metrics, verify};
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
+use text::{finding_text, summary, text};
 
 /// Runs the verb.
 pub fn run(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -91,13 +91,6 @@ fn watch(args: &VerifyArgs, cx: &Context<'_>, every: Duration) -> anyhow::Result
     }
 }
 
-/// How much was found.
-fn summary(all: &[Verified]) -> String {
-    let count: usize = all.iter().map(|one| one.findings.len()).sum();
-    let domains = all.iter().filter(|one| !one.domain.is_empty()).count();
-    format!("{}, {}", words::count(domains, "domain"), words::count(count, "difference"))
-}
-
 /// Prints one change; as JSON in one line, for programs that read lines.
 fn tell(changed: &Changed, cx: &Context<'_>) -> anyhow::Result<()> {
     if cx.output.json {
@@ -110,33 +103,4 @@ fn tell(changed: &Changed, cx: &Context<'_>) -> anyhow::Result<()> {
         .iter()
         .map(|finding| format!("{domain}: gone: {} ({})\n", finding.says.message, finding.rule));
     Ok(cx.output.text(&appeared.chain(gone).collect::<String>())?)
-}
-
-/// One finding for people.
-fn finding_text(finding: &Finding) -> String {
-    let Finding { rule, severity, says, hint } = finding;
-    let Differs { message, at, .. } = says;
-    format!("{severity}: {message}\n  {at} ({rule})\n  hint: {hint}\n")
-}
-
-/// The answer for people.
-fn text(one: &Verified) -> String {
-    let Verified { domain, running, findings, rules, not_checked } = one;
-    let mut text: String = findings.iter().map(finding_text).collect();
-    let state = if *running { "running" } else { "off" };
-    let name = called(domain);
-    let name = if domain.is_empty() { name.to_owned() } else { format!("{name} ({state})") };
-    if !one.is_compared() {
-        return text + &format!("{name}: not compared\n");
-    }
-    let found = match findings.len() {
-        0 => "as it should be".to_owned(),
-        1 => "1 difference".to_owned(),
-        many => format!("{many} differences"),
-    };
-    write!(text, "{name}: {found}, {rules} rules checked").expect("text");
-    if !not_checked.is_empty() {
-        write!(text, ", not checked: {}", not_checked.join(", ")).expect("text");
-    }
-    text + "\n"
 }

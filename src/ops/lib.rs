@@ -3,13 +3,19 @@
 //! a page would call: nothing here prints, asks at a terminal or knows a command line. Who calls gives a
 //! [`Reporter`](reporter::Reporter), which is told and asked.
 //!
-//! Stops the guest of libvirt's test driver, and starts it again:
+//! Creates a guest on libvirt's test driver, which has no QEMU, and ends it again:
 //!
 //! ```
+//! use gpuvm_core::domain::guest::VirtType;
+//! use gpuvm_core::memsize::MemSize;
+//! use gpuvm_core::request::{DomainName, PinPolicy, Request};
+//! use gpuvm_ops::create::{self, CreateRequest, Waits};
+//! use gpuvm_ops::guest::{GuestRequest, NameRequest};
 //! use gpuvm_ops::reporter::{Answer, Asked, Reporter};
 //! use gpuvm_ops::session::{Confirm, Manner, Of, Session};
-//! use gpuvm_ops::start::{Start, start};
 //! use gpuvm_ops::stop::{Down, stop};
+//! use gpuvm_ops::storage::{DataRequest, SeedRequest, StorageRequest};
+//! use gpuvm_ops::taken::Taken;
 //! use gpuvm_ops::world::{Settings, World};
 //! use std::{io, sync::Arc, time::Duration};
 //!
@@ -31,20 +37,49 @@
 //!     }
 //! }
 //!
-//! let state = tempfile::tempdir()?;
+//! let dir = tempfile::tempdir()?;
+//! let disk = dir.path().join("disk.raw");
+//! std::fs::write(&disk, [0; 4096])?;
 //! let settings = Settings {
 //!     connect: "test:///default".into(),
-//!     state: Some(state.path().to_owned()),
+//!     state: Some(dir.path().join("state")),
 //!     ..Settings::default()
 //! };
 //! let world = World::new(settings, Arc::new(Plain));
+//! let request = Request {
+//!     vcpus: Some(1),
+//!     memory_kib: Some(MemSize::from_kib(64 << 10)),
+//!     pins: PinPolicy::None,
+//!     ..Request::for_gpus(0)
+//! };
+//! let wanted = CreateRequest {
+//!     guest: GuestRequest {
+//!         request,
+//!         name: NameRequest::Exact(DomainName::new("example")?),
+//!         template: None,
+//!         virt: VirtType::Qemu,
+//!         networks: Vec::new(),
+//!         taken: Taken::default(),
+//!     },
+//!     storage: StorageRequest {
+//!         disk: vec![disk],
+//!         data: DataRequest::None,
+//!         ..StorageRequest::default()
+//!     },
+//!     seed: SeedRequest::default(),
+//!     uuid: Some("5a4d6a3e-6d0f-4c0f-9d5c-3f1c1b0a2e11".into()),
+//!     private_net: false,
+//!     reserve_pages: false,
+//!     accept_shared_fabric: false,
+//!     starts: true,
+//! };
 //! let lock_wait = Duration::from_secs(60);
 //! let manner = Manner { confirm: Confirm::Given, dry_run: false, lock_wait, of: Of::Guests };
 //! let mut session = Session::begin(&world, manner)?;
-//! let done = session.run(|world| stop(world, "test", Down { force: true, wait_s: 0 }))?;
-//! assert!(done.made);
-//! let again = Start { name: "test".into(), reserve_pages: false, dry_run: false };
-//! assert!(session.run(|world| start(world, &again))?.made);
+//! let made = create::run(&mut session, &world, &wanted, Waits { address_s: 0, seed_s: None })?;
+//! assert_eq!((made.name.as_str(), made.started), ("example", true));
+//! let ended = session.run(|world| stop(world, "example", Down { force: true, wait_s: 0 }))?;
+//! assert!(ended.made);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -89,7 +89,7 @@ pub enum DataRequest {
 }
 
 /// What a guest is told at its first start.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct SeedRequest {
     /// Files of SSH public keys that may log in; none: those of the caller.
     pub ssh_key: Vec<PathBuf>,
@@ -114,9 +114,10 @@ pub struct SeedRequest {
 }
 
 /// Whether a guest gets a seed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SeedWanted {
     /// It does not.
+    #[default]
     No,
     /// It does where it is made of an image, or where something is to be told to it.
     Usual,

@@ -1,0 +1,217 @@
+//! What helps against an error of the rooms below, one cause at a time.
+
+use super::Hinted;
+use crate::apply::bind::BindError;
+use crate::apply::pages::PagesError;
+use crate::apply::{ApplyError, DiskError, JournalError, LockError, StepError};
+use crate::cli::offer;
+use crate::discover::lstopo::LstopoError;
+use crate::hypervisor::machine::command_there;
+use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
+use crate::input::InputError;
+use crate::placement::PlanError;
+use crate::shell::word;
+use gpuvm_core::fabric::PartitionRefusal;
+use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
+use gpuvm_ops::error::Error as OpsError;
+use std::path::Path;
+
+/// The hint that one cause carries.
+pub(super) fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let applied = cause.downcast_ref::<ApplyError>();
+    if let Some(StepError::NotConfirmed { name }) = cause.downcast_ref::<StepError>() {
+        return Some(format!(
+            "`gpuvm recover --end {name}` ends it; `gpuvm recover --discard` lets it run and forgets the change",
+            name = word(name)
+        ));
+    }
+    if applied.is_some_and(ApplyError::needs_recovery) {
+        return Some("remove the cause, then `gpuvm recover`".into());
+    }
+    if let Some(OpsError::Changed { again, .. }) = cause.downcast_ref::<OpsError>() {
+        // With the caller's own options: without them it might do more.
+        let again = offer::instead(&[]).unwrap_or_else(|| again.clone());
+        return Some(format!("`{again}` asks for what there is to do now"));
+    }
+    if let Some(hinted) = cause.downcast_ref::<Hinted>() {
+        return Some(hinted.hint.clone()).filter(|hint| !hint.is_empty());
+    }
+    if let Some(StepError::Elsewhere { host }) = cause.downcast_ref::<StepError>() {
+        return Some(format!("there: `{}`", command_there(host, "...")));
+    }
+    let planned = cause.downcast_ref::<PlanError>();
+    if let Some(PlanError::Impossible { hint, .. } | PlanError::Taken { hint, .. }) = planned {
+        return Some(hint.clone()).filter(|hint| !hint.is_empty());
+    }
+    if let Some(bind) = cause.downcast_ref::<BindError>() {
+        return bind_hint(bind);
+    }
+    if let Some(pages) = cause.downcast_ref::<PagesError>() {
+        return pages_hint(pages);
+    }
+    if let Some(disk) = cause.downcast_ref::<DiskError>() {
+        return disk_hint(disk);
+    }
+    if let Some(LstopoError::NoHwloc) = cause.downcast_ref::<LstopoError>() {
+        let build = "`cargo build --release --features hwloc` makes a gpuvm that reads it";
+        return Some(format!("{build}; `gpuvm host capture FILE` on that host records more"));
+    }
+    if let Some(input) = cause.downcast_ref::<InputError>() {
+        return input.hint();
+    }
+    if let Some(hint) = fabric_hint(cause) {
+        return Some(hint);
+    }
+    let journal = match applied {
+        Some(ApplyError::Journal(error)) => Some(error),
+        _ => cause.downcast_ref::<JournalError>(),
+    };
+    if let Some(JournalError::File { path, source }) = journal {
+        return Some(journal_hint(path, source));
+    }
+    if let Some(LockError::Held { .. }) = cause.downcast_ref::<LockError>() {
+        return Some("try again when it is done, or wait longer with --lock-wait SECONDS".into());
+    }
+    if let Some(LockError::Foreign { path, .. }) = cause.downcast_ref::<LockError>() {
+        return Some(format!(
+            "`ls -ld {0}` shows it; remove it if it is not needed",
+            word(&path.to_string_lossy())
+        ));
+    }
+    cause.downcast_ref::<HypervisorError>().and_then(hypervisor_hint)
+}
+
+/// What helps against a refusal of Fabric Manager, or against what keeps a partition.
+fn fabric_hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
+    if let Some(refusal) = cause.downcast_ref::<PartitionRefusal>() {
+        return Some(gpuvm_ops::partition::hint(refusal));
+    }
+    if let Some(RestoreFileError::Damaged { path, .. }) = cause.downcast_ref::<RestoreFileError>() {
+        let path = path.to_string_lossy();
+        return Some(format!("`mv {0} {0}.damaged` puts it away", word(&path)));
+    }
+    cause.downcast_ref::<ManagerRefusal>()?.advice().map(str::to_owned)
+}
+
+/// What helps where a journal cannot be written: without one no change is begun.
+fn journal_hint(path: &Path, source: &std::io::Error) -> String {
+    use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, StorageFull};
+    let dir = path.parent().unwrap_or(path).display();
+    match source.kind() {
+        StorageFull | QuotaExceeded => {
+            format!("make room: `df {dir}` shows what is left", dir = word(&dir.to_string()))
+        }
+        PermissionDenied => "run as root".to_owned(),
+        _ => format!(
+            "changes are written down there before they are made; see `df {dir}`, `ls -ld {dir}`",
+            dir = word(&dir.to_string())
+        ),
+    }
+}
+
+/// What helps against an error with a function's driver.
+fn bind_hint(error: &BindError) -> Option<String> {
+    Some(match error {
+        BindError::Stuck { .. } => {
+            "end what holds it (`nvidia-smi -pm 0`, `systemctl stop nvidia-persistenced \
+             nvidia-dcgm`) and try again; if the driver still does not let go, only a reboot \
+             frees it: --at-boot of `gpuvm device bind BDF` binds it before anything holds it"
+                .into()
+        }
+        BindError::NoReset { bdf, .. } => format!(
+            "a GPU that cannot be reset is not for guests: `gpuvm gpu exclude {bdf}` takes it out \
+             of use, so that others are chosen"
+        ),
+        BindError::Hangs { .. } => "the kernel still waits for a driver; a reboot ends that".into(),
+        BindError::Changed { .. } => "run it again: it is planned anew".into(),
+        BindError::NotTaken { .. } | BindError::Program { .. } => {
+            "`journalctl -k -n 30` shows what the kernel says".into()
+        }
+        BindError::Refused { .. } if !nix::unistd::geteuid().is_root() => "run as root".into(),
+        _ => return None,
+    })
+}
+
+/// What helps against an error with huge pages.
+fn pages_hint(error: &PagesError) -> Option<String> {
+    Some(match error {
+        PagesError::Write(error) => return bind_hint(error),
+        PagesError::File(_) => return None,
+        PagesError::NoNode { .. } => "`gpuvm host pages` shows the nodes".into(),
+        PagesError::NoSize { page, .. } => format!(
+            "`gpuvm host pages` shows the sizes; the kernel's argument hugepagesz={} adds one that \
+             the processor knows",
+            page.typed()
+        ),
+        PagesError::InUse { .. } => {
+            "`gpuvm list` shows what each domain holds; `gpuvm recover` gives them back once they are free"
+                .into()
+        }
+        PagesError::Changed { .. } | PagesError::Taken { .. } => {
+            "run it again: it is planned anew".into()
+        }
+        PagesError::Short { .. } => {
+            "memory is in pieces: --at-boot of `gpuvm host pages` reserves pages when the machine \
+             boots, while it is whole; smaller pages (--huge-pages 2M) are easier to get"
+                .into()
+        }
+    })
+}
+
+/// What helps against an error with an image.
+fn disk_hint(error: &DiskError) -> Option<String> {
+    let hint = match error {
+        DiskError::Exists { .. } => "use it as it is with --disk PATH, or choose another --name",
+        DiskError::Kept { path, .. } => {
+            let path = word(&path.to_string_lossy()).into_owned();
+            return Some(format!("`lsattr -d {path}` and `findmnt -T {path}` show what keeps it"));
+        }
+        DiskError::NoDirectory { .. } | DiskError::Denied { .. } | DiskError::Full { .. } => {
+            "--disk-dir DIR names another directory for new disks, --data-dir DIR one for the data disk"
+        }
+        DiskError::NoReserve { .. } => "--preallocate full, or none, needs no such thing",
+        DiskError::Journal(JournalError::File { path, source }) => {
+            return Some(journal_hint(path, source));
+        }
+        DiskError::NotAFile { .. }
+        | DiskError::Journal(_)
+        | DiskError::Other { .. }
+        | DiskError::Input(_) => {
+            return None;
+        }
+    };
+    Some(hint.into())
+}
+
+/// What helps against a hypervisor's error.
+fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
+    let hint = match error.kind {
+        HypervisorErrorKind::NoLibrary => "install libvirt's client library: apt install libvirt0",
+        HypervisorErrorKind::NoConnection if error.is_silent() => {
+            "it is frozen or waits for a disk: `systemctl status libvirtd virtqemud` and `journalctl -u libvirtd -n 30` \
+             there; guests run on without it"
+        }
+        HypervisorErrorKind::NoConnection => {
+            "is libvirtd running there? `systemctl start libvirtd`, or name another connection with --connect URI"
+        }
+        HypervisorErrorKind::Denied => {
+            "run as root, or join the group libvirt: `sudo usermod -aG libvirt $USER`, then log in again"
+        }
+        HypervisorErrorKind::NoVolume => {
+            "`virsh pool-list --all` shows the pools, `virsh vol-list POOL` the volumes of one"
+        }
+        HypervisorErrorKind::NoDomain => "`gpuvm list` shows the domains that are there",
+        HypervisorErrorKind::Exists => {
+            "choose another --name, or delete the domain that is there: `gpuvm delete NAME`"
+        }
+        HypervisorErrorKind::WrongState => "`gpuvm list` shows the state of each domain",
+        HypervisorErrorKind::NoNetwork => {
+            "`gpuvm network list` shows the networks, `gpuvm network create NAME` makes one, `virsh net-start NAME` starts \
+             one that is down"
+        }
+        HypervisorErrorKind::Busy | HypervisorErrorKind::BadXml | HypervisorErrorKind::Other => {
+            return None;
+        }
+    };
+    Some(hint.into())
+}

@@ -1,0 +1,72 @@
+//! Domains that are tuned, as they are printed.
+
+use crate::apply::Step;
+use crate::cli::output::Output;
+use crate::tune::Change;
+use gpuvm_ops::tune::answer::TunedDomain;
+use serde::Serialize;
+
+/// The answer with what would be done.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct WithSteps<'a> {
+    /// The domains, in the order in which they were named.
+    domains: &'a [TunedDomain],
+    /// The steps.
+    #[serde(skip_serializing_if = "<[Step]>::is_empty")]
+    steps: &'a [Step],
+}
+
+/// Prints the answer; `done`: the changes are made.
+pub(super) fn print(
+    domains: &[TunedDomain],
+    output: Output,
+    steps: &[Step],
+    done: bool,
+) -> std::io::Result<()> {
+    if output.json {
+        return output.json("gpuvm-tune", &WithSteps { domains, steps });
+    }
+    let lines = domains.iter().flat_map(|domain| {
+        let why = domain.reasons.iter().map(|reason| {
+            let mark = if reason.compromise { '!' } else { ' ' };
+            format!("  {mark} {}: {}", reason.choice, reason.because)
+        });
+        let found =
+            domain.findings.iter().map(|f| format!("  ! {}: {}", f.says.path, f.says.message));
+        let more: Vec<String> = if done { Vec::new() } else { why.chain(found).collect() };
+        lines(domain, done).into_iter().chain(more)
+    });
+    output.text(&lines.map(|line| line + "\n").collect::<String>())
+}
+
+/// A domain in lines.
+fn lines(domain: &TunedDomain, done: bool) -> Vec<String> {
+    let TunedDomain { name, refused, changes, .. } = domain;
+    if let Some(why) = refused {
+        return vec![format!("{name}: cannot be tuned: {}", why.replace('\n', ";"))];
+    }
+    let beside = domain.beside.iter().map(|words| format!("  {words}"));
+    let waits = domain.waits.iter().filter(|waits| !waits.is_empty());
+    let waits = waits.map(|waits| format!("  waits for the next start: {}", waits.join(", ")));
+    let waits = waits.chain(domain.undone.iter().map(|why| format!("  {why}")));
+    if changes.is_empty() && domain.beside.is_empty() {
+        let nothing = format!("{name}: nothing to do");
+        let undone = domain.undone.iter().map(|why| format!("  {why}"));
+        return std::iter::once(nothing).chain(undone).collect();
+    }
+    if changes.is_empty() {
+        let is = format!("{name} is defined so already");
+        return std::iter::once(is).chain(beside).chain(waits).collect();
+    }
+    let when = match (domain.waits_for_start, done) {
+        (true, true) => " is changed; the running guest gets it at its next start",
+        (true, false) => " would change; the running guest would get it at its next start",
+        (false, true) => " is changed",
+        (false, false) => " would change",
+    };
+    let line = |Change { item, was, now }: &Change| format!("  {item}: {was} -> {now}");
+    let first = std::iter::once(format!("{name}{when}"));
+    let stays = domain.stays.iter().map(|words| format!("  {words}"));
+    first.chain(changes.iter().map(line)).chain(beside).chain(stays).chain(waits).collect()
+}
