@@ -121,7 +121,9 @@ impl<I: Id> IdSet<I> {
 
     /// Makes the set of one id.
     pub fn of(id: I) -> Self {
-        [id].into_iter().collect()
+        let id = id.as_u32();
+        assert!(id <= MAX_ID, "{} {id} is above {MAX_ID}", I::KIND);
+        IdSet { base: id / 64, words: vec![1 << (id % 64)], kind: PhantomData }
     }
 
     /// Adds an id; ids above [`MAX_ID`] are refused by the parsers and cannot come from a checked host.

@@ -11,6 +11,7 @@ use super::GuestTopology;
 use crate::cpuset::CpuSet;
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
+use std::iter::repeat_n;
 
 /// Where the guest's leaves about caches come from (libvirt's `mode` of a CPU's `<cache>`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,39 +74,41 @@ fn last_id(shape: GuestTopology) -> u64 {
         .fold(0, |id, (number, field)| id << field | u64::from(number.max(1) - 1))
 }
 
-/// The L3 cache that a guest believes each of its vCPUs to be below, by any number.
-fn seen(shape: GuestTopology, cache: GuestCache, host: Option<u32>) -> Vec<u32> {
+/// The L3 cache that a guest believes each of its vCPUs to be below, by a number that never falls from one to the next.
+fn seen(shape: GuestTopology, cache: GuestCache, host: Option<u32>) -> impl Iterator<Item = u32> {
     let GuestTopology { sockets, dies, cores, threads } = shape;
-    let die_at = bits(cores) + bits(threads);
-    let mut seen = Vec::new();
-    for socket in 0..sockets {
-        for die in 0..dies {
-            for core in 0..cores {
-                let number =
-                    (((socket << bits(dies) | die) << bits(cores)) | core) << bits(threads);
-                let group = match (cache, host) {
-                    (GuestCache::Passthrough, Some(shared)) => number >> shared,
-                    (GuestCache::Passthrough, None) => socket,
-                    (GuestCache::Emulate, _) => number >> die_at,
-                };
-                seen.extend((0..threads).map(|_| group));
-            }
+    let (core_at, die_at) = (bits(threads), bits(cores) + bits(threads));
+    let all = (0..sockets).flat_map(move |socket| (0..dies).map(move |die| (socket, die)));
+    let group = move |(socket, die): (u32, u32), core: u32| {
+        let number = (socket << bits(dies) | die) << die_at | core << core_at;
+        match (cache, host) {
+            (GuestCache::Passthrough, Some(shared)) => number >> shared,
+            (GuestCache::Passthrough, None) => socket,
+            (GuestCache::Emulate, _) => number >> die_at,
         }
-    }
-    seen
+    };
+    all.flat_map(move |die| {
+        (0..cores).flat_map(move |core| repeat_n(group(die, core), threads as usize))
+    })
 }
 
-/// Whether two numberings put the same things together.
-fn is_same(seen: &[u32], there: &[usize]) -> bool {
-    let mut pairs: Vec<(u32, usize)> = seen.iter().copied().zip(there.iter().copied()).collect();
-    pairs.sort_unstable();
-    pairs.dedup();
-    let groups = pairs.len();
-    pairs.dedup_by_key(|(seen, _)| *seen);
-    let left = pairs.len();
-    pairs.sort_unstable_by_key(|(_, there)| *there);
-    pairs.dedup_by_key(|(_, there)| *there);
-    seen.len() == there.len() && left == groups && pairs.len() == groups
+/// Whether two numberings put the same things together; the first never falls.
+fn is_same(seen: impl Iterator<Item = u32>, there: &[usize]) -> bool {
+    let mut met = vec![false; there.iter().max().map_or(0, |most| most + 1)];
+    let (mut last, mut left) = (None, there.iter());
+    for group in seen {
+        let Some(&cache) = left.next() else { return false };
+        // A cache that was met before this group is in two of them.
+        let is_good = match last {
+            Some((same, before)) if same == group => before == cache,
+            _ => !std::mem::replace(&mut met[cache], true),
+        };
+        if !is_good {
+            return false;
+        }
+        last = Some((group, cache));
+    }
+    left.next().is_none()
 }
 
 /// Whether a guest with these pins sees its vCPUs below the L3 caches that they are below on the host; none where that is
@@ -120,8 +123,7 @@ pub fn shows_caches(
     // What a document says may not multiply out.
     let vcpus = [shape.sockets, shape.dies, shape.cores, shape.threads];
     let vcpus = vcpus.iter().try_fold(1u32, |all, part| all.checked_mul(*part))?;
-    (vcpus as usize == pins.len())
-        .then(|| is_same(&seen(shape, cache, host_bits(topology)), &there))
+    (vcpus as usize == pins.len()).then(|| is_same(seen(shape, cache, host_bits(topology)), &there))
 }
 
 /// The guest's topology with the fewest dies, and the source of its cache leaves, by which it sees the host's L3 caches;
@@ -140,7 +142,7 @@ pub fn with_caches(
     let most = last_id(shape).max(254);
     [GuestCache::Passthrough, GuestCache::Emulate].into_iter().find_map(|cache| {
         let fits = |shape: &GuestTopology| {
-            last_id(*shape) <= most && is_same(&seen(*shape, cache, host), &there)
+            last_id(*shape) <= most && is_same(seen(*shape, cache, host), &there)
         };
         Some((shapes().find(fits)?, cache))
     })
@@ -186,6 +188,7 @@ mod tests {
     fn fields_of_an_apic_id_are_whole_bits() {
         let shape = GuestTopology { sockets: 1, dies: 2, cores: 3, threads: 2 };
         // Ids 0 to 5 and 8 to 13.
+        let seen = |shape, cache, host| seen(shape, cache, host).collect::<Vec<u32>>();
         let by_host = seen(shape, GuestCache::Passthrough, Some(3));
         assert_eq!(by_host, [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]);
         assert_eq!(seen(shape, GuestCache::Emulate, None), by_host);
@@ -208,9 +211,16 @@ mod tests {
 
     #[test]
     fn groups_are_compared_whatever_their_numbers() {
-        assert!(is_same(&[4, 4, 9], &[7, 7, 1]));
-        for (seen, there) in [([4, 4, 9], [7, 1, 1]), ([4, 4, 4], [7, 7, 1]), ([4, 5, 4], [7; 3])] {
-            assert!(!is_same(&seen, &there), "{seen:?} {there:?}");
+        assert!(is_same([4, 4, 9].into_iter(), &[7, 7, 1]));
+        for (seen, there) in [
+            (vec![4, 4, 9], vec![7, 1, 1]),
+            (vec![4, 4, 4], vec![7, 7, 1]),
+            (vec![4, 5, 6], vec![7, 7, 7]),
+            (vec![4, 5, 6], vec![7, 1, 7]),
+            (vec![4, 5], vec![7, 1, 2]),
+            (vec![4, 5, 6], vec![7, 1]),
+        ] {
+            assert!(!is_same(seen.iter().copied(), &there), "{seen:?} {there:?}");
         }
     }
 

@@ -88,14 +88,14 @@ fn helpers(cores: &GuestCores<'_>) -> (CpuSet, Vec<CpuSet>) {
         None => node.spare(cores.threads),
     };
     let alone: Vec<CpuSet> = cores.nodes.iter().map(helper).collect();
-    let union = |sets: &[CpuSet]| sets.iter().fold(CpuSet::new(), |all, set| all.or(set));
-    let floats: Vec<CpuSet> = cores.nodes.iter().map(NodeCores::pcpus).collect();
-    let emulator = match union(&alone) {
-        none if none.is_empty() => union(&floats),
+    let emulator = match alone.iter().fold(CpuSet::new(), |all, set| all.or(set)) {
+        none if none.is_empty() => cores.nodes.iter().fold(none, |all, node| all.or(&node.pcpus())),
         some => some,
     };
-    let pin = |(alone, floats): (CpuSet, CpuSet)| if alone.is_empty() { floats } else { alone };
-    (emulator, alone.into_iter().zip(floats).map(pin).collect())
+    let pin = |(alone, node): (CpuSet, &NodeCores<'_>)| {
+        if alone.is_empty() { node.pcpus() } else { alone }
+    };
+    (emulator, alone.into_iter().zip(&cores.nodes).map(pin).collect())
 }
 
 /// Guest packages: one for each host package where each has as many cores of the guest, else one for all.

@@ -9,7 +9,7 @@ use super::extras::distance;
 use super::reason::{Topic, TreeReason};
 use super::{GuestPcie, PcieGroup, PcieLink};
 use crate::bdf::Bdf;
-use crate::topology::{DeviceKind, Proximity, Topology, Way};
+use crate::topology::{DeviceKind, PciDevice, Proximity, Topology, Way};
 
 /// The most expander buses of a guest with one for each host bridge: each takes one of the 29 slots of the root bus that
 /// q35 leaves, and the root ports of disks and NICs take the others, eight a slot. A guest with more gets one for each cell.
@@ -115,11 +115,15 @@ fn link(topology: &Topology, device: Bdf) -> Option<PcieLink> {
 /// Brings the NICs and drives of a PCIe switch behind the GPUs that hang below it. GPUs keep their order, so that the
 /// guest numbers them as the host does; what is below no switch of a GPU comes last, NVSwitches first.
 fn by_switch(topology: &Topology, devices: Vec<Bdf>) -> Vec<Bdf> {
+    let is_extra = |kind| matches!(kind, DeviceKind::Nic | DeviceKind::Nvme);
+    let kind = |bdf: &Bdf| topology.device(*bdf).map(PciDevice::kind);
+    if !devices.iter().filter_map(kind).any(is_extra) {
+        return devices;
+    }
     let ways = devices.iter().filter_map(|&bdf| Some((bdf, topology.device(bdf)?)));
     let ways = ways.map(|(bdf, device)| (bdf, device.kind(), topology.way(device)));
     let (gpus, others): (Vec<_>, Vec<_>) = ways.partition(|(_, kind, _)| *kind == DeviceKind::Gpu);
-    let is_extra = |kind| matches!(kind, DeviceKind::Nic | DeviceKind::Nvme);
-    if gpus.is_empty() || !others.iter().any(|(_, kind, _)| is_extra(*kind)) {
+    if gpus.is_empty() {
         return devices;
     }
     // Successive GPUs of one switch stay together: each device goes behind the last of them.

@@ -135,6 +135,9 @@ impl<'a> Cores<'a> {
             let mut chosen = chosen;
             let whole = chosen.len() + number;
             for class in [(false, false), (false, true), (true, true)] {
+                if chosen.len() == whole {
+                    break;
+                }
                 let of_class = |choice: &&Choice| {
                     chosen.contains(&choice.place)
                         || (rank(choice.place) == class && among(choice.place))

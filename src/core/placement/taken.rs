@@ -216,7 +216,11 @@ impl<'a> Taken<'a> {
     }
 
     /// Domains that run on these pcpus, or may.
-    pub(super) fn floating_over(&self, pcpus: &CpuSet) -> Vec<&'a str> {
+    pub(super) fn floating_over(&self, pcpus: impl FnOnce() -> CpuSet) -> Vec<&'a str> {
+        if self.floating.is_empty() {
+            return Vec::new();
+        }
+        let pcpus = &pcpus();
         let over = |set: &Option<CpuSet>| set.as_ref().is_none_or(|set| set.intersects(pcpus));
         let those = self.floating.iter().filter(|(_, set)| over(set));
         those.map(|(at, _)| self.domains[*at as usize].domain.as_str()).collect()

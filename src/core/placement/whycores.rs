@@ -24,7 +24,7 @@ impl Cores<'_> {
             self.explain_caches(node, reasons);
         }
         self.explain_neighbours(cores, reasons);
-        let floating = self.taken.floating_over(&cores.pcpus());
+        let floating = self.taken.floating_over(|| cores.pcpus());
         if !floating.is_empty() {
             let domains = floating.into_iter().map(str::to_owned).collect();
             reasons.compromise(Topic::Vcpus, CoreReason::Floaters { domains });
@@ -128,12 +128,15 @@ impl Cores<'_> {
         let mut nodes: Vec<NodeId> = Vec::new();
         let mut some = false;
         for of_node in &cores.nodes {
-            let (node, spare) = (of_node.node, of_node.spare(cores.threads));
+            let node = of_node.node;
             if let Some(seat) = of_node.own {
                 let pcpus = seat.core.pcpus.clone();
                 reasons.say(Topic::Emulator, CoreReason::EmulatorCore { pcpus, node });
                 some = true;
-            } else if !spare.is_empty() {
+                continue;
+            }
+            let spare = of_node.spare(cores.threads);
+            if !spare.is_empty() {
                 reasons.say(Topic::Emulator, CoreReason::EmulatorSpare { pcpus: spare, node });
                 some = true;
             } else {
@@ -185,7 +188,11 @@ impl Cores<'_> {
         if short && cores.own.is_some() && own > 0 && cores.vcpus.len() == 1 && own == 1 {
             reasons.compromise(Topic::Vcpus, CoreReason::SecondCore { node });
         }
-        let pcpus = cores.pcpus().and(&self.topology.parts().isolated);
+        let isolated = &self.topology.parts().isolated;
+        if isolated.is_empty() {
+            return;
+        }
+        let pcpus = cores.pcpus().and(isolated);
         if !pcpus.is_empty() {
             reasons.say(Topic::Vcpus, CoreReason::Isolated { pcpus });
         }

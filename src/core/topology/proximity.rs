@@ -104,8 +104,12 @@ impl Topology {
 impl Topology {
     /// The host bridge that a function hangs below, as the kernel names it (`pci0000:17`); none where nothing is known.
     pub fn host_bridge(&self, bdf: Bdf) -> Option<String> {
-        let root = self.way(self.device(bdf)?).root;
-        (!root.is_empty()).then(|| root.into_owned())
+        let device = self.device(bdf)?;
+        let root = match &device.root {
+            Some(root) => root.clone(),
+            None => self.way(device).root.into_owned(),
+        };
+        (!root.is_empty()).then_some(root)
     }
 }
 
