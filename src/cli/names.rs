@@ -89,7 +89,7 @@ pub fn state(state: DomainState) -> &'static str {
         DomainState::Paused => "paused",
         DomainState::ShuttingDown => "shutting down",
         DomainState::ShutOff => "shut off",
-        DomainState::Crashed => "crashed",
+        DomainState::Crashed => "crashed (still holds its devices)",
     }
 }
 

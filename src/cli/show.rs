@@ -6,7 +6,6 @@ use super::error::EXIT_DONE;
 use super::names::state;
 use super::options::{changes, told};
 use crate::domain::view::AgentState;
-use crate::hypervisor::DomainState;
 use crate::network::AddressSource;
 use crate::request::Request;
 use gpuvm_ops::domains::{ShownDomain, show};
@@ -81,7 +80,7 @@ fn text(shown: &ShownDomain) -> String {
     line("console", console.unwrap_or_else(|| "none".into()));
     let agent = match (view.agent, summary.state) {
         (AgentState::None, _) => "no channel for one",
-        (_, DomainState::ShutOff | DomainState::Crashed) => "",
+        (_, state) if !state.has_guest() => "",
         (AgentState::Connected, _) => "connected",
         (AgentState::Disconnected, _) => "not connected",
     };

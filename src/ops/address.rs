@@ -5,8 +5,8 @@ use crate::discover::ear::Ear;
 use crate::domain::DomainXml;
 use crate::domain::view::View;
 use crate::error::{Class, Error, Result, classed};
-use crate::guest::find;
-use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
+use crate::guest::{find, find_alive, restart_hint};
+use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::network::{AddressSource, GuestAddress};
 use crate::shell::word;
 use crate::world::World;
@@ -62,9 +62,7 @@ pub fn addresses(world: &World, wanted: &AddressWanted) -> Result<Addresses> {
     world.refuse_without_guests("ip")?;
     let hypervisor = world.hypervisor()?;
     let name = &wanted.name;
-    if matches!(find(&*hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed) {
-        return Err(off(name, "does not run, so it has no address"));
-    }
+    find_alive(&*hypervisor, name, "it has no address")?;
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
     let macs: Vec<String> = View::of(&xml, None)?.nics.into_iter().map(|nic| nic.mac).collect();
     // What cannot be read at all is an error, and no reason to wait.
@@ -73,7 +71,7 @@ pub fn addresses(world: &World, wanted: &AddressWanted) -> Result<Addresses> {
     let wait = Wait { name, macs: &macs, wait: time, each: wanted.all };
     let (waited, heard) = wait.run(&*hypervisor, || Ok::<(), Error>(()))?;
     match waited {
-        Waited::Ended => Err(off(name, "has ended before it had an address")),
+        Waited::Ended => Err(ended(&*hypervisor, name)),
         Waited::Over => Err(none(name, &macs, wanted.wait_s)),
         Waited::Found(found) if !wanted.all => Ok(Addresses::Best(found)),
         Waited::Found(_) => {
@@ -84,10 +82,14 @@ pub fn addresses(world: &World, wanted: &AddressWanted) -> Result<Addresses> {
     }
 }
 
-/// Refuses what only a running guest can tell.
-fn off(name: &str, why: &str) -> Error {
-    let hint = format!("`gpuvm start {name}` starts it", name = word(name));
-    classed(Class::WrongState, format!("domain `{name}` {why}"), hint)
+/// Says that a guest has ended while it was waited for.
+fn ended(hypervisor: &dyn Hypervisor, name: &str) -> Error {
+    let hint = match find(hypervisor, name) {
+        Ok(row) if row.state.is_active() => restart_hint(name),
+        _ => format!("`gpuvm start {}` starts it", word(name)),
+    };
+    let message = format!("domain `{name}` has ended before it had an address");
+    classed(Class::WrongState, message, hint)
 }
 
 /// Says that there is no address, and what helps.
@@ -186,7 +188,7 @@ impl Wait<'_> {
                 return Ok((Waited::Over, heard));
             }
             let rows = hypervisor.domains().unwrap_or_default();
-            if rows.iter().any(|row| row.name == name && row.state == DomainState::ShutOff) {
+            if rows.iter().any(|row| row.name == name && !row.state.has_guest()) {
                 return Ok((Waited::Ended, heard));
             }
             go_on()?;

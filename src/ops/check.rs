@@ -3,7 +3,7 @@
 use crate::disks;
 use crate::domain::DomainXml;
 use crate::error::{Doing as _, Result};
-use crate::hypervisor::{DomainState, XmlOf};
+use crate::hypervisor::XmlOf;
 use crate::placement::Occupancy;
 use crate::source::{Source, definition};
 use crate::taken::{Taken, taken};
@@ -81,7 +81,7 @@ fn read(source: &Source, world: &World) -> Result<(DomainXml, bool)> {
     let hypervisor = world.hypervisor()?;
     let xml = hypervisor.xml(name, XmlOf::Inactive)?;
     let summary = hypervisor.domains()?.into_iter().find(|summary| summary.name == *name);
-    let running = summary.is_some_and(|summary| summary.state != DomainState::ShutOff);
+    let running = summary.is_some_and(|summary| summary.state.is_active());
     let domain = DomainXml::parse(&xml).doing(|| format!("cannot read `{name}`"))?;
     Ok((domain, running))
 }

@@ -5,7 +5,7 @@ use crate::domain::view::View;
 use crate::error::{Class, Coded, Error, Result, classed};
 use crate::guest::find;
 use crate::hypervisor::{
-    Console, ConsoleRead, DomainState, Hypervisor, HypervisorErrorKind, XmlOf,
+    Console, ConsoleRead, Hypervisor, HypervisorErrorKind, XmlOf,
 };
 use crate::shell::word;
 use crate::world::World;
@@ -76,7 +76,7 @@ pub fn attach(world: &World, name: &str, force: bool) -> Result<Box<dyn Console>
 
 /// Refuses a domain that has no console to attach to.
 fn check(hypervisor: &dyn Hypervisor, name: &str) -> Result<()> {
-    if matches!(find(hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed) {
+    if !find(hypervisor, name)?.state.is_active() {
         let message = format!("domain `{name}` does not run, so it has no console");
         return Err(classed(
             Class::WrongState,

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::guest::find;
 use crate::history::{Owner, guest};
 use crate::hypervisor::uses::Uses;
-use crate::hypervisor::{DomainState, Hypervisor, Lease, XmlOf};
+use crate::hypervisor::{Hypervisor, Lease, XmlOf};
 use crate::made::{self, Fate, Proof};
 use crate::pages;
 use crate::partition;
@@ -39,7 +39,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     let has_nvram = parsed.root().child("os").is_some_and(|os| os.child("nvram").is_some());
     let view = View::of(&parsed, None)?;
     let mut steps = Vec::new();
-    if !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed) {
+    if summary.state.is_active() {
         steps.push(Step::EndDomain { name: name.clone(), uuid: Some(summary.uuid.clone()) });
     }
     let here = hypervisor.machine().is_here();

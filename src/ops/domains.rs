@@ -66,14 +66,13 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
     let summary = find(&*hypervisor, name)?;
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
     let mut view = View::of(&xml, world.topology().ok().as_ref())?;
-    let runs = summary.state != DomainState::ShutOff;
-    if runs && summary.persistent {
+    if summary.state.is_active() && summary.persistent {
         // What was made for it may have gone since it was started.
         let inactive = hypervisor.xml(name, XmlOf::Inactive)?;
         view.remembered = remembered(&DomainXml::parse(&inactive)?);
     }
     let macs: Vec<String> = view.nics.iter().map(|nic| nic.mac.clone()).collect();
-    let addresses = if runs { hypervisor.addresses(name, &macs)? } else { Vec::new() };
+    let addresses = if summary.state.has_guest() { hypervisor.addresses(name, &macs)? } else { Vec::new() };
     let autostart = hypervisor.autostart(name).ok();
     Ok(ShownDomain { summary, view, autostart, addresses })
 }

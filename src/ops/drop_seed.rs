@@ -9,7 +9,7 @@ use crate::domain::guest::{Made, Role};
 use crate::error::{Class, Coded, Error, Result, classed};
 use crate::guest::find;
 use crate::hypervisor::uses::Uses;
-use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, XmlOf};
+use crate::hypervisor::{Hypervisor, HypervisorError, XmlOf};
 use crate::made::{Fate, Proof};
 use crate::session::Session;
 use crate::shell::word;
@@ -121,6 +121,8 @@ struct Seed {
     name: String,
     /// Whether the domain runs.
     runs: bool,
+    /// Whether there is a guest to ask.
+    has_guest: bool,
     /// Whether the running guest has the disk.
     is_held: bool,
     /// Its definition.
@@ -143,14 +145,14 @@ impl Seed {
             return Err(DropSeedError::NoDefinition { name: name.to_string() }
                 .hint("its seed can be taken away when it has ended"));
         }
-        let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+        let (runs, has_guest) = (summary.state.is_active(), summary.state.has_guest());
         let is_held = runs && {
             let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
             live.disk(&made.path).is_some()
         };
         let uses = Uses::read(hypervisor)?;
         let fate = Proof::of(&parsed, &summary.uuid, &uses, hypervisor).fate(&made);
-        Ok(Some(Seed { name: name.to_owned(), runs, is_held, xml, made, fate }))
+        Ok(Some(Seed { name: name.to_owned(), runs, has_guest, is_held, xml, made, fate }))
     }
 
     /// The step that takes it from a guest that runs; none: there it is not.
@@ -199,6 +201,8 @@ pub struct Dropping {
     pub runs: bool,
     /// Whether its volume stays.
     pub stays: bool,
+    /// Whether there is a guest to ask.
+    has_guest: bool,
     /// What takes it from the definition alone, where the guest does not let go of it.
     redefine: Option<Step>,
 }
@@ -209,8 +213,9 @@ pub fn drop_seed(world: &World, name: &str) -> Result<Change<Option<Dropping>>> 
     let Some(seed) = Seed::of(&*hypervisor, name)? else {
         return Ok(Change::new("seed drop", name, Vec::new(), None));
     };
-    let (runs, stays, redefine) = (seed.runs, seed.stays(), seed.redefine(false)?);
-    let about = Some(Dropping { runs, stays, redefine });
+    let (stays, redefine) = (seed.stays(), seed.redefine(false)?);
+    let Seed { runs, has_guest, .. } = seed;
+    let about = Some(Dropping { runs, stays, has_guest, redefine });
     let mut change = Change::new("seed drop", name, seed.steps()?, about);
     if let Fate::Stays(why) = &seed.fate {
         change.warnings.push(why.clone());
@@ -230,7 +235,7 @@ pub fn run_when_read(
         world.progress(&format!("domain `{name}` has no seed"));
         return Ok(true);
     };
-    if let Some(wait_s) = wait_s.filter(|_| seed.runs) {
+    if let Some(wait_s) = wait_s.filter(|_| seed.has_guest) {
         world.progress(&format!("waiting up to {wait_s} s for cloud-init"));
         let wait = Duration::from_secs(wait_s);
         let go_on = || interrupted(session);

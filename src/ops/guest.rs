@@ -10,10 +10,11 @@ pub use render::{Extra, RenderError, path_text, render, template_file};
 
 use crate::domain::guest::VirtType;
 use crate::domain::wish::NicWish;
-use crate::error::{NoPlace, Result};
+use crate::error::{Class, NoPlace, Result, classed};
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::placement::{Occupancy, Placement, nearest, plan};
 use crate::request::{Request, Template};
+use crate::shell::word;
 use crate::storage::{StorageRequest, refuse_unfit};
 use crate::taken::{Taken, taken};
 use crate::topology::Topology;
@@ -80,6 +81,26 @@ fn place(
         let nearest = nearest(topology, occupancy, request);
         NoPlace { error, request: Box::new(request.clone()), nearest }
     })
+}
+
+/// The domain of this name, which has to have a guest that can be asked for something; `so`: what else follows for it, as in
+/// "so it has no address".
+pub fn find_alive(hypervisor: &dyn Hypervisor, name: &str, so: &str) -> Result<DomainSummary> {
+    let row = find(hypervisor, name)?;
+    if row.state.has_guest() {
+        return Ok(row);
+    }
+    let (is, hint) = match row.state.is_active() {
+        true => ("has crashed", restart_hint(name)),
+        false => ("does not run", format!("`gpuvm start {}` starts it", word(name))),
+    };
+    Err(classed(Class::WrongState, format!("domain `{name}` {is}, so {so}"), hint))
+}
+
+/// What helps where a guest has crashed and its process is kept.
+pub fn restart_hint(name: &str) -> String {
+    let name = word(name);
+    format!("`gpuvm restart {name}` ends it and starts it again; `gpuvm stop {name}` only ends it")
 }
 
 /// The domain of this name among those that are there.

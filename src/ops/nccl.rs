@@ -7,7 +7,7 @@ pub mod uninstall;
 use crate::domain::DomainXml;
 use crate::error::{Coded, Doing as _, Error, Result};
 use crate::guest::find;
-use crate::hypervisor::{DomainState, XmlOf};
+use crate::hypervisor::XmlOf;
 use crate::shell::word;
 use crate::source::{Source, definition};
 use crate::topology::Topology;
@@ -65,9 +65,8 @@ fn read(source: &Source, world: &World) -> Result<DomainXml> {
         Source::Domain(name) => name,
     };
     let hypervisor = world.hypervisor()?;
-    let is_off =
-        matches!(find(&*hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed);
-    let xml = hypervisor.xml(name, if is_off { XmlOf::Inactive } else { XmlOf::Live })?;
+    let active = find(&*hypervisor, name)?.state.is_active();
+    let xml = hypervisor.xml(name, if active { XmlOf::Live } else { XmlOf::Inactive })?;
     DomainXml::parse(&xml).doing(|| format!("cannot read `{name}`"))
 }
 

@@ -13,7 +13,7 @@ use crate::domain::DomainXml;
 use crate::error::{Doing as _, Result};
 use crate::fabric_desk::FabricDesk;
 use crate::fsroot::FsRoot;
-use crate::hypervisor::{DomainState, HypervisorErrorKind, XmlOf};
+use crate::hypervisor::{HypervisorErrorKind, XmlOf};
 use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology, is_vfio};
 use crate::world::World;
 use gpuvm_core::fabric::{
@@ -371,8 +371,7 @@ pub fn running(world: &World, topology: &Topology) -> Result<Vec<Running>> {
     let board: BTreeSet<Bdf> = topology.ruled().collect();
     let mut all = Vec::new();
     for row in hypervisor.domains()? {
-        // One that has crashed may be kept with its process and its GPUs (`on_crash` preserve).
-        if row.state == DomainState::ShutOff {
+        if !row.state.is_active() {
             continue;
         }
         let text = match hypervisor.xml(&row.name, XmlOf::Live) {

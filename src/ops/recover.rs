@@ -7,7 +7,7 @@ use crate::apply::{
 use crate::change::Change;
 use crate::error::{Error, Refusal, Result, usage};
 use crate::gone::{self, Left};
-use crate::hypervisor::{DomainState, Hypervisor};
+use crate::hypervisor::Hypervisor;
 use crate::identity::uuid_of;
 use crate::reporter::Question;
 use crate::session::{Confirm, Session};
@@ -197,8 +197,7 @@ fn running(killed: &Killed, hypervisor: &dyn Hypervisor) -> Result<Vec<String>> 
             None => killed.recovery.way == Way::Finish,
         };
         let row = hypervisor.domain(name)?.filter(|row| is_it(&row.uuid));
-        let off = [DomainState::ShutOff, DomainState::Crashed];
-        if row.is_some_and(|row| !off.contains(&row.state)) && !names.contains(name) {
+        if row.is_some_and(|row| row.state.is_active()) && !names.contains(name) {
             names.push(name.clone());
         }
     }

@@ -7,7 +7,7 @@ use crate::claim::{claim_of, refuse_strangers};
 use crate::domain::DomainXml;
 use crate::error::{Coded, Error, Refusal, Result, dump_and_define};
 use crate::guest::find;
-use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
+use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::partition;
 use crate::session::{Done, Session};
 use crate::shell::word;
@@ -71,7 +71,7 @@ pub fn run(session: &mut Session<'_>, name: &str, down: Down) -> Result<Done<()>
 /// Says where a restart of a guest that `ran` has ended: before the stop, or after.
 fn told(error: Error, hypervisor: &dyn Hypervisor, name: &str, ran: bool) -> Error {
     let Error::Apply(applied) = &error else { return error };
-    let is_off = find(hypervisor, name).is_ok_and(|row| row.state == DomainState::ShutOff);
+    let is_off = find(hypervisor, name).is_ok_and(|row| !row.state.is_active());
     if !ran || !is_off {
         return stop::explained(error, name, "restart");
     }

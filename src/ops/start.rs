@@ -4,8 +4,8 @@ use crate::apply::Step;
 use crate::change::{Change, DomainChange, Part};
 use crate::claim::claim_of;
 use crate::domain::DomainXml;
-use crate::error::Result;
-use crate::guest::find;
+use crate::error::{Class, Result, classed};
+use crate::guest::{find, restart_hint};
 use crate::hypervisor::{DomainState, XmlOf};
 use crate::pages;
 use crate::world::World;
@@ -30,7 +30,7 @@ pub fn start(world: &World, wanted: &Start) -> Result<Change> {
     let start = Step::StartDomain { name: name.clone(), uuid: Some(summary.uuid) };
     let mut change = Change::new("start", name, Vec::new(), ());
     match summary.state {
-        DomainState::ShutOff | DomainState::Crashed => {
+        DomainState::ShutOff => {
             let before = hypervisor.xml(name, XmlOf::Inactive)?;
             let xml = DomainXml::parse(&before)?;
             let pages = pages::to_start(name, &xml, *reserve_pages, world)?;
@@ -52,6 +52,10 @@ pub fn start(world: &World, wanted: &Start) -> Result<Change> {
                 }));
             }
             change.parts.extend([Part::Steps(claims), Part::Steps(vec![start]), Part::Complete]);
+        }
+        DomainState::Crashed => {
+            let message = format!("domain `{name}` has crashed and still holds its devices");
+            return Err(classed(Class::WrongState, message, restart_hint(name)));
         }
         // A paused or ending domain is not started; libvirt says why.
         DomainState::Paused | DomainState::ShuttingDown if !dry_run => {

@@ -79,8 +79,9 @@ pub fn way_down(hypervisor: &dyn Hypervisor, name: &str, down: Down) -> Result<O
     let summary = find(hypervisor, &name)?;
     let uuid = Some(summary.uuid);
     Ok(match summary.state {
-        DomainState::ShutOff | DomainState::Crashed => None,
-        _ if down.force => Some(Step::EndDomain { name, uuid }),
+        DomainState::ShutOff => None,
+        // Nobody is there to shut down, nor to lose anything.
+        state if down.force || !state.has_guest() => Some(Step::EndDomain { name, uuid }),
         _ => {
             let xml = DomainXml::parse(&hypervisor.xml(&name, XmlOf::Live)?)?;
             let by = match View::of(&xml, None)?.agent {
@@ -116,3 +117,6 @@ pub(crate) fn explained(error: Error, name: &str, verb: &str) -> Error {
     );
     coded(still.into(), format!("{still}{left}"), hint)
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use crate::error::{Class, Coded, Error, Refusal, Result, classed};
 use crate::guest::find;
 use crate::history::{DiskCopy, Entry};
 use crate::hypervisor::uses::{Conflict, Uses, files_of};
-use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
+use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::made::said;
 use crate::reporter::Question;
 use crate::session::Session;
@@ -177,7 +177,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     if !force {
         refuse_taken(hypervisor, &entry.before, &now, &summary.uuid)?;
     }
-    let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+    let runs = summary.state.is_active();
     let mut steps = entry.undo(&now, runs, &boot()?, !force);
     steps.push(history.forget(entry));
     let stays = keep_needed(hypervisor, entry, &summary.uuid, &mut steps)?;

@@ -12,7 +12,7 @@ use crate::error::{Doing as _, Error, Result, coded};
 use crate::fabric::compared;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::{
-    DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
+    DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
 };
 use crate::placement::Occupancy;
 use crate::topology::{FabricModel, Topology};
@@ -58,7 +58,7 @@ impl Verified {
     fn not_compared(summary: &DomainSummary, error: &Error) -> Verified {
         Verified {
             domain: summary.name.clone(),
-            running: is_running(summary),
+            running: summary.state.is_active(),
             findings: vec![not_compared(&summary.name, error.whole())],
             rules: 0,
             not_checked: Vec::new(),
@@ -136,11 +136,6 @@ fn kind(error: &Error) -> Option<HypervisorErrorKind> {
     let mut causes =
         successors(Some(error as &(dyn std::error::Error + 'static)), |cause| cause.source());
     causes.find_map(|cause| cause.downcast_ref::<HypervisorError>().map(|error| error.kind))
-}
-
-/// Whether a domain runs.
-fn is_running(summary: &DomainSummary) -> bool {
-    !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed)
 }
 
 /// The machine that domains run on, where that is this one.
@@ -240,15 +235,16 @@ impl Machine {
             let text = hypervisor.xml(name, which)?;
             DomainXml::parse(&text).doing(|| format!("cannot read `{name}`"))
         };
-        let running = is_running(summary);
+        let running = summary.state.is_active();
         let definition = parse(XmlOf::Public)?;
         let live = if running { Some(parse(XmlOf::Live)?) } else { None };
+        let asks = wait > Duration::ZERO && summary.state.has_guest();
         let here = self.here.as_ref();
         let pid = here.filter(|_| running).and_then(|here| {
             here.processes.get(&summary.uuid.to_ascii_lowercase()).map(|&pid| (&here.root, pid))
         });
         let process = pid.map(|(root, pid)| process::read(root, pid)).transpose()?.flatten();
-        let guest = live.as_ref().filter(|live| wait > Duration::ZERO && has_agent(live));
+        let guest = live.as_ref().filter(|live| asks && has_agent(live));
         let guest = guest.and_then(|live| view(hypervisor, name, &Claims::read(live), wait));
         let mut others = self.all.clone();
         others.domains.retain(|held| held.domain != *name);

@@ -12,7 +12,7 @@ use crate::history::History;
 use crate::hypervisor::machine::{self, Machine};
 use crate::hypervisor::none::{self, NoHypervisor};
 use crate::hypervisor::{
-    DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, VfPool, XmlOf,
+    Hypervisor, HypervisorError, HypervisorErrorKind, VfPool, XmlOf,
 };
 use crate::placement::{Exclusion, Held, Occupancy};
 use crate::remote;
@@ -340,7 +340,7 @@ impl World {
         let is_here = hypervisor.machine().is_here();
         let mut domains: Vec<Held> = Vec::new();
         for summary in hypervisor.domains()? {
-            let active = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+            let active = summary.state.is_active();
             // What a running domain holds now, and what it will hold after its next start, may differ.
             let kinds =
                 if active { &[XmlOf::Live, XmlOf::Inactive][..] } else { &[XmlOf::Inactive] };

@@ -1,6 +1,7 @@
 //! A guest's whole life on a real libvirtd, with what it sees from inside.
 
 use super::files;
+use super::place::until;
 use crate::support::daemon::{Daemon, Tiny, daemon};
 use crate::support::run;
 use std::fs;
@@ -88,6 +89,58 @@ fn a_guest_with_uefi_leaves_no_nvram() {
     done(daemon, &["stop", "uefi", "--force"]);
     done(daemon, &["delete", "uefi", "--yes"]);
     assert_eq!((named(&nvram), named(&disks)), (0, 0));
+}
+
+/// A boot sector that tells QEMU's pvpanic device (I/O port 0x505) of a panic, and halts: `mov al, 1; mov dx, 0x505; out dx, al;
+/// hlt; jmp` back.
+const PANICS: [u8; 9] = [0xb0, 0x01, 0xba, 0x05, 0x05, 0xee, 0xf4, 0xeb, 0xfd];
+
+#[test]
+fn a_crashed_guest_that_keeps_its_process_counts_as_active() {
+    let Some(daemon) = daemon() else { return };
+    let dir = daemon.fresh_dir("crashed");
+    let mut sector = [0; 512];
+    sector[..PANICS.len()].copy_from_slice(&PANICS);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    let (disk, file) = (dir.join("disk.raw"), dir.join("domain.xml"));
+    fs::write(&disk, sector).unwrap();
+    let xml = format!(
+        "<domain type='qemu'><name>crashed</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>\
+         <os><type arch='x86_64' machine='pc'>hvm</type></os><on_crash>preserve</on_crash><devices>\
+         <disk type='file'><driver name='qemu' type='raw'/><source file='{}'/>\
+         <target dev='hda' bus='ide'/></disk><panic model='isa'/></devices></domain>",
+        disk.display()
+    );
+    fs::write(&file, xml).unwrap();
+    assert!(daemon.virsh(&["define", file.to_str().unwrap()]).0);
+    let crash = || {
+        until("a crash", || daemon.virsh(&["domstate", "crashed"]).1.trim() == "crashed");
+        daemon.virsh(&["domid", "crashed"]).1.trim().to_owned()
+    };
+    done(daemon, &["start", "crashed"]);
+    let first = crash();
+    assert!(first.parse::<u32>().is_ok(), "it has no process, so the test proves nothing: {first}");
+    for verb in [&["list"][..], &["show", "crashed"]] {
+        let (out, _) = done(daemon, verb);
+        assert!(out.contains("crashed (still holds its devices)"), "{out}");
+    }
+    let (code, _, err) = run(&mut daemon.gpuvm(&["start", "crashed"]));
+    assert!(code == 1 && err.contains("has crashed and still holds its devices"), "{code}: {err}");
+    assert!(err.contains("gpuvm restart crashed"), "{err}");
+
+    done(daemon, &["restart", "crashed"]);
+    assert_ne!(crash(), first, "it was not ended");
+    // Nobody is asked to shut down, so nobody is waited for.
+    let begun = Instant::now();
+    done(daemon, &["stop", "crashed", "--wait", "600"]);
+    assert!(begun.elapsed() < Duration::from_secs(300));
+    assert_eq!(daemon.virsh(&["domstate", "crashed"]).1.trim(), "shut off");
+    assert!(done(daemon, &["stop", "crashed"]).1.contains("stopped already"));
+    done(daemon, &["start", "crashed"]);
+    crash();
+    let (_, err) = done(daemon, &["delete", "crashed", "--yes"]);
+    assert!(err.contains("end domain `crashed`"), "{err}");
+    assert!(!daemon.virsh(&["dominfo", "crashed"]).0, "the domain is left");
 }
 
 #[test]

@@ -2,14 +2,21 @@
 
 use super::domain::row;
 use super::{Observer, StepError};
-use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use gpuvm_core::domain::DomainXml;
 use std::time::{Duration, Instant};
 
 /// Time after which a guest is asked once more: one that still boots may not have heard it.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Asks a guest to let go of a disk and waits until it has. One that does not run holds none.
+/// Why a guest that has crashed keeps its disk: nobody is there to let go of it, and its process has it open.
+fn crashed() -> HypervisorError {
+    let message = "it has crashed and is kept with all it holds".to_owned();
+    let doing = "take the disk away".to_owned();
+    HypervisorError { kind: HypervisorErrorKind::WrongState, doing, message }
+}
+
+/// Asks a guest to let go of a disk and waits until it has. One that has no process holds none.
 pub(super) fn disk(
     hypervisor: &dyn Hypervisor,
     observer: &mut dyn Observer,
@@ -20,9 +27,9 @@ pub(super) fn disk(
     let until = Instant::now() + Duration::from_secs(wait_s);
     let (mut asked, mut why) = (None::<Instant>, None);
     loop {
-        if !matches!(row(hypervisor, name)?, Some(DomainState::Running | DomainState::Paused)) {
+        let Some(state) = row(hypervisor, name)?.filter(|state| state.is_active()) else {
             return Ok(());
-        }
+        };
         let xml = match hypervisor.xml(name, XmlOf::Live) {
             // It has ended since.
             Err(error) if error.kind == HypervisorErrorKind::NoDomain => return Ok(()),
@@ -31,6 +38,10 @@ pub(super) fn disk(
         // What cannot be read is told by whoever has to change it.
         let device = DomainXml::parse(&xml).ok();
         let Some(device) = device.as_ref().and_then(|xml| xml.disk(path)) else { return Ok(()) };
+        if !state.has_guest() {
+            let (name, path, why) = (name.to_owned(), path.to_owned(), Some(Box::new(crashed())));
+            return Err(StepError::HoldsDisk { name, path, wait_s: 0, why });
+        }
         if let Some(signal) = observer.interrupted() {
             return Err(StepError::Signal { signal });
         }

@@ -25,7 +25,7 @@ pub(super) fn row(
 
 /// Whether a domain in this state has a QEMU.
 pub(super) fn is_active(state: Option<DomainState>) -> bool {
-    !matches!(state, None | Some(DomainState::ShutOff | DomainState::Crashed))
+    state.is_some_and(DomainState::is_active)
 }
 
 /// The domain of a name, which has to be the one of this UUID; none: there is none of this name.

@@ -5,7 +5,7 @@ use super::{Step, StepError};
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
 use crate::hypervisor::uses::{Conflict, Use, User, Uses};
-use crate::hypervisor::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind};
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::identity::FileId;
 use gpuvm_core::domain::DomainXml;
 use gpuvm_core::domain::guest::VolumeRef;
@@ -94,11 +94,10 @@ pub(super) fn expects_disks(
         return Ok(());
     }
     let uses = Uses::read(hypervisor)?;
-    let off = [DomainState::ShutOff, DomainState::Crashed];
     let rows = if starts { hypervisor.domains()? } else { Vec::new() };
     let counts = |one: &Use| match &one.by {
         User::Domain { uuid, .. } if starts => {
-            rows.iter().any(|row| row.uuid == *uuid && !off.contains(&row.state))
+            rows.iter().any(|row| row.uuid == *uuid && row.state.is_active())
         }
         _ => true,
     };

@@ -12,7 +12,7 @@
 use super::bind::BindError;
 use crate::fsroot::{FsError, FsRoot};
 use crate::holders::{self, Seen, Use, UseKind};
-use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf, none};
+use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf, none};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::domain::DomainXml;
 use gpuvm_core::placement::Occupancy;
@@ -185,7 +185,7 @@ impl Look<'_> {
             Err(error) => return Said::Untold(error.to_string()),
         };
         let mut untold = None;
-        for row in rows.into_iter().filter(|row| has_process(row.state)) {
+        for row in rows.into_iter().filter(|row| row.state.is_active()) {
             let text = match self.hypervisor.xml(&row.name, XmlOf::Live) {
                 Ok(text) => text,
                 // It has ended since it was listed.
@@ -315,18 +315,12 @@ impl Look<'_> {
     }
 }
 
-/// Whether a domain in this state may have a QEMU, and its devices: one that has crashed may be kept with both (`on_crash`
-/// preserve).
-fn has_process(state: DomainState) -> bool {
-    state != DomainState::ShutOff
-}
-
 /// Which running domain, other than that of this UUID, has one of these functions, with that function and its name; none
 /// where there is none, or libvirt does not say.
 pub fn runs_with(hypervisor: &dyn Hypervisor, uuid: &str, functions: &[Bdf]) -> Vec<(Bdf, String)> {
     let mut found = Vec::new();
     for row in hypervisor.domains().unwrap_or_default() {
-        if row.uuid == uuid || !has_process(row.state) {
+        if row.uuid == uuid || !row.state.is_active() {
             continue;
         }
         let Ok(text) = hypervisor.xml(&row.name, XmlOf::Live) else { continue };

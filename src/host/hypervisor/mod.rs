@@ -26,7 +26,8 @@ use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-/// Whether a domain runs.
+/// Whether a domain runs. All but [`DomainState::ShutOff`] are active by libvirt: there is a process, which holds the
+/// domain's devices, disks, memory and bridge ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -37,10 +38,22 @@ pub enum DomainState {
     Paused,
     /// On its way down.
     ShuttingDown,
-    /// Off.
+    /// Off: no process.
     ShutOff,
-    /// Ended by a crash of the guest or of QEMU.
+    /// The guest has crashed, and its process is kept with all it holds (`on_crash` preserve).
     Crashed,
+}
+
+impl DomainState {
+    /// Whether the domain has a process, which holds its devices.
+    pub fn is_active(self) -> bool {
+        self != DomainState::ShutOff
+    }
+
+    /// Whether there is a guest to ask: one that has crashed holds what it had, and answers nobody.
+    pub fn has_guest(self) -> bool {
+        self.is_active() && self != DomainState::Crashed
+    }
 }
 
 /// One row of the list of domains.

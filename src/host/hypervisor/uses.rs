@@ -11,7 +11,7 @@ mod chain;
 mod document;
 
 use super::storage::{Pool, Storage, Volume};
-use super::{DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use super::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::command::output;
 use crate::discover::silent::Silent;
 use chain::Walk;
@@ -196,7 +196,7 @@ impl Uses {
         let silent = if here { Silent::read() } else { Silent::default() };
         let mut uses = Uses { here, volumes, inactive, silent, ..Uses::default() };
         for summary in hypervisor.domains()? {
-            let runs = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+            let runs = summary.state.is_active();
             let both = [XmlOf::Public, XmlOf::Live];
             for which in both.into_iter().filter(|which| runs || *which == XmlOf::Public) {
                 let text = match hypervisor.xml(&summary.name, which) {

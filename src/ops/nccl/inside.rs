@@ -5,8 +5,8 @@
 use crate::agent::{Agent, Untold, has_agent};
 use crate::domain::DomainXml;
 use crate::error::{Coded, Error, Result};
-use crate::guest::find;
-use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
+use crate::guest::{find, restart_hint};
+use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::shell::word;
 use gpuvm_core::nccl::place::{CONF, FILE, FOUND_AT, OVER_CONF, TMPFILES, named_by, sum};
 use std::collections::BTreeMap;
@@ -141,7 +141,11 @@ impl<'a> Inside<'a> {
     /// Greets the agent of a guest.
     pub fn of(hypervisor: &'a dyn Hypervisor, name: &'a str) -> Result<Inside<'a>> {
         let off = || InstallError::Off { name: name.to_owned() };
-        if matches!(find(hypervisor, name)?.state, DomainState::ShutOff | DomainState::Crashed) {
+        let state = find(hypervisor, name)?.state;
+        if state.is_active() && !state.has_guest() {
+            return Err(InstallError::NoAgent { name: name.to_owned() }.hint(restart_hint(name)));
+        }
+        if !state.is_active() {
             return Err(off().hint(format!("`gpuvm start {}` starts it", word(name))));
         }
         let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;

@@ -10,7 +10,7 @@ use crate::domain::DomainXml;
 use crate::error::{Class, Doing as _, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::guest::find;
-use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
+use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::network::doctor::{
     Attached, Behind, Case, Diagnosis, HostSide, Inside, Nic, On, examine,
 };
@@ -52,7 +52,7 @@ pub struct Diagnosed {
 pub fn diagnose(world: &World, name: &str, wait: Duration) -> Result<Diagnoses> {
     let hypervisor = &*world.hypervisor()?;
     let state = find(hypervisor, name)?.state;
-    let running = !matches!(state, DomainState::ShutOff | DomainState::Crashed);
+    let running = state.is_active();
     let which = if running { XmlOf::Live } else { XmlOf::Public };
     let domain = DomainXml::parse(&hypervisor.xml(name, which)?)?;
     let nics = Nic::all(&domain);
@@ -66,10 +66,10 @@ pub fn diagnose(world: &World, name: &str, wait: Duration) -> Result<Diagnoses> 
     let root = if world.has_guests_here()? { Some(FsRoot::live()?) } else { None };
     let host = root.as_ref().map(|root| path::read(root, filter::read(root)));
     let host = host.transpose().doing(|| "cannot read the host's network".into())?;
-    let asked = running && !wait.is_zero() && has_agent(&domain);
+    let asked = state.has_guest() && !wait.is_zero() && has_agent(&domain);
     let agent = if asked { Agent::greet(hypervisor, name, wait) } else { None };
     let known =
-        if running { hypervisor.addresses(name, &[]).unwrap_or_default() } else { Vec::new() };
+        if state.has_guest() { hypervisor.addresses(name, &[]).unwrap_or_default() } else { Vec::new() };
     let seen = Seen { running, agent: agent.as_ref().map(Inner::ask), known: &known };
     let sides = (root.as_ref(), host.as_ref());
     let looked = nics.into_iter().map(|nic| look(name, nic, &seen, sides, hypervisor));

@@ -2,7 +2,7 @@
 
 use crate::domain::{DomainXml, Hook, hooks};
 use crate::error::Result;
-use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::network::Network;
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ impl Guests {
     pub fn read(hypervisor: &dyn Hypervisor) -> Result<Guests> {
         let mut found = Vec::new();
         for summary in hypervisor.domains()? {
-            let running = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+            let running = summary.state.is_active();
             let which = if running { XmlOf::Live } else { XmlOf::Public };
             let text = match hypervisor.xml(&summary.name, which) {
                 // Deleted since it was listed.

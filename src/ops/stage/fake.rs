@@ -27,6 +27,8 @@ pub struct Fake {
     pub domains: RefCell<BTreeMap<String, (String, bool)>>,
     /// The XML that domains run by, where that is not their definition.
     pub live: RefCell<BTreeMap<String, String>>,
+    /// Domains that have crashed while they ran, and keep their process.
+    pub crashed: RefCell<BTreeSet<String>>,
     /// Domains that cannot be read, and why.
     pub unreadable: RefCell<BTreeMap<String, HypervisorErrorKind>>,
     /// Domains whose definition does not outlive them.
@@ -153,7 +155,11 @@ impl Hypervisor for Fake {
         let row = |(name, (xml, runs)): (&String, &(String, bool))| DomainSummary {
             name: name.clone(),
             uuid: DomainXml::parse(xml).unwrap().uuid().unwrap(),
-            state: if *runs { DomainState::Running } else { DomainState::ShutOff },
+            state: match runs {
+                true if self.crashed.borrow().contains(name) => DomainState::Crashed,
+                true => DomainState::Running,
+                false => DomainState::ShutOff,
+            },
             persistent: !self.transient.borrow().contains(name),
         };
         Ok(self.domains.borrow().iter().map(row).collect())
@@ -191,10 +197,12 @@ impl Hypervisor for Fake {
     }
     fn shutdown(&self, name: &str, _: AskedBy) -> Result<(), HypervisorError> {
         self.call("shutdown")?;
-        self.with(name, |domain| domain.1 = name == "stubborn")
+        let keeps = name == "stubborn" || self.crashed.borrow().contains(name);
+        self.with(name, |domain| domain.1 = keeps)
     }
     fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
         self.call("destroy")?;
+        self.crashed.borrow_mut().remove(name);
         self.with(name, |domain| domain.1 = false)
     }
     fn detach(&self, _: &str, _: &str) -> Result<(), HypervisorError> {

@@ -9,7 +9,7 @@ use crate::domain::{DomainXml, Element};
 use crate::error::{
     Class, Coded, Doing as _, Error, Refusal, Result, classed, dump_and_define, usage,
 };
-use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
+use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::networks::refuse_unfit;
 use crate::placement::explain::NOTHING_LEFT;
 use crate::placement::{Occupancy, PlanError};
@@ -170,7 +170,7 @@ fn of_hypervisor(
     }
     let subject = |summary: &DomainSummary| {
         let text = hypervisor.xml(&summary.name, XmlOf::Inactive)?;
-        let running = !matches!(summary.state, DomainState::ShutOff | DomainState::Crashed);
+        let running = summary.state.is_active();
         let xml = DomainXml::parse(&text).doing(|| format!("cannot read `{}`", summary.name))?;
         let live = match wanted.live && running {
             true => Some(DomainXml::parse(&hypervisor.xml(&summary.name, XmlOf::Live)?)?),

@@ -95,7 +95,7 @@ impl Hypervisor for Libvirt {
             true => Known::default(),
             false => Known {
                 running: named(sys::VIR_CONNECT_LIST_DOMAINS_RUNNING)?,
-                off: named(sys::VIR_CONNECT_LIST_DOMAINS_SHUTOFF)?,
+                off: named(sys::VIR_CONNECT_LIST_DOMAINS_INACTIVE)?,
                 persistent: named(sys::VIR_CONNECT_LIST_DOMAINS_PERSISTENT)?,
             },
         };
@@ -289,7 +289,7 @@ impl Libvirt {
 struct Known {
     /// Those that run.
     running: BTreeSet<String>,
-    /// Those that are off.
+    /// Those that are not active.
     off: BTreeSet<String>,
     /// Those that have a definition.
     persistent: BTreeSet<String>,
@@ -317,17 +317,23 @@ fn summary(domain: &Domain) -> Result<DomainSummary, Error> {
     Ok(DomainSummary { name, uuid, state, persistent })
 }
 
-/// The state of a domain.
+/// The state of a domain. Whether it is active, and holds its devices, is told by libvirt's own answer to that alone.
 fn state(domain: &Domain) -> Result<DomainState, Error> {
-    Ok(match domain.state()?.0.known() {
-        Some(State::Running | State::Blocked | State::NoState) => DomainState::Running,
-        Some(State::Paused | State::PMSuspended) => DomainState::Paused,
+    if !domain.is_active()? {
+        return Ok(DomainState::ShutOff);
+    }
+    Ok(active(domain.state()?.0.known()))
+}
+
+/// The state of a domain that is active. One that says it is off starts: libvirt gives it its id first, starts QEMU with its
+/// vCPUs paused, and sets its state last (`qemuProcessInit`).
+fn active(state: Option<State>) -> DomainState {
+    match state {
+        Some(State::Running | State::Blocked | State::NoState) | None => DomainState::Running,
+        Some(State::Paused | State::PMSuspended | State::Shutoff) => DomainState::Paused,
         Some(State::Shutdown) => DomainState::ShuttingDown,
-        Some(State::Shutoff) => DomainState::ShutOff,
         Some(State::Crashed) => DomainState::Crashed,
-        None if domain.is_active()? => DomainState::Running,
-        None => DomainState::ShutOff,
-    })
+    }
 }
 
 /// Whether a domain is, or within [`END_WAIT`] comes to be, not running.
@@ -349,6 +355,16 @@ mod tests {
     use super::*;
     use crate::hypervisor::HypervisorErrorKind;
     use crate::skip::skip;
+
+    #[test]
+    fn what_is_active_is_never_off() {
+        let states = [State::Paused, State::Shutdown, State::Shutoff, State::Crashed];
+        for state in states.map(Some).into_iter().chain([None]) {
+            assert!(active(state).is_active(), "{state:?}");
+        }
+        assert_eq!(active(Some(State::Crashed)), DomainState::Crashed);
+        assert!(!DomainState::Crashed.has_guest());
+    }
 
     #[test]
     fn the_test_driver_goes_through_a_life() {

@@ -1,0 +1,102 @@
+//! A guest that has crashed and keeps its process (`on_crash` preserve), as each verb takes it.
+
+use super::*;
+use crate::apply::StepError;
+use crate::delete::{Delete, delete};
+use crate::hypervisor::uses::Uses;
+use crate::restart::restart;
+use crate::session::Confirm;
+use crate::stage::fake::{Fake, xml};
+use crate::stage::{Stage, UUID, manner};
+use crate::start::{Start, start};
+use std::path::Path;
+
+/// A stop that is not forced.
+const DOWN: Down = Down { force: false, wait_s: 0 };
+
+/// A machine with a guest that has crashed and has a disk.
+fn stage() -> Stage {
+    let stage = Stage::who_says(Answer::Yes);
+    let disk = "<devices><disk type='file' device='cdrom'><source file='/a.img'/>\
+                <target dev='sda' bus='sata'/></disk></devices></domain>";
+    stage.fake.put_xml(&xml("a", UUID).replace("</domain>", disk), true);
+    stage.fake.crashed.borrow_mut().insert("a".into());
+    stage
+}
+
+/// Whether its guest has crashed and has its process.
+fn is_crashed(fake: &Fake) -> bool {
+    fake.runs("a") == Some(true) && fake.crashed.borrow().contains("a")
+}
+
+/// Runs what is planned.
+fn run<T>(stage: &Stage, plan: impl Fn(&World) -> Result<Change<T>>) -> Result<Done<T>> {
+    Session::begin(&stage.world, manner(Confirm::Ask))?.run(plan)
+}
+
+#[test]
+fn a_stop_ends_it_and_asks_nobody_to_shut_down() {
+    let stage = stage();
+    let done = run(&stage, |world| stop(world, "a", DOWN)).unwrap();
+    assert!(matches!(done.change.steps()[..], [Step::EndDomain { .. }]), "{:?}", done.change);
+    assert_eq!(stage.fake.runs("a"), Some(false));
+    assert!(!run(&stage, |world| stop(world, "a", DOWN)).unwrap().made, "it is off");
+}
+
+#[test]
+fn it_is_restarted_and_not_started() {
+    let stage = stage();
+    for dry_run in [false, true] {
+        let wanted = Start { name: "a".into(), reserve_pages: false, dry_run };
+        let error = start(&stage.world, &wanted).unwrap_err();
+        assert!(error.to_string().contains("still holds its devices"), "{error}");
+    }
+    assert!(is_crashed(&stage.fake));
+    let done = run(&stage, |world| restart(world, "a", DOWN)).unwrap();
+    let steps = done.change.steps();
+    assert!(matches!(steps[..], [Step::EndDomain { .. }, Step::StartDomain { .. }]), "{steps:?}");
+    assert!(stage.fake.runs("a") == Some(true) && !is_crashed(&stage.fake));
+}
+
+#[test]
+fn a_deletion_ends_it_first() {
+    let stage = stage();
+    let wanted = Delete { name: "a".into(), keep_data: false };
+    let done = run(&stage, |world| delete(world, &wanted)).unwrap();
+    let steps = done.change.steps();
+    let [Step::EndDomain { .. }, Step::UndefineDomain { .. }, ..] = steps[..] else {
+        panic!("{steps:?}")
+    };
+    assert_eq!(stage.fake.runs("a"), None);
+}
+
+#[test]
+fn no_step_takes_what_it_holds() {
+    let stage = stage();
+    let one = |step: Step| run(&stage, |_| Ok(Change::new("test", "a", vec![step.clone()], ())));
+    let undefine = Step::UndefineDomain { name: "a".into(), xml: stage.fake.definition("a") };
+    assert!(one(undefine).unwrap_err().whole().contains("it runs"), "undefined");
+    let detach = Step::DetachDisk { name: "a".into(), path: "/a.img".into(), wait_s: 600 };
+    let error = one(detach).unwrap_err();
+    let Error::Apply(ApplyError::Failed { source: StepError::HoldsDisk { .. }, .. }) = &error
+    else {
+        panic!("{error}")
+    };
+    assert!(error.whole().contains("crashed"), "{}", error.whole());
+    assert!(is_crashed(&stage.fake));
+}
+
+#[test]
+fn what_it_runs_with_is_taken() {
+    let stage = stage();
+    // Its definition has another disk by now.
+    let live = stage.fake.definition("a");
+    stage.fake.put_xml(&live.replace("/a.img", "/b.img"), true);
+    stage.fake.live.borrow_mut().insert("a".into(), live);
+    let uses = Uses::read(&*stage.fake).unwrap();
+    for path in ["/a.img", "/b.img"] {
+        assert_eq!(uses.of(Path::new(path)).len(), 1, "{path}");
+    }
+    let held = stage.world.occupancy(false).unwrap().domains;
+    assert!(!held.is_empty() && held.iter().all(|held| held.active));
+}
