@@ -22,7 +22,7 @@ fn can_run() -> bool {
 /// Defines every `*.xml` of the directory `$0` beside one another and prints a verdict each; then the correct domain on a
 /// host whose node 0 has no memory. All ask for the same GPUs and pcpus, which libvirt accepts as well.
 const SCRIPT: &str = r#"
-cd "$0" && mkdir root || exit
+cd "$0" && mkdir -p root || exit
 define() {
   virsh -q -c "qemu:///embed?root=$0/root" define --validate "$1" >/dev/null 2>"$2.log" \
     && echo "accepted $2" || echo "refused $2"
@@ -54,6 +54,7 @@ fn libvirt_accepts_what_the_checker_refuses() {
     for (number, defect) in cases.iter().enumerate() {
         write(&format!("case-{number}.xml"), edited(defect.edits));
     }
+    support::known::give(&dir.path().join("root").join(support::known::EMBEDDED), &host);
     let (code, out, err) = support::run(
         std::process::Command::new(support::project().join("tests/as-host"))
             .arg(host)

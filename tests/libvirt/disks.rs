@@ -2,7 +2,7 @@
 
 use super::{files, on_dgx2};
 use crate::support::daemon::{Daemon, Tiny, daemon, namespaces};
-use crate::support::{project, run, skip};
+use crate::support::{host_tree, known, project, run, skip};
 use gpuvm::domain::guest::{Disk, DiskFormat, DiskIo, DiskKind, Guest, Record, VirtType};
 use gpuvm::domain::{DomainXml, edits};
 use gpuvm::hypervisor::Hypervisor as _;
@@ -96,6 +96,7 @@ fn the_share_of_the_data_file_system_fits_or_is_refused() {
                   ! new --name all --gpus 4 --data-size 60M --data-dir $raid; \
                   new --name none --gpus 1 --data-size none; new --name bare --gpus 1 --volGB 0; ls $raid; \
                   for name in two none bare; do $GPUVM delete $name --yes; done; ls $raid";
+    known::give(&dir.path().join("root").join(known::EMBEDDED), &host_tree("dgx-2"));
     let mut command = on_dgx2(script);
     let uri = format!("qemu:///embed?root={}", dir.path().join("root").display());
     command.env("LIBVIRT_DEFAULT_URI", uri).env("DISKS", dir.path().join("disks"));

@@ -1,10 +1,9 @@
 //! libvirt's QEMU driver in the program's own process: no daemon, and the definitions stay between processes.
 
 use super::{files, on_dgx2};
-use crate::support::daemon::{copy_files, namespaces};
-use crate::support::{run, skip};
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use crate::support::daemon::namespaces;
+use crate::support::{host_tree, known, run, skip};
+use std::path::Path;
 
 /// A driver's directory, and a directory for disks.
 fn place() -> Option<tempfile::TempDir> {
@@ -14,23 +13,10 @@ fn place() -> Option<tempfile::TempDir> {
     if !Path::new("/usr/bin/qemu-system-x86_64").exists() {
         return skip("qemu-system-x86_64 is not installed");
     }
-    /// What this program's libvirt knows of this machine's QEMU: asking takes it seconds, and it sees whether that still holds.
-    static KNOWN: OnceLock<PathBuf> = OnceLock::new();
-    let known = KNOWN.get_or_init(|| {
-        let dir = fresh();
-        let made = gpuvm(dir.path(), "create --name a --no-start --disk-dir $DISKS --os-size 8M");
-        assert_eq!(made.0, 0, "{made:?}");
-        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("embedded-capabilities");
-        copy_files(&dir.path().join(CAPABILITIES), &kept);
-        kept
-    });
     let dir = fresh();
-    copy_files(known, &dir.path().join(CAPABILITIES));
+    known::give(&dir.path().join("root").join(known::EMBEDDED), &host_tree("dgx-2"));
     Some(dir)
 }
-
-/// Where libvirt keeps what it knows of QEMU.
-const CAPABILITIES: &str = "root/cache/qemu/capabilities";
 
 /// An empty driver's directory, and a directory for disks.
 fn fresh() -> tempfile::TempDir {

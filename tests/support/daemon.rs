@@ -1,7 +1,7 @@
 //! A libvirtd of the tests' own, apart from the machine's: private mounts, network and processes, gone with the test
 //! run however that ends. And a small Linux guest that says on its console what it sees.
 
-use super::{gpuvm, project, run, skip};
+use super::{gpuvm, known, project, run, skip};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -135,7 +135,10 @@ impl Daemon {
         command.args(["--propagation", "private", "bash", "-c", INIT, "init"]).arg(&dir);
         command.args(own).args(name);
         std::fs::write(dir.join("own.sh"), OWN).unwrap();
-        copy_files(&capabilities(), &dir.join("capabilities"));
+        known::give(
+            &dir.join("capabilities"),
+            own.filter(|own| own.is_dir()).unwrap_or(Path::new("/")),
+        );
         let log = std::fs::File::create(dir.join("daemon.log")).unwrap();
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
         let mut holder = command.spawn().unwrap();
@@ -170,7 +173,7 @@ impl Daemon {
         KEPT.get_or_init(|| {
             let (known, text) = self.virsh(&["domcapabilities"]);
             assert!(known, "{text}");
-            copy_files(&self.inside("/var/cache/libvirt/qemu/capabilities"), &capabilities());
+            known::keep(&self.inside("/var/cache/libvirt/qemu/capabilities"));
         });
     }
 
@@ -311,17 +314,16 @@ impl Daemon {
     }
 }
 
-/// Where it is kept what libvirt knows of this machine's QEMU.
-fn capabilities() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join("qemu-capabilities")
-}
-
 /// Copies the files of a directory that may be there into one that is made; each is there whole or not at all.
 pub fn copy_files(from: &Path, to: &Path) {
     let Ok(entries) = std::fs::read_dir(from) else { return };
     std::fs::create_dir_all(to).unwrap();
     for entry in entries {
         let entry = entry.unwrap();
+        // Another that is being copied there.
+        if entry.file_name().to_string_lossy().starts_with('.') {
+            continue;
+        }
         let scratch = tempfile::NamedTempFile::new_in(to).unwrap();
         std::fs::copy(entry.path(), scratch.path()).unwrap();
         scratch.persist(to.join(entry.file_name())).unwrap();

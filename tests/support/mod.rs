@@ -1,6 +1,7 @@
 //! What the integration tests share: the program, the recorded hosts, the machine's means.
 
 pub mod daemon;
+pub mod known;
 pub mod lawful;
 pub mod pool;
 pub mod shared;

@@ -1,7 +1,7 @@
 //! What libvirt says: its schema, and its QEMU driver as if this machine were the recorded host.
 
 use super::guests::{TEMPLATES, guest, hosts, render, requests};
-use crate::support::{host_tree, project, run, skip};
+use crate::support::{host_tree, known, project, run, skip};
 use gpuvm::domain::guest::{Guest, VirtType};
 use gpuvm::domain::{DomainXml, differences, edits};
 use gpuvm::placement::{Occupancy, Placement, plan};
@@ -86,7 +86,10 @@ pub fn as_host(host: &Path, root: &Path, commands: &[String]) -> Vec<String> {
     let mut command = Command::new(project().join("tests/as-host"));
     // libvirt opens tap devices for a command line of QEMU, by numbers of the network namespace.
     command.arg(host).args(["unshare", "--net", "bash", "-c", &shell]).env("LC_ALL", "C");
+    let known = root.join("embedded").join(known::EMBEDDED);
+    known::give(&known, host);
     let (_, out, err) = run(&mut command);
+    known::keep(&known);
     // Each command stands behind its prompt, and its answer in the lines below.
     let answer = |text: &str| text.split_once('\n').unwrap_or_default().1.trim().to_owned();
     let said: Vec<String> = out.split("virsh # ").skip(1).map(answer).collect();
