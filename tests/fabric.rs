@@ -3,7 +3,7 @@
 
 use crate::support::daemon::namespaces;
 use crate::support::tree::{host_text, scratch, unpack};
-use crate::support::{project, run, skip};
+use crate::support::{known, project, run, skip};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -862,6 +862,8 @@ fn embedded(machine: &Machine) -> Option<String> {
     std::fs::create_dir_all(machine.path("disks")).unwrap();
     let conf = "stdio_handler = \"file\"\nsecurity_driver = \"none\"\nremember_owner = 0\n";
     std::fs::write(machine.path("root/etc/qemu.conf"), conf).unwrap();
+    let known = Path::new(&machine.path("root")).join(known::EMBEDDED);
+    known::give(&known, Path::new(&machine.path("host")));
     Some(format!("qemu:///embed?root={}", machine.path("root")))
 }
 
@@ -1202,10 +1204,33 @@ fn hook_and_unit_are_installed_and_taken_back_byte_for_byte() {
     done("fabric hook --install");
     done("fabric hook --remove");
     assert!(!file.exists());
-    std::fs::write(&file, "#!/bin/sh\nexit 0\n").unwrap();
-    let (code, _, err) = gpuvm("fabric hook --install");
-    assert!(code == 1 && err.contains("not made by gpuvm") && err.contains("hint: `cat "), "{err}");
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), "#!/bin/sh\nexit 0\n");
+    // What it says of itself makes no file ours: somebody's own, an edited one of ours, one that only bears our words.
+    let edited = printed.replace("#!/bin/sh\n", "#!/bin/sh -x\n");
+    let marked = format!("#!/bin/sh\n{}\nexit 0\n", printed.lines().nth(1).unwrap());
+    let kept = |text: &str| {
+        for line in ["fabric hook --install", "fabric hook --remove"] {
+            let (code, _, err) = gpuvm(line);
+            let is_told = err.contains("not made by gpuvm") && err.contains("hint: `cat ");
+            assert!(code == 1 && is_told, "{line}: {err}");
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+        }
+    };
+    done("fabric hook --install");
+    for text in ["#!/bin/sh\nexit 0\n", &edited, &marked] {
+        std::fs::write(&file, text).unwrap();
+        kept(text);
+    }
+    std::fs::remove_file(&file).unwrap();
+    // One of an older version, of which nothing is kept, is ours where it is to the byte what it has to be.
+    for text in [&edited, &printed] {
+        std::fs::write(&file, text).unwrap();
+        if text == &edited {
+            kept(text)
+        } else {
+            done("fabric hook --remove");
+        }
+    }
+    assert!(!file.exists());
 
     let unit = machine.path("etc/systemd/system/nvidia-fabricmanager.service.d/50-gpuvm.conf");
     let printed = gpuvm("fabric unit --print").1;

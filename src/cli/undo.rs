@@ -14,7 +14,7 @@ use gpuvm_ops::undo::{self, Undo, Undone, undo};
 pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("undo")?;
     let mut session = Session::begin(cx, asking(&args.lock, (args.yes, args.dry_run)))?;
-    refuse_elsewhere("undo", &args.name, &*cx.hypervisor()?)?;
+    refuse_elsewhere("undo", &args.name, cx)?;
     let (name, force, edited) = (args.name.clone(), args.force, args.dry_run || args.diff);
     let wanted = Undo { name, force, edited };
     if args.diff {

@@ -7,6 +7,8 @@ use crate::domain::DomainXml;
 use crate::domain::claims::{Claims, VcpuId};
 use crate::domain::setting::AGENT;
 use crate::hypervisor::{Hypervisor, HypervisorError};
+use base64::Engine as _;
+pub(crate) use base64::prelude::BASE64_STANDARD as BASE64;
 use gpuvm_core::verify::guest::{Function, View};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -97,7 +99,7 @@ impl<'h> Agent<'h> {
                 Ok(piece) => piece,
                 Err(error) => break Err(error),
             };
-            let Some(more) = base64(piece["buf-b64"].as_str().unwrap_or_default()) else {
+            let Ok(more) = BASE64.decode(piece["buf-b64"].as_str().unwrap_or_default()) else {
                 break Err(Untold::Nonsense);
             };
             let end = more.is_empty() || piece["eof"].as_bool() == Some(true);
@@ -122,7 +124,7 @@ impl<'h> Agent<'h> {
         let handle = opened.as_i64().ok_or(Untold::Nonsense)?;
         let mut written = Ok(());
         for piece in text.as_bytes().chunks(12 << 10) {
-            let arguments = json!({ "handle": handle, "buf-b64": to_base64(piece) });
+            let arguments = json!({ "handle": handle, "buf-b64": BASE64.encode(piece) });
             written = match self.ask("guest-file-write", &arguments) {
                 Ok(answer) if answer["count"].as_u64() == Some(piece.len() as u64) => Ok(()),
                 Ok(_) => Err(Untold::Nonsense),
@@ -145,7 +147,7 @@ impl<'h> Agent<'h> {
         loop {
             let status = self.ask("guest-exec-status", &json!({ "pid": pid }))?;
             if status["exited"].as_bool() == Some(true) {
-                let printed = base64(status["out-data"].as_str().unwrap_or_default());
+                let printed = BASE64.decode(status["out-data"].as_str().unwrap_or_default()).ok();
                 let text = printed.and_then(|bytes| String::from_utf8(bytes).ok());
                 let code = status["exitcode"].as_i64().unwrap_or(-1);
                 return Ok((code, text.ok_or(Untold::Nonsense)?));
@@ -269,39 +271,6 @@ fn pci_line(line: &str) -> Option<(String, u16, u16)> {
     let (bus, device, function) = (place >> 8, place >> 3 & 0x1f, place & 7);
     let vendor = u16::try_from(id >> 16).ok()?;
     Some((format!("0000:{bus:02x}:{device:02x}.{function}"), vendor, (id & 0xffff) as u16))
-}
-
-/// The digits of base64.
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// Decodes base64; none where it is none.
-pub(crate) fn base64(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let (mut bits, mut count) = (0u32, 0);
-    for letter in text.trim_end_matches('=').bytes() {
-        let value = ALPHABET.iter().position(|&known| known == letter)?;
-        bits = (bits << 6 | u32::try_from(value).ok()?) & 0xff_ffff;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count & 0xff) as u8);
-        }
-    }
-    Some(bytes)
-}
-
-/// Encodes base64.
-pub(crate) fn to_base64(bytes: &[u8]) -> String {
-    let piece = |piece: &[u8]| {
-        let byte = |at: usize| u32::from(piece.get(at).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        let letter = |at: usize| match at <= piece.len() {
-            true => char::from(ALPHABET[(bits >> (18 - 6 * at) & 0x3f) as usize]),
-            false => '=',
-        };
-        [0, 1, 2, 3].map(letter)
-    };
-    bytes.chunks(3).flat_map(piece).collect()
 }
 
 #[cfg(test)]

@@ -34,6 +34,8 @@ pub struct Change<T = ()> {
 pub enum Hold {
     /// Until all is done.
     Through,
+    /// Until what follows it was read, too: the answer is what was made, and not what somebody has made of it since.
+    Answered,
     /// Until its first part is done: by what that makes everybody sees what it takes, and the rest may take minutes.
     First,
     /// Until it is planned: what it takes it has already, and what is done may take minutes. A start and an undoing take

@@ -10,7 +10,7 @@ use crate::domain_history::boot;
 use crate::drives;
 use crate::error::Result;
 use crate::guest::find;
-use crate::history::{Owner, guest};
+use crate::history::guest;
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{Hypervisor, Lease, XmlOf};
 use crate::made::{self, Fate, Proof};
@@ -44,7 +44,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     }
     let here = hypervisor.machine().is_here();
     // What another hypervisor of this machine has made for a domain of this UUID is that one's.
-    let made_on = Owner::of(&summary.uuid, hypervisor).other_hypervisor();
+    let made_on = world.owner(&summary.uuid, hypervisor).other_hypervisor();
     if made_on.is_none() {
         steps.extend(partition_once_gone(world, hypervisor, (name, &parsed), !steps.is_empty()));
     }
@@ -62,7 +62,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     let drops_nvram = summary.persistent && has_nvram && made_on.is_none();
     let mut made = parsed.made();
     // Images that a conversion has left behind, which no definition names any more.
-    let left = guest::made(&summary.uuid).into_iter().filter(|_| here);
+    let left = guest::made(world.state(), &summary.uuid).into_iter().filter(|_| here);
     let is_known = |old: &Made| made.iter().any(|known| known.path == old.path);
     let left: Vec<Made> = left.filter(|old| old.volume.is_some() && !is_known(old)).collect();
     made.extend(left);
@@ -71,7 +71,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
         true => Uses::default(),
         false => Uses::read(hypervisor)?,
     };
-    let proof = Proof::of(&parsed, &summary.uuid, &uses, hypervisor);
+    let proof = Proof::of(&parsed, &summary.uuid, &uses, (hypervisor, world.state()));
     for disk in made.iter().filter(|disk| !(*keep_data && disk.role == Role::Data)) {
         match proof.fate(disk) {
             Fate::Goes(step) => steps.push(step),
@@ -82,7 +82,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     stays.extend(made::of_copy(&parsed, &summary.uuid, &uses));
     // A guest there may have been one of this machine once.
     if here && made_on.is_none() {
-        steps.extend(guest::forget(&summary.uuid)?);
+        steps.extend(guest::forget(world.state(), &summary.uuid)?);
         // What it was is nobody's concern any more, and may hold passwords.
         let history = world.history(&summary.uuid)?;
         if !history.entries.is_empty() {

@@ -33,8 +33,9 @@ pub enum HistoryOfError {
 impl Coded for HistoryOfError {}
 
 /// Refuses what needs the history of a domain of another machine, which is there, or of another hypervisor of this one.
-pub fn refuse_elsewhere(verb: &str, name: &str, on: &dyn Hypervisor) -> Result<()> {
-    match Owner::of(&find(on, name)?.uuid, on) {
+pub fn refuse_elsewhere(verb: &str, name: &str, world: &World) -> Result<()> {
+    let on = &*world.hypervisor()?;
+    match world.owner(&find(on, name)?.uuid, on) {
         Owner::This => Ok(()),
         Owner::Machine { host } => {
             let message = format!("the history of domain `{name}` is on its machine `{host}`");
@@ -56,7 +57,7 @@ pub fn when(at_s: u64) -> String {
 /// The changes of a domain, for `verb`, which is said where they are elsewhere.
 pub fn history_of(world: &World, verb: &str, name: &str) -> Result<History> {
     let hypervisor = world.hypervisor()?;
-    refuse_elsewhere(verb, name, &*hypervisor)?;
+    refuse_elsewhere(verb, name, world)?;
     world.history(&find(&*hypervisor, name)?.uuid)
 }
 
@@ -92,7 +93,7 @@ pub fn change_domain(
     world: &World,
 ) -> Result<()> {
     let (uuid, name) = (find(hypervisor, &change.name)?.uuid, &change.name);
-    let unkept = match Owner::of(&uuid, hypervisor) {
+    let unkept = match world.owner(&uuid, hypervisor) {
         Owner::This => None,
         Owner::Machine { host } => Some(format!(
             "no history is kept of a change from here: domain `{name}` is on machine `{host}`, \
@@ -141,8 +142,13 @@ pub fn tell_saved(hypervisor: &dyn Hypervisor, name: &str, world: &World) {
 }
 
 /// Makes a change of the host and keeps it, so that `host undo` takes it back.
-pub fn change_host(verb: &str, steps: &[Step], transaction: &mut Transaction<'_>) -> Result<()> {
-    let history = History::of_host()?;
+pub fn change_host(
+    verb: &str,
+    steps: &[Step],
+    transaction: &mut Transaction<'_>,
+    world: &World,
+) -> Result<()> {
+    let history = world.host_history()?;
     let mut entry = history.next(verb, none::URI, "", now_s(), String::new());
     entry.what = steps.iter().map(Step::to_string).collect();
     entry.boot = boot()?;

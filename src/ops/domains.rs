@@ -72,7 +72,8 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
         view.remembered = remembered(&DomainXml::parse(&inactive)?);
     }
     let macs: Vec<String> = view.nics.iter().map(|nic| nic.mac.clone()).collect();
-    let addresses = if summary.state.has_guest() { hypervisor.addresses(name, &macs)? } else { Vec::new() };
+    let addresses =
+        if summary.state.has_guest() { hypervisor.addresses(name, &macs)? } else { Vec::new() };
     let autostart = hypervisor.autostart(name).ok();
     Ok(ShownDomain { summary, view, autostart, addresses })
 }

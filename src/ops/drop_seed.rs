@@ -14,6 +14,7 @@ use crate::made::{Fate, Proof};
 use crate::session::Session;
 use crate::shell::word;
 use crate::world::World;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Says why a seed stays.
@@ -135,7 +136,10 @@ struct Seed {
 
 impl Seed {
     /// Looks for a domain's seed; none: it has none, or none of ours.
-    fn of(hypervisor: &dyn Hypervisor, name: &str) -> Result<Option<Seed>> {
+    fn of(
+        (hypervisor, state): (&dyn Hypervisor, Option<&Path>),
+        name: &str,
+    ) -> Result<Option<Seed>> {
         let summary = find(hypervisor, name)?;
         let xml = hypervisor.xml(name, XmlOf::Inactive)?;
         let parsed = DomainXml::parse(&xml)?;
@@ -151,7 +155,8 @@ impl Seed {
             live.disk(&made.path).is_some()
         };
         let uses = Uses::read(hypervisor)?;
-        let fate = Proof::of(&parsed, &summary.uuid, &uses, hypervisor).fate(&made);
+        let proof = Proof::of(&parsed, &summary.uuid, &uses, (hypervisor, state));
+        let fate = proof.fate(&made);
         Ok(Some(Seed { name: name.to_owned(), runs, has_guest, is_held, xml, made, fate }))
     }
 
@@ -210,7 +215,7 @@ pub struct Dropping {
 /// Plans to take a domain's seed away; none: it has none.
 pub fn drop_seed(world: &World, name: &str) -> Result<Change<Option<Dropping>>> {
     let hypervisor = world.hypervisor()?;
-    let Some(seed) = Seed::of(&*hypervisor, name)? else {
+    let Some(seed) = Seed::of((&*hypervisor, world.state()), name)? else {
         return Ok(Change::new("seed drop", name, Vec::new(), None));
     };
     let (stays, redefine) = (seed.stays(), seed.redefine(false)?);

@@ -48,7 +48,7 @@ pub fn left_or_warn(world: &World) -> Vec<Left> {
 
 /// What is left of guests of a hypervisor that it does not have any more.
 pub fn left(world: &World) -> Result<Vec<Left>> {
-    let known = guest::all()?;
+    let known = guest::all(world.state())?;
     if known.is_empty() {
         return Ok(Vec::new());
     }
@@ -87,7 +87,7 @@ fn left_of(known: &KnownGuest, uses: &Uses, world: &World) -> Result<Left> {
     }
     if let Some(record) = &known.record {
         what.extend(record.made.iter().filter_map(|made| disk(made, uses)));
-        steps.extend(guest::forget(&record.uuid)?);
+        steps.extend(guest::forget(world.state(), &record.uuid)?);
     }
     Ok(Left { name: known.name.clone(), uuid: known.uuid.clone(), what, steps })
 }

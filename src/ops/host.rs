@@ -7,7 +7,7 @@ use crate::discover::tuning::value;
 use crate::domain_history::{boot, when};
 use crate::error::{Class, Coded, Doing as _, Result, classed};
 use crate::fsroot::FsRoot;
-use crate::history::{Entry, History};
+use crate::history::Entry;
 use crate::reporter::Question;
 use crate::world::World;
 
@@ -35,8 +35,8 @@ pub fn named(entry: &Entry) -> String {
 }
 
 /// Plans to take the last change of the host back, or (`discard`) only to forget it.
-pub fn undo(_: &World, discard: bool) -> Result<Change<Entry>> {
-    let history = History::of_host()?;
+pub fn undo(world: &World, discard: bool) -> Result<Change<Entry>> {
+    let history = world.host_history()?;
     let Some(entry) = history.entries.last() else {
         let hint = "`gpuvm host files` and `gpuvm host tuning` say how it is";
         return Err(classed(Class::NotFound, "there is no change of the host to undo", hint));

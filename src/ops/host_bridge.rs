@@ -12,7 +12,7 @@ pub use error::HostBridgeError;
 
 use crate::apply::hostnet::{Answer, answer, waiting};
 use crate::error::{Coded as _, Result, usage};
-use crate::history::{Entry, History};
+use crate::history::Entry;
 use crate::hostnet::netplan;
 use crate::hypervisor::none;
 use crate::unfinished;
@@ -58,12 +58,12 @@ pub fn confirm(name: Option<&str>) -> Result<String> {
 
 /// Refuses to begin while another change of the host is half done.
 pub fn refuse_unfinished(world: &World) -> Result<()> {
-    unfinished::refuse(none::URI, world.settings.state.as_deref(), |text| world.warning(text))
+    unfinished::refuse(none::URI, world.state(), |text| world.warning(text))
 }
 
 /// The bridge that the last change of the host made; none: it did something else.
-pub fn last_made() -> Result<Option<String>> {
-    let history = History::of_host()?;
+pub fn last_made(world: &World) -> Result<Option<String>> {
+    let history = world.host_history()?;
     Ok(history.entries.last().and_then(made).map(str::to_owned))
 }
 

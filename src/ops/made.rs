@@ -49,16 +49,16 @@ pub struct Proof<'a> {
 }
 
 impl<'a> Proof<'a> {
-    /// Of a domain, by its definition and its UUID.
+    /// Of a domain, by its definition and its UUID; with the directory of a caller that keeps things in one of its own.
     pub fn of(
         xml: &DomainXml,
         uuid: &'a str,
         uses: &'a Uses,
-        hypervisor: &'a dyn Hypervisor,
+        (hypervisor, state): (&'a dyn Hypervisor, Option<&Path>),
     ) -> Proof<'a> {
         let (storage, machine) = (hypervisor.storage(), hypervisor.machine());
         let elsewhere = machine.elsewhere().map(str::to_owned);
-        let made_on = Owner::of(uuid, hypervisor).other_hypervisor();
+        let made_on = Owner::of(uuid, hypervisor, state).other_hypervisor();
         Proof { uses, storage, uuid, recorded: xml.recorded_uuid(), elsewhere, made_on }
     }
 

@@ -16,11 +16,13 @@ pub use error::NetworkError;
 pub use fit::refuse_unfit;
 pub use guests::{GuestNic, Guests};
 
+use crate::change::Change;
 use crate::error::{Class, Coded as _, Doing as _, Result, classed};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::network::NetworkState;
 use crate::network::Network;
 use crate::network::host::HostNetwork;
+use crate::session::{Done, Running, Session};
 use crate::shell::word;
 use crate::world::World;
 
@@ -36,6 +38,35 @@ pub fn find(hypervisor: &dyn Hypervisor, name: &str) -> Result<(NetworkState, Ne
     };
     let network = read(&state)?;
     Ok((state, network))
+}
+
+/// A change of a network that was made, and the network after it.
+#[derive(Debug)]
+pub struct Answered<T> {
+    /// The change.
+    pub done: Done<T>,
+    /// The network, as it was while nobody else could change it through gpuvm.
+    pub network: Network,
+}
+
+/// Makes a change after which there is a network, which is read before others may change it; `now` is what the plan has read
+/// of it where there is nothing to do.
+fn answered<T>(
+    session: &mut Session<'_>,
+    name: &str,
+    plan: impl Fn(&World) -> Result<Change<T>>,
+    now: impl FnOnce(&T) -> Option<Network>,
+) -> Result<Answered<T>> {
+    session.check_first(&plan)?;
+    // That it cannot be read does not leave the change unfinished.
+    let read = |running: &mut Running<'_, '_>, _: &Change<T>| Ok(find(running.hypervisor, name));
+    let (done, read) = session.run_and(plan, read)?;
+    let network = match (read, now(&done.change.about)) {
+        (Some(read), _) => read?.1,
+        (None, Some(now)) => now,
+        (None, None) => find(&*session.hypervisor()?, name)?.1,
+    };
+    Ok(Answered { done, network })
 }
 
 /// What a network's definition says.

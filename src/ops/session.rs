@@ -111,14 +111,27 @@ impl<'w> Session<'w> {
         Ok(self.through(plan, none)?.0)
     }
 
-    /// Makes a change and does something more before it is closed, without the lock. Where that fails because of a signal
-    /// all is undone ([`Transaction::go_on`]).
+    /// Makes a change and does something more before it is closed, without the lock but for [`Hold::Answered`]. Where that fails
+    /// because of a signal all is undone ([`Transaction::go_on`]).
     pub fn run_and<T, R, E: From<Error>>(
         &mut self,
         plan: impl Fn(&World) -> Result<Change<T>, E>,
         then: impl FnOnce(&mut Running<'_, '_>, &Change<T>) -> Result<R, E>,
     ) -> Result<(Done<T>, Option<R>), E> {
         self.through(plan, Some(then))
+    }
+
+    /// Plans a change without the lock and forgets it, unless it is planned so anyway: what the caller has named wrong is told
+    /// at once, and not when whoever holds the lock is done. To be called before [`Session::run`].
+    pub(crate) fn check_first<T>(
+        &mut self,
+        plan: impl Fn(&World) -> Result<Change<T>>,
+    ) -> Result<()> {
+        if self.manner.confirm == Confirm::Ask || self.manner.dry_run {
+            return Ok(());
+        }
+        self.refuse_unfinished()?;
+        plan(self.world).map(drop)
     }
 
     /// The skeleton.
@@ -189,7 +202,7 @@ impl<'w> Session<'w> {
         let mut transaction = Transaction::new(&*hypervisor, &mut self.watch, journal);
         for part in &change.parts {
             make_part(part, change.verb, &*hypervisor, &mut transaction, world)?;
-            lock = lock.filter(|_| change.hold == Hold::Through);
+            lock = lock.filter(|_| matches!(change.hold, Hold::Through | Hold::Answered));
         }
         let Some(then) = then else {
             transaction.close().map_err(Error::from)?;
@@ -197,12 +210,13 @@ impl<'w> Session<'w> {
             return Ok(None);
         };
         // From here on everybody sees what is taken.
-        drop(lock);
+        let lock = lock.filter(|_| change.hold == Hold::Answered);
         let mut running = Running { transaction: &mut transaction, hypervisor: &*hypervisor };
         let after = then(&mut running, change)?;
         // A signal that came until here undoes all of it.
         transaction.go_on().map_err(Error::from)?;
         transaction.close().map_err(Error::from)?;
+        drop(lock);
         Ok(Some(after))
     }
 
@@ -314,7 +328,7 @@ fn make_part(
     match part {
         Part::Steps(steps) => transaction.run(steps)?,
         Part::Domain(change) => change_domain(change, hypervisor, transaction, world)?,
-        Part::Host(steps) => change_host(verb, steps, transaction)?,
+        Part::Host(steps) => change_host(verb, steps, transaction, world)?,
         Part::Links => links::keep(false, world).map(drop)?,
         Part::ReadBack { name, planned } => {
             read_back(name, planned, hypervisor, world);

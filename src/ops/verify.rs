@@ -11,9 +11,7 @@ use crate::domain::claims::Claims;
 use crate::error::{Doing as _, Error, Result, coded};
 use crate::fabric::compared;
 use crate::fsroot::FsRoot;
-use crate::hypervisor::{
-    DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
-};
+use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::placement::Occupancy;
 use crate::topology::{FabricModel, Topology};
 use crate::world::World;

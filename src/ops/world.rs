@@ -8,19 +8,17 @@ use crate::domain::DomainXml;
 use crate::error::{Class, Doing as _, Error, Result, classed, usage};
 use crate::fabric_desk::FabricDesk;
 use crate::fsroot::FsRoot;
-use crate::history::History;
+use crate::history::{History, Owner};
 use crate::hypervisor::machine::{self, Machine};
 use crate::hypervisor::none::{self, NoHypervisor};
-use crate::hypervisor::{
-    Hypervisor, HypervisorError, HypervisorErrorKind, VfPool, XmlOf,
-};
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, VfPool, XmlOf};
 use crate::placement::{Exclusion, Held, Occupancy};
 use crate::remote;
 use crate::reporter::Reporter;
 use crate::topology::Topology;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -180,10 +178,22 @@ impl World {
 
     /// The changes of a domain of this machine, by its UUID.
     pub fn history(&self, uuid: &str) -> Result<History> {
-        Ok(match &self.settings.state {
-            Some(state) => History::in_state(state, uuid)?,
-            None => History::of(uuid)?,
-        })
+        Ok(History::of(self.state(), uuid)?)
+    }
+
+    /// The changes of the host.
+    pub fn host_history(&self) -> Result<History> {
+        Ok(History::of_host(self.state())?)
+    }
+
+    /// The caller's own directory for journals, histories and the lock; none: this host's.
+    pub fn state(&self) -> Option<&Path> {
+        self.settings.state.as_deref()
+    }
+
+    /// Whose is what is kept of a domain's UUID, as seen from a connection.
+    pub fn owner(&self, uuid: &str, on: &dyn Hypervisor) -> Owner {
+        Owner::of(uuid, on, self.state())
     }
 
     /// Whether the connection is of this machine.

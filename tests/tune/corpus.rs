@@ -49,7 +49,7 @@ pub fn domains(dir: &Path) -> Vec<(PathBuf, String)> {
 
 /// What is kept of a change, as it is read back from its file.
 pub fn kept(before: &str, after: &str, name: &str) -> Entry {
-    let history = History::of("of-no-domain").unwrap();
+    let history = History::of(None, "of-no-domain").unwrap();
     let mut entry = history.next("tune", "test:///default", name, 0, before.to_owned());
     entry.after = Some(after.to_owned());
     let Step::Remember { text: Some(file), .. } = history.remember(&entry, None) else {

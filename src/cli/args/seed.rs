@@ -4,7 +4,7 @@ use super::heading::{BEHAVIOUR, FIRST_BOOT};
 use super::life::LockArgs;
 use crate::cli::error::around;
 use crate::input;
-use crate::seed::{self, MAX_BYTES};
+use crate::seed::{self, Hidden, MAX_BYTES};
 use clap::{Args, Subcommand, ValueHint};
 use gpuvm_ops::storage::{SeedRequest, SeedWanted};
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ fn home() -> Option<PathBuf> {
 }
 
 /// Reads a password's hash from a file, or from standard input for `-`, so that it stands on no command line.
-fn password_hash(path: &Path) -> anyhow::Result<String> {
+fn password_hash(path: &Path) -> anyhow::Result<Hidden> {
     let text = input::text_or_stdin(path, MAX_BYTES as u64)?;
     seed::password_hash(&text).map_err(|error| {
         let message = format!("{}: {error}", path.display());

@@ -16,7 +16,7 @@ pub fn run(args: &HostUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("host undo")?;
     cx.refuse_elsewhere("host undo")?;
     // Taking a bridge back may cut a login off, and has its own way.
-    if let Some(bridge) = last_made()?.filter(|_| !args.discard) {
+    if let Some(bridge) = last_made(cx)?.filter(|_| !args.discard) {
         let (lock, yes, dry_run) = (args.lock.clone(), args.yes, args.dry_run);
         let within = ConfirmWithinArgs { confirm_within: CONFIRM_S };
         let asked = HostBridgeDeleteArgs { name: bridge, within, yes, dry_run, guard: false, lock };

@@ -39,7 +39,7 @@ fn delete(args: &HostBridgeDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     guard::leave_terminal();
     let mut session = Session::begin(cx, Manner { of: Of::Host, ..manner(&args.lock) })?;
-    session.run(|_| delete::delete(&wanted))?;
+    session.run(|world| delete::delete(world, &wanted))?;
     cx.output.progress(&format!("bridge {} is gone", args.name));
     Ok(EXIT_DONE)
 }

@@ -10,8 +10,8 @@ use crate::cli::diff::Diff;
 use crate::cli::error::EXIT_DONE;
 use crate::network::{Network, Reach};
 use gpuvm_ops::change::Change;
-use gpuvm_ops::networks::create::{NetworkPlan, NewNetwork, create};
-use gpuvm_ops::networks::find;
+use gpuvm_ops::networks::Answered;
+use gpuvm_ops::networks::create::{NetworkPlan, NewNetwork, create, make};
 use gpuvm_ops::session::Session;
 use serde::Serialize;
 
@@ -55,11 +55,11 @@ pub fn run(args: &NetworkCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         preview(args, &session.look(|world| create(world, &wanted))?, cx)?;
         return Ok(EXIT_DONE);
     }
-    let done = session.run(|world| create(world, &wanted))?;
+    let Answered { done, network } = make(&mut session, &wanted)?;
     if !done.made {
         cx.output.progress(&format!("network `{}`: already set; nothing to do", args.name));
     }
-    answer(&args.name, done.made, cx)?;
+    answer(network, done.made, cx)?;
     Ok(EXIT_DONE)
 }
 
@@ -83,9 +83,8 @@ fn wanted(args: &NetworkCreateArgs) -> anyhow::Result<NewNetwork> {
     })
 }
 
-/// Prints a network as it is now.
-pub(super) fn answer(name: &str, changed: bool, cx: &Context<'_>) -> anyhow::Result<()> {
-    let (_, network) = find(&*cx.hypervisor()?, name)?;
+/// Prints a network as it is after its change.
+pub(super) fn answer(network: Network, changed: bool, cx: &Context<'_>) -> anyhow::Result<()> {
     let created = Created { changed, reach: Reach::of(network.kind), network };
     if cx.output.json {
         cx.output.json("gpuvm-network-created", &created)?;
@@ -101,7 +100,7 @@ fn preview(
     change: &Change<NetworkPlan>,
     cx: &Context<'_>,
 ) -> anyhow::Result<()> {
-    let NetworkPlan { network, notes, before } = &change.about;
+    let NetworkPlan { network, notes, before, .. } = &change.about;
     let xml = network.xml();
     if args.xml {
         cx.output.document(&xml)?;

@@ -6,7 +6,7 @@ use crate::cli::change::{asking, print_steps};
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
 use crate::shell::word;
-use gpuvm_ops::networks::delete::{Left, delete};
+use gpuvm_ops::networks::delete::{Left, delete, take_away};
 use gpuvm_ops::session::Session;
 
 /// Runs the verb.
@@ -20,7 +20,7 @@ pub fn run(args: &NetworkDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         print_steps(&change.steps(), cx)?;
         return Ok(EXIT_DONE);
     }
-    let Left { is_kept, card } = session.run(|world| delete(world, name))?.change.about;
+    let Left { is_kept, card } = take_away(&mut session, name)?;
     let again = match is_kept {
         true => format!("; `gpuvm network undo {name}` makes it again", name = word(name)),
         false => String::new(),

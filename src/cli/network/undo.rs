@@ -6,7 +6,8 @@ use crate::cli::change::{asking, print_steps};
 use crate::cli::context::Context;
 use crate::cli::diff::Diff;
 use crate::cli::error::EXIT_DONE;
-use gpuvm_ops::networks::undo::{NetworkUndo, named, undo};
+use gpuvm_ops::networks::Answered;
+use gpuvm_ops::networks::undo::{NetworkUndo, named, take_back, undo};
 use gpuvm_ops::session::Session;
 
 /// Runs the verb.
@@ -26,8 +27,8 @@ pub fn run(args: &NetworkUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         }
         return Ok(EXIT_DONE);
     }
-    let done = session.run(|world| undo(world, name, args.force))?;
+    let Answered { done, network } = take_back(&mut session, name, args.force)?;
     cx.output.progress(&format!("{} is undone", named(&done.change.about.entry)));
-    answer(name, true, cx)?;
+    answer(network, true, cx)?;
     Ok(EXIT_DONE)
 }

@@ -1,5 +1,7 @@
 //! What an admin hands over for a seed, checked before anything is made: keys, a password's hash, user-data.
 
+use super::Hidden;
+
 /// The largest document that is taken; the whole seed has to fit in its volume.
 pub const MAX_BYTES: usize = 512 << 10;
 
@@ -110,7 +112,7 @@ impl SshKey {
 
 /// Checks a password's hash in the form of crypt(5), as `mkpasswd` and `openssl passwd -6` print it. A password itself
 /// is refused: it would lie readable in the seed.
-pub fn password_hash(text: &str) -> Result<String, SeedError> {
+pub fn password_hash(text: &str) -> Result<Hidden, SeedError> {
     let wrong = |reason: &str| SeedError::Password { reason: reason.into() };
     let text = text.trim();
     let fields: Vec<&str> = text.split('$').collect();
@@ -122,7 +124,7 @@ pub fn password_hash(text: &str) -> Result<String, SeedError> {
         ["", kind, _, .., last] if known.contains(&kind) && last.len() >= 22 => {
             let printable = |c: char| c.is_ascii_graphic() && !matches!(c, ':' | '!' | '*');
             match text.chars().all(printable) {
-                true => Ok(text.to_owned()),
+                true => Ok(text.to_owned().into()),
                 false => Err(wrong("holds a character that no hash has")),
             }
         }

@@ -6,11 +6,13 @@
 //! cloud-init lets the user-data overrule.
 
 mod given;
+mod hidden;
 mod volume;
 
 pub use given::{
     MAX_BYTES, SeedError, SshKey, document, host_name, password_hash, user_data, user_name,
 };
+pub use hidden::Hidden;
 pub use volume::{is_seed, volume};
 
 use crate::nccl::place;
@@ -31,7 +33,7 @@ pub struct Seed {
     /// Keys that may log in as this user.
     pub ssh_keys: Vec<SshKey>,
     /// Hash of the user's password; none: no password.
-    pub password_hash: Option<String>,
+    pub password_hash: Option<Hidden>,
     /// Whether the QEMU guest agent is installed and enabled.
     pub guest_agent: bool,
     /// Whether a blank data disk is formatted and mounted on /raid.
@@ -42,12 +44,12 @@ pub struct Seed {
     /// The topology file for NCCL, as `gpuvm nccl` prints it; none: the guest gets none.
     pub nccl: Option<String>,
     /// The admin's own user-data, as it is.
-    pub user_data: Option<String>,
+    pub user_data: Option<Hidden>,
     /// The admin's own keys of the meta-data, JSON or YAML as it is; in place of ours.
-    pub meta_data: Option<String>,
+    pub meta_data: Option<Hidden>,
     /// The admin's own network configuration, as it is; none: ours where there are several NICs, else cloud-init's default,
     /// DHCP on the only one.
-    pub network_config: Option<String>,
+    pub network_config: Option<Hidden>,
     /// MAC addresses of its NICs, in the guest's order.
     pub nics: Vec<String>,
 }
@@ -117,17 +119,17 @@ impl Seed {
     /// The files of the volume, by name.
     pub fn files(&self) -> Vec<(&'static str, String)> {
         let meta = json!({ "instance-id": self.instance, "local-hostname": self.host_name });
-        let meta = self.meta_data.clone().unwrap_or_else(|| format!("{meta:#}\n"));
+        let meta = self.meta_data.as_deref().map_or_else(|| format!("{meta:#}\n"), str::to_owned);
         let ours = format!("#cloud-config\n{:#}\n", self.config());
         let mut files = vec![("meta-data", meta)];
         match &self.user_data {
             None => files.push(("user-data", ours)),
             Some(given) => {
-                files.push(("user-data", given.clone()));
+                files.push(("user-data", given.to_string()));
                 files.push(("vendor-data", ours));
             }
         }
-        let network = self.network_config.clone().or_else(|| self.all_nics());
+        let network = self.network_config.as_deref().map(str::to_owned).or_else(|| self.all_nics());
         files.extend(network.map(|network| ("network-config", network)));
         files
     }
@@ -192,7 +194,7 @@ impl Seed {
                 config["ssh_authorized_keys"] = json!(keys);
                 if let Some(hash) = &self.password_hash {
                     // Goes over what the image says of its own user.
-                    config["user"] = json!({ "lock_passwd": false, "hashed_passwd": hash });
+                    config["user"] = json!({ "lock_passwd": false, "hashed_passwd": **hash });
                 }
             }
             Some(user) => {
@@ -205,7 +207,7 @@ impl Seed {
                     "ssh_authorized_keys": keys,
                 });
                 if let Some(hash) = &self.password_hash {
-                    made["hashed_passwd"] = json!(hash);
+                    made["hashed_passwd"] = json!(**hash);
                 }
                 config["users"] = json!([made]);
             }

@@ -140,7 +140,7 @@ fn what_is_no_public_key_is_refused_with_its_line() {
 #[test]
 fn a_password_is_taken_only_as_a_hash_and_never_repeated() {
     let hash = format!("$6$saltsalt${}", "h".repeat(86));
-    assert_eq!(password_hash(&format!("{hash}\n")).unwrap(), hash);
+    assert_eq!(&*password_hash(&format!("{hash}\n")).unwrap(), hash);
     assert!(password_hash(&format!("$y$j9T$salt${}", "h".repeat(43))).is_ok());
     for bad in [
         "secret",
@@ -153,7 +153,10 @@ fn a_password_is_taken_only_as_a_hash_and_never_repeated() {
         let error = password_hash(bad).unwrap_err().to_string();
         assert!(bad.is_empty() || bad == "$6$" || !error.contains(bad), "{error}");
     }
-    let seed = Seed { password_hash: Some(hash.clone()), ..seed() };
+    let secret = || Some(hash.clone().into());
+    let seed = Seed { password_hash: secret(), user_data: secret(), ..seed() };
+    assert!(!format!("{seed:?}").contains("saltsalt"), "{seed:?}");
+    let seed = Seed { user_data: None, ..seed };
     let config = config(&seed.files(), "user-data");
     assert_eq!(
         (&config["users"][0]["hashed_passwd"], &config["ssh_pwauth"]),

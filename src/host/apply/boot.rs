@@ -24,7 +24,7 @@ pub fn steps(files: impl IntoIterator<Item = BootFile>) -> Result<Vec<Step>, Bin
         let was = file::content(&path)
             .map_err(|source| BindError::Configuration { path: path.clone(), source })?;
         if text != was {
-            steps.push(Step::SetFile { path, text, was, program: false });
+            steps.push(Step::SetFile { path, text, was, program: false, kept: false });
         }
     }
     Ok(steps)

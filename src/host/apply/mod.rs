@@ -21,6 +21,7 @@ mod made;
 mod needed;
 mod network;
 pub mod nic;
+pub mod ours;
 pub mod owner;
 pub mod pages;
 pub mod partition;
@@ -43,7 +44,7 @@ pub use needed::nvram;
 pub use network::NetworkStep;
 pub use recover::{Recovery, Way, recover};
 pub use secret::Secret;
-pub use state::{now_s, state_directory};
+pub use state::{kept_in, now_s, state_directory};
 pub use step::{Step, StepError};
 
 use crate::hypervisor::Hypervisor;

@@ -8,8 +8,8 @@ use super::partition::{self, Watched};
 use super::setting::SettingError;
 use super::undo::undo;
 use super::{
-    Observer, Step, StepError, bind, compare, copy, detach, drive, file, lease, needed, owner,
-    pages,
+    Observer, Step, StepError, bind, compare, copy, detach, drive, file, lease, needed, ours,
+    owner, pages,
 };
 use crate::fsroot::FsRoot;
 use crate::hypervisor::storage::Progress;
@@ -218,10 +218,13 @@ pub(super) fn perform(
         Step::ResetDevice { bdf, .. } => {
             bind::on_this_machine(hypervisor, false, |binder| binder.reset(*bdf))?;
         }
-        Step::SetFile { path, text, program: true, .. } => {
-            file::set_program(path, text.as_deref())?;
+        Step::SetFile { path, text, program, kept, .. } => {
+            let set = if *program { file::set_program } else { file::set_file };
+            set(path, text.as_deref())?;
+            if *kept {
+                ours::keep(path, text.as_deref())?;
+            }
         }
-        Step::SetFile { path, text, .. } => file::set_file(path, text.as_deref())?,
         Step::Remember { path, text, .. } => file::set_private_file(path, text.as_deref())?,
         Step::PinThread { name, thread, pcpus, .. } => hypervisor.pin(name, *thread, pcpus)?,
         Step::UpdateDevice { name, xml, .. } => hypervisor.update(name, xml)?,

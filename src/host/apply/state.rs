@@ -18,6 +18,11 @@ pub fn state_directory(kind: &str) -> PathBuf {
     }
 }
 
+/// The directory of what this program keeps of a kind: in `state`, a caller's own, or where [`state_directory`] says.
+pub fn kept_in(state: Option<&Path>, kind: &str) -> PathBuf {
+    state.map_or_else(|| state_directory(kind), |state| state.join(kind))
+}
+
 /// The time now, in seconds since 1970, UTC.
 pub fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())

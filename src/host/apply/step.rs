@@ -273,6 +273,9 @@ pub enum Step {
         /// Whether it is run, as a hook is.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         program: bool,
+        /// Whether it is kept that it is ours ([`super::ours`]).
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        kept: bool,
     },
     /// Writes or removes a record of what a domain was, which nobody else may read.
     Remember {

@@ -9,7 +9,7 @@ use super::journal::Journal;
 use super::made::volume_file;
 use super::needed::UNBORN;
 use super::partition::PartitionStep;
-use super::{Left, Observer, Step, StepError, bind, file, pages, partition};
+use super::{Left, Observer, Step, StepError, bind, file, ours, pages, partition};
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
 use crate::fsroot::FsRoot;
@@ -139,9 +139,13 @@ pub(super) fn undo(
                 undone => undone.map_err(StepError::from),
             }
         }
-        Step::SetFile { path, text, was, program } => {
+        Step::SetFile { path, text, was, program, kept } => {
             let set = if *program { file::set_program } else { file::set_file };
-            written(path, text.as_deref(), was.as_deref(), set)
+            written(path, text.as_deref(), was.as_deref(), set)?;
+            match kept {
+                true => ours::keep(path, was.as_deref()).map_err(StepError::from),
+                false => Ok(()),
+            }
         }
         Step::Remember { path, text, was } => {
             written(path, text.as_deref(), was.as_deref(), file::set_private_file)

@@ -1,8 +1,9 @@
 //! What was reserved and made for a guest, kept beside it by its UUID: a guest that was undefined behind our back takes its metadata
-//! with it, and nobody would know any more whose the huge pages and the disks are.
+//! with it, and nobody would know any more whose the huge pages and the disks are. `state` is the directory of a caller that keeps
+//! things in one of its own.
 
 use super::{History, HistoryError, store};
-use crate::apply::{Step, state_directory};
+use crate::apply::{Step, kept_in};
 use gpuvm_core::domain::guest::{Guarded, Made, Reserved};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -65,15 +66,16 @@ impl GuestRecord {
     }
 
     /// The step that writes it, over what there was of it; none: nothing is reserved or made.
-    pub fn remember(&self, was: Option<String>) -> Option<Step> {
+    pub fn remember(&self, state: Option<&Path>, was: Option<String>) -> Option<Step> {
         let is_empty = self.reserved.is_empty() && self.guarded.is_empty() && self.made.is_empty();
-        (!is_empty).then(|| store::write(file(&self.uuid), self, was))
+        (!is_empty).then(|| store::write(file(state, &self.uuid), self, was))
     }
 }
 
 /// The step that adds disks that were made for a domain to its record; none: there are none to add. Errors: its record cannot be
 /// read, and would be lost.
 pub fn add_made(
+    state: Option<&Path>,
     uuid: &str,
     name: &str,
     uri: &str,
@@ -82,23 +84,23 @@ pub fn add_made(
     if made.is_empty() {
         return Ok(None);
     }
-    let path = file(uuid);
+    let path = file(state, uuid);
     let was = store::read(&path)?;
     let known = was.as_deref().map(|text| read(&path, text, uuid)).transpose()?.flatten();
     let mut record = known.unwrap_or_else(|| GuestRecord::new(uuid, name, uri));
     record.made.retain(|known| made.iter().all(|new| new.path != known.path));
     record.made.extend_from_slice(made);
-    Ok(record.remember(was))
+    Ok(record.remember(state, was))
 }
 
 /// The disks that were made for a domain, as far as that is kept and can be read.
-pub fn made(uuid: &str) -> Vec<Made> {
-    of(uuid).map(|record| record.made).unwrap_or_default()
+pub fn made(state: Option<&Path>, uuid: &str) -> Vec<Made> {
+    of(state, uuid).map(|record| record.made).unwrap_or_default()
 }
 
 /// The record of a domain; none: there is none, or it cannot be read: nothing is done by guess.
-fn of(uuid: &str) -> Option<GuestRecord> {
-    let path = file(uuid);
+fn of(state: Option<&Path>, uuid: &str) -> Option<GuestRecord> {
+    let path = file(state, uuid);
     let text = store::read(&path).ok()??;
     read(&path, &text, uuid).ok()?
 }
@@ -114,31 +116,31 @@ pub(super) fn read(
 }
 
 /// The URI of the hypervisor that a domain's record names, in every format; none: there is none, or it is damaged.
-pub(super) fn uri(uuid: &str) -> Option<String> {
+pub(super) fn uri(state: Option<&Path>, uuid: &str) -> Option<String> {
     /// The part of a record that says it.
     #[derive(Deserialize)]
     struct Whose {
         /// The URI.
         uri: String,
     }
-    let text = store::read(&file(uuid)).ok()??;
+    let text = store::read(&file(state, uuid)).ok()??;
     serde_json::from_str(&text).ok().map(|Whose { uri }| uri)
 }
 
 /// The file of a domain's record.
-fn file(uuid: &str) -> PathBuf {
-    state_directory(DIRECTORY).join(format!("{uuid}.json"))
+fn file(state: Option<&Path>, uuid: &str) -> PathBuf {
+    kept_in(state, DIRECTORY).join(format!("{uuid}.json"))
 }
 
 /// The step that takes a domain's record away; none: there is none.
-pub fn forget(uuid: &str) -> Result<Option<Step>, HistoryError> {
-    let path = file(uuid);
+pub fn forget(state: Option<&Path>, uuid: &str) -> Result<Option<Step>, HistoryError> {
+    let path = file(state, uuid);
     Ok(store::read(&path)?.map(|was| store::remove(path, was)))
 }
 
 /// The UUIDs by which entries of a directory are named; none where it is another user's.
-fn uuids(directory: &str) -> Result<Vec<String>, HistoryError> {
-    let paths = match store::list(&state_directory(directory)) {
+fn uuids(directory: &Path) -> Result<Vec<String>, HistoryError> {
+    let paths = match store::list(directory) {
         Err(HistoryError::File { source, .. })
             if source.kind() == io::ErrorKind::PermissionDenied =>
         {
@@ -153,14 +155,15 @@ fn uuids(directory: &str) -> Result<Vec<String>, HistoryError> {
 }
 
 /// Every domain of which something is kept. One whose files cannot be read is none: nothing is given back by guess.
-pub fn all() -> Result<Vec<KnownGuest>, HistoryError> {
+pub fn all(state: Option<&Path>) -> Result<Vec<KnownGuest>, HistoryError> {
     let mut all = Vec::new();
-    let mut uuids = [uuids(DIRECTORY)?, uuids(super::DIRECTORY)?].concat();
+    let of = |kind| uuids(&kept_in(state, kind));
+    let mut uuids = [of(DIRECTORY)?, of(super::DIRECTORY)?].concat();
     uuids.sort();
     uuids.dedup();
     for uuid in uuids {
-        let record = of(&uuid);
-        let history = History::of(&uuid).ok().filter(|history| !history.entries.is_empty());
+        let record = self::of(state, &uuid);
+        let history = History::of(state, &uuid).ok().filter(|history| !history.entries.is_empty());
         let last = history.as_ref().and_then(|history| history.entries.last());
         let named = last.map(|last| (last.domain.clone(), last.uri.clone()));
         let named = named

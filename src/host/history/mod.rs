@@ -25,7 +25,7 @@ mod tests;
 pub use entry::{DiskCopy, Entry};
 pub use owner::Owner;
 
-use crate::apply::{Step, state_directory};
+use crate::apply::{Step, kept_in};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -85,20 +85,15 @@ pub enum HistoryError {
 }
 
 impl History {
-    /// Reads the changes of a domain of this machine, by its UUID. Errors: a file cannot be read, is damaged, or is of a newer
-    /// format.
-    pub fn of(uuid: &str) -> Result<History, HistoryError> {
-        History::read(state_directory(DIRECTORY).join(uuid))
-    }
-
-    /// The same of a caller that keeps changes in a directory of its own.
-    pub fn in_state(state: &Path, uuid: &str) -> Result<History, HistoryError> {
-        History::read(state.join(DIRECTORY).join(uuid))
+    /// Reads the changes of a domain of this machine, by its UUID; `state`: the directory of a caller that keeps them in one of
+    /// its own. Errors: a file cannot be read, is damaged, or is of a newer format.
+    pub fn of(state: Option<&Path>, uuid: &str) -> Result<History, HistoryError> {
+        History::read(kept_in(state, DIRECTORY).join(uuid))
     }
 
     /// Reads the changes of the host itself. Errors: as those of [`History::of`].
-    pub fn of_host() -> Result<History, HistoryError> {
-        History::of(HOST)
+    pub fn of_host(state: Option<&Path>) -> Result<History, HistoryError> {
+        History::of(state, HOST)
     }
 
     /// Reads the changes whose files are in a directory; none where it is not there.

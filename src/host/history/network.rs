@@ -1,7 +1,7 @@
 //! What a network was before our last change of it, so that it can be taken back: one file for each network, by its UUID.
 
 use super::{HistoryError, store};
-use crate::apply::{NetworkStep, Step, now_s, state_directory};
+use crate::apply::{NetworkStep, Step, kept_in, now_s};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::network::NetworkState;
 use gpuvm_core::network::Network;
@@ -105,7 +105,7 @@ pub fn remember_before(
 
 /// Where changes of networks are kept, in a directory of the caller's or in that of this host.
 pub fn directory(state: Option<&Path>) -> PathBuf {
-    state.map_or_else(|| state_directory(DIRECTORY), |state| state.join(DIRECTORY))
+    kept_in(state, DIRECTORY)
 }
 
 /// The last change of a network of this name, of the hypervisor at a URI; none: nothing is kept of it. Two networks may

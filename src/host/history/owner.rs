@@ -5,6 +5,7 @@
 use super::{History, guest};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::{Machine, is_same_hypervisor};
+use std::path::Path;
 
 /// The owner of what is kept of a domain's UUID, as seen from a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,14 +25,14 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Finds it.
-    pub fn of(uuid: &str, on: &dyn Hypervisor) -> Owner {
+    /// Finds it; `state`: the directory of a caller that keeps things in one of its own.
+    pub fn of(uuid: &str, on: &dyn Hypervisor, state: Option<&Path>) -> Owner {
         if let Machine::Elsewhere { host } = on.machine() {
             return Owner::Machine { host };
         }
         let uris = [on.uri().to_owned(), on.opened_uri()];
         let is_other = |of: &String| !uris.iter().any(|uri| is_same_hypervisor(of, uri));
-        kept_of(uuid).filter(is_other).map_or(Owner::This, |uri| Owner::Hypervisor { uri })
+        kept_of(uuid, state).filter(is_other).map_or(Owner::This, |uri| Owner::Hypervisor { uri })
     }
 
     /// The URI of another hypervisor of this machine; none: it is no such.
@@ -44,7 +45,7 @@ impl Owner {
 }
 
 /// The URI of the hypervisor of which something is kept for a UUID; none: nothing is, or it cannot be read.
-fn kept_of(uuid: &str) -> Option<String> {
-    let history = || Some(History::of(uuid).ok()?.entries.last()?.uri.clone());
-    guest::uri(uuid).or_else(history)
+fn kept_of(uuid: &str, state: Option<&Path>) -> Option<String> {
+    let history = || Some(History::of(state, uuid).ok()?.entries.last()?.uri.clone());
+    guest::uri(state, uuid).or_else(history)
 }

@@ -49,7 +49,13 @@ fn undoing_goes_backwards_and_leaves_what_does_not_run() {
     let name = "a".to_owned();
     let path = PathBuf::from("/etc/x");
     entry.steps = vec![
-        Step::SetFile { path: path.clone(), text: Some("new".into()), was: None, program: false },
+        Step::SetFile {
+            path: path.clone(),
+            text: Some("new".into()),
+            was: None,
+            program: false,
+            kept: false,
+        },
         Step::PinThread {
             name: name.clone(),
             thread: GuestThread::Emulator,
@@ -57,7 +63,8 @@ fn undoing_goes_backwards_and_leaves_what_does_not_run() {
             was: "0-3".parse().unwrap(),
         },
     ];
-    let file = Step::SetFile { path, text: None, was: Some("new".into()), program: false };
+    let file =
+        Step::SetFile { path, text: None, was: Some("new".into()), program: false, kept: false };
     let define = Step::RedefineDomain {
         name: name.clone(),
         xml: "<domain/>".into(),

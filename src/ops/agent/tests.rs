@@ -31,18 +31,3 @@ fn lines_of_the_list_of_functions_are_read() {
         assert_eq!(pci_line(bad), None, "{bad}");
     }
 }
-
-#[test]
-fn base64_is_decoded_or_refused() {
-    for (text, bytes) in
-        [("", ""), ("MA==", "0"), ("MC0=", "0-"), ("MC0x", "0-1"), ("MC0xCg==", "0-1\n")]
-    {
-        assert_eq!(base64(text).unwrap(), bytes.as_bytes(), "{text}");
-    }
-    assert_eq!(base64("Pz8/Pj4+").unwrap(), b"???>>>");
-    assert_eq!(base64("M C0"), None);
-    for bytes in [&b""[..], b"0", b"0-", b"0-1", b"0-1\n", b"???>>>", &[0, 255, 254]] {
-        assert_eq!(base64(&to_base64(bytes)).as_deref(), Some(bytes));
-    }
-    assert_eq!((&*to_base64(b"0"), &*to_base64(b"0-1\n")), ("MA==", "MC0xCg=="));
-}

@@ -28,6 +28,7 @@ use gpuvm_core::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, check};
 use gpuvm_core::finding::Severity;
 use gpuvm_core::nccl::{self, NcclError, place};
 use gpuvm_core::versions::Versions;
+use std::path::Path;
 
 /// The network of [`CreateRequest::private_net`].
 const PRIVATE_NET: &str = "private-net";
@@ -100,7 +101,9 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
         let guest = Guest { name: &name, uuid: uuid.as_deref(), devices };
         steps.extend(partition::to_start(world, &planned.topology, guest)?);
     }
-    if let Some(note) = hypervisor.and_then(|hypervisor| kept(&xml, &name, &extra, hypervisor)) {
+    if let Some(note) =
+        hypervisor.and_then(|hypervisor| kept(&xml, &name, &extra, (hypervisor, world.state())))
+    {
         // Of what is reserved before anything is; of disks alone once they are made.
         let first = !extra.reserved.is_empty() || !extra.guarded.is_empty();
         steps.insert(if first { 0 } else { steps.len() }, note);
@@ -242,7 +245,12 @@ fn remember_nccl(xml: &mut DomainXml, told: SeededNccl, planned: &Planned) -> Re
 }
 
 /// The note by which what is made for a guest is known to be its own also when its definition is gone.
-fn kept(xml: &DomainXml, name: &str, extra: &Extra, hypervisor: &dyn Hypervisor) -> Option<Step> {
+fn kept(
+    xml: &DomainXml,
+    name: &str,
+    extra: &Extra,
+    (hypervisor, state): (&dyn Hypervisor, Option<&Path>),
+) -> Option<Step> {
     let uuid = xml.uuid().filter(|_| hypervisor.has_guests_here())?;
     let all = GuestRecord {
         reserved: extra.reserved.clone(),
@@ -250,7 +258,7 @@ fn kept(xml: &DomainXml, name: &str, extra: &Extra, hypervisor: &dyn Hypervisor)
         made: extra.made.clone(),
         ..GuestRecord::new(&uuid, name, hypervisor.uri())
     };
-    all.remember(None)
+    all.remember(state, None)
 }
 
 /// Refuses a definition that our own checker finds wrong; says what is only worse than it could be. `reserves`: whether

@@ -1,8 +1,9 @@
 //! The files by which partitions follow guests and Fabric Manager without gpuvm's verbs: libvirt's hook, for guests that
 //! others start, and the drop-in of Fabric Manager's unit, for its restarts. Both are ours alone, and one of that name that
-//! is not is left.
+//! is not is left: what it says of itself does not make it ours.
 
 use crate::apply::Step;
+use crate::apply::ours::is_recorded;
 use crate::apply::text::TextStep;
 use crate::error::{Coded, Doing as _, Result};
 use gpuvm_core::shell::word;
@@ -24,8 +25,8 @@ const MARK: &str = "# Made by gpuvm: ";
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-file-")]
 pub enum BootFileError {
-    /// A file of that name is somebody else's.
-    #[error("{path} was not made by gpuvm, so it is left as it is")]
+    /// A file of that name is somebody else's, or was changed by somebody.
+    #[error("{path} was not made by gpuvm, or was changed since, so it is left as it is")]
     #[strum(to_string = "not-ours")]
     NotOurs {
         /// The file.
@@ -103,10 +104,19 @@ fn read(path: &str) -> Result<Option<String>> {
     }
 }
 
+/// Whether the file that is there is the one that we made. Of what older versions made nothing is kept: it is ours where it is
+/// a plain file that says so, and to the byte what it has to be.
+fn is_ours(file: &FabricFile, was: &str) -> bool {
+    let path = Path::new(file.path);
+    let is_plain = || path.symlink_metadata().is_ok_and(|meta| meta.is_file());
+    let says_so = || was.lines().take(2).any(|line| line.starts_with(MARK));
+    is_recorded(path, was) || (says_so() && was == file.text && is_plain())
+}
+
 /// The steps that install a file, or (`remove`) take it away; nothing where it is so.
 pub fn steps(file: &FabricFile, remove: bool) -> Result<Vec<Step>> {
     let was = read(file.path)?;
-    if was.as_ref().is_some_and(|was| !was.lines().take(2).any(|line| line.starts_with(MARK))) {
+    if was.as_ref().is_some_and(|was| !is_ours(file, was)) {
         let path = word(file.path);
         let error = BootFileError::NotOurs { path: file.path.into() };
         return Err(
@@ -118,7 +128,7 @@ pub fn steps(file: &FabricFile, remove: bool) -> Result<Vec<Step>> {
         return Ok(Vec::new());
     }
     let program = file.path == HOOK;
-    Ok(vec![Step::SetFile { path: file.path.into(), text, was, program }])
+    Ok(vec![Step::SetFile { path: file.path.into(), text, was, program, kept: true }])
 }
 
 /// The steps that have Fabric Manager keep its state where nobody cleans, after its file was copied; with them the lines
@@ -137,7 +147,7 @@ pub fn config_steps() -> Result<(Vec<Step>, Vec<String>)> {
     let mut steps = Vec::new();
     if was.as_ref() != Some(&before) {
         let (path, text) = (copy.into(), Some(before.clone()));
-        steps.push(Step::SetFile { path, text, was, program: false });
+        steps.push(Step::SetFile { path, text, was, program: false, kept: false });
     }
     let what = "have Fabric Manager keep its state in /var/lib".to_owned();
     steps.push(Step::EditText(TextStep { path, before, after, what }));

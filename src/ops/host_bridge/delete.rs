@@ -11,6 +11,7 @@ use crate::hostnet::netplan::{self, NOTHING};
 use crate::network::host::HostNetwork;
 use crate::networks::this_host;
 use crate::reporter::Question;
+use crate::shell::word;
 use crate::world::World;
 use std::path::Path;
 
@@ -40,7 +41,7 @@ pub fn run(world: &World, wanted: &DeleteHostBridge, guarded: &Guarded) -> Resul
         world.progress(&format!("{name}: not confirmed, so it is taken back"));
         return Ok(0);
     }
-    let change = delete(wanted)?;
+    let change = delete(world, wanted)?;
     if guarded.dry_run {
         for line in &change.losses {
             world.progress(&format!("this would {line}"));
@@ -49,19 +50,14 @@ pub fn run(world: &World, wanted: &DeleteHostBridge, guarded: &Guarded) -> Resul
         return Ok(0);
     }
     refuse_unfinished(world)?;
-    let question = Question::Agree {
-        lines: Some(change.losses),
-        question: "take it away?",
-        what: format!("taking bridge {name} away"),
-    };
-    follow(world, Some(question), guarded)
+    follow(world, change.question, guarded)
 }
 
 /// Plans it. It takes an earlier change back, and so is not kept itself.
-pub fn delete(wanted: &DeleteHostBridge) -> Result<Change> {
+pub fn delete(world: &World, wanted: &DeleteHostBridge) -> Result<Change> {
     let (kept, tried) = paths(&wanted.name);
     let files = Files { kept: read(&kept)?, tried: read(&tried)? };
-    plan(wanted, files, &this_host()?, &History::of_host()?)
+    plan(wanted, files, &this_host()?, &world.host_history()?)
 }
 
 /// The same beside what is there.
@@ -106,7 +102,13 @@ pub(super) fn plan(
     if let Some(entry) = history.entries.iter().rev().find(|entry| made(entry) == Some(name)) {
         steps.push(history.forget(entry));
     }
-    Ok(Change { losses: lost, ..Change::new(DELETED, "", steps, ()) })
+    let question = Some(Question::Agree {
+        lines: Some(lost.clone()),
+        question: "take it away?",
+        what: format!("taking bridge {name} away"),
+    });
+    let again = format!("gpuvm {DELETED} {}", word(name));
+    Ok(Change { losses: lost, question, again, ..Change::new(DELETED, "", steps, ()) })
 }
 
 /// What the host and its guests lose with a bridge, a line each.

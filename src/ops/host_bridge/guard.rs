@@ -112,7 +112,7 @@ fn wait(guard: &mut Child, watch: &mut Watch) -> Result<ExitStatus> {
 /// Undoes what a killed guard has begun.
 fn take_back(watch: &mut Watch, world: &World) -> Result<()> {
     let _lock = watch.lock(Duration::from_secs(LOCK_S))?;
-    for orphan in unfinished::all(world.settings.state.as_deref())?.readable {
+    for orphan in unfinished::all(world.state())?.readable {
         let verb = orphan.story.as_ref().map_or("", |story| story.change.verb.as_str());
         if [CREATED, DELETED].contains(&verb) {
             recover(orphan, &NoHypervisor, watch, &[])?;

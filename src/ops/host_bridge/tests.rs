@@ -79,7 +79,7 @@ fn delete(files: Files, history: &History) -> Result<crate::change::Change> {
 /// A history without changes.
 fn empty() -> (tempfile::TempDir, History) {
     let dir = tempfile::tempdir().unwrap();
-    let history = History::in_state(dir.path(), "host").unwrap();
+    let history = History::of_host(Some(dir.path())).unwrap();
     (dir, history)
 }
 

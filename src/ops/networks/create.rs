@@ -2,10 +2,10 @@
 //! host lose by it.
 
 use super::guests::{Guests, told};
-use super::{NetworkError, host, read};
+use super::{Answered, NetworkError, answered, host, read};
 use crate::apply::nic::NicStep;
 use crate::apply::{NetworkStep, Step};
-use crate::change::Change;
+use crate::change::{Change, Hold};
 use crate::error::{Coded as _, Error, Refusal, Result, usage};
 use crate::history::network::{directory, remember_before};
 use crate::hypervisor::network::NetworkState;
@@ -15,6 +15,7 @@ use crate::network::{
     Static, Who, known, plan,
 };
 use crate::reporter::Question;
+use crate::session::Session;
 use crate::shell::word;
 use crate::sriov::{Functions, set_functions};
 use crate::topology::{PciDevice, Sriov};
@@ -62,6 +63,13 @@ pub struct NetworkPlan {
     pub notes: Vec<String>,
     /// The definition that it has now; none: it is not there.
     pub before: Option<String>,
+    /// What that says.
+    pub now: Option<Network>,
+}
+
+/// Makes a network, or makes it anew.
+pub fn make(session: &mut Session<'_>, wanted: &NewNetwork) -> Result<Answered<NetworkPlan>> {
+    answered(session, &wanted.name, |world| create(world, wanted), |about| about.now.clone())
 }
 
 /// Plans a network, made or made anew.
@@ -95,10 +103,11 @@ pub fn create(world: &World, wanted: &NewNetwork) -> Result<Change<NetworkPlan>>
     if let (Some(before), true) = (before, stops) {
         lost.extend(told(before, &guests.on(before), true));
     }
-    let kept = directory(world.settings.state.as_deref());
+    let kept = directory(world.state());
     steps.extend(remember_before(&kept, &changes, state.as_ref(), hypervisor)?);
     steps.extend(changes.into_iter().map(Step::Network));
-    let about = NetworkPlan { network, notes, before: state.map(|state| state.xml) };
+    let (before, now) = (state.map(|state| state.xml), before.cloned());
+    let about = NetworkPlan { network, notes, before, now };
     Ok(change(&wanted.name, steps, lost, about))
 }
 
@@ -117,7 +126,7 @@ fn change(
     let again = format!("gpuvm network create {} --replace --dry-run", word(name));
     let warnings = about.notes.clone();
     let change = Change::new("network create", name, steps, about);
-    Change { losses: lost, warnings, question, again, ..change }
+    Change { losses: lost, warnings, question, again, hold: Hold::Answered, ..change }
 }
 
 /// The error that a network cannot be made, with what helps.

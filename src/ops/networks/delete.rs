@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::history::network::{directory, remember};
 use crate::network::Kind;
 use crate::reporter::{Deed, Question};
+use crate::session::Session;
 use crate::shell::word;
 use crate::world::World;
 
@@ -20,13 +21,19 @@ pub struct Left {
     pub card: Option<String>,
 }
 
+/// Deletes a network; what is left of it.
+pub fn take_away(session: &mut Session<'_>, name: &str) -> Result<Left> {
+    session.check_first(|world| delete(world, name))?;
+    Ok(session.run(|world| delete(world, name))?.change.about)
+}
+
 /// Plans a deletion; what becomes of the guests on the network is what is lost.
 pub fn delete(world: &World, name: &str) -> Result<Change<Left>> {
     let hypervisor = &*world.hypervisor()?;
     let (state, network) = find(hypervisor, name)?;
     let guests = told(&network, &Guests::read(hypervisor)?.on(&network), false);
     let mut steps = match state.persistent {
-        true => remember(&directory(world.settings.state.as_deref()), &state, hypervisor, None)?,
+        true => remember(&directory(world.state()), &state, hypervisor, None)?,
         false => Vec::new(),
     };
     let is_kept = steps.iter().any(|step| matches!(step, Step::Remember { text: Some(_), .. }));

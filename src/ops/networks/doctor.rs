@@ -68,8 +68,11 @@ pub fn diagnose(world: &World, name: &str, wait: Duration) -> Result<Diagnoses> 
     let host = host.transpose().doing(|| "cannot read the host's network".into())?;
     let asked = state.has_guest() && !wait.is_zero() && has_agent(&domain);
     let agent = if asked { Agent::greet(hypervisor, name, wait) } else { None };
-    let known =
-        if state.has_guest() { hypervisor.addresses(name, &[]).unwrap_or_default() } else { Vec::new() };
+    let known = if state.has_guest() {
+        hypervisor.addresses(name, &[]).unwrap_or_default()
+    } else {
+        Vec::new()
+    };
     let seen = Seen { running, agent: agent.as_ref().map(Inner::ask), known: &known };
     let sides = (root.as_ref(), host.as_ref());
     let looked = nics.into_iter().map(|nic| look(name, nic, &seen, sides, hypervisor));

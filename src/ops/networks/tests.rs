@@ -1,18 +1,21 @@
 //! Networks on a hypervisor in memory: what others do between the question and the lock, one that goes away, second runs.
 
-use super::create::{NetworkPlan, NewNetwork, create};
-use super::delete::delete;
-use super::undo::undo;
+use super::create::{NetworkPlan, NewNetwork, create, make};
+use super::delete::{delete, take_away};
+use super::undo::{take_back, undo};
 use super::{doctor, facts, on_demand, refuse_unfit};
+use crate::apply::HostLock;
+use crate::change::Hold;
 use crate::domain::wish::NicWish;
 use crate::error::{Error, Result};
 use crate::hypervisor::HypervisorErrorKind;
-use crate::network::{Kind, Problem};
+use crate::network::{Kind, Network, Problem};
 use crate::reporter::Answer;
 use crate::session::{Confirm, Done, Session};
 use crate::stage::fake::Fake;
 use crate::stage::{Stage, UUID, manner};
 use std::cell::Cell;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 /// A network that is there, of libvirt's kind `nat`.
@@ -269,4 +272,38 @@ fn what_is_told_names_guests_and_what_is_broken() {
     assert_eq!((well.broken, well.nics[0].network.as_deref()), (false, Some("lab")));
     stage.fake.networks.borrow_mut().clear();
     assert!(diagnose().broken, "its network is gone");
+}
+
+#[test]
+fn what_is_named_wrong_is_told_though_another_holds_the_lock() {
+    let stage = stage(Answer::Nobody);
+    let _held = HostLock::take_in(stage.dir.path(), Duration::ZERO, |_| ControlFlow::Continue(()));
+    let session = || Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    let wrong = [
+        make(&mut session(), &NewNetwork { name: "no name".into(), ..lab("10.89.0.0/24") }).err(),
+        make(&mut session(), &NewNetwork { replace: false, ..lab("10.89.0.0/24") }).err(),
+        take_away(&mut session(), "none").err(),
+        take_back(&mut session(), "lab", false).err(),
+    ];
+    for error in wrong {
+        let error = error.unwrap();
+        assert!(!matches!(error, Error::Lock(_)), "{error:?}");
+    }
+    let error = take_away(&mut session(), "lab").unwrap_err();
+    assert!(matches!(error, Error::Lock(_)), "the lock is not held: {error:?}");
+    untouched(&stage);
+}
+
+#[test]
+fn the_answer_is_the_network_as_it_was_made_and_as_it_is() {
+    let stage = Stage::who_says(Answer::Yes);
+    for made in [true, false] {
+        let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+        let answered = make(&mut session, &lab("10.88.0.0/24")).unwrap();
+        assert_eq!(answered.done.made, made);
+        assert_eq!(answered.done.change.hold, Hold::Answered);
+        assert_eq!(answered.network.name, "lab");
+        let now = stage.fake.network_now("lab").unwrap();
+        assert_eq!(answered.network, Network::read(now.now()).unwrap(), "{made}");
+    }
 }

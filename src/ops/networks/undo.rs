@@ -1,9 +1,9 @@
 //! `network undo`: the last change or the deletion of a network is taken back, if nobody has edited it since.
 
 use super::guests::{Guests, told};
-use super::{NetworkError, read};
+use super::{Answered, NetworkError, answered, read};
 use crate::apply::{NetworkStep, Step};
-use crate::change::Change;
+use crate::change::{Change, Hold};
 use crate::domain_history::when;
 use crate::error::{Class, Coded as _, Result, classed};
 use crate::history::network::{self, NetworkEntry};
@@ -11,6 +11,7 @@ use crate::hypervisor::machine::command_there;
 use crate::hypervisor::network::NetworkState;
 use crate::network::Network;
 use crate::reporter::Question;
+use crate::session::Session;
 use crate::shell::word;
 use crate::world::World;
 
@@ -29,6 +30,15 @@ pub fn named(entry: &NetworkEntry) -> String {
     format!("the {what} of network `{}` ({})", entry.name, when(entry.at_s))
 }
 
+/// Takes the last change of a network back.
+pub fn take_back(
+    session: &mut Session<'_>,
+    name: &str,
+    force: bool,
+) -> Result<Answered<NetworkUndo>> {
+    answered(session, name, |world| undo(world, name, force), |_| None)
+}
+
 /// Plans the undoing of the last change of a network; `force`: also where it was edited since.
 pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo>> {
     let hypervisor = &*world.hypervisor()?;
@@ -37,7 +47,7 @@ pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo
         let message = format!("changes of network `{name}` are kept on its machine `{host}`");
         return Err(classed(Class::OtherMachine, message, format!("`{there}`")));
     }
-    let kept = network::directory(world.settings.state.as_deref());
+    let kept = network::directory(world.state());
     let Some(last) = network::last_of(&kept, hypervisor.uri(), name)? else {
         let hint = "`network create --replace` and `network delete` keep what they change; what `create` made goes with \
                     `network delete`";
@@ -72,7 +82,7 @@ pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo
     let again = format!("gpuvm network undo {}", word(name));
     let about = NetworkUndo { entry: last.entry, now: state.map(|state| state.xml) };
     let change = Change::new("network undo", name, steps, about);
-    Ok(Change { losses: lost, question, again, ..change })
+    Ok(Change { losses: lost, question, again, hold: Hold::Answered, ..change })
 }
 
 /// The steps that bring a network back to what it was.

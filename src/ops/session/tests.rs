@@ -208,6 +208,15 @@ fn what_comes_after_the_steps_is_without_the_lock_and_may_still_undo_them() {
 }
 
 #[test]
+fn an_answer_that_is_waited_for_is_read_with_the_lock() {
+    let stage = Stage::who_says(Answer::Yes);
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    let plan = |world: &World| Ok(Change { hold: Hold::Answered, ..stage.plan(world)? });
+    let free = session.run_and(plan, |_, _| Ok::<_, Error>(is_free(stage.dir.path()))).unwrap().1;
+    assert_eq!((free, is_free(stage.dir.path())), (Some(false), true));
+}
+
+#[test]
 fn a_change_that_is_only_shown_leaves_no_trace() {
     let stage = Stage::who_says(Answer::Nobody);
     let shown = Manner { dry_run: true, ..manner(Confirm::Ask) };

@@ -1,7 +1,9 @@
 //! A guest's agent in memory: its files lie below a directory, and what it runs is run there.
 
 use super::failed;
+use crate::agent::BASE64;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
+use base64::Engine as _;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -125,7 +127,7 @@ impl FakeAgent {
                 let (code, text) = &*self.ended.borrow();
                 // Paths are those of the guest.
                 let text = text.replace(&self.root.path().display().to_string(), "");
-                let printed = crate::agent::to_base64(text.as_bytes());
+                let printed = BASE64.encode(text.as_bytes());
                 json!({ "exited": true, "exitcode": code, "out-data": printed })
             }
             _ => json!({}),
@@ -155,12 +157,12 @@ impl FakeAgent {
     fn read(&self, given: &Value) -> Value {
         let mut open = self.open.borrow_mut();
         let bytes = std::mem::take(&mut open.get_mut(&handle(given)).unwrap().1);
-        json!({ "buf-b64": crate::agent::to_base64(&bytes), "count": bytes.len(), "eof": true })
+        json!({ "buf-b64": BASE64.encode(&bytes), "count": bytes.len(), "eof": true })
     }
 
     /// Takes what is written.
     fn written(&self, given: &Value) -> Value {
-        let bytes = crate::agent::base64(given["buf-b64"].as_str().unwrap()).unwrap();
+        let bytes = BASE64.decode(given["buf-b64"].as_str().unwrap()).unwrap();
         self.open.borrow_mut().get_mut(&handle(given)).unwrap().1.extend(&bytes);
         json!({ "count": bytes.len(), "eof": false })
     }

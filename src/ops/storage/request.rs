@@ -5,6 +5,7 @@ use crate::apply::Preallocate;
 use crate::image::ImageName;
 use crate::images;
 use crate::memsize::MemSize;
+use crate::seed::Hidden;
 use std::path::PathBuf;
 
 /// The disks that are asked for a guest.
@@ -98,7 +99,7 @@ pub struct SeedRequest {
     /// A user that is made.
     pub user: Option<String>,
     /// The hash of that user's password, which was checked.
-    pub password_hash: Option<String>,
+    pub password_hash: Option<Hidden>,
     /// A file of cloud-init's user-data.
     pub user_data: Option<PathBuf>,
     /// A file of its meta-data.

@@ -8,7 +8,7 @@ use crate::error::{Error, Refusal, Result, usage};
 use crate::guest::path_text;
 use crate::hypervisor::storage::NewVolume;
 use crate::input;
-use crate::seed::{self, MAX_BYTES, Seed, SeedError, SshKey};
+use crate::seed::{self, Hidden, MAX_BYTES, Seed, SeedError, SshKey};
 use crate::topology::FabricModel;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -84,7 +84,7 @@ fn read(wanted: &SeedRequest, place: &Place<'_>, disks: &mut Disks) -> Result<Se
         let Some(path) = path else { return Ok::<_, Error>(None) };
         let text = text(path)?;
         check(&text).map_err(|error| wrong(path, &error))?;
-        Ok(Some(text))
+        Ok(Some(Hidden::from(text)))
     };
     let user_data = document(&wanted.user_data, &seed::user_data)?;
     let meta_data = document(&wanted.meta_data, &|text| seed::document("meta-data", text))?;

@@ -98,7 +98,7 @@ fn noted(subject: &Subject, conversions: &[Conversion], world: &World) -> Result
         return Ok(None);
     }
     let made: Vec<Made> = conversions.iter().map(|one| one.converted.made.clone()).collect();
-    Ok(guest::add_made(&uuid, &subject.name, hypervisor.uri(), &made)?)
+    Ok(guest::add_made(world.state(), &uuid, &subject.name, hypervisor.uri(), &made)?)
 }
 
 /// Whether a domain is to be in huge pages.
