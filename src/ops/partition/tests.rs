@@ -1,7 +1,6 @@
 //! Partitions of guests on a machine in memory, with a Fabric Manager in memory.
 
 use super::*;
-use crate::apply::owner::Hold;
 use crate::apply::partition::{Switch, Watched};
 use crate::claim::refuse_strangers;
 use crate::error::Error;
@@ -194,7 +193,7 @@ impl Place {
 
     /// Does the deactivations among these steps, and says what is active then, by Fabric Manager and by the file.
     fn after(&self, steps: &[Step]) -> (Vec<u32>, Vec<u32>) {
-        let guests = |_: &[Bdf]| Ok::<(), crate::apply::bind::BindError>(drop(Hold::default()));
+        let guests = |_: &[Bdf]| Ok::<(), crate::apply::bind::BindError>(());
         let (manager, file, wait) = (&*self.fm as &dyn Partitions, &self.file(), Duration::ZERO);
         let switch = Switch { manager, file, wait, guests: &guests };
         for step in steps {
