@@ -6,7 +6,7 @@ use gpuvm::cpuset::{CpuSet, NodeId};
 use gpuvm::discover::source::load;
 use gpuvm::memsize::MemSize;
 use gpuvm::placement::{Occupancy, Placement, PlanError, Reason, plan};
-use gpuvm::request::{CellWish, GpuWish, PageSize, PinPolicy, Profile, Request};
+use gpuvm::request::{CellWish, GpuWish, HugePages, PageSize, PinPolicy, Profile, Request};
 use gpuvm::topology::Topology;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn requests(topology: &Topology) -> Vec<Request> {
         let small = MemSize::from_gib(8);
         all.extend([base.clone(), vendor.clone(), floating, two]);
         for huge_pages in [PageSize::TwoMib, PageSize::OneGib] {
-            let huge_pages = Some(huge_pages);
+            let huge_pages = HugePages::Size(huge_pages);
             all.push(Request { huge_pages, ..base.clone() });
             all.push(Request { huge_pages, memory_kib: Some(small), ..vendor.clone() });
         }
@@ -62,7 +62,7 @@ fn check(name: &str, topology: &Topology, request: &Request, placement: &Placeme
     // The sizes of nvidia-vm are whole MiB.
     let vendor = request.profile == Profile::NvidiaVm && request.memory_kib.is_none();
     let normal = if vendor { MemSize::from_kib(1024) } else { PageSize::TwoMib.size() };
-    let unit = request.huge_pages.map_or(normal, PageSize::size);
+    let unit = placement.huge_pages.map_or(normal, PageSize::size);
     for cell in &placement.cells {
         assert_eq!(cell.memory_kib.round_down(unit), cell.memory_kib, "{context}");
         let nodes = topology.nodes().iter().filter(|n| cell.host_nodes.contains(n.os_index));

@@ -2,7 +2,7 @@
 
 use crate::memsize::MemSize;
 use crate::request::{
-    CellWish, DeviceWish, GpuWish, Near, PageSize, PinPolicy, Policy, Prefer, Request,
+    CellWish, DeviceWish, GpuWish, HugePages, Near, PageSize, PinPolicy, Policy, Prefer, Request,
 };
 
 /// An option that another request has to have instead of what was given.
@@ -33,8 +33,16 @@ pub fn changes(from: &Request, to: &Request) -> Vec<Edit> {
     add(from.gpu_model != to.gpu_model, "--gpu-model", one(to.gpu_model.clone()));
     add(from.vcpus != to.vcpus, "--vcpus", number(to.vcpus));
     add(from.memory_kib != to.memory_kib, "--memory", one(to.memory_kib.map(MemSize::typed)));
-    let page = |page| if page == PageSize::TwoMib { "2M" } else { "1G" }.to_owned();
-    add(from.huge_pages != to.huge_pages, "--huge-pages", one(to.huge_pages.map(page)));
+    let is_usual = |of: &Request| of.huge_pages == HugePages::usual(of.profile);
+    let repaged = from.huge_pages != to.huge_pages && !(is_usual(from) && is_usual(to));
+    let pages = Some(to.huge_pages).filter(|_| !is_usual(to));
+    let pages = pages.map(|pages| match pages {
+        HugePages::Auto => "auto".to_owned(),
+        HugePages::Off => "off".to_owned(),
+        HugePages::Size(PageSize::TwoMib) => "2M".to_owned(),
+        HugePages::Size(PageSize::OneGib) => "1G".to_owned(),
+    });
+    add(repaged, "--huge-pages", one(pages));
     let pins = match to.pins {
         PinPolicy::Core => "core",
         PinPolicy::Thread => "thread",
@@ -135,11 +143,19 @@ mod tests {
 
     #[test]
     fn says_what_changes_and_nothing_else() {
-        let base =
-            Request { vcpus: Some(50), huge_pages: Some(PageSize::OneGib), ..Request::for_gpus(4) };
+        let base = Request {
+            vcpus: Some(50),
+            huge_pages: HugePages::Size(PageSize::OneGib),
+            ..Request::for_gpus(4)
+        };
         assert_eq!(said(&base, &base), "");
-        let mut to = Request { vcpus: Some(40), huge_pages: None, ..Request::for_gpus(2) };
+        let mut to =
+            Request { vcpus: Some(40), huge_pages: HugePages::Auto, ..Request::for_gpus(2) };
         assert_eq!(said(&base, &to), "--gpus 2 --vcpus 40 no --huge-pages");
+        let off = Request { huge_pages: HugePages::Off, ..Request::for_gpus(0) };
+        assert_eq!(said(&Request::for_gpus(0), &off), "--huge-pages off");
+        let vendor = Request { profile: crate::request::Profile::NvidiaVm, ..off };
+        assert_eq!(said(&Request::for_gpus(0), &vendor), "", "the profile means normal pages");
         to = base.clone();
         (to.allow.remote, to.allow.split) = (true, true);
         to.memory_kib = Some(MemSize::from_kib(1536 << 10));

@@ -131,6 +131,17 @@ pub enum GpuWish {
     Indexes(Vec<u32>),
 }
 
+impl GpuWish {
+    /// How many GPUs are wanted.
+    pub fn number(&self) -> u32 {
+        match self {
+            GpuWish::Count(count) | GpuWish::Run { count, .. } => *count,
+            GpuWish::Exact(bdfs) => u32::try_from(bdfs.len()).unwrap_or(u32::MAX),
+            GpuWish::Indexes(indexes) => u32::try_from(indexes.len()).unwrap_or(u32::MAX),
+        }
+    }
+}
+
 /// How near to the guest's GPUs a NIC or an NVMe drive has to be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -311,6 +322,80 @@ impl PageSize {
     }
 }
 
+/// Which pages back a guest's memory. In JSON `auto`, a page size, or null for normal pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Option<PagesWord>", into = "Option<PagesWord>")]
+pub enum HugePages {
+    /// Normal pages; what records of versions without `auto` say where no size was given.
+    #[default]
+    Off,
+    /// The largest of which enough are free on the guest's nodes, where it has GPUs and 32 GiB or more; else normal pages.
+    Auto,
+    /// Pages of this size.
+    Size(PageSize),
+}
+
+/// A wish for pages, as JSON has it.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum PagesWord {
+    /// What the planner chooses.
+    #[serde(rename = "auto")]
+    Auto,
+    /// 2 MiB pages.
+    #[serde(rename = "2M")]
+    TwoMib,
+    /// 1 GiB pages.
+    #[serde(rename = "1G")]
+    OneGib,
+}
+
+impl From<Option<PagesWord>> for HugePages {
+    fn from(word: Option<PagesWord>) -> HugePages {
+        match word {
+            None => HugePages::Off,
+            Some(PagesWord::Auto) => HugePages::Auto,
+            Some(PagesWord::TwoMib) => HugePages::Size(PageSize::TwoMib),
+            Some(PagesWord::OneGib) => HugePages::Size(PageSize::OneGib),
+        }
+    }
+}
+
+impl From<HugePages> for Option<PagesWord> {
+    fn from(pages: HugePages) -> Option<PagesWord> {
+        match pages {
+            HugePages::Off => None,
+            HugePages::Auto => Some(PagesWord::Auto),
+            HugePages::Size(PageSize::TwoMib) => Some(PagesWord::TwoMib),
+            HugePages::Size(PageSize::OneGib) => Some(PagesWord::OneGib),
+        }
+    }
+}
+
+impl From<Option<PageSize>> for HugePages {
+    fn from(page: Option<PageSize>) -> HugePages {
+        page.map_or(HugePages::Off, HugePages::Size)
+    }
+}
+
+impl HugePages {
+    /// What a request of this profile means that says nothing of pages: the replaced tool took normal ones.
+    pub fn usual(profile: Profile) -> HugePages {
+        match profile {
+            Profile::Share | Profile::Near => HugePages::Auto,
+            Profile::NvidiaVm => HugePages::Off,
+        }
+    }
+
+    /// The size that is asked for; none: none is, or the planner chooses.
+    pub fn asked(self) -> Option<PageSize> {
+        match self {
+            HugePages::Size(page) => Some(page),
+            HugePages::Off | HugePages::Auto => None,
+        }
+    }
+}
+
 /// What is wanted of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -324,8 +409,10 @@ pub struct Request {
     pub vcpus: Option<u32>,
     /// Memory; none: what the profile gives for the GPUs.
     pub memory_kib: Option<MemSize>,
-    /// Huge pages that back the memory; none: normal pages.
-    pub huge_pages: Option<PageSize>,
+    /// Huge pages that back the memory.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<PagesWord>"))]
+    pub huge_pages: HugePages,
     /// Rule for sizes and pins.
     pub profile: Profile,
     /// How vCPUs are pinned.
@@ -366,7 +453,7 @@ pub struct Request {
 pub struct Template {
     /// Whether the admin named one; else it is the built-in one of the host's architecture.
     pub is_given: bool,
-    /// Whether it has an IOMMU that remaps interrupts, as more than 255 vCPUs on x86 need.
+    /// Whether it has an IOMMU that remaps interrupts, as more than 255 vCPUs on x86 need, or room for one.
     pub remaps_interrupts: bool,
 }
 
@@ -383,7 +470,7 @@ impl Request {
             gpu_model: None,
             vcpus: None,
             memory_kib: None,
-            huge_pages: None,
+            huge_pages: HugePages::usual(Profile::default()),
             profile: Profile::default(),
             pins: PinPolicy::default(),
             cells: CellWish::default(),

@@ -47,7 +47,7 @@ pub fn resolve(
 ) -> Result<Planned> {
     let mut request = wanted.request.clone();
     if let Some(path) = &wanted.template {
-        let remaps_interrupts = template_file(path)?.remaps_interrupts();
+        let remaps_interrupts = template_file(path)?.can_remap_interrupts();
         request.template = Template { is_given: true, remaps_interrupts };
     }
     let topology = world.topology()?;

@@ -16,7 +16,7 @@ use crate::guest::Planned;
 use crate::hypervisor::machine::command_there;
 use crate::memsize::MemSize;
 use crate::placement::NodePages;
-use crate::request::PageSize;
+use crate::request::{HugePages, PageSize};
 use crate::shell::word;
 use crate::topology::Topology;
 use crate::words;
@@ -182,6 +182,17 @@ pub fn refuse_elsewhere(verb: &str, world: &World) -> Result<()> {
         format!("pages cannot be reserved on the machine of {}", world.settings.connect),
         format!("`gpuvm {verb} ... --reserve-pages` there, or leave --reserve-pages out"),
     ))
+}
+
+/// Refuses to reserve pages of no size: what is left to the planner takes those that are free.
+pub fn refuse_unsized(asked: HugePages) -> Result<()> {
+    match asked.asked() {
+        Some(_) => Ok(()),
+        None => Err(usage(
+            "--reserve-pages needs a page size",
+            "--huge-pages 2M --reserve-pages, or 1G in place of 2M",
+        )),
+    }
 }
 
 /// The machine that pages are reserved on; none: a recorded one, on which nothing is.

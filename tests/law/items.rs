@@ -25,15 +25,27 @@ fn on(name: &str, verb: &str, line: &str) -> (i32, String, String) {
     run(gpuvm(&words).arg("--host").arg(file))
 }
 
+/// A template from which more than 255 vCPUs cannot be made: another IOMMU is there.
+fn crowded_template(dir: &std::path::Path) -> String {
+    let file = dir.join("crowded.xml");
+    let text = std::fs::read_to_string(project().join("templates/gpu-guest.xml")).unwrap();
+    let iommu = "  <iommu model='virtio'/>\n  </devices>";
+    std::fs::write(&file, text.replacen("</devices>", iommu, 1)).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
 #[test]
 fn more_vcpus_than_a_guest_can_have_are_refused_by_all_with_the_largest_that_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let template = format!("--template {}", crowded_template(dir.path()));
     for verb in ["plan", "export", "create --dry-run"] {
         let (verb, more) = verb.split_once(' ').unwrap_or((verb, ""));
-        let (code, _, said) = on("dgx-a100", verb, &format!("--vcpus 256 --name a {more}"));
+        let line = |vcpus| format!("--vcpus {vcpus} --name a {template} {more}");
+        let (code, _, said) = on("dgx-a100", verb, &line(256));
         assert_eq!(code, 1, "{verb}: {said}");
         assert!(said.contains("256 vCPUs are more than the 255"), "{verb}: {said}");
         assert!(said.contains("--vcpus 255") && !said.contains("--vcpus 254"), "{verb}: {said}");
-        let (code, _, said) = on("dgx-a100", verb, &format!("--vcpus 255 --name a {more}"));
+        let (code, _, said) = on("dgx-a100", verb, &line(255));
         assert_eq!(code, 0, "{verb}: {said}");
     }
     // The one number that is offered, by the reason and by the nearest request alike, is planned, and no larger one is.
@@ -45,7 +57,7 @@ fn more_vcpus_than_a_guest_can_have_are_refused_by_all_with_the_largest_that_wor
         ("dgx-a100", "--gpus 1 --allow remote", 255),
         ("dgx-a100", "--gpus 8 --allow remote --pins thread --cells 1", 255),
     ] {
-        let (code, _, said) = on(host, "plan", &format!("{line} --vcpus 256"));
+        let (code, _, said) = on(host, "plan", &format!("{line} --vcpus 256 {template}"));
         assert_eq!(code, 1, "{line}: {said}");
         let offers: BTreeSet<&str> = said
             .split("--vcpus ")
@@ -54,25 +66,41 @@ fn more_vcpus_than_a_guest_can_have_are_refused_by_all_with_the_largest_that_wor
             .collect();
         assert_eq!(offers, BTreeSet::from([most.to_string().as_str()]), "{line}: {said}");
         for vcpus in most..256 {
-            let (code, _, said) = on(host, "plan", &format!("{line} --vcpus {vcpus}"));
+            let (code, _, said) = on(host, "plan", &format!("{line} --vcpus {vcpus} {template}"));
             assert_eq!(code == 0, vcpus == most, "{line} {vcpus}: {said}");
         }
     }
-    let (code, out, _) = on("dgx-a100", "capacity", "--gpus 8 --vcpus 256 --allow remote");
-    assert_eq!(code, 0);
-    assert!(out.contains("256 vCPUs are more than the 255"), "{out}");
-    // A template with the device takes them.
+    let (code, out, _) = on("dgx-a100", "capacity", "--gpus 8 --vcpus 5000 --pins none");
+    assert!(code == 0 && out.contains("5000 vCPUs are more than the 4096"), "{out}");
+    let (code, out, _) = on("dgx-a100", "capacity", "--gpus 8 --vcpus 256 --pins none");
+    assert!(code == 0 && !out.contains("more than"), "{out}");
+}
+
+#[test]
+fn more_than_255_vcpus_get_an_iommu_that_remaps_interrupts() {
+    let line = "--gpus 8 --vcpus 256 --pins none --name a";
+    let (code, told, said) = on("dgx-a100", "plan", &format!("{line} --explain"));
+    assert_eq!(code, 0, "{said}");
+    assert!(told.contains("an Intel IOMMU that only remaps interrupts"), "{told}");
+    let (code, xml, said) = on("dgx-a100", "export", line);
+    assert_eq!(code, 0, "{said}");
+    let iommu = "<iommu model='intel'>";
+    let driver = "<driver intremap='on' caching_mode='on' eim='on' dma_translation='off'/>";
+    assert!(xml.contains(iommu) && xml.contains(driver), "{xml}");
+    assert!(xml.contains("<ioapic driver='qemu'/>"), "{xml}");
+    let (_, xml, _) = on("dgx-a100", "export", "--gpus 8 --vcpus 250 --pins none --name a");
+    assert!(!xml.contains("iommu") && !xml.contains("ioapic"), "{xml}");
+    // What a template says of its own device stays.
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("many.xml");
     let text = std::fs::read_to_string(project().join("templates/gpu-guest.xml")).unwrap();
-    let iommu = "<iommu model='intel'><driver intremap='on' caching_mode='on' eim='on'/></iommu>";
-    std::fs::write(&file, text.replacen("</devices>", &format!("  {iommu}\n  </devices>"), 1))
+    let own = "<iommu model='intel'><driver intremap='on' caching_mode='on' eim='on'/></iommu>";
+    std::fs::write(&file, text.replacen("</devices>", &format!("  {own}\n  </devices>"), 1))
         .unwrap();
-    for verb in ["plan", "export"] {
-        let line = format!("--vcpus 256 --name a --template {}", file.display());
-        let (code, _, said) = on("dgx-a100", verb, &line);
-        assert_eq!(code, 0, "{verb}: {said}");
-    }
+    let line = format!("{line} --template {}", file.display());
+    let (code, xml, said) = on("dgx-a100", "export", &line);
+    assert_eq!(code, 0, "{said}");
+    assert!(xml.contains(own), "{xml}");
 }
 
 #[test]

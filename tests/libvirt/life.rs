@@ -188,3 +188,26 @@ fn t41_a_start_that_takes_long_is_announced_and_not_given_up() {
     assert!(daemon.virsh(&["destroy", "long"]).0);
     assert_eq!(fs::read_to_string(&notes).unwrap(), "ensure\nrelease\n");
 }
+
+#[test]
+fn a_guest_of_288_vcpus_is_defined_and_starts() {
+    let Some(daemon) = daemon() else { return };
+    let disks = daemon.fresh_dir("many-disks");
+    let shape =
+        "create --name many --virt-type qemu --pins none --vcpus 288 --memory 512M --no-wait";
+    let mut create: Vec<&str> = shape.split(' ').collect();
+    create.extend(["--disk-dir", disks.to_str().unwrap(), "--os-size", "16M"]);
+    let started = Instant::now();
+    let (code, out, err) = run(&mut daemon.gpuvm(&create));
+    eprintln!("288 vCPUs: {:.1} s", started.elapsed().as_secs_f64());
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(!err.contains("differs from the plan"), "{err}");
+    let xml = daemon.virsh(&["dumpxml", "many"]).1;
+    let driver = "<driver intremap='on' caching_mode='on' eim='on' dma_translation='off'/>";
+    assert!(xml.contains(driver) && xml.contains("<ioapic driver='qemu'/>"), "{xml}");
+    let live = daemon.virsh(&["vcpucount", "many", "--live", "--current"]).1;
+    assert_eq!(live.trim(), "288");
+    let (code, out, err) = run(&mut daemon.gpuvm(&["check", "many"]));
+    assert_eq!(code, 0, "{out}{err}");
+    assert_eq!(run(&mut daemon.gpuvm(&["delete", "many", "--yes"])).0, 0);
+}

@@ -2,7 +2,7 @@
 
 use super::heading::{CPU, DEVICES, GUEST, NETWORK, PLACEMENT};
 use super::wish::{
-    AllowArg, CellsArg, HugePagesArg, NearArg, PinsArg, PolicyArg, PreferArg, ProfileArg,
+    AllowArg, CellsArg, NearArg, PagesArg, PinsArg, PolicyArg, PreferArg, ProfileArg,
 };
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
@@ -143,9 +143,11 @@ pub struct ShapeArgs {
     /// Default: the GPUs' share of the host's memory; without GPUs 2G.
     #[arg(long, value_name = "SIZE", help_heading = CPU)]
     pub memory: Option<MemSize>,
-    /// Back memory with huge pages
+    /// Use huge pages
+    ///
+    /// Default: auto; with --profile nvidia-vm off.
     #[arg(long, value_name = "SIZE", value_enum, help_heading = CPU)]
-    pub huge_pages: Option<HugePagesArg>,
+    pub huge_pages: Option<PagesArg>,
     /// vCPU pinning
     #[arg(long, value_name = "POLICY", value_enum, default_value = "core")]
     #[arg(help_heading = CPU, hide_short_help = true)]

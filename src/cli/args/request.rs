@@ -7,7 +7,8 @@ use crate::bdf::Bdf;
 use crate::cli::error::usage;
 use crate::domain::guest::VirtType;
 use crate::request::{
-    Allow, DeviceWish, Extras, GpuWish, Prefer, Request, Reserve, Template, VfWish, Which,
+    Allow, DeviceWish, Extras, GpuWish, HugePages, Prefer, Request, Reserve, Template, VfWish,
+    Which,
 };
 use gpuvm_ops::guest::{GuestRequest, NameRequest};
 use gpuvm_ops::taken::Taken;
@@ -49,13 +50,14 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
     let gpus = gpu_wish(gpus)?;
     let extras = extras(shape)?;
     contradictions(&gpus, &extras, shape)?;
+    let profile = shape.profile.unwrap_or_else(usual_profile).into();
     let request = Request {
         gpus,
         gpu_model,
         vcpus: shape.vcpus,
         memory_kib: shape.memory,
-        huge_pages: shape.huge_pages.map(Into::into),
-        profile: shape.profile.unwrap_or_else(usual_profile).into(),
+        huge_pages: shape.huge_pages.map_or_else(|| HugePages::usual(profile), Into::into),
+        profile,
         pins: shape.pins.into(),
         cells: shape.cells.0,
         threads: shape.threads,

@@ -117,7 +117,7 @@ pub struct ItemArgs {
     #[arg(long, value_name = "on|off|PCPUS", value_parser = item::pcpus)]
     #[arg(help_heading = CPU, hide_short_help = true)]
     pub iothread_pins: Option<Item<CpuSet>>,
-    /// Back memory with huge pages
+    /// Use huge pages
     ///
     /// on keeps the page size that the guest has, else takes 2M. Huge pages stay as they are unless this option is given.
     #[arg(long, value_name = "on|off|2M|1G", value_parser = item::pages, help_heading = CPU)]

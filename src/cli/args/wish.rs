@@ -1,6 +1,6 @@
 //! Values of a guest's options: each has the words of the command line and the wish that it means.
 
-use crate::request::{CellWish, Near, PageSize, PinPolicy, Policy, Prefer, Profile};
+use crate::request::{CellWish, HugePages, Near, PageSize, PinPolicy, Policy, Prefer, Profile};
 use clap::ValueEnum;
 use std::str::FromStr;
 
@@ -59,6 +59,32 @@ impl From<HugePagesArg> for PageSize {
         match arg {
             HugePagesArg::TwoMib => PageSize::TwoMib,
             HugePagesArg::OneGib => PageSize::OneGib,
+        }
+    }
+}
+
+/// Which pages back a guest, on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PagesArg {
+    /// The largest of which enough are free, for guests with GPUs and 32 GiB or more
+    Auto,
+    /// Normal pages
+    Off,
+    /// 2 MiB pages
+    #[value(name = "2M")]
+    TwoMib,
+    /// 1 GiB pages
+    #[value(name = "1G")]
+    OneGib,
+}
+
+impl From<PagesArg> for HugePages {
+    fn from(arg: PagesArg) -> HugePages {
+        match arg {
+            PagesArg::Auto => HugePages::Auto,
+            PagesArg::Off => HugePages::Off,
+            PagesArg::TwoMib => HugePages::Size(PageSize::TwoMib),
+            PagesArg::OneGib => HugePages::Size(PageSize::OneGib),
         }
     }
 }

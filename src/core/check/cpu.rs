@@ -7,7 +7,8 @@ use crate::domain::claims::Pin;
 use crate::domain::read::At;
 use crate::finding::Rule;
 use crate::placement::{
-    GuestCache, GuestTopology, Occupancy, has_own_pcpus, idle_cores, shows_caches, with_caches,
+    GuestCache, GuestTopology, MOST_VCPUS, Occupancy, has_own_pcpus, idle_cores, shows_caches,
+    with_caches,
 };
 use crate::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,10 +52,22 @@ const CACHE_MODE: Rule =
 const CACHES: Rule =
     Rule::warning("guest-caches", "a guest that sees other L3 caches than its vCPUs are below");
 
+/// Older libvirt refuses it at define; Linux leaves the others off where KVM has no wider destinations (its
+/// `try_to_enable_x2apic`).
+const REMAPPING: Rule = Rule::warning(
+    "vcpus-without-remapping",
+    "more than 255 vCPUs on x86 without an IOMMU that remaps interrupts",
+);
+/// QEMU ends at the start (its `intel_iommu.c`, `vtd_machine_done_notify_one`).
+const CACHING: Rule = Rule::error(
+    "iommu-without-caching",
+    "passed-through functions beside an Intel IOMMU without caching mode",
+);
+
 /// Rules of this module.
 pub const RULES: &[Rule] = &[
     NO_VCPU, ABSENT, OFFLINE, CROWDED, PRODUCT, PAIRS, TOPOEXT, EMULATOR, DEDICATED, CACHE_MODE,
-    CACHES,
+    CACHES, REMAPPING, CACHING,
 ];
 
 /// Checks pins and CPU.
@@ -72,6 +85,26 @@ pub fn check<'t>(
     emulator(guest, topology, others, report);
     dedicated(guest, others, report);
     caches(guest, topology, report);
+    interrupts(guest, report);
+}
+
+/// Checks that interrupts reach all vCPUs, by an IOMMU that lets functions pass.
+fn interrupts<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    let vcpus = &guest.vcpus;
+    if guest.is_x86 && vcpus.value > MOST_VCPUS && !guest.remaps_interrupts {
+        let message =
+            format!("{} vCPUs, and interrupts reach {MOST_VCPUS} unless remapped", vcpus.value);
+        let hint = "on machine q35 add <iommu model='intel'><driver intremap='on' caching_mode='on' \
+                    eim='on'/></iommu>, and <ioapic driver='qemu'/> to <features>";
+        report.add(&REMAPPING, vcpus.spot, message, hint);
+    }
+    if let Some((spot, false)) = guest.iommu
+        && !guest.passed.is_empty()
+    {
+        let message = "an Intel IOMMU that is not in caching mode; QEMU refuses to start with \
+                       passed-through functions";
+        report.add(&CACHING, spot, message, "write caching_mode='on' on the driver of <iommu>");
+    }
 }
 
 /// Pins of vCPUs, vCPU 0 first; an empty set is no pin.

@@ -61,6 +61,14 @@ pub struct Guest<'t> {
     pub dedicated: Option<Spot<'t>>,
     /// Whether it runs on KVM.
     pub is_kvm: bool,
+    /// Whether it is one of x86.
+    pub is_x86: bool,
+    /// Its machine type.
+    pub machine: Option<String>,
+    /// Whether its interrupts reach vCPUs whose APIC id has more than 8 bits.
+    pub remaps_interrupts: bool,
+    /// An Intel IOMMU, and whether it tells QEMU of each mapping.
+    pub iommu: Option<(Spot<'t>, bool)>,
     /// Its CPU.
     pub cpu: Option<Cpu<'t>>,
     /// PCI controllers by index.
@@ -79,6 +87,13 @@ pub struct Guest<'t> {
     pub is_pcie: bool,
     /// What could not be understood, claims included.
     pub faults: Vec<Fault<'t>>,
+}
+
+/// An IOMMU of Intel's, and whether it has its caching mode on.
+fn intel_iommu(iommu: Element<'_>) -> Option<(Spot<'_>, bool)> {
+    let is_intels = iommu.attr("model").is_some_and(|model| model == "intel");
+    let mode = iommu.child("driver").and_then(|driver| driver.attr("caching_mode"));
+    is_intels.then(|| (Spot::of(iommu), mode.is_some_and(|mode| mode == "on")))
 }
 
 impl<'t> Deref for Guest<'t> {
@@ -105,6 +120,10 @@ impl<'t> Guest<'t> {
                 .filter(|hint| hint.attr("state").is_some_and(|state| state == "on"))
                 .map(Spot::of),
             is_kvm: root.attr("type").is_some_and(|kind| kind == "kvm"),
+            is_x86: domain.is_x86(),
+            machine: root.find("os/type").and_then(|kind| kind.attr("machine")).map(Into::into),
+            remaps_interrupts: domain.remaps_interrupts(),
+            iommu: root.find("devices/iommu").and_then(intel_iommu),
             controllers: BTreeMap::new(),
             addresses: Vec::new(),
             queued: Vec::new(),

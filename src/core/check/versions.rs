@@ -30,8 +30,12 @@ const CLIQUE: Rule =
 const FILL: Rule =
     Rule::warning("cells-filled-in-turn", "huge pages of several cells that QEMU fills in turn");
 
+/// `cpu-max` of QEMU 10.0's `query-machines`: 255 up to pc-q35-2.7, 288 up to 8.0, 1024 up to 8.2, 4096 from 9.0 on.
+const MACHINE: Rule =
+    Rule::error("vcpus-beyond-machine", "more vCPUs than the machine type of this QEMU takes");
+
 /// Rules of this module.
-pub const RULES: &[Rule] = &[SLOW_BARS, HUGE_BARS, ADDRESS_BITS, CLIQUE, FILL];
+pub const RULES: &[Rule] = &[SLOW_BARS, HUGE_BARS, ADDRESS_BITS, CLIQUE, FILL, MACHINE];
 
 /// What a version is of.
 #[derive(Debug, Clone, Copy)]
@@ -123,6 +127,7 @@ pub fn check<'t>(
     versions: &Versions,
     report: &mut Report<'t>,
 ) {
+    machine(guest, versions, report);
     let facts = facts(guest, topology);
     let kernel = topology.machine().kernel_release.as_deref().and_then(Version::read);
     for trap in TRAPS.iter().filter(|trap| (trap.matters)(&facts)) {
@@ -140,6 +145,27 @@ pub fn check<'t>(
             continue;
         }
         report.add(trap.rule, guest.spot, message, hint);
+    }
+}
+
+/// Checks that the machine type takes so many vCPUs. One without a version is that of QEMU.
+fn machine<'t>(guest: &Guest<'t>, versions: &Versions, report: &mut Report<'t>) {
+    let Some(name) = &guest.machine else { return };
+    let version = match name.strip_prefix("pc-q35-") {
+        Some(of) => Version::read(of),
+        None => versions.qemu.filter(|_| name == "q35"),
+    };
+    let Some(version) = version else { return };
+    let steps = [((9, 0), 4096), ((8, 1), 1024), ((2, 8), 288)];
+    let most = steps.into_iter().find(|((major, minor), _)| version >= Version(*major, *minor, 0));
+    let most = most.map_or(255, |(_, most)| most);
+    if guest.vcpus.value > most {
+        let message = format!("{} vCPUs, and machine {name} takes {most}", guest.vcpus.value);
+        let hint = match most {
+            4096 => "4096 vCPUs are the most".to_owned(),
+            _ => "QEMU 9.0 and later takes 4096 with machine q35, 8.1 takes 1024".to_owned(),
+        };
+        report.add(&MACHINE, guest.vcpus.spot, message, hint);
     }
 }
 

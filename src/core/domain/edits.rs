@@ -6,7 +6,7 @@ use super::guest::CpuModel;
 use super::guest::{Guest, VirtType};
 use super::setting::Setting;
 use super::{DomainXml, DomainXmlError, seated};
-use crate::placement::{MOST_VCPUS, Placement, has_own_pcpus, is_amd, window};
+use crate::placement::{MOST_VCPUS, Placement, has_own_pcpus, is_amd, needs_remapping, window};
 use crate::topology::Topology;
 
 /// Threads that QEMU fills memory with at most, per cell (gpuvm-hardware(7), MEMORY AT START:
@@ -74,10 +74,9 @@ fn check(
         return error("domain/cpu/numa", "the plan has no cell".into());
     }
     check_architecture(current, guest.virt, topology)?;
-    if vcpus > u128::from(MOST_VCPUS) && current.is_x86() && !current.remaps_interrupts() {
+    if vcpus > u128::from(MOST_VCPUS) && current.is_x86() && !current.can_remap_interrupts() {
         let message = format!(
-            "{vcpus} vCPUs, and more than {MOST_VCPUS} need <iommu model='intel'> in the template, with intremap='on', \
-             eim='on' and caching_mode='on' on its driver"
+            "{vcpus} vCPUs, and more than {MOST_VCPUS} need machine q35 and no <iommu> in the template but Intel's"
         );
         return error("domain/devices/iommu", message);
     }
@@ -162,6 +161,13 @@ fn domain_edits(
             && topology.machine().cpu_vendor.as_deref().is_some_and(is_amd),
         cells: if is_numa { placement.cells.clone() } else { Vec::new() },
     });
+    let many = needs_remapping(placement.topology) && current.is_x86();
+    if many && !current.remaps_interrupts() && current.can_remap_interrupts() {
+        // What a template says of DMA in its own IOMMU stays.
+        let is_own = current.root().find("devices/iommu").is_some();
+        let translates_dma = guest.abilities.translates_dma || is_own;
+        edits.push(DomainEdit::Set { setting: Setting::RemapInterrupts { translates_dma } });
+    }
     if guest.virt == VirtType::Kvm {
         let passes = passes || !guest.vf_pools.is_empty();
         edits.extend(

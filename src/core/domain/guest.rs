@@ -153,6 +153,9 @@ pub struct Abilities {
     pub io_uring: bool,
     /// Whether the queues of one disk can be spread over several I/O threads (libvirt 10.0 with QEMU 9.0).
     pub queue_mapping: bool,
+    /// Whether libvirt is older than the oldest of which it is measured that it takes `dma_translation` of an IOMMU
+    /// (11.3); where its version is not known, it does.
+    pub translates_dma: bool,
     /// The fastest link that a root port can be told to have, in units of 0.1 GT/s; none: it cannot be told.
     pub port_speed_dgts: Option<u32>,
 }

@@ -139,6 +139,17 @@ impl DomainXml {
         driver.and_then(|driver| driver.attr("eim")).is_some_and(|eim| eim == "on")
     }
 
+    /// Whether it has such an IOMMU or can get one: libvirt has it only on q35, and no second one.
+    pub fn can_remap_interrupts(&self) -> bool {
+        let machine = self.root().find("os/type").and_then(|kind| kind.attr("machine"));
+        let is_q35 = machine.is_some_and(|machine| {
+            machine == "q35" || machine.starts_with("pc-q35-") || machine.starts_with("q35-")
+        });
+        let iommu = self.root().find("devices/iommu");
+        let is_intels = |iommu: Element<'_>| iommu.attr("model").is_some_and(|of| of == "intel");
+        self.remaps_interrupts() || is_q35 && iommu.is_none_or(is_intels)
+    }
+
     /// Whether the guest's architecture is x86; libvirt's default on hosts that run this is the host's, so an unnamed one
     /// counts as x86.
     pub fn is_x86(&self) -> bool {

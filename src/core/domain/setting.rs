@@ -171,6 +171,13 @@ pub enum Setting {
         /// The bits.
         bits: Option<AddressBits>,
     },
+    /// An IOMMU that remaps interrupts, so that they reach vCPUs whose APIC id has more than 8 bits. `caching_mode`, since
+    /// QEMU ends at the start of a guest with passed-through functions and an Intel IOMMU without (its `intel_iommu.c`,
+    /// `vtd_machine_done_notify_one`). Without DMA translation, else a guest that uses it maps all memory of its GPUs.
+    RemapInterrupts {
+        /// Whether nothing is said of DMA translation, which libvirt does not know then.
+        translates_dma: bool,
+    },
     /// A memory balloon of virtio; libvirt chooses its address.
     Balloon,
     /// The window for 64-bit BARs goes, so that QEMU's default holds.
@@ -234,6 +241,7 @@ impl Setting {
             }
             Setting::Agent { there } => domain.child(agent(*there)),
             Setting::KvmHints { on } => domain.child(kvm_hints(*on)),
+            Setting::RemapInterrupts { translates_dma } => remapping(domain, *translates_dma),
             Setting::Balloon => {
                 let balloon = Fragment::new("memballoon").attr("model", "virtio");
                 domain.child(Fragment::new("devices").child(balloon))
@@ -336,6 +344,18 @@ fn kvm_hints(on: bool) -> Fragment {
         return features.if_there().child(kvm);
     }
     features.child(kvm.children(names.map(|name| Fragment::new(name).attr("state", "on"))))
+}
+
+/// A domain whose IOMMU remaps interrupts. libvirt wants the I/O APIC in QEMU for it.
+fn remapping(domain: Fragment, translates_dma: bool) -> Fragment {
+    let ioapic = Fragment::new("ioapic").attr("driver", "qemu");
+    let driver = ["intremap", "caching_mode", "eim"].into_iter();
+    let driver = driver.fold(Fragment::new("driver"), |driver, name| driver.attr(name, "on"));
+    let driver = if translates_dma { driver } else { driver.attr("dma_translation", "off") };
+    let iommu = Fragment::new("iommu").attr("model", "intel").child(driver);
+    domain
+        .child(Fragment::new("features").child(ioapic))
+        .child(Fragment::new("devices").child(iommu))
 }
 
 /// What `<memoryBacking>` shall be like as far as one element of it goes.

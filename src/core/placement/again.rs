@@ -33,7 +33,7 @@ pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
         gpu_model: first.filter(|_| !shown && topology.gpu_models().len() > 1),
         vcpus: pinned.then(|| count(held.vcpu_pins.len())),
         memory_kib: Some(memory).filter(|memory| memory.kib() >= 1024),
-        huge_pages: pages.into_iter().find(|page| Some(page.size()) == held.huge_page_kib),
+        huge_pages: pages.into_iter().find(|page| Some(page.size()) == held.huge_page_kib).into(),
         pins: if pinned { PinPolicy::Core } else { PinPolicy::None },
         extras: Extras {
             nics: DeviceWish::Count(number(DeviceKind::Nic, false)),

@@ -20,6 +20,15 @@ use std::cell::RefCell;
 /// Memory that the replaced tool gave to 16 GPUs of a DGX-2 (gpuvm-nvidia-vm(7), SIZES).
 pub(super) const DGX2: MemSize = MemSize::from_kib(1_516_912_640);
 
+/// What the GPUs of a node share where no amount of memory is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PerGpu {
+    /// The node's memory, less what stays with the host.
+    OfNode,
+    /// The node's pool of the pages that are asked for, where that is less.
+    OfPool,
+}
+
 /// What cores and memory of a set cost; the smaller, the better.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fit {
@@ -241,6 +250,8 @@ pub(super) struct Budget {
     pub(super) nodes: Vec<Stock>,
     /// Whether GPUs have a share of nodes without.
     pub(super) has_annexes: bool,
+    /// What GPUs share where no amount is asked for.
+    pub(super) per_gpu: PerGpu,
     /// All nodes' memory, in the record's order.
     pub(super) rooms: Vec<Room>,
     /// Whether the host is the machine whose sizes the replaced tool had.
@@ -277,6 +288,7 @@ impl Budget {
         homes: &Homes<'_>,
         taken: &Taken<'_>,
         request: &Request,
+        per_gpu: PerGpu,
     ) -> Budget {
         let most = homes.all().iter().flat_map(|home| &home.seats).map(|seat| seat.threads).max();
         let most = most.unwrap_or(1).max(1);
@@ -310,9 +322,10 @@ impl Budget {
         let common = small(homes.common_threads());
         let has = |t: u32| t == 1 || nodes.iter().any(|node| node.there(t) > node.there(t + 1));
         let levels = (1..=common).rev().filter(|&t| has(t)).collect();
-        let rooms = node_memory::table(topology, homes, taken, request, &nodes);
+        let rooms = node_memory::table(topology, homes, taken, (request, per_gpu), &nodes);
         let mut budget = Budget {
             request: request.clone(),
+            per_gpu,
             has_annexes: nodes.iter().any(|node| !node.annexes.is_empty()),
             nodes,
             rooms,

@@ -66,12 +66,20 @@ fn host_bits(topology: &Topology) -> Option<u32> {
     known.then(|| bits(u32::try_from(most).unwrap_or(u32::MAX)))
 }
 
+/// The largest APIC id that interrupts reach without remapping.
+const LAST_PLAIN_ID: u64 = 254;
+
 /// The largest APIC id of a guest.
 fn last_id(shape: GuestTopology) -> u64 {
     let GuestTopology { sockets, dies, cores, threads } = shape;
     [(sockets, 0), (dies, bits(dies)), (cores, bits(cores)), (threads, bits(threads))]
         .into_iter()
         .fold(0, |id, (number, field)| id << field | u64::from(number.max(1) - 1))
+}
+
+/// Whether a vCPU of the guest has an APIC id that interrupts reach only where they are remapped: 255 addresses all.
+pub fn needs_remapping(shape: GuestTopology) -> bool {
+    last_id(shape) > LAST_PLAIN_ID
 }
 
 /// The L3 cache that a guest believes each of its vCPUs to be below, by a number that never falls from one to the next.
@@ -138,8 +146,8 @@ pub fn with_caches(
     let all = shape.dies * shape.cores;
     let dies = || (1..=MOST_DIES.min(all)).filter(|dies| all.is_multiple_of(*dies));
     let shapes = || dies().map(|dies| GuestTopology { dies, cores: all / dies, ..shape });
-    // Ids from 255 on need a device that remaps interrupts.
-    let most = last_id(shape).max(254);
+    // What remaps interrupts is not added for the sake of dies.
+    let most = last_id(shape).max(LAST_PLAIN_ID);
     [GuestCache::Passthrough, GuestCache::Emulate].into_iter().find_map(|cache| {
         let fits = |shape: &GuestTopology| {
             last_id(*shape) <= most && is_same(seen(*shape, cache, host), &there)

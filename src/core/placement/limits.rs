@@ -1,6 +1,7 @@
 //! What a place must not go beyond, whatever the host has: what the guest's template and its firmware take. Asked at the
 //! end of every plan, so that no verb counts what `export` would refuse.
 
+use super::caches::needs_remapping;
 use super::reason::{Topic, TreeReason};
 use super::window::window;
 use super::{Placement, PlanError, Reason};
@@ -15,10 +16,16 @@ fn is_x86(topology: &Topology) -> bool {
     matches!(topology.machine().architecture.as_deref(), None | Some("x86_64"))
 }
 
+/// Whether the guest can have vCPUs that interrupts reach only when they are remapped: gpuvm adds what remaps them, unless
+/// the template leaves no room for it.
+fn can_remap(request: &Request) -> bool {
+    !request.template.is_given || request.template.remaps_interrupts
+}
+
 /// The most vCPUs that a guest of this shape can have, however large the host is; none: as many as QEMU takes. Pinned
 /// vCPUs need not fill their last core; those that float divide into the cells and threads that were asked for.
 pub(super) fn most_vcpus(topology: &Topology, request: &Request) -> Option<u32> {
-    if !is_x86(topology) || request.template.remaps_interrupts {
+    if !is_x86(topology) || can_remap(request) {
         return None;
     }
     let cells = if let CellWish::Count(cells) = request.cells { cells } else { 1 };
@@ -29,7 +36,7 @@ pub(super) fn most_vcpus(topology: &Topology, request: &Request) -> Option<u32> 
     Some(MOST_VCPUS - MOST_VCPUS % step)
 }
 
-/// The place, where it is within the limits; says what the built-in templates lack.
+/// The place, where it is within the limits; says what the template lacks.
 pub(super) fn within(
     mut placement: Placement,
     topology: &Topology,
@@ -38,14 +45,15 @@ pub(super) fn within(
     let vcpus = placement.vcpus();
     if let Some(most) = most_vcpus(topology, request).filter(|_| vcpus > MOST_VCPUS) {
         let what = format!(
-            "{vcpus} vCPUs are more than the {MOST_VCPUS} of a guest without an IOMMU that remaps interrupts"
+            "{vcpus} vCPUs are more than the {MOST_VCPUS} of a template without machine q35 or with an <iommu> that is \
+             not Intel's"
         );
         let fewer = if most > 0 { format!("--vcpus {most}, or ") } else { String::new() };
-        let hint = format!(
-            "{fewer}--template FILE with <iommu model='intel'> and intremap='on', eim='on' and \
-             caching_mode='on' on its driver"
-        );
-        return Err(PlanError::Impossible { what, hint });
+        return Err(PlanError::Impossible { what, hint: format!("{fewer}leave --template out") });
+    }
+    if is_x86(topology) && needs_remapping(placement.topology) && can_remap(request) {
+        let because = TreeReason::Remaps.into();
+        placement.reasons.push(Reason { choice: Topic::Vcpus, because, compromise: false });
     }
     if let Err(error) = window(&placement, topology) {
         let what = error.to_string();
@@ -65,6 +73,7 @@ pub(super) fn within(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::Template;
 
     #[test]
     fn what_floats_divides_into_cells_and_threads() {
@@ -75,8 +84,14 @@ mod tests {
             threads: Some(threads),
             ..Request::for_gpus(0)
         };
+        // A template without room for an IOMMU.
+        let plain = |request: Request| {
+            let template = Template { is_given: true, remaps_interrupts: false };
+            Request { template, ..request }
+        };
         for (cells, threads, most) in [(1, 1, 255), (2, 1, 254), (4, 2, 248), (128, 2, 0)] {
-            assert_eq!(most_vcpus(&host, &floating(cells, threads)), Some(most));
+            assert_eq!(most_vcpus(&host, &plain(floating(cells, threads))), Some(most));
+            assert_eq!(most_vcpus(&host, &floating(cells, threads)), None);
         }
         let said = |vcpus, request: Request| {
             let request = Request { vcpus: Some(vcpus), ..request };
@@ -86,9 +101,12 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        let hint = said(256, floating(1, 1));
-        assert!(hint.starts_with("--vcpus 255, or --template"), "{hint}");
-        let hint = said(512, floating(128, 2));
-        assert!(hint.starts_with("--template"), "{hint}");
+        assert_eq!(said(256, plain(floating(1, 1))), "--vcpus 255, or leave --template out");
+        assert_eq!(said(512, plain(floating(128, 2))), "leave --template out");
+        let many = Request { vcpus: Some(256), ..floating(1, 1) };
+        let held = crate::placement::Occupancy::default();
+        let placed = crate::placement::plan(&host, &held, &many).unwrap();
+        let says = |r: &Reason| r.because.to_string().contains("remaps interrupts");
+        assert!(placed.reasons.iter().any(says), "{:?}", placed.reasons);
     }
 }

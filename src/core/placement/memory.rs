@@ -2,7 +2,7 @@
 
 use super::GuestCell;
 use super::affinity::distance;
-use super::budget::{Budget, CellSize, DGX2, Room, Solution};
+use super::budget::{Budget, CellSize, DGX2, PerGpu, Room, Solution};
 use super::cpus::GuestCpus;
 use super::explain::Reasons;
 use super::reason::{MemoryReason, Rounding, Topic};
@@ -107,6 +107,9 @@ impl Memory<'_> {
             None if vendor => {
                 let rounding = rounding(DGX2.share(gpus as u64, 16));
                 MemoryReason::Vendor { memory, gpus, whole: DGX2, rounding }
+            }
+            None if self.budget.per_gpu == PerGpu::OfPool => {
+                MemoryReason::SharePool { memory, gpus }
             }
             None => MemoryReason::Share { memory, gpus, kept: self.request.reserve.memory_kib },
         };

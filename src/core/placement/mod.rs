@@ -4,6 +4,7 @@
 mod affinity;
 mod again;
 mod assign;
+mod auto;
 mod budget;
 mod caches;
 mod candidates;
@@ -41,12 +42,14 @@ use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, NodeSet};
 use crate::memsize::MemSize;
 pub use crate::occupancy::{Exclusion, Held, Occupancy};
-use crate::request::{PageSize, PinPolicy, Profile, Request, RequestError};
+use crate::request::{HugePages, PageSize, PinPolicy, Profile, Request, RequestError};
 use crate::topology::{PartitionId, Topology};
 use affinity::Homes;
-use budget::Solution;
 pub use budget::memory_node;
-pub use caches::{GuestCache, caches_of, has_own_pcpus, shows_caches, with_caches};
+use budget::{PerGpu, Solution};
+pub use caches::{
+    GuestCache, caches_of, has_own_pcpus, needs_remapping, shows_caches, with_caches,
+};
 pub use candidates::Kind as ExtraKind;
 pub use capacity::{Blocked, Capacity, OfModel, Size, capacity};
 use explain::Reasons;
@@ -327,13 +330,26 @@ pub fn plan(
     held: &Occupancy,
     request: &Request,
 ) -> Result<Placement, PlanError> {
+    match request.huge_pages {
+        HugePages::Auto => auto::plan(topology, held, request),
+        HugePages::Off | HugePages::Size(_) => place(topology, held, request, PerGpu::OfNode),
+    }
+}
+
+/// Finds a guest's place, on the pages that are asked for.
+fn place(
+    topology: &Topology,
+    held: &Occupancy,
+    request: &Request,
+    per_gpu: PerGpu,
+) -> Result<Placement, PlanError> {
     request.check()?;
     cpus::check_shape(request)?;
     let mut reasons = Reasons::default();
     let taken = Taken::new(topology, held).asking(&request.gpus);
     let homes = Homes::of_profile(topology, request.reserve.cores, request.profile);
     let homes = homes.with(taken.asked());
-    let budget = budget::Budget::new(topology, &homes, &taken, request);
+    let budget = budget::Budget::new(topology, &homes, &taken, request, per_gpu);
     let extras = extras::Search::new(topology, &homes, &taken, request);
     extras.check()?;
     let judges = score::Judges { budget: &budget, extras: &extras };
@@ -382,7 +398,7 @@ pub fn plan(
         topology: shown.map_or(cpus.topology, |(shape, _)| shape),
         cache: shown.map(|(_, cache)| cache),
         cells,
-        huge_pages: request.huge_pages,
+        huge_pages: request.huge_pages.asked(),
         node_pages,
         guest_pcie,
         reasons: reasons.0,

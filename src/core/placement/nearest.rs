@@ -4,7 +4,7 @@
 use super::limits::most_vcpus;
 use super::{Occupancy, plan};
 use crate::memsize::MemSize;
-use crate::request::{CellWish, DeviceWish, GpuWish, Near, PinPolicy, Request, Reserve};
+use crate::request::{CellWish, DeviceWish, GpuWish, HugePages, Near, PinPolicy, Request, Reserve};
 use crate::topology::Topology;
 use std::collections::BTreeSet;
 
@@ -153,7 +153,10 @@ impl Search<'_> {
         match knob {
             Knob::Place => match request.gpus {
                 GpuWish::Count(_) => Steps::Few(Vec::new()),
-                _ => Steps::Few(vec![with(request, |r| r.gpus = GpuWish::Count(gpus(request)))]),
+                _ => {
+                    let count = GpuWish::Count(request.gpus.number());
+                    Steps::Few(vec![with(request, |r| r.gpus = count)])
+                }
             },
             Knob::Devices => {
                 let wishes = [&extras.nics, &extras.vfs, &extras.nvmes];
@@ -178,7 +181,9 @@ impl Search<'_> {
                 change(worth, |r| (r.cells, r.threads) = (CellWish::Auto, None))
             }
             Knob::Clique => change(request.p2p_clique, |r| r.p2p_clique = false),
-            Knob::Pages => change(request.huge_pages.is_some(), |r| r.huge_pages = None),
+            Knob::Pages => change(request.huge_pages.asked().is_some(), |r| {
+                r.huge_pages = HugePages::usual(r.profile);
+            }),
             Knob::Remote => change(!request.allow.remote, |r| r.allow.remote = true),
             Knob::Split => {
                 let worth = !request.allow.split && self.topology.is_partitioned();
@@ -234,7 +239,8 @@ impl Search<'_> {
 
     /// Fewer GPUs, one at least: the sizes of the board's partitions, else any number.
     fn fewer_gpus(&self, request: &Request) -> Steps {
-        let asked = gpus(request).min(u32::try_from(self.topology.gpus().count()).unwrap_or(0) + 1);
+        let asked = request.gpus.number();
+        let asked = asked.min(u32::try_from(self.topology.gpus().count()).unwrap_or(0) + 1);
         let set = |r: &mut Request, count: u64| {
             r.gpus = GpuWish::Count(u32::try_from(count).unwrap_or(u32::MAX));
         };
@@ -327,15 +333,6 @@ fn with(request: &Request, change: impl FnOnce(&mut Request)) -> Request {
     let mut changed = request.clone();
     change(&mut changed);
     changed
-}
-
-/// How many GPUs a request is for.
-fn gpus(request: &Request) -> u32 {
-    match &request.gpus {
-        GpuWish::Count(count) | GpuWish::Run { count, .. } => *count,
-        GpuWish::Exact(bdfs) => u32::try_from(bdfs.len()).unwrap_or(u32::MAX),
-        GpuWish::Indexes(indexes) => u32::try_from(indexes.len()).unwrap_or(u32::MAX),
-    }
 }
 
 /// The request `turned` with one knob as it was in `request`.

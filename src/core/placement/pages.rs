@@ -6,19 +6,33 @@ use super::budget::Solution;
 use super::explain::Reasons;
 use super::reason::{MemoryReason, Topic};
 use super::taken::Taken;
-use crate::request::{PageSize, Request};
+use crate::request::{HugePages, PageSize, Request};
 use crate::topology::{HugePagePool, Topology};
 use std::collections::BTreeMap;
 
+/// The size that is advised to a guest on normal pages: 2 MiB, which the kernel finds also when it runs for long, else
+/// 1 GiB; none: the host has no pools of either.
+pub(super) fn advised(topology: &Topology) -> Option<PageSize> {
+    let pools = || topology.nodes().iter().flat_map(|node| &node.huge_pages);
+    let has = |page: &PageSize| pools().any(|pool| pool.page_kib == page.size());
+    [PageSize::TwoMib, PageSize::OneGib].into_iter().find(has)
+}
+
 /// What the guest takes from each node; nothing where it asks for no huge pages, or the record names no pools. That pools
-/// of the size are there, the budget has checked.
+/// of the size are there, the budget has checked. Where pages are left to the planner and it takes normal ones: what it
+/// would take of those that are advised.
 pub(super) fn taken_from(
     topology: &Topology,
     taken: &Taken<'_>,
     request: &Request,
     solution: &Solution,
 ) -> Vec<NodePages> {
-    let Some(page) = request.huge_pages.map(PageSize::size) else { return Vec::new() };
+    let page = match request.huge_pages {
+        HugePages::Off => None,
+        HugePages::Auto => advised(topology),
+        HugePages::Size(page) => Some(page),
+    };
+    let Some(page) = page.map(PageSize::size) else { return Vec::new() };
     let nodes = topology.nodes().iter().enumerate();
     let pools: Vec<(usize, &HugePagePool)> = nodes
         .flat_map(|(at, node)| node.huge_pages.iter().map(move |pool| (at, pool)))
@@ -26,14 +40,14 @@ pub(super) fn taken_from(
         .collect();
     let mut wanted: BTreeMap<usize, u64> = BTreeMap::new();
     for part in &solution.parts {
-        *wanted.entry(part.room).or_default() += part.size.kib() / page.kib();
+        *wanted.entry(part.room).or_default() += part.size.kib().div_ceil(page.kib());
     }
     let free = |at: usize, pool: &HugePagePool| {
         let coming = taken.memory_to_come(at, page).kib().div_ceil(page.kib());
         pool.free.saturating_sub(coming)
     };
     if solution.parts.is_empty() {
-        let all: u64 = solution.cells.iter().map(|cell| cell.size.kib() / page.kib()).sum();
+        let all: u64 = solution.cells.iter().map(|cell| cell.size.kib().div_ceil(page.kib())).sum();
         let free = pools.iter().map(|&(at, pool)| (at, free(at, pool))).collect();
         wanted = anywhere(all, free);
     }
@@ -70,7 +84,7 @@ pub(super) fn explain(
     nodes: &[NodePages],
     reasons: &mut Reasons,
 ) {
-    let Some(page) = request.huge_pages.map(PageSize::size) else { return };
+    let Some(page) = request.huge_pages.asked().map(PageSize::size) else { return };
     if topology.machine().mounts_pages(page) == Some(false) {
         reasons.compromise(Topic::Hugetlbfs, MemoryReason::NotMounted { page });
     }

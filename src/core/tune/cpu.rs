@@ -32,7 +32,7 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
 /// Huge pages, and the filling of memory.
 fn pages(work: &mut Work<'_>) -> Result<(), TuneError> {
     let items = work.given.items;
-    let pages = work.guest.request.huge_pages;
+    let pages = work.guest.request.huge_pages.asked();
     match items.huge_pages {
         Item::Keep => {}
         Item::On | Item::Off | Item::To(_) => {

@@ -284,7 +284,7 @@ fn divided_before(placement: &mut Placement, guest: &Guest<'_>) {
         let pages = &mut placement.node_pages;
         let at = pages.iter().position(|pages| planned.host_nodes.contains(pages.node));
         if let Some(pages) = pages.get_mut(at.unwrap_or(0)) {
-            let page = guest.request.huge_pages.unwrap_or(PageSize::TwoMib).size().kib();
+            let page = guest.request.huge_pages.asked().unwrap_or(PageSize::TwoMib).size().kib();
             pages.needed = (pages.needed + now.kib() / page).saturating_sub(was.kib() / page);
         }
     }

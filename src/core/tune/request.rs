@@ -56,7 +56,7 @@ mod tests {
     use crate::domain::guest::NAMESPACE;
     use crate::domain::{DomainXml, guest::Abilities};
     use crate::placement::Occupancy;
-    use crate::request::{CellWish, PageSize, PinPolicy, Request};
+    use crate::request::{CellWish, HugePages, PageSize, PinPolicy, Request};
     use crate::topology::Topology;
     use crate::tune::{Item, ItemName};
     use crate::verify::{Subject, verify};
@@ -66,7 +66,7 @@ mod tests {
     /// A guest of ours in huge pages, that was asked for so, or one of somebody else's.
     fn guest(ours: bool) -> DomainXml {
         let request = Request {
-            huge_pages: Some(PageSize::TwoMib),
+            huge_pages: HugePages::Size(PageSize::TwoMib),
             pins: PinPolicy::None,
             ..Request::for_gpus(0)
         };
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(last.was, "no pins, pages of 2 MiB, cells by node");
         assert_eq!(last.now, "pins by core, normal pages, 1 cell");
         let request = after.after.record().unwrap().unwrap().request;
-        assert_eq!((request.huge_pages, request.pins), (None, PinPolicy::Core));
+        assert_eq!((request.huge_pages, request.pins), (HugePages::Off, PinPolicy::Core));
         assert_eq!(request.cells, CellWish::Count(1));
         assert_eq!(not_as_asked(&after.after), [""; 0]);
         assert_eq!(tuned(&after.after, &items).changes, []);

@@ -93,7 +93,7 @@ impl<'t> Guest<'t> {
         request.template = Template { is_given: true, remaps_interrupts: true };
         request.vcpus = Some(self.claims.vcpus.value);
         request.memory_kib = Some(self.memory()).filter(|memory| memory.kib() >= 1024);
-        request.huge_pages = self.page(given.items.huge_pages);
+        request.huge_pages = self.page(given.items.huge_pages).into();
         request.rounding = given.items.memory_rounding.value().copied();
         let named = !items.unnamed.contains(&ItemName::Pins);
         request.pins = match own.filter(|_| items.pins.is_on() && !named) {
@@ -149,7 +149,7 @@ impl<'t> Guest<'t> {
 
     /// What the memory of each cell is a multiple of.
     pub fn unit(&self) -> MemSize {
-        let pages = self.request.huge_pages.unwrap_or(PageSize::TwoMib).size();
+        let pages = self.request.huge_pages.asked().unwrap_or(PageSize::TwoMib).size();
         self.request.rounding.map_or(pages, |rounding| rounding.size().max(pages))
     }
 

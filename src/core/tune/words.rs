@@ -4,7 +4,7 @@ use super::ItemName;
 use crate::domain::claims::Claims;
 use crate::domain::setting::AGENT;
 use crate::domain::{DomainXml, Element};
-use crate::request::{CellWish, PinPolicy, Request};
+use crate::request::{CellWish, HugePages, PinPolicy, Request};
 use crate::words::{count, nouns};
 
 /// How many values are shown before the rest is only counted.
@@ -174,7 +174,11 @@ fn wish(request: &Request) -> String {
         PinPolicy::Thread => "pins by thread",
         PinPolicy::None => "no pins",
     };
-    let pages = request.huge_pages.map(|page| format!("pages of {}", page.size()));
+    let pages = match request.huge_pages {
+        HugePages::Off => None,
+        HugePages::Auto => Some("pages as they are free".to_owned()),
+        HugePages::Size(page) => Some(format!("pages of {}", page.size())),
+    };
     let cells = match request.cells {
         CellWish::Auto => "cells by node".to_owned(),
         CellWish::Count(1) => "1 cell".to_owned(),

@@ -5,7 +5,8 @@ use super::report::{Between, Report, Wrong};
 use crate::check::guest::Guest;
 use crate::domain::DomainXml;
 use crate::finding::Rule;
-use crate::request::{CellWish, GpuWish, PageSize, PinPolicy, Request};
+use crate::memsize::MemSize;
+use crate::request::{CellWish, GpuWish, HugePages, PageSize, PinPolicy, Request};
 use crate::shell::word;
 use crate::topology::{DeviceKind, Sriov, Topology};
 
@@ -41,6 +42,11 @@ pub fn compare(
     }
 }
 
+/// The page size of a definition that names one.
+fn used(defined: &Guest<'_>) -> Option<MemSize> {
+    defined.huge_pages.as_ref()?.value.first().map(|page| page.size.value)
+}
+
 /// A comparison with what was asked for.
 struct Plan<'r> {
     /// What was found.
@@ -69,7 +75,9 @@ impl Plan<'_> {
         let cells = defined.cells.len().max(1);
         if let Some(memory) = request.memory_kib {
             // It is rounded to pages; a version before rounded the memory of each cell.
-            let page = request.huge_pages.unwrap_or(PageSize::TwoMib).size();
+            let left = (request.huge_pages == HugePages::Auto).then(|| used(defined)).flatten();
+            let asked = request.huge_pages.asked().unwrap_or(PageSize::TwoMib).size();
+            let page = left.unwrap_or(asked);
             let slack = page.kib().saturating_mul(cells as u64);
             let found = defined.memory.value;
             if memory.kib().abs_diff(found.kib()) > slack {
@@ -77,14 +85,7 @@ impl Plan<'_> {
                 self.tell(&MEMORY, "memory", expected, found, "/domain/memory");
             }
         }
-        let normal = || "normal pages".to_owned();
-        let expected = request.huge_pages.map_or_else(normal, |page| page.size().to_string());
-        let found = match defined.huge_pages.as_ref().map(|pages| pages.value.first()) {
-            None => normal(),
-            Some(None) => "the host's default size".into(),
-            Some(Some(page)) => page.size.value.to_string(),
-        };
-        self.tell(&PAGES, "pages", expected, found, "/domain/memoryBacking");
+        self.pages(request.huge_pages, defined);
         if let CellWish::Count(count) = request.cells {
             let (expected, found) = (count.to_string(), cells.to_string());
             self.tell(&CELLS, "cells", expected, found, "/domain/cpu/numa");
@@ -95,6 +96,22 @@ impl Plan<'_> {
             let (expected, found) = (threads.to_string(), found.to_string());
             self.tell(&CELLS, "threads of a core", expected, found, "/domain/cpu/topology");
         }
+    }
+
+    /// Compares the pages that back the memory.
+    fn pages(&mut self, asked: HugePages, defined: &Guest<'_>) {
+        let normal = || "normal pages".to_owned();
+        let expected = match asked {
+            HugePages::Auto => return,
+            HugePages::Off => normal(),
+            HugePages::Size(page) => page.size().to_string(),
+        };
+        let found = match defined.huge_pages.as_ref().map(|pages| pages.value.first()) {
+            None => normal(),
+            Some(None) => "the host's default size".into(),
+            Some(Some(page)) => page.size.value.to_string(),
+        };
+        self.tell(&PAGES, "pages", expected, found, "/domain/memoryBacking");
     }
 
     /// Compares how vCPUs are pinned: each to one pcpu, or none.

@@ -4,6 +4,7 @@ use super::guest::{Function, View};
 use super::*;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
+use crate::request::{HugePages, PageSize};
 use crate::topology::FabricModel;
 use crate::verify::process::{Mapped, Opened, Thread};
 
@@ -409,7 +410,7 @@ fn a_definition_is_compared_with_what_was_asked_for() {
     let request = crate::request::Request {
         vcpus: Some(6),
         memory_kib: Some(MemSize::from_gib(8)),
-        huge_pages: Some(crate::request::PageSize::TwoMib),
+        huge_pages: HugePages::Size(PageSize::TwoMib),
         cells: crate::request::CellWish::Count(1),
         threads: Some(1),
         pins: crate::request::PinPolicy::None,
@@ -432,9 +433,14 @@ fn a_definition_is_compared_with_what_was_asked_for() {
     let asked = crate::request::Request {
         vcpus: Some(4),
         memory_kib: Some(MemSize::from_gib(4)),
-        huge_pages: Some(crate::request::PageSize::OneGib),
+        huge_pages: HugePages::Size(PageSize::OneGib),
         ..crate::request::Request::for_gpus(2)
     };
     case.definition = case.definition.replace("</domain>", &remembered(&asked));
+    assert_eq!(case.found(false), []);
+    // What was left to the planner is right as it is.
+    let mut case = good();
+    let left = crate::request::Request { huge_pages: HugePages::Auto, ..asked };
+    case.definition = case.definition.replace("</domain>", &remembered(&left));
     assert_eq!(case.found(false), []);
 }

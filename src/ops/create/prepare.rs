@@ -50,6 +50,7 @@ pub(super) struct Prepared {
 /// asked, and its disks are not on this machine.
 pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared> {
     if wanted.reserve_pages {
+        pages::refuse_unsized(wanted.guest.request.huge_pages)?;
         pages::refuse_elsewhere("create", world)?;
     }
     let hypervisor = if world.is_recorded() { None } else { Some(world.hypervisor()?) };

@@ -138,7 +138,8 @@ fn what_cannot_be_is_refused_before_anything_is_done() {
 
     // No host has as many pages as all of its memory takes: the kernel lies in it.
     let mut paged = good.clone();
-    paged.guest.request.huge_pages = Some(crate::request::PageSize::TwoMib);
+    paged.guest.request.huge_pages =
+        crate::request::HugePages::Size(crate::request::PageSize::TwoMib);
     let topology = stage.world.topology().unwrap();
     paged.guest.request.memory_kib = Some(topology.nodes().iter().map(|n| n.memory_kib).sum());
     let error = refused(&stage, &paged);

@@ -10,7 +10,9 @@ use crate::guest::NameRequest;
 use crate::memsize::MemSize;
 use crate::placement::GuestTopology;
 use crate::reporter::Answer;
-use crate::request::{CellWish, DeviceWish, DomainName, PageSize, PinPolicy, Profile, Request};
+use crate::request::{
+    CellWish, DeviceWish, DomainName, HugePages, PageSize, PinPolicy, Profile, Request,
+};
 use crate::stage::{Caller, Stage};
 use crate::storage::{DataRequest, SeedRequest, SeedWanted, StorageRequest};
 use crate::taken::Taken;
@@ -60,7 +62,8 @@ fn request() -> impl Strategy<Value = Request> {
     let gpus = prop_oneof![0..17u32, Just(1), Just(2), Just(4), Just(8)];
     let vcpus = proptest::option::weighted(0.4, 1..130u32);
     let memory = proptest::option::weighted(0.4, 1..200_000_000u64);
-    let pages = prop_oneof![3 => Just(None), 1 => Just(Some(PageSize::TwoMib))];
+    let pages = [HugePages::Off, HugePages::Auto, HugePages::Size(PageSize::TwoMib)];
+    let pages = proptest::sample::select(pages.to_vec());
     let profile = prop_oneof![4 => Just(Profile::Share), 1 => Just(Profile::Near), 1 => Just(Profile::NvidiaVm)];
     let shape = prop_oneof![
         6 => Just((PinPolicy::Core, CellWish::Auto)),

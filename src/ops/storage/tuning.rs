@@ -4,6 +4,7 @@ use crate::discover::silent::Silent;
 use crate::domain::guest::{Abilities, DiskIo};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::emulator::port_speed_dgts;
+use gpuvm_core::versions::Version;
 use nix::fcntl::OFlag;
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use std::fs::OpenOptions;
@@ -11,9 +12,14 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+/// The oldest libvirt of which it is measured that its schema has `dma_translation`.
+const DMA_TRANSLATION: Version = Version(11, 3, 0);
+
 /// What a hypervisor can do; `ports`: with what root ports can be told.
 pub fn abilities(hypervisor: &dyn Hypervisor, ports: bool) -> Abilities {
     let mut abilities = hypervisor.storage().abilities();
+    let libvirt = hypervisor.versions().libvirt;
+    abilities.translates_dma = libvirt.is_some_and(|version| version < DMA_TRANSLATION);
     if ports {
         let program = hypervisor.emulator();
         abilities.port_speed_dgts = program.and_then(|path| port_speed_dgts(&path));

@@ -63,6 +63,10 @@ const FIRST: &str = "/domain/devices/hostdev[1]/source/address";
 /// Place of the first vCPU's pin.
 const PIN: &str = "/domain/cputune/vcpupin[1]/@cpuset";
 
+/// The correct domain with 512 vCPUs.
+pub const MANY: [(&str, &str); 3] =
+    [(">10</vcpu>", ">512</vcpu>"), ("cores='5'", "cores='256'"), ("'0-9'", "'0-511'")];
+
 /// What is wrong in the domain itself: the table "Who catches what", and beyond it.
 pub const DEFECTS: &[Defect] = &[
     defect("unreadable-value", "/domain/cputune/vcpupin[4]/@cpuset", false, &[("'49'", "'4 9x'")]),
@@ -90,6 +94,19 @@ pub const DEFECTS: &[Defect] = &[
             (
                 "<maxphysaddr mode='passthrough'/>",
                 "<cache mode='passthrough'/><maxphysaddr mode='emulate' bits='46'/>",
+            ),
+        ],
+    ),
+    defect("vcpus-without-remapping", "/domain/vcpu", true, &MANY),
+    defect(
+        "iommu-without-caching",
+        "/domain/devices/iommu",
+        true,
+        &[
+            ("<features>", "<features><ioapic driver='qemu'/>"),
+            (
+                BALLOON,
+                "<memballoon model='none'/><iommu model='intel'><driver intremap='on'/></iommu>",
             ),
         ],
     ),

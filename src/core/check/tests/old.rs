@@ -1,7 +1,7 @@
 //! Defects that come of old versions of kernel, QEMU and libvirt, or of a host that is not set up.
 
-use super::defects::{Defect, setting};
-use super::setting::{CLIQUE, GIB_PAGES, bars_on, pages};
+use super::defects::{Defect, MANY, setting};
+use super::setting::{BALLOON, CLIQUE, GIB_PAGES, bars_on, pages};
 use gpuvm_core::versions::Version;
 
 /// The defects.
@@ -35,6 +35,21 @@ pub const OLD: &[Defect] = &[
     ),
     setting("maxphysaddr-unknown", "/domain", |s| s.versions.libvirt = Some(Version(8, 0, 0)), &[]),
     setting("clique-misplaced", "/domain", |s| s.versions.qemu = Some(Version(8, 0, 4)), &[CLIQUE]),
+    setting(
+        "vcpus-beyond-machine",
+        "/domain/vcpu",
+        |s| s.versions.qemu = Some(Version(8, 0, 4)),
+        &[
+            MANY[0],
+            MANY[1],
+            MANY[2],
+            (
+                BALLOON,
+                "<memballoon model='none'/><iommu model='intel'><driver intremap='on' caching_mode='on' \
+                 eim='on'/></iommu>",
+            ),
+        ],
+    ),
     setting(
         "cells-filled-in-turn",
         "/domain",

@@ -110,7 +110,7 @@ fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
             r#"
 +  <metadata>
 +    <gpuvm:guest xmlns:gpuvm='urn:gpuvm:domain:1'>
-+      <gpuvm:request>{"gpus":{"count":1},"vcpus":null,"memory_kib":null,"huge_pages":null,"profile":"share","pins":"core","cells":"auto","threads":null}</gpuvm:request>
++      <gpuvm:request>{"gpus":{"count":1},"vcpus":null,"memory_kib":null,"huge_pages":"auto","profile":"share","pins":"core","cells":"auto","threads":null}</gpuvm:request>
 +      <gpuvm:plan partition='3'>
 +        <gpuvm:device bdf='0000:34:00.0'/>
 +      </gpuvm:plan>

@@ -5,7 +5,9 @@ use gpuvm_core::domain::guest::{
 };
 use gpuvm_core::domain::{DomainXml, edits};
 use gpuvm_core::placement::Placement;
-use gpuvm_core::request::{DeviceWish, DomainName, GpuWish, PageSize, PinPolicy, Request};
+use gpuvm_core::request::{
+    DeviceWish, DomainName, GpuWish, HugePages, PageSize, PinPolicy, Request,
+};
 use gpuvm_core::topology::{Topology, file};
 
 /// The built-in template, one for direct kernel boot, and one with every kind of PCI device that a template may have.
@@ -42,10 +44,14 @@ pub fn requests(topology: &Topology) -> Vec<(String, Request)> {
     let mut requests: Vec<_> =
         (0..=gpus).map(|n| (format!("g{n}"), Request::for_gpus(n))).collect();
     let most = Request::for_gpus(gpus);
-    requests
-        .push(("huge-2m".into(), Request { huge_pages: Some(PageSize::TwoMib), ..most.clone() }));
-    requests
-        .push(("huge-1g".into(), Request { huge_pages: Some(PageSize::OneGib), ..most.clone() }));
+    requests.push((
+        "huge-2m".into(),
+        Request { huge_pages: HugePages::Size(PageSize::TwoMib), ..most.clone() },
+    ));
+    requests.push((
+        "huge-1g".into(),
+        Request { huge_pages: HugePages::Size(PageSize::OneGib), ..most.clone() },
+    ));
     let floating = Request { pins: PinPolicy::None, vcpus: Some(4), threads: Some(2), ..most };
     requests.push(("floating".into(), Request { gpus: GpuWish::Count(0), ..floating.clone() }));
     requests.push(("floating-gpus".into(), floating));

@@ -1,11 +1,13 @@
 //! Whole guests: planned on each recorded host, made from each template.
 
 use super::guests::{TEMPLATES, guest, host, hosts, render, requests};
+use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Guest, VirtType, mac};
+use crate::domain::setting::Setting;
 use crate::domain::wish::{NicModel, NicWish};
 use crate::domain::{DomainXml, Element, edits};
 use crate::placement::{GuestTopology, Occupancy, Placement, plan};
-use crate::request::{DeviceWish, PageSize, Request};
+use crate::request::{DeviceWish, HugePages, PageSize, Request};
 use crate::topology::Topology;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -256,7 +258,8 @@ fn functions_below_one_bus_for_each_cell_stay_unless_the_new_tree_is_asked_for()
 #[test]
 fn a_dgx_2_guest_carries_what_it_must() {
     let topology = host("dgx-2");
-    let request = Request { huge_pages: Some(PageSize::OneGib), ..Request::for_gpus(16) };
+    let request =
+        Request { huge_pages: HugePages::Size(PageSize::OneGib), ..Request::for_gpus(16) };
     let place = plan(&topology, &Occupancy::default(), &request).unwrap();
     let guest = guest("whole", VirtType::Kvm, &request);
     let xml = render(TEMPLATES[0].1, &guest, &place, &topology);
@@ -367,7 +370,11 @@ fn impossible_guests_are_refused_with_the_place() {
         topology: GuestTopology { sockets: 2, dies: 1, cores: 64, threads: 2 },
         ..place.clone()
     };
-    assert!(error(TEMPLATES[0].1, &crowd).contains("iommu"));
+    let other = TEMPLATES[0].1.replacen("</devices>", "<iommu model='virtio'/></devices>", 1);
+    assert!(error(&other, &crowd).contains("iommu"));
+    let many = edits(&DomainXml::parse(TEMPLATES[0].1).unwrap(), &guest, &crowd, &topology);
+    let remaps = Setting::RemapInterrupts { translates_dma: false };
+    assert!(many.unwrap().contains(&DomainEdit::Set { setting: remaps }));
     let arm = TEMPLATES[0].1.replace("x86_64", "aarch64");
     assert!(error(&arm, &place).contains("os/type/@arch"));
     let numberless = "<domain><os><type machine='q35'>hvm</type></os><devices><controller type='pci' model='pcie-root-port'/></devices></domain>";

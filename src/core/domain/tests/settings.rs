@@ -11,7 +11,7 @@ use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
 
 /// How many kinds of settings there are.
-pub const VARIANTS: usize = 23;
+pub const VARIANTS: usize = 24;
 
 /// A number for each variant; without a catch-all arm, so that a new one needs an example.
 pub fn variant(setting: &Setting) -> usize {
@@ -39,6 +39,7 @@ pub fn variant(setting: &Setting) -> usize {
         Setting::KvmHints { .. } => 20,
         Setting::CpuCache { .. } => 21,
         Setting::Migratable { .. } => 22,
+        Setting::RemapInterrupts { .. } => 23,
     }
 }
 
@@ -246,6 +247,16 @@ fn device_examples() -> Vec<(Setting, &'static str)> {
         // It is nobody's guest of ours.
         (Setting::Made { disk: made }, ""),
         (Setting::Balloon, ""),
+        (
+            Setting::RemapInterrupts { translates_dma: false },
+            r"
++  <features>
++    <ioapic driver='qemu'/>
++  </features>
++    <iommu model='intel'>
++      <driver intremap='on' caching_mode='on' eim='on' dma_translation='off'/>
++    </iommu>",
+        ),
         (Setting::NoPciHole, ""),
         (Setting::Unseated { devices: vec!["01:00.0".parse().unwrap()] }, ""),
         // Others' guests are not told what was asked for.

@@ -1,6 +1,6 @@
 //! How much memory a guest's cells get and from which nodes, in numbers. Knows no pcpu and writes no text.
 
-use super::{Budget, CellSize, DGX2, Demand, Part, Room, Short, Solution, Stock};
+use super::{Budget, CellSize, DGX2, Demand, Part, PerGpu, Room, Short, Solution, Stock};
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
 use crate::placement::affinity::{self, Homes};
@@ -63,28 +63,38 @@ pub(super) fn is_dgx2(topology: &Topology) -> bool {
     named(product) || named(board)
 }
 
+/// All of a node's pool of a page size, whoever uses it.
+fn pool(node: &NumaNode, page: Option<MemSize>) -> MemSize {
+    let pools = node.huge_pages.iter().filter(|pool| Some(pool.page_kib) == page);
+    pools.map(|pool| MemSize::from_kib(pool.page_kib.kib().saturating_mul(pool.total))).sum()
+}
+
 /// Makes the table of a host's memory.
 pub(super) fn table(
     topology: &Topology,
     homes: &Homes<'_>,
     taken: &Taken<'_>,
-    request: &Request,
+    (request, per_gpu): (&Request, PerGpu),
     nodes: &[Stock],
 ) -> Vec<Room> {
-    let page = request.huge_pages.map(PageSize::size);
+    let page = request.huge_pages.asked().map(PageSize::size);
     let known = topology.nodes().iter().any(|node| !node.huge_pages.is_empty());
     let usual = ordinary(topology);
     let room = |(at, node): (usize, &NumaNode)| {
         let idle = idle(topology, taken, at, page);
         let asked = request.reserve.memory_kib;
         let there = node.memory_kib - asked.unwrap_or_else(|| least(node));
+        let of_node = node.memory_kib - asked.unwrap_or_else(|| reserve(node)) - idle;
         let gpus = nodes.iter().zip(homes.all()).filter(|(stock, _)| stock.room == Some(at));
         let gpus = gpus.map(|(_, home)| home.owners().len()).sum();
         Room {
             id: node.os_index,
             there,
             left: there - taken.memory(at) - idle,
-            base: node.memory_kib - asked.unwrap_or_else(|| reserve(node)) - idle,
+            base: match per_gpu {
+                PerGpu::OfNode => of_node,
+                PerGpu::OfPool => of_node.min(pool(node, page)),
+            },
             gpus: super::small(gpus),
             idle,
             pages: page.is_none()
@@ -126,7 +136,7 @@ impl Budget {
     /// (SIZES there), and stay what they were in normal pages.
     pub(in crate::placement) fn unit(&self) -> MemSize {
         let request = &self.request;
-        let pages = request.huge_pages.or(request.rounding).or_else(|| {
+        let pages = request.huge_pages.asked().or(request.rounding).or_else(|| {
             let own = self.is_vendors() && request.memory_kib.is_none();
             (!own).then_some(PageSize::TwoMib)
         });

@@ -8,6 +8,11 @@ use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::words::are;
 use std::fmt;
 
+/// What normal pages cost, with the sources in gpuvm-tuning(7), HUGE PAGES. The worst of what was measured is said: 4 KiB
+/// pages 2.4 to 2.9 GiB/s, 2 MiB pages 9.8 to 10.3.
+const SLOWER: &str = "memory is filled at 2.4 instead of 9.8 GiB/s at the start (measured, QEMU 10.0, one thread), and \
+                      work in it loses up to 20 % (RHEL 6 tuning guide, 4.5.2)";
+
 /// How an amount was rounded to whole pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounding {
@@ -29,6 +34,19 @@ impl fmt::Display for Rounding {
             }
         }
     }
+}
+
+/// Why a guest whose pages are left to the planner gets normal ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoPages {
+    /// The record names no pools.
+    Unknown,
+    /// The host has no pools of a size that guests get.
+    NoPools,
+    /// Too few are free.
+    Few,
+    /// They are free, and no hugetlbfs is mounted for them.
+    NotMounted,
 }
 
 /// Why so much memory from there.
@@ -72,6 +90,13 @@ pub enum MemoryReason {
         gpus: usize,
         /// What of each node stays with the host; none: the default.
         kept: Option<MemSize>,
+    },
+    /// The GPUs' share in the pools of huge pages.
+    SharePool {
+        /// The amount.
+        memory: MemSize,
+        /// GPUs of the guest.
+        gpus: usize,
     },
     /// A node without memory.
     NoMemory {
@@ -122,6 +147,22 @@ pub enum MemoryReason {
         /// Page size.
         page: MemSize,
     },
+    /// The page size that was left to the planner.
+    Chosen {
+        /// Page size.
+        page: MemSize,
+    },
+    /// Normal pages for want of huge ones.
+    Normal {
+        /// Why none are used.
+        why: NoPages,
+        /// What has to be reserved.
+        page: MemSize,
+        /// Where.
+        nodes: Vec<NodePages>,
+        /// Whether libvirt can back guests with them.
+        mounted: bool,
+    },
     /// Pages of a node.
     Pages {
         /// Page size.
@@ -153,6 +194,10 @@ impl fmt::Display for MemoryReason {
                     None => f.write_str("one twentieth and at least 1 GiB stays with the host"),
                 }
             }
+            MemoryReason::SharePool { memory, gpus } => {
+                let gpus = count(*gpus, "GPU");
+                write!(f, "{memory}: the share of {gpus} in the huge pages of the nodes")
+            }
             MemoryReason::NoMemory { node, from } => {
                 write!(f, "node {node} has no memory; it is taken from node {from}, the nearest")
             }
@@ -179,6 +224,13 @@ impl fmt::Display for MemoryReason {
             MemoryReason::NoPools { page } => {
                 write!(f, "whether pages of {page} are there is unknown: the record names no pools")
             }
+            MemoryReason::Chosen { page } => {
+                write!(f, "pages of {page}, the largest of which enough are free and mounted")
+            }
+            MemoryReason::Normal { why, page, nodes, mounted } => {
+                normal(f, *why, *page, nodes)?;
+                if *mounted { Ok(()) } else { write!(f, "; {}", how_to_mount(*page)) }
+            }
             MemoryReason::Pages { page, pages } => on_node(f, *page, pages),
         }
     }
@@ -201,4 +253,32 @@ fn on_node(f: &mut fmt::Formatter<'_>, page: MemSize, pages: &NodePages) -> fmt:
         page.typed(),
         reserved.saturating_add(missing),
     )
+}
+
+/// The words for normal pages: what they cost, and what reserves others.
+fn normal(
+    f: &mut fmt::Formatter<'_>,
+    why: NoPages,
+    page: MemSize,
+    nodes: &[NodePages],
+) -> fmt::Result {
+    f.write_str(match why {
+        NoPages::Unknown => "normal pages, since the record names no pools of huge ones",
+        NoPages::NoPools => "normal pages, since this host has no pools of 1 GiB or 2 MiB pages",
+        NoPages::Few => "normal pages, since too few huge pages are free",
+        NoPages::NotMounted => "normal pages, since no hugetlbfs is mounted for huge ones",
+    })?;
+    write!(f, ": {SLOWER}")?;
+    let number = |pages: &NodePages| pages.reserved.saturating_add(pages.missing());
+    let command = |pages: &NodePages| {
+        let (node, size) = (pages.node, page.typed());
+        format!("gpuvm host pages --node {node} --size {size} --count {}", number(pages))
+    };
+    let commands: Vec<String> =
+        nodes.iter().filter(|pages| pages.missing() > 0).map(command).collect();
+    match why {
+        NoPages::Unknown => f.write_str("; --huge-pages 1G or 2M takes them all the same"),
+        NoPages::NoPools | NoPages::NotMounted => Ok(()),
+        NoPages::Few => write!(f, "; `{}` reserves huge pages", commands.join(" && ")),
+    }
 }

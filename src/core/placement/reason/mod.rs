@@ -12,7 +12,7 @@ pub use cores::{CoreReason, FewerThreads, NodeRule};
 pub(super) use gpus::label;
 pub use gpus::{AfterSplit, Criterion, GpuList, GpuName, GpuReason, LostBy, Unit};
 pub use isolation::IsolationReason;
-pub use memory::{MemoryReason, Rounding};
+pub use memory::{MemoryReason, NoPages, Rounding};
 pub use tree::{TreeReason, WindowTooLarge};
 
 use serde::{Deserialize, Serialize, Serializer};

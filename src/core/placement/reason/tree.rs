@@ -65,6 +65,8 @@ pub enum TreeReason {
         /// Physical address bits of the host.
         bits: u8,
     },
+    /// APIC ids beyond 8 bits.
+    Remaps,
     /// There is no built-in template for the host's architecture.
     NoTemplate {
         /// The architecture.
@@ -115,6 +117,10 @@ impl fmt::Display for TreeReason {
                     ),
                 }
             }
+            TreeReason::Remaps => f.write_str(
+                "with APIC ids above 254 the guest has an Intel IOMMU that only remaps interrupts \
+                 (eim), also on AMD hosts",
+            ),
             TreeReason::NoTemplate { architecture } => write!(
                 f,
                 "there is no built-in template for {architecture}: --template FILE names one"

@@ -5,7 +5,7 @@ use super::{dgx2, plan_on, refusal, run, says};
 use crate::cpuset::NodeId;
 use crate::placement::reason::{CoreReason, GpuReason, TreeReason};
 use crate::placement::*;
-use crate::request::{CellWish, DeviceWish, GpuWish, Reserve};
+use crate::request::{CellWish, DeviceWish, GpuWish, HugePages, Reserve};
 use crate::topology::NvLink;
 
 #[test]
@@ -66,7 +66,7 @@ fn pages_are_counted_where_some_are_needed() {
         pins: PinPolicy::None,
         vcpus: Some(2),
         memory_kib: Some(MemSize::from_gib(4)),
-        huge_pages: Some(PageSize::TwoMib),
+        huge_pages: HugePages::Size(PageSize::TwoMib),
         ..Request::for_gpus(0)
     };
     let place = plan_on(&host, &[], &request).unwrap();

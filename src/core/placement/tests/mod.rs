@@ -15,7 +15,7 @@ pub(crate) mod testhost;
 
 use super::*;
 use crate::cpuset::NodeId;
-use crate::request::{CellWish, GpuWish};
+use crate::request::{CellWish, GpuWish, HugePages};
 use crate::topology::{Drive, DriveUse, HugetlbMount, NetFace, Parts, Sriov};
 use testhost::{HostSpec, device, held};
 
@@ -262,7 +262,7 @@ fn gpus_of_one_iommu_group_go_together_or_not_at_all() {
 #[test]
 fn huge_pages_that_lack_are_said_with_the_command() {
     let host = HostSpec { pages: Some(100), ..HostSpec::even(2, 8, 64, 2) }.build();
-    let request = Request { huge_pages: Some(PageSize::TwoMib), ..run(1, 1) };
+    let request = Request { huge_pages: HugePages::Size(PageSize::TwoMib), ..run(1, 1) };
     let request = Request { memory_kib: Some(MemSize::from_gib(1)), ..request };
     let placement = plan_on(&host, &[], &request).unwrap();
     let command = "`gpuvm host pages --node 1 --size 2M --count 512`";
@@ -270,14 +270,14 @@ fn huge_pages_that_lack_are_said_with_the_command() {
     assert!(says(&placement, "reserves the 412 that are missing", true), "{:?}", placement.reasons);
     let node_pages = NodePages { node: NodeId(1), needed: 512, free: 100, reserved: 100 };
     assert_eq!(placement.node_pages, [node_pages]);
-    let one_gib = Request { huge_pages: Some(PageSize::OneGib), ..request };
+    let one_gib = Request { huge_pages: HugePages::Size(PageSize::OneGib), ..request };
     let (what, _, hint) = refusal(plan_on(&host, &[], &one_gib));
     assert!(what.contains("no huge pages of 1 GiB") && hint.contains("2 MiB"), "{what} {hint}");
 }
 
 #[test]
 fn a_size_that_is_mounted_nowhere_is_said() {
-    let gib = Request { huge_pages: Some(PageSize::OneGib), ..run(1, 0) };
+    let gib = Request { huge_pages: HugePages::Size(PageSize::OneGib), ..run(1, 0) };
     let mount = |page_kib| HugetlbMount { page_kib, at: "/dev/hugepages".into() };
     for (mounts, said) in [
         (None, false),
@@ -297,7 +297,8 @@ fn a_size_that_is_mounted_nowhere_is_said() {
 #[test]
 fn memory_is_divided_in_whole_pages_and_what_is_rounded_is_said() {
     let host = dgx2();
-    let on = |memory_kib, huge_pages| {
+    let on = |memory_kib, pages: Option<PageSize>| {
+        let huge_pages = pages.into();
         let request = Request { memory_kib: Some(memory_kib), huge_pages, ..run(16, 0) };
         plan_on(&host, &[], &request).unwrap()
     };
@@ -325,7 +326,7 @@ fn memory_is_divided_in_whole_pages_and_what_is_rounded_is_said() {
 fn placement_most(host: &Topology) -> u64 {
     let fits = |gib: &u64| {
         let memory_kib = Some(MemSize::from_gib(*gib));
-        let huge_pages = Some(PageSize::OneGib);
+        let huge_pages = HugePages::Size(PageSize::OneGib);
         plan_on(host, &[], &Request { memory_kib, huge_pages, ..run(16, 0) }).is_ok()
     };
     (1..2048).rev().find(fits).unwrap()
@@ -337,7 +338,7 @@ fn the_sizes_of_nvidia_vm_are_what_they_were() {
     for (gpus, kib) in [(1, 94_807_040), (2, 189_614_080), (4, 379_228_160), (8, 758_456_320)] {
         let request = Request { profile: Profile::NvidiaVm, ..run(gpus, 0) };
         assert_eq!(plan_on(&dgx2(), &[], &request).unwrap().memory().kib(), kib);
-        let request = Request { huge_pages: Some(PageSize::TwoMib), ..request };
+        let request = Request { huge_pages: HugePages::Size(PageSize::TwoMib), ..request };
         let placement = plan_on(&dgx2(), &[], &request).unwrap();
         assert_eq!(placement.memory().kib(), kib.div_ceil(2048) * 2048);
         assert_eq!(says(&placement, "as nvidia-vm gave, rounded up to", false), gpus == 1);
@@ -428,12 +429,13 @@ fn a_gpus_own_block_of_cores_comes_first() {
 fn pools_are_counted_with_those_who_will_take_them() {
     let host = HostSpec { pages: Some(16_384), ..HostSpec::even(1, 12, 64, 1) }.build();
     let gib = |gib| Request { memory_kib: Some(MemSize::from_gib(gib)), ..Request::for_gpus(0) };
-    let paged = Request { huge_pages: Some(PageSize::TwoMib), ..gib(20) };
+    let paged = Request { huge_pages: HugePages::Size(PageSize::TwoMib), ..gib(20) };
     // A guest without huge pages cannot have what lies in the pool of 32 GiB.
     let (what, holders, _) = refusal(plan_on(&host, &[], &gib(40)));
     assert!(what.starts_with("40 GiB of memory are more than the 30.7 GiB"), "{what}");
     assert_eq!(holders, ["32 GiB of node 0 lie in huge pages that nobody uses"]);
-    let share = plan_on(&host, &[], &Request::for_gpus(1)).unwrap();
+    let normal = Request { huge_pages: HugePages::Off, ..Request::for_gpus(1) };
+    let share = plan_on(&host, &[], &normal).unwrap();
     assert!(share.memory() < MemSize::from_gib(29), "{}", share.memory());
     // A domain that is off takes its pages from the pool when it starts, and is not counted twice.
     let first = plan_on(&host, &[], &paged).unwrap();

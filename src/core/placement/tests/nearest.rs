@@ -3,7 +3,7 @@
 use super::testhost::held;
 use super::{dgx2, plan_on, run};
 use crate::placement::*;
-use crate::request::{Allow, CellWish, DeviceWish, Extras, GpuWish, Near, Reserve};
+use crate::request::{Allow, CellWish, DeviceWish, Extras, GpuWish, HugePages, Near, Reserve};
 
 /// The recorded DGX A100.
 fn a100() -> Topology {
@@ -133,6 +133,6 @@ fn a_knob_that_does_not_matter_is_left_alone() {
     };
     for near in near(&host, &[], &request) {
         assert_eq!(near.extras, request.extras);
-        assert_eq!((near.reserve, near.huge_pages), (request.reserve, None));
+        assert_eq!((near.reserve, near.huge_pages), (request.reserve, HugePages::Auto));
     }
 }

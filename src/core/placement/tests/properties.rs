@@ -3,8 +3,9 @@
 
 use super::sound::{Case, check_together};
 use super::testhost::{HostSpec, NodeSpec, held};
+use crate::placement::reason::NoPages;
 use crate::placement::*;
-use crate::request::{Allow, CellWish, GpuWish, Policy, Reserve};
+use crate::request::{Allow, CellWish, GpuWish, HugePages, Policy, Reserve};
 use proptest::prelude::*;
 
 /// One event of a stream.
@@ -81,9 +82,10 @@ fn request() -> impl Strategy<Value = Request> {
         1 => any::<u64>().prop_map(Some),
     ];
     let pages = prop_oneof![
-        6 => Just(None),
-        2 => Just(Some(PageSize::TwoMib)),
-        1 => Just(Some(PageSize::OneGib)),
+        4 => Just(HugePages::Off),
+        4 => Just(HugePages::Auto),
+        2 => Just(HugePages::Size(PageSize::TwoMib)),
+        1 => Just(HugePages::Size(PageSize::OneGib)),
     ];
     let profile = prop_oneof![
         3 => Just(Profile::Share), 1 => Just(Profile::Near), 1 => Just(Profile::NvidiaVm),
@@ -165,6 +167,55 @@ proptest! {
                 Err(PlanError::Request(_)) => prop_assert!(request.check().is_err()),
             }
         }
+    }
+
+    #[test]
+    fn pages_left_to_the_planner_refuse_nothing(
+        topology in host(), large in any::<bool>(), before in request(), request in request()
+    ) {
+        // Pools of the hosts are smaller than guests that get them unasked.
+        let mut parts = topology.parts().clone();
+        for pool in parts.nodes.iter_mut().flat_map(|node| &mut node.huge_pages).filter(|_| large) {
+            (pool.total, pool.free) = (pool.total * 32, pool.free * 32);
+        }
+        let topology = Topology::new(parts).unwrap();
+        let mut held = Occupancy::default();
+        if let Ok(placement) = plan(&topology, &held, &before) {
+            held.domains.push(super::testhost::held("before", &placement));
+        }
+        let on = |topology: &Topology, huge_pages| {
+            let memory_kib = request.memory_kib.filter(|_| !large);
+            plan(topology, &held, &Request { huge_pages, memory_kib, ..request.clone() })
+        };
+        let (auto, off) = (on(&topology, HugePages::Auto), on(&topology, HugePages::Off));
+        prop_assert!(auto.is_ok() || off.is_err(), "{auto:?}");
+        let Ok(auto) = auto else { return Ok(()) };
+        let missing = auto.node_pages.iter().map(NodePages::missing).sum::<u64>();
+        prop_assert_eq!(missing, 0, "what is chosen is there");
+        prop_assert_eq!(auto.huge_pages.is_some(), !auto.node_pages.is_empty());
+        if let (None, Ok(off)) = (auto.huge_pages, off) {
+            let told = |p: &Placement| {
+                (p.devices.clone(), p.vcpu_pins.clone(), p.cells.clone(), p.node_pages.clone())
+            };
+            prop_assert_eq!(told(&auto), told(&off), "on normal pages all is as with `off`");
+        }
+        // After the command that is advised the guest has them.
+        let advice = auto.reasons.iter().find_map(|reason| match &reason.because {
+            Because::Memory(MemoryReason::Normal { why: NoPages::Few, page, nodes, .. }) => {
+                Some((*page, nodes.clone()))
+            }
+            _ => None,
+        });
+        let Some((page, nodes)) = advice else { return Ok(()) };
+        let mut parts = topology.parts().clone();
+        for pages in nodes {
+            let node = parts.nodes.iter_mut().find(|node| node.os_index == pages.node).unwrap();
+            let pool = node.huge_pages.iter_mut().find(|pool| pool.page_kib == page).unwrap();
+            pool.total += pages.missing();
+            pool.free += pages.missing();
+        }
+        let after = on(&Topology::new(parts).unwrap(), HugePages::Auto).unwrap();
+        prop_assert_eq!(after.huge_pages.map(PageSize::size), Some(page));
     }
 
     #[test]

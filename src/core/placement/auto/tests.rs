@@ -1,0 +1,138 @@
+//! Pages that are left to the planner.
+
+use super::*;
+use crate::placement::tests::testhost::HostSpec;
+use crate::placement::{Topic, nearest};
+use crate::topology::{HugePagePool, HugetlbMount, Parts};
+
+/// A pool of which all pages are free.
+fn pool(page: PageSize, total: u64) -> HugePagePool {
+    HugePagePool { page_kib: page.size(), total, free: total, surplus: 0 }
+}
+
+/// A host of two nodes with a GPU and so much memory each and with these pools on each, mounted or not.
+fn host_of(gib: u64, gib_pages: u64, mib_pages: u64, mounted: bool) -> Topology {
+    let mut parts = HostSpec::even(2, 8, gib, 2).parts();
+    for node in &mut parts.nodes {
+        node.huge_pages =
+            vec![pool(PageSize::TwoMib, mib_pages), pool(PageSize::OneGib, gib_pages)];
+    }
+    let mount = |page: PageSize| HugetlbMount { page_kib: page.size(), at: "/dev/huge".into() };
+    let mounts = [PageSize::TwoMib, PageSize::OneGib].map(mount);
+    parts.machine.hugetlbfs = Some(if mounted { mounts.into() } else { Vec::new() });
+    Topology::new(parts).unwrap()
+}
+
+/// The same with 160 GiB each, enough for pools and normal pages.
+fn host(gib_pages: u64, mib_pages: u64, mounted: bool) -> Topology {
+    host_of(160, gib_pages, mib_pages, mounted)
+}
+
+/// A guest of one GPU with so much memory.
+fn asked(gib: u64) -> Request {
+    Request { memory_kib: Some(MemSize::from_gib(gib)), ..Request::for_gpus(1) }
+}
+
+/// What is said of pages, with a mark before what is a compromise.
+fn said(found: &Placement) -> String {
+    let reasons = found.reasons.iter().filter(|reason| reason.choice == Topic::HugePages);
+    let line =
+        |reason: &Reason| format!("{}{}", if reason.compromise { "!" } else { "" }, reason.because);
+    reasons.map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The place of a request on an empty host.
+fn placed(host: &Topology, request: &Request) -> Placement {
+    super::super::plan(host, &Occupancy::default(), request).unwrap()
+}
+
+#[test]
+fn the_largest_pages_that_are_there_and_mounted_are_taken() {
+    let (gib, mib) = (Some(PageSize::OneGib), Some(PageSize::TwoMib));
+    for (gib_pages, mib_pages, mounted, memory, page) in [
+        (40, 0, true, 40, gib),
+        (39, 0, true, 40, None),
+        (39, 40 << 9, true, 40, mib),
+        (40, 40 << 9, true, 40, gib),
+        (40, 40 << 9, false, 40, None),
+        (40, 0, true, 32, gib),
+        // Small guests start fast on any.
+        (40, 40 << 9, true, 31, None),
+        (0, 0, true, 40, None),
+    ] {
+        let host = host(gib_pages, mib_pages, mounted);
+        let found = placed(&host, &asked(memory));
+        let case = format!("{gib_pages} {mib_pages} {mounted} {memory}: {}", said(&found));
+        assert_eq!(found.huge_pages, page, "{case}");
+        assert_eq!(found.node_pages.is_empty(), page.is_none(), "{case}");
+        let silent = memory < 32;
+        assert_eq!(said(&found).contains("!normal pages"), page.is_none() && !silent, "{case}");
+        assert_eq!(said(&found).contains("the largest of which"), page.is_some(), "{case}");
+    }
+    let host = host(40, 40 << 9, true);
+    let no_gpu = Request { memory_kib: Some(MemSize::from_gib(40)), ..Request::for_gpus(0) };
+    assert_eq!(said(&placed(&host, &no_gpu)), "", "guests without GPUs have normal pages");
+}
+
+#[test]
+fn what_is_advised_is_what_is_missing() {
+    for gib in [0, 7] {
+        let before = host(0, gib << 9, true);
+        let found = placed(&before, &asked(40));
+        let all = 40 << 9;
+        let command =
+            format!("`gpuvm host pages --node 0 --size 2M --count {all}` reserves huge pages");
+        assert!(said(&found).ends_with(&command), "{}", said(&found));
+        assert!(said(&found).contains("at 2.4 instead of 9.8 GiB/s"), "{}", said(&found));
+        let after = host(0, all, true);
+        assert_eq!(placed(&after, &asked(40)).huge_pages, Some(PageSize::TwoMib));
+    }
+    let unmounted = placed(&host(0, 40 << 9, false), &asked(40));
+    assert!(said(&unmounted).contains("mount -t hugetlbfs -o pagesize=2M"), "{}", said(&unmounted));
+    // A record that names no pools says nothing about them.
+    let bare = HostSpec::even(2, 8, 64, 2).build();
+    let found = placed(&bare, &asked(40));
+    assert!(said(&found).contains("the record names no pools"), "{}", said(&found));
+    assert!(!said(&found).contains("gpuvm host pages"), "{}", said(&found));
+}
+
+#[test]
+fn a_host_whose_memory_is_in_pools_fills_them_by_default() {
+    // Of 64 GiB a GPU would have 60; 56 are in the pool.
+    let host = host_of(64, 56, 0, true);
+    let found = placed(&host, &Request::for_gpus(1));
+    assert_eq!((found.huge_pages, found.memory()), (Some(PageSize::OneGib), MemSize::from_gib(56)));
+    let told = Request { huge_pages: HugePages::Size(PageSize::OneGib), ..Request::for_gpus(1) };
+    assert!(placed(&host, &told).memory() > found.memory(), "a size that is told is as it was");
+    // A small pool does not make a guest small.
+    let found = placed(&host_of(64, 33, 0, true), &Request::for_gpus(1));
+    assert_eq!(found.huge_pages, Some(PageSize::OneGib), "33 GiB are more than the 27 beside them");
+    let found = placed(&host_of(64, 20, 0, true), &Request::for_gpus(1));
+    assert_eq!(found.huge_pages, None);
+    assert!(found.memory() > MemSize::from_gib(32), "{}", found.memory());
+}
+
+#[test]
+fn a_size_that_is_given_up_is_left_to_the_planner() {
+    let none = Occupancy::default();
+    let host = host(0, 0, true);
+    let parts: &Parts = host.parts();
+    let mut parts = parts.clone();
+    parts.nodes.iter_mut().for_each(|node| node.huge_pages.truncate(1));
+    let host = Topology::new(parts).unwrap();
+    let told = Request { huge_pages: HugePages::Size(PageSize::OneGib), ..asked(8) };
+    assert_eq!(nearest(&host, &none, &told)[0].huge_pages, HugePages::Auto);
+}
+
+#[test]
+fn wishes_for_pages_are_read_and_written_as_ever() {
+    for (json, pages) in [
+        ("null", HugePages::Off),
+        ("\"auto\"", HugePages::Auto),
+        ("\"2M\"", HugePages::Size(PageSize::TwoMib)),
+        ("\"1G\"", HugePages::Size(PageSize::OneGib)),
+    ] {
+        assert_eq!(serde_json::from_str::<HugePages>(json).unwrap(), pages);
+        assert_eq!(serde_json::to_string(&pages).unwrap(), json);
+    }
+}
