@@ -96,9 +96,11 @@ fn guest_of(paths: &[OsString]) -> anyhow::Result<String> {
             return Err(usage("no path is in a guest", hint).into());
         }
         _ => {
-            return Err(
-                usage("the files are not all of one guest", "one `gpuvm cp` for each").into()
-            );
+            return Err(usage(
+                "the files are not all of one guest",
+                "copy the files of each guest by themselves",
+            )
+            .into());
         }
     };
     Ok(guest.to_owned())
