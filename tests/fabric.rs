@@ -1247,3 +1247,93 @@ fn hook_and_unit_are_installed_and_taken_back_byte_for_byte() {
     );
     assert!(said.contains("+STATE_FILE_NAME=/var/lib/nvidia-fabricmanager/"), "{said}");
 }
+
+/// The machine with a guest of modules 1 and 3, its fakes' settings beside state and calls.
+fn remembering(machine: &Machine, more: &str) {
+    let (state, calls) = (machine.path("state"), machine.path("calls"));
+    machine.fake("h100", &H100, &format!("{more}\nstate {state}\ncalls {calls}"));
+}
+
+#[test]
+fn a_library_that_ends_in_the_middle_is_told_by_the_list() {
+    let Some(machine) = Machine::h100() else { return };
+    let pair = domain_with("11111111-2222-3333-4444-555555555555", &["9d", "c3"]);
+    let ensure = |fake: &str| {
+        let _ = std::fs::remove_file(machine.path("calls"));
+        remembering(&machine, fake);
+        let words = [env!("CARGO_BIN_EXE_gpuvm"), "fabric", "ensure", "--stdin"];
+        let (code, _, err) = machine.gpuvm_on(&words, true, &pair);
+        (code, operations(&machine).len(), err)
+    };
+    let file = || std::fs::read_to_string(machine.path("var/gpuvm/fabric.json")).unwrap();
+    // Operations: the host's list, the step's list, the activation.
+    let (code, calls, err) = ensure("die_after 3 before");
+    assert_eq!((code, calls), (1, 1), "{err}");
+    assert!(err.contains("ended without an answer"), "{err}");
+    assert!(!file().contains("11111111"), "nothing was done: {}", file());
+    std::fs::remove_file(machine.path("state")).unwrap();
+    let (code, calls, err) = ensure("die_after 3 after");
+    assert_eq!((code, calls), (1, 1), "{err}");
+    // It was done: the next start finds it so, and asks for nothing.
+    assert!(file().contains("11111111"), "{}", file());
+    let (code, calls, err) = ensure("");
+    assert_eq!((code, calls), (0, 0), "{err}");
+    // A release that answers as older ones do: in use, although it was done.
+    std::fs::remove_file(machine.path("state")).unwrap();
+    std::fs::remove_file(machine.path("var/gpuvm/fabric.json")).unwrap();
+    let (code, calls, err) = ensure("answers old\nfail_nth 3 -7 done");
+    assert_eq!((code, calls), (0, 1), "{err}");
+}
+
+#[test]
+fn a_reset_after_the_activation_is_seen_on_an_a100() {
+    let Some(machine) = Machine::new(&host_text("dgx-a100")) else { return };
+    let machine = machine.mode(1);
+    let uri = guest_with(&machine, &A100.map(|(bus, _)| bus));
+    let (state, resets) = (machine.path("state"), machine.path("resets"));
+    let fake = format!("active 1\nstate {state}\nresets {resets}");
+    machine.fake("a100", &A100, &fake);
+    let verdict = || {
+        let (_, document) = shown(&machine, &uri);
+        let all = document["partitions"].as_array().unwrap();
+        let one = all.iter().find(|one| one["id"] == 1).unwrap().clone();
+        (one["verdict"].as_str().unwrap().to_owned(), one["links"].as_u64().unwrap())
+    };
+    assert_eq!(verdict(), ("ok".into(), 12));
+    std::fs::write(&resets, "0000:47:00.0\n").unwrap();
+    assert_eq!(verdict(), ("degraded".into(), 0));
+}
+
+#[test]
+fn one_guest_that_cannot_be_restored_keeps_no_other_from_it() {
+    let Some(machine) = Machine::h100() else { return };
+    let guest = |name: &str, digit: u32, buses: &[&str]| {
+        let uuid = format!("{digit}{digit}111111-2222-3333-4444-555555555555");
+        let xml = domain_with(&uuid, buses)
+            .replace("<name>foreign</name>", &format!("<name>{name}</name>"));
+        let more = "<memory>65536</memory><vcpu>1</vcpu><os><type>hvm</type></os><devices>";
+        xml.replace("type='kvm'", "type='test'").replacen("<devices>", more, 1)
+    };
+    let node =
+        format!("<node>{}{}</node>", guest("a", 1, &["9d", "c3"]), guest("b", 2, &["d1", "df"]));
+    std::fs::write(machine.path("two.xml"), node).unwrap();
+    let uri = format!("test://{}", machine.path("two.xml"));
+    // Operations: the host's list, how it started, the first step's list, its activation.
+    remembering(&machine, "fail_nth 4 -10");
+    let (code, shown) = restored(&machine, &["-c", &uri]);
+    assert_eq!((code, &shown["partitions"]), (3, &serde_json::json!([4])), "{shown}");
+    let left = &shown["unrestored"][0];
+    assert_eq!((&left["domain"]["name"], &left["partition"]), (&"a".into(), &3.into()), "{shown}");
+    assert!(left["why"].as_str().unwrap().contains("NVLINK_ERROR (-10)"), "{shown}");
+    let wanted = ["fmActivateFabricPartition 3", "fmActivateFabricPartition 4"];
+    assert_eq!(operations(&machine), wanted);
+    let (code, _, err) = machine.gpuvm(&["fabric", "restore", "-c", &uri], true);
+    assert_eq!(code, 3, "the other is restored, and has lost NVLink: {err}");
+    assert!(err.contains("domain `a` ran while its partition was inactive"), "{err}");
+    // It hangs: given up after its limit, and the others are not waited for.
+    remembering(&machine, "");
+    std::fs::remove_file(machine.path("state")).unwrap();
+    remembering(&machine, "hang 2");
+    let (code, _, err) = machine.gpuvm(&["fabric", "restore", "-c", &uri], true);
+    assert!(code == 1 && err.contains("did not answer within 5 s"), "{err}");
+}

@@ -11,11 +11,11 @@ use crate::fsroot::FsRoot;
 use crate::input::{DOMAIN_BYTES, text_or_stdin};
 use crate::topology::FabricModel;
 use crate::words::count;
-use gpuvm_core::fabric::VersionCheck;
+use gpuvm_core::fabric::{Domain, VersionCheck};
 use gpuvm_ops::fabric::{
-    EnsuredPartitions, FabricFile, Restored, Restoring, ShownFabric, ShownPartition, StartMode,
-    config_steps, ensure, file_steps, hook, release_of, release_partition, released, restore, show,
-    unit,
+    EnsuredPartitions, FabricFile, PendingPartition, Restored, Restoring, ShownFabric,
+    ShownPartition, StartMode, Unrestored, config_steps, ensure, file_steps, hook,
+    refuse_old_libvirt, release_of, release_partition, released, restore, show, unit,
 };
 use gpuvm_ops::host_files::daemon;
 use gpuvm_ops::partition::MANAGER_OFF;
@@ -45,10 +45,14 @@ fn shows(cx: &Context<'_>) -> anyhow::Result<u8> {
         if !shown.partitions.is_empty() {
             cx.output.table(&table(&shown.partitions))?;
         }
-        for entry in &shown.pending {
-            let (id, domain) = (entry.id, &entry.domain);
+        for PendingPartition { entry, name } in &shown.pending {
+            let (id, uuid) = (entry.id, &entry.domain);
+            let domain = match name {
+                Some(name) => format!("domain `{name}` does not run"),
+                None => format!("domain {uuid} is no longer defined"),
+            };
             cx.output.warning(&format!(
-                "partition {id} is still to be deactivated: domain {domain} does not run; \
+                "partition {id} is still to be deactivated: {domain}; \
                  `gpuvm fabric release {id}` does it"
             ));
         }
@@ -118,7 +122,7 @@ fn table(rows: &[ShownPartition]) -> Table {
             joined(&row.modules),
             if row.gpus.is_empty() { "-".to_owned() } else { joined(&row.gpus) },
             format!("{} of {}", row.links, row.links_at_most),
-            row.holder.as_ref().map_or("-", |domain| domain.name.as_str()).to_owned(),
+            if row.holders.is_empty() { "-".to_owned() } else { joined(&row.holders) },
             row.verdict.to_string(),
         ]);
     }
@@ -167,10 +171,18 @@ fn restores(args: &FabricRestoreArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     } else {
         cx.output.text(&restored(&done))?;
     }
-    for guest in &done.unplaced {
+    let is_told = |guest: &&Domain| done.unrestored.iter().all(|one| one.domain != **guest);
+    for guest in done.unplaced.iter().filter(is_told) {
         cx.output.warning(&format!(
             "domain `{}` runs, and its NVLink partition is not known or not free: it has no NVLink",
             guest.name
+        ));
+    }
+    for Unrestored { domain, partition, why, hint } in &done.unrestored {
+        let its = partition.map_or("its NVLink partition".into(), |id| format!("partition {id}"));
+        cx.output.warning(&format!(
+            "domain `{}` runs without NVLink, since {its} is not active: {why}; {hint}",
+            domain.name
         ));
     }
     for guest in &done.broken {
@@ -208,6 +220,9 @@ fn hooks(args: &FabricHookArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let file = hook(&program()?)?;
     if args.print {
         return prints(&file, cx);
+    }
+    if !args.remove {
+        refuse_old_libvirt(cx)?;
     }
     let verb = if args.remove { "fabric hook --remove" } else { "fabric hook --install" };
     let steps = || Ok(file_steps(&file, args.remove)?);

@@ -5,10 +5,11 @@ mod ensure;
 mod restore;
 
 pub use boot_files::{
-    BootFileError, FabricFile, HOOK, UNIT, config_steps, hook, steps as file_steps, unit,
+    BootFileError, FabricFile, HOOK, UNIT, config_steps, hook, refuse_old_libvirt,
+    steps as file_steps, unit,
 };
 pub use ensure::{EnsuredPartitions, ensure, release_of};
-pub use restore::{Restored, Restoring, StartMode, restore};
+pub use restore::{Restored, Restoring, StartMode, Unrestored, restore};
 
 use crate::apply::Step;
 use crate::apply::partition::{PartitionGpu, PartitionStep};
@@ -29,6 +30,7 @@ use gpuvm_core::verify::partition::Partitions;
 use gpuvm_host::fabric::config::{Address, Config};
 use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError, program};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// A partition, as it is shown.
 #[derive(Debug, Serialize)]
@@ -48,8 +50,22 @@ pub struct ShownPartition {
     pub active: bool,
     /// The running domain that has it.
     pub holder: Option<Domain>,
+    /// Names of all running domains that have GPUs of it, where it is active; of an inactive one the holder's.
+    pub holders: Vec<String>,
     /// What is to be said of it.
     pub verdict: Verdict,
+}
+
+/// A partition that is still to be deactivated.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PendingPartition {
+    /// Its number, its modules and the UUID of the domain that it was activated for.
+    #[serde(flatten)]
+    pub entry: RestoreEntry,
+    /// The name of that domain; none: it is no longer defined.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 /// What Fabric Manager and libvirt say.
@@ -76,8 +92,8 @@ pub struct ShownFabric {
     pub unread: Option<String>,
     /// The partitions, by number.
     pub partitions: Vec<ShownPartition>,
-    /// Partitions of domains that do not run, which are still to be deactivated.
-    pub pending: Vec<RestoreEntry>,
+    /// Partitions of domains that do not run, which are still to be deactivated, by number.
+    pub pending: Vec<PendingPartition>,
 }
 
 impl ShownFabric {
@@ -125,15 +141,25 @@ pub fn show(world: &World) -> Result<ShownFabric> {
     let Look { listed, running, file } = Look::at(world, &topology, &address)?;
     match file {
         Ok(file) => {
-            let pending = pending(&file, &running, listed.as_deref().ok());
-            shown.pending = pending.into_iter().cloned().collect();
+            let known = world.hypervisor()?.domains()?;
+            let name = |uuid: &str| {
+                let its = known.iter().find(|row| row.uuid.eq_ignore_ascii_case(uuid));
+                its.map(|row| row.name.clone())
+            };
+            let pending = pending(&file, &running, listed.as_deref().ok()).into_iter();
+            let named = |entry: &RestoreEntry| PendingPartition {
+                name: name(&entry.domain),
+                entry: entry.clone(),
+            };
+            shown.pending = pending.map(named).collect();
+            shown.pending.sort_by_key(|pending| pending.entry.id);
         }
         Err(error) => shown.unread = Some(error.to_string()),
     }
     match listed {
         Ok(listed) => {
             let states = states(&listed, &running).into_iter();
-            shown.partitions = states.map(|state| of_state(state, &topology)).collect();
+            shown.partitions = states.map(|state| of_state(state, &topology, &running)).collect();
             if is_of_vgpu {
                 // Which guests have virtual functions or mediated devices of a GPU is not looked at.
                 let all = shown.partitions.iter_mut().filter(|one| one.active);
@@ -159,7 +185,8 @@ struct Look {
 impl Look {
     /// Asks all three.
     fn at(world: &World, topology: &Topology, address: &Address) -> Result<Look> {
-        let running = running(world, topology)?;
+        let mut running = running(world, topology)?;
+        running.sort_by(|a, b| a.domain.name.cmp(&b.domain.name));
         let listed = Manager::at(address.clone()).list();
         Ok(Look { listed, running, file: RestoreFile::read(RestoreFile::here()) })
     }
@@ -188,10 +215,14 @@ pub fn compared(world: &World, topology: &Topology) -> Result<(Option<Partitions
 }
 
 /// A partition with the addresses of its GPUs.
-fn of_state(state: PartitionState, topology: &Topology) -> ShownPartition {
+fn of_state(state: PartitionState, topology: &Topology, running: &[Running]) -> ShownPartition {
     let gpus = state.modules.iter().filter_map(|module| address_of(topology, *module)).collect();
+    let holders = running.iter().filter(|one| state.active && one.has_any(&state.modules));
+    let mut holders: BTreeSet<String> = holders.map(|one| one.domain.name.clone()).collect();
+    holders.extend(state.holder.iter().map(|holder| holder.name.clone()));
+    let holders = holders.into_iter().collect();
     let PartitionState { id, modules, links, links_at_most, active, holder, verdict } = state;
-    ShownPartition { id, modules, gpus, links, links_at_most, active, holder, verdict }
+    ShownPartition { id, modules, gpus, links, links_at_most, active, holder, holders, verdict }
 }
 
 /// The GPU of a module id; none: it is not known.

@@ -1,7 +1,7 @@
 //! What is remembered of activated partitions, for a Fabric Manager that has restarted: the file's format, and what to
 //! tell it. Running domains count most, then the file, then Fabric Manager's own list.
 
-use super::{Domain, Listed, Modules, Running};
+use super::{Domain, Listed, Modules, Running, modules_of};
 use serde::{Deserialize, Serialize};
 
 /// The version of the file.
@@ -181,9 +181,10 @@ fn entry_of<'l>(list: &'l RestoreList, one: &Running) -> Option<&'l RestoreEntry
 /// What is set in restart mode where the running domains are known.
 fn set(list: &RestoreList, running: &[Running], known: &[(u32, Modules)]) -> Restore {
     let (mut ids, mut unplaced) = (Vec::new(), Vec::new());
+    let all: Modules = known.iter().flat_map(|(_, set)| set).copied().collect();
     for one in running.iter().filter(|one| !one.modules.is_empty() || one.unknown > 0) {
         let by_set = || {
-            let same = known.iter().find(|(_, set)| *set == one.modules && one.unknown == 0);
+            let same = known.iter().find(|(_, set)| one.has_exactly(set, &all));
             same.map(|(id, _)| *id)
         };
         match entry_of(list, one).map(|entry| entry.id).or_else(by_set) {
@@ -199,6 +200,7 @@ fn set(list: &RestoreList, running: &[Running], known: &[(u32, Modules)]) -> Res
 /// What is activated in normal mode.
 fn activate(list: &RestoreList, running: Option<&[Running]>, listed: &[Listed]) -> Restore {
     let (mut entries, mut unplaced) = (Vec::<RestoreEntry>::new(), Vec::new());
+    let all = modules_of(listed);
     // Without libvirt nobody knows whether the guests of the file run: activating for one that does not makes it stale.
     for one in running.unwrap_or_default() {
         if one.modules.is_empty() && one.unknown == 0 {
@@ -206,6 +208,12 @@ fn activate(list: &RestoreList, running: Option<&[Running]>, listed: &[Listed]) 
         }
         let modules = match entry_of(list, one) {
             Some(entry) if one.unknown > 0 => &entry.modules,
+            None if one.unknown > 0 && one.has_exactly(&all, &all) => &all,
+            // Which partition has its GPUs nobody knows.
+            None if one.unknown > 0 => {
+                unplaced.push(one.domain.clone());
+                continue;
+            }
             _ => &one.modules,
         };
         let found = listed.iter().find(|partition| partition.modules() == *modules);

@@ -362,6 +362,32 @@ fn in_normal_mode_what_is_missing_is_activated() {
 }
 
 #[test]
+fn a_guest_of_unknown_modules_keeps_no_other_from_being_restored() {
+    let blind = |known: &[u32], unknown| Running { unknown, ..runs("b", known) };
+    let restored = |running: &[Running], entries: &[RestoreEntry]| match restore(
+        &Mode::Normal(h100(&[])),
+        &file(entries),
+        Some(running),
+        &[],
+    ) {
+        Restore::Activate { entries, unplaced } => {
+            let ids: Vec<u32> = entries.iter().map(|entry| entry.id).collect();
+            (ids, unplaced.into_iter().map(|domain| domain.name).collect::<Vec<_>>())
+        }
+        other => panic!("{other:?}"),
+    };
+    let a = runs("a", &[1, 3]);
+    let b = || vec!["b".to_owned()];
+    // One GPU is known, and the partition of it alone is not the guest's.
+    assert_eq!(restored(&[blind(&[2], 1), a.clone()], &[]), (vec![3], b()));
+    assert_eq!(restored(&[blind(&[], 1), a.clone()], &[]), (vec![3], b()));
+    assert_eq!(restored(&[blind(&[2], 1), a], &[entry(4, &[2, 4], "b")]), (vec![3, 4], vec![]));
+    // All GPUs are in one partition, whichever is which.
+    assert_eq!(restored(&[blind(&[], 8)], &[]), (vec![0], vec![]));
+    assert_eq!(restored(&[blind(&[], 7)], &[]), (vec![], b()));
+}
+
+#[test]
 fn what_was_not_deactivated_is_pending() {
     let list = file(&[entry(3, &[1, 3], "a"), entry(4, &[2, 4], "b")]);
     let ids = |running: &[Running], listed: Option<&[Listed]>| -> Vec<u32> {

@@ -6,7 +6,9 @@ use crate::apply::Step;
 use crate::apply::ours::is_recorded;
 use crate::apply::text::TextStep;
 use crate::error::{Coded, Doing as _, Result};
+use crate::world::World;
 use gpuvm_core::shell::word;
+use gpuvm_core::versions::Version;
 use gpuvm_host::fabric::config;
 use serde::Serialize;
 use std::io::ErrorKind;
@@ -14,6 +16,8 @@ use std::path::Path;
 
 /// Libvirt's hook; the directory is read since libvirt 6.5 (libvirt.org/hooks.html).
 pub const HOOK: &str = "/etc/libvirt/hooks/qemu.d/50-gpuvm";
+/// The first libvirt that reads it (libvirt.org/hooks.html).
+const HOOK_SINCE: Version = Version(6, 5, 0);
 /// The drop-in of Fabric Manager's unit.
 pub const UNIT: &str = "/etc/systemd/system/nvidia-fabricmanager.service.d/50-gpuvm.conf";
 /// Where Fabric Manager keeps its state then; systemd makes the directory, by the drop-in.
@@ -31,6 +35,13 @@ pub enum BootFileError {
     NotOurs {
         /// The file.
         path: String,
+    },
+    /// The hook would never be called.
+    #[error("libvirt {found} does not read {HOOK}: version {HOOK_SINCE} is the first that does")]
+    #[strum(to_string = "old-libvirt")]
+    OldLibvirt {
+        /// Its version.
+        found: Version,
     },
     /// Fabric Manager's configuration does not exist.
     #[error("{path} is not there")]
@@ -75,6 +86,21 @@ pub fn hook(program: &str) -> Result<FabricFile> {
          exec {program} --quiet fabric \"$verb\" --stdin >/dev/null\n"
     );
     shown(HOOK, text)
+}
+
+/// Refuses the hook where libvirt is known to be too old to call it; one that cannot be asked may be new enough.
+pub fn refuse_old_libvirt(world: &World) -> Result<()> {
+    let version = world.hypervisor().ok().and_then(|hypervisor| hypervisor.versions().libvirt);
+    match too_old(version) {
+        Some(error) => Err(error.hint("`gpuvm start` activates partitions without the hook")),
+        None => Ok(()),
+    }
+}
+
+/// The error of a libvirt that does not read the hook.
+fn too_old(version: Option<Version>) -> Option<BootFileError> {
+    let found = version.filter(|found| *found < HOOK_SINCE)?;
+    Some(BootFileError::OldLibvirt { found })
 }
 
 /// The drop-in of Fabric Manager's unit; `program`: the path of gpuvm.
@@ -152,4 +178,18 @@ pub fn config_steps() -> Result<(Vec<Step>, Vec<String>)> {
     let what = "have Fabric Manager keep its state in /var/lib".to_owned();
     steps.push(Step::EditText(TextStep { path, before, after, what }));
     Ok((steps, lines))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_libvirt_that_calls_no_hook_is_refused() {
+        let old = too_old(Some(Version(6, 4, 9))).unwrap();
+        assert!(old.to_string().starts_with("libvirt 6.4.9 does not read /etc/libvirt"), "{old}");
+        for version in [None, Some(Version(6, 5, 0)), Some(Version(11, 3, 0))] {
+            assert!(too_old(version).is_none(), "{version:?}");
+        }
+    }
 }

@@ -6,12 +6,12 @@
 //! run, by what they have open, and the file of active partitions tells the rest.
 
 use super::{FabricError, address_of, running};
-use crate::apply::partition::{PartitionGpu, PartitionStep, Switch, Watched};
+use crate::apply::partition::{PartitionError, PartitionGpu, PartitionStep, Switch, Watched};
 use crate::discover::{discover, process};
 use crate::error::{Error, Result};
 use crate::fsroot::FsRoot;
 use crate::holders;
-use crate::topology::{FabricModel, Topology};
+use crate::topology::{FabricModel, HOW_MODULES, Topology};
 use crate::world::World;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::{
@@ -53,6 +53,20 @@ pub enum StartMode {
     Normal,
 }
 
+/// A guest whose partition is not active, with the reason.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Unrestored {
+    /// The guest.
+    pub domain: Domain,
+    /// Its partition; none: which one is not known.
+    pub partition: Option<u32>,
+    /// Why it is not active.
+    pub why: String,
+    /// What to do.
+    pub hint: String,
+}
+
 /// What was restored, or would be.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -65,6 +79,8 @@ pub struct Restored {
     pub unplaced: Vec<Domain>,
     /// Guests that ran while nothing was active: they have lost NVLink and need a power cycle.
     pub broken: Vec<Domain>,
+    /// Those of them that have no NVLink partition now, each with what to do.
+    pub unrestored: Vec<Unrestored>,
     /// Whether it was done, not only shown.
     pub made: bool,
 }
@@ -72,7 +88,7 @@ pub struct Restored {
 impl Restored {
     /// Whether guests are left without NVLink.
     pub fn is_wrong(&self) -> bool {
-        !self.unplaced.is_empty() || !self.broken.is_empty()
+        !self.unplaced.is_empty() || !self.broken.is_empty() || !self.unrestored.is_empty()
     }
 }
 
@@ -92,6 +108,7 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
         partitions: Vec::new(),
         unplaced: Vec::new(),
         broken: Vec::new(),
+        unrestored: Vec::new(),
         made: false,
     };
     if topology.fabric().model != FabricModel::SharedNvswitch {
@@ -124,11 +141,13 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     let decided = decide(&mode, &list, Some(&running), &known);
     match decided {
         Restore::Set { ids, unplaced } => {
+            let unrestored = unknown(&unplaced, &running);
             if !wanted.dry_run {
                 set(&manager, &ids, &running, &known)?;
             }
             let mode = Some(StartMode::Restart);
-            Ok(Restored { mode, partitions: ids, unplaced, made: !wanted.dry_run, ..nothing })
+            let made = !wanted.dry_run;
+            Ok(Restored { mode, partitions: ids, unplaced, unrestored, made, ..nothing })
         }
         Restore::Activate { entries, unplaced } => {
             let of = |entry: &RestoreEntry| {
@@ -136,12 +155,18 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
                 its.map(|one| one.domain.clone())
             };
             let broken = entries.iter().filter_map(of).collect();
-            let partitions: Vec<u32> = entries.iter().map(|entry| entry.id).collect();
-            let made = !wanted.dry_run && !entries.is_empty();
-            for entry in entries.iter().filter(|_| made) {
-                activate(&manager, entry, &topology)?;
+            let mut unrestored = unknown(&unplaced, &running);
+            let mut partitions: Vec<u32> = entries.iter().map(|entry| entry.id).collect();
+            if !wanted.dry_run {
+                let failed = activate_all(&manager, &entries, &topology);
+                partitions.retain(|id| failed.iter().all(|(entry, ..)| entry.id != *id));
+                unrestored.extend(failed.into_iter().filter_map(|(entry, why, hint)| {
+                    Some(Unrestored { domain: of(entry)?, partition: Some(entry.id), why, hint })
+                }));
             }
-            Ok(Restored { mode: Some(StartMode::Normal), partitions, unplaced, broken, made })
+            let made = !wanted.dry_run && !partitions.is_empty();
+            let mode = Some(StartMode::Normal);
+            Ok(Restored { mode, partitions, unplaced, broken, unrestored, made })
         }
     }
 }
@@ -276,15 +301,65 @@ fn set(
     file.write(list).map_err(|error| FabricError::from(error).told())
 }
 
+/// Guests whose partition is not known because the module ids of their GPUs are not.
+fn unknown(unplaced: &[Domain], running: &[Running]) -> Vec<Unrestored> {
+    let is_unknown = |domain: &&Domain| {
+        running.iter().any(|one| one.domain.uuid == domain.uuid && one.unknown > 0)
+    };
+    let told = |domain: &Domain| Unrestored {
+        domain: domain.clone(),
+        partition: None,
+        why: "the module ids of its GPUs are not known".into(),
+        hint: HOW_MODULES.to_owned(),
+    };
+    unplaced.iter().filter(is_unknown).map(told).collect()
+}
+
+/// Activates the partitions of guests that run; those that could not be, each with why and what to do. One that fails keeps
+/// no other from being activated, unless Fabric Manager does not answer at all.
+fn activate_all<'e>(
+    manager: &Manager,
+    entries: &'e [RestoreEntry],
+    topology: &Topology,
+) -> Vec<(&'e RestoreEntry, String, String)> {
+    let mut failed: Vec<(&RestoreEntry, String, String)> = Vec::new();
+    let mut is_away = false;
+    for entry in entries {
+        if is_away && let Some((_, why, hint)) = failed.last().cloned() {
+            failed.push((entry, why, hint));
+            continue;
+        }
+        let Err(error) = activate(manager, entry, topology) else { continue };
+        is_away = match &error {
+            PartitionError::Manager(refusal) | PartitionError::Unsure(refusal) => {
+                matches!(refusal, ManagerRefusal::Silent { .. })
+                    || refusal.meaning(Call::Activate) == Meaning::Unreachable
+            }
+            _ => false,
+        };
+        let error = FabricError::from(error);
+        failed.push((entry, error.to_string(), error.helps()));
+    }
+    failed
+}
+
 /// Activates the partition of a guest that runs.
-fn activate(manager: &Manager, entry: &RestoreEntry, topology: &Topology) -> Result<()> {
-    let gpus = entry
-        .modules
-        .iter()
-        .filter_map(|&module| address_of(topology, module).map(|bdf| PartitionGpu { module, bdf }));
+fn activate(
+    manager: &Manager,
+    entry: &RestoreEntry,
+    topology: &Topology,
+) -> Result<(), PartitionError> {
+    // Which of the GPUs whose module id is not known has which one matters to nobody here.
+    let is_unknown =
+        |bdf: &Bdf| !topology.fabric().module_ids.iter().any(|(known, _)| known == bdf);
+    let mut unknown = topology.ruled().filter(is_unknown);
+    let gpu = |&module: &u32| {
+        let bdf = address_of(topology, module).or_else(|| unknown.next())?;
+        Some(PartitionGpu { module, bdf })
+    };
     let step = PartitionStep {
         partition: entry.id,
-        gpus: gpus.collect(),
+        gpus: entry.modules.iter().filter_map(gpu).collect(),
         domain: entry.domain.clone(),
         lost: Modules::new(),
         vfs: Vec::new(),
@@ -293,7 +368,5 @@ fn activate(manager: &Manager, entry: &RestoreEntry, topology: &Topology) -> Res
     // Its guest runs with these GPUs: that is why it is activated.
     let guests = |_: &[Bdf]| Ok(());
     let switch = Switch { manager, file: RestoreFile::here(), wait: LOCK, guests: &guests };
-    switch
-        .activate(&step, &mut Watched(None), &mut |_| Ok(()))
-        .map_err(|error| FabricError::from(error).told())
+    switch.activate(&step, &mut Watched(None), &mut |_| Ok(()))
 }

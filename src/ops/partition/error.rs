@@ -133,7 +133,7 @@ impl FabricError {
     }
 
     /// What helps.
-    fn helps(&self) -> String {
+    pub fn helps(&self) -> String {
         const MODULES: &str = "`gpuvm host modules` shows which module ids are known";
         const LIST: &str = "`gpuvm fabric show` lists partitions and who holds them";
         match self {
