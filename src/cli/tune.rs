@@ -2,6 +2,7 @@
 
 mod text;
 
+#[cfg(feature = "schema")]
 pub(in crate::cli) use text::WithSteps;
 
 use super::args::TuneArgs;
