@@ -5,7 +5,7 @@ use super::context::Context;
 use super::error::{EXIT_DONE, around};
 use crate::shell::word;
 use anyhow::Context as _;
-use gpuvm_host::program::for_caller;
+use gpuvm_host::program::of_caller;
 use gpuvm_ops::error::usage;
 use gpuvm_ops::login::{Login, LoginWanted, login};
 use nix::unistd::{Gid, Uid, User, geteuid, initgroups, setgid, setuid};
@@ -13,6 +13,7 @@ use serde::Serialize;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 
 /// What leads into a guest.
 #[derive(Debug, Serialize)]
@@ -32,12 +33,9 @@ pub fn ssh(args: &SshArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     words.extend(options(&found, &args.login));
     words.extend(["--".into(), found.address.to_string().into()]);
     // ssh joins its words by spaces, and the guest's shell takes them apart.
-    let quoted = |part: &OsString| {
-        part.to_str().map_or_else(|| part.clone(), |p| word(p).into_owned().into())
-    };
     match &args.command[..] {
-        [line] => words.push(line.clone()),
-        several => words.extend(several.iter().map(quoted)),
+        [line] => words.push(line.into()),
+        several => words.extend(several.iter().map(|part| word(part).into_owned().into())),
     }
     run(words, found, args.login.print, cx)
 }
@@ -60,6 +58,8 @@ pub fn cp(args: &CpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
                 word.push(below);
                 word
             }
+            // A name that begins with a host's, or with a dash, is a file all the same.
+            None if Path::new(path).is_relative() => Path::new(".").join(path).into(),
             None => path.clone(),
         });
     }
@@ -118,11 +118,14 @@ fn options(found: &Login, args: &LoginArgs) -> Vec<OsString> {
     options.extend(found.user.as_ref().map(|user| format!("User={user}")));
     options.push(format!("HostKeyAlias=gpuvm-{}", found.uuid));
     options.push("StrictHostKeyChecking=accept-new".into());
-    if let Some(through) = &found.through {
+    // A connection that is open already is found by its address alone, and networks of several machines have the same.
+    options.push("ControlPath=none".into());
+    // What the caller's settings say of a way to such an address is not about this guest.
+    options.push(found.through.as_ref().map_or("ProxyCommand=none".to_owned(), |through| {
         // A percent sign is a token of ssh's.
         let words: Vec<String> = through.iter().map(|w| word(w).replace('%', "%%")).collect();
-        options.push(format!("ProxyCommand=ssh -W [%h]:%p {}", words.join(" ")));
-    }
+        format!("ProxyCommand=ssh -W '[%h]:%p' {}", words.join(" "))
+    }));
     options.into_iter().flat_map(|option| ["-o".into(), option.into()]).collect()
 }
 
@@ -139,12 +142,9 @@ fn run(words: Vec<OsString>, found: Login, print: bool, cx: &Context<'_>) -> any
         }
         return Ok(EXIT_DONE);
     }
-    let mut command = for_caller(&words[0]);
-    command.args(&words[1..]).env_remove("LC_ALL");
-    if let Some(lang) = std::env::var_os("LANG") {
-        command.env("LANG", lang);
-    }
-    if let Some(caller) = caller() {
+    let mut command = of_caller(&words[0]);
+    command.args(&words[1..]);
+    if let Some(caller) = caller()? {
         command.env("HOME", &caller.dir).env("USER", &caller.name).env("LOGNAME", &caller.name);
         become_one(&caller).with_context(|| format!("cannot run ssh as `{}`", caller.name))?;
     }
@@ -153,11 +153,14 @@ fn run(words: Vec<OsString>, found: Login, print: bool, cx: &Context<'_>) -> any
     Err(around(error, format!("cannot run {program}"), "`sudo apt install openssh-client`"))
 }
 
-/// Who called by sudo, whose keys are meant.
-fn caller() -> Option<User> {
-    let id = |name| std::env::var(name).ok()?.parse::<u32>().ok().filter(|id| *id != 0);
-    let uid = id("SUDO_UID").filter(|_| geteuid().is_root())?;
-    User::from_uid(Uid::from_raw(uid)).ok().flatten()
+/// Who called by sudo, whose keys are meant; none: nobody did.
+fn caller() -> anyhow::Result<Option<User>> {
+    let id = std::env::var("SUDO_UID").ok().filter(|id| geteuid().is_root() && id != "0");
+    let Some(id) = id else { return Ok(None) };
+    let user = id.parse().ok().and_then(|id| User::from_uid(Uid::from_raw(id)).ok().flatten());
+    let missing =
+        || usage(format!("SUDO_UID is {id}, and there is no such user"), "run it without sudo");
+    Ok(Some(user.ok_or_else(missing)?))
 }
 
 /// Becomes another user for good.
@@ -211,7 +214,8 @@ mod tests {
                 "User=me",
                 "HostKeyAlias=gpuvm-u",
                 "StrictHostKeyChecking=accept-new",
-                "ProxyCommand=ssh -W [%h]:%p -l root -- fe80::1%%eth0",
+                "ControlPath=none",
+                "ProxyCommand=ssh -W '[%h]:%p' -l root -- fe80::1%%eth0",
             ]
         );
     }

@@ -39,6 +39,17 @@ pub fn for_caller(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
+/// The same as the caller's shell would run it, where nothing is gained by it: with their own PATH and environment. As
+/// root it is [`for_caller`] in the caller's language.
+pub fn of_caller(program: impl AsRef<OsStr>) -> Command {
+    if !nix::unistd::geteuid().is_root() {
+        return Command::new(program);
+    }
+    let mut command = for_caller(program);
+    command.env_remove("LC_ALL").envs(std::env::var_os("LANG").map(|lang| ("LANG", lang)));
+    command
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

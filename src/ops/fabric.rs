@@ -231,6 +231,12 @@ fn address_of(topology: &Topology, module: u32) -> Option<Bdf> {
     all.iter().find(|(_, id)| *id == module).map(|(bdf, _)| *bdf)
 }
 
+/// Whether a module without an address is one whose GPU has left the bus: all GPUs that are there have one.
+fn has_all_modules(topology: &Topology) -> bool {
+    let all = &topology.fabric().module_ids;
+    !all.is_empty() && topology.ruled().all(|gpu| all.iter().any(|(bdf, _)| *bdf == gpu))
+}
+
 /// Plans the release of a partition that is active for nobody; nothing where it is not active.
 pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
     world.refuse_recorded("fabric release")?;
@@ -275,21 +281,14 @@ fn step(
         address_of(topology, module).map(|bdf| PartitionGpu { module, bdf }).ok_or(module)
     };
     let (gpus, unknown): (Vec<_>, Vec<_>) = modules.iter().map(gpu).partition(|gpu| gpu.is_ok());
-    if !unknown.is_empty() {
-        let modules = unknown.into_iter().filter_map(std::result::Result::err).collect();
-        return Err(FabricError::UnknownModules { partition, modules });
+    let lost: Modules = unknown.into_iter().filter_map(std::result::Result::err).collect();
+    if !lost.is_empty() && !has_all_modules(topology) {
+        return Err(FabricError::UnknownModules { partition, modules: lost });
     }
     let file = RestoreFile::read(RestoreFile::here())?;
     let domain = file.get(partition).map(|entry| entry.domain.clone()).unwrap_or_default();
     let gpus = gpus.into_iter().flatten().collect();
-    Ok(PartitionStep {
-        partition,
-        gpus,
-        domain,
-        lost: Modules::new(),
-        vfs: Vec::new(),
-        may_wait: false,
-    })
+    Ok(PartitionStep { partition, gpus, domain, lost, vfs: Vec::new(), may_wait: false })
 }
 
 /// Refuses to call a partition released that Fabric Manager lists as active: as one of other GPUs since the plan, say.

@@ -10,7 +10,7 @@ use crate::remote::way;
 use crate::shell::word;
 use crate::world::World;
 use serde::Serialize;
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 /// How long the agent may take to tell the user.
@@ -57,8 +57,20 @@ pub fn login(world: &World, wanted: &LoginWanted) -> Result<Login> {
     let Addresses::Best(found) = addresses(world, &asked)? else {
         unreachable!("one address is asked for")
     };
+    // The guest says it where nobody else does.
+    if through.is_none() && hypervisor.has_guests_here() && is_own(found.ip) {
+        let message =
+            format!("the address of `{name}` is said to be {}, of this machine", found.ip);
+        let hint = format!("`gpuvm ip {} --all` shows who says so", word(name));
+        return Err(classed(Class::Refused, message, hint));
+    }
     let user = user.clone().or_else(|| first_user(&*hypervisor, name));
     Ok(Login { domain: name.clone(), uuid, address: found.ip, user, through })
+}
+
+/// Whether this machine has an address: a socket can be bound to it.
+fn is_own(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
 }
 
 /// How ssh gets to the machine of the guests; none: it is this one.
@@ -107,6 +119,12 @@ mod tests {
         assert_eq!(with("a b:x:1000:1000::/:/bin/sh"), None);
         assert_eq!(with(":x:1000"), None);
         assert_eq!(with("other:x:1001:1001::/:/bin/sh"), None);
+    }
+
+    #[test]
+    fn an_address_of_this_machine_is_no_guests() {
+        assert!(is_own("127.0.0.1".parse().unwrap()));
+        assert!(!is_own("192.0.2.7".parse().unwrap()));
     }
 
     #[test]

@@ -344,7 +344,7 @@ fn every_promise_of_the_safety_page_has_a_test_that_is_there() {
         let (module, test) = name.rsplit_once("::").unwrap();
         let path = module.replace("::", "/");
         let files = match is_unit {
-            true => ["src", "src/core", "src/host"]
+            true => ["src", "src/core", "src/host", "src/ops"]
                 .iter()
                 .flat_map(|room| {
                     [path.as_str(), path.trim_end_matches("/tests")]

@@ -46,7 +46,7 @@ pub struct SshArgs {
     pub login: LoginArgs,
     /// Command to run in the guest
     #[arg(value_name = "COMMAND", last = true, value_hint = ValueHint::CommandWithArguments)]
-    pub command: Vec<OsString>,
+    pub command: Vec<String>,
 }
 
 /// Arguments of `cp`.

@@ -170,9 +170,11 @@ fn by_file(list: &RestoreList) -> Vec<u32> {
 fn entry_of<'l>(list: &'l RestoreList, one: &Running) -> Option<&'l RestoreEntry> {
     let is_its = |entry: &&RestoreEntry| entry.domain.eq_ignore_ascii_case(&one.domain.uuid);
     let same = |entry: &&RestoreEntry| entry.modules == one.modules && one.unknown == 0;
-    // With module ids unknown its own entry has to have at least the GPUs that are known.
+    // With module ids unknown its own entry has to have the GPUs that are known, and as many more as are not.
     let fits = |entry: &&RestoreEntry| {
-        same(entry) || one.unknown > 0 && one.modules.is_subset(&entry.modules)
+        let count = one.modules.len() + one.unknown as usize;
+        let has_them = one.modules.is_subset(&entry.modules) && entry.modules.len() == count;
+        same(entry) || one.unknown > 0 && has_them
     };
     let mut all = list.partitions.iter().rev();
     all.clone().find(|entry| is_its(entry) && fits(entry)).or_else(|| all.find(same))

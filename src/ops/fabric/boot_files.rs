@@ -92,7 +92,7 @@ pub fn hook(program: &str) -> Result<FabricFile> {
 pub fn refuse_old_libvirt(world: &World) -> Result<()> {
     let version = world.hypervisor().ok().and_then(|hypervisor| hypervisor.versions().libvirt);
     match too_old(version) {
-        Some(error) => Err(error.hint("`gpuvm start` activates partitions without the hook")),
+        Some(error) => Err(error.hint("`gpuvm start NAME` activates partitions without the hook")),
         None => Ok(()),
     }
 }

@@ -2,7 +2,7 @@
 //! for the answer, so that no libvirt may be asked. Known are the XML, Fabric Manager, the file of active partitions and the
 //! processes that have GPUs open.
 
-use super::{FabricError, address_of};
+use super::{FabricError, address_of, has_all_modules};
 use crate::apply::owner;
 use crate::apply::partition::{PartitionGpu, PartitionStep, Switch, Watched};
 use crate::bdf::Bdf;
@@ -99,7 +99,9 @@ pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
             address_of(&topology, module).map(|bdf| PartitionGpu { module, bdf })
         });
         let gpus: Vec<PartitionGpu> = known.collect();
-        if gpus.len() < entry.modules.len() {
+        let found: Modules = gpus.iter().map(|gpu| gpu.module).collect();
+        let lost: Modules = entry.modules.difference(&found).copied().collect();
+        if !lost.is_empty() && !has_all_modules(&topology) {
             let (partition, modules) = (entry.id, entry.modules.clone());
             return Err(FabricError::UnknownModules { partition, modules }.told());
         }
@@ -107,7 +109,7 @@ pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
             partition: entry.id,
             gpus,
             domain: entry.domain.clone(),
-            lost: Modules::new(),
+            lost,
             vfs: Vec::new(),
             may_wait: false,
         };

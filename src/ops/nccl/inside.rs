@@ -96,6 +96,7 @@ const MOVE: &str = r#"set -eu
 now=
 if [ -e "$2" ]; then now=$(sha256sum <"$2"); now=${now%% *}; fi
 if [ "$now" != "$4" ]; then rm -f "$1"; exit 75; fi
+if [ -z "$5" ]; then chown "$(stat -L -c %u:%g "$2")" "$1"; fi
 chmod "${5:-$(stat -L -c %a "$2")}" "$1"
 if [ -n "$3" ]; then ln "$2" "$3"; fi
 mv -f "$1" "$2""#;

@@ -177,6 +177,12 @@ impl Run<'_> {
     }
 }
 
+/// Whether an address can lead to a guest. One of a link alone cannot without the link's name.
+fn is_reachable(ip: &IpAddr) -> bool {
+    let of_a_link = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    !ip.is_loopback() && !ip.is_unspecified() && !ip.is_multicast() && !of_a_link
+}
+
 /// The addresses of one interface by which the guest can be reached.
 fn usable(interface: &Interface, source: AddressSource) -> Vec<GuestAddress> {
     let Some(mac) = interface.hwaddr.as_deref().map(str::to_ascii_lowercase) else {
@@ -184,7 +190,8 @@ fn usable(interface: &Interface, source: AddressSource) -> Vec<GuestAddress> {
     };
     let parsed = interface.addrs.iter().filter_map(|a| a.addr.parse::<IpAddr>().ok());
     parsed
-        .filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+        .map(|ip| ip.to_canonical())
+        .filter(is_reachable)
         .map(|ip| GuestAddress { mac: mac.clone(), ip, source })
         .collect()
 }
