@@ -172,7 +172,7 @@ fn entry_of<'l>(list: &'l RestoreList, one: &Running) -> Option<&'l RestoreEntry
     let same = |entry: &&RestoreEntry| entry.modules == one.modules && one.unknown == 0;
     // With module ids unknown its own entry has to have the GPUs that are known, and as many more as are not.
     let fits = |entry: &&RestoreEntry| {
-        let count = one.modules.len() + one.unknown as usize;
+        let count = one.modules.len() + one.unknown;
         let has_them = one.modules.is_subset(&entry.modules) && entry.modules.len() == count;
         same(entry) || one.unknown > 0 && has_them
     };
